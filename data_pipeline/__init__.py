@@ -1,0 +1,1 @@
+"""Documents -> Corpus (token shards on disk) -> PairStream -> Batch. Imports no torch."""

@@ -1,0 +1,63 @@
+"""Randomness as a function of ``(seed, purpose, index)``: no generator whose state must be saved.
+
+Every example owns a fixed budget of W random 64-bit words (W a multiple of 4), read from the counter-based
+generator Philox (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"). A slice of examples is
+one vectorised read, so any rank, worker or resumed run that asks for example ``i`` gets the same words.
+"""
+
+import hashlib
+
+import numpy as np
+
+
+def philox_key(seed: int, purpose: str) -> np.ndarray:
+    """The Philox key (two 64-bit words) of one purpose ("mask", "epoch", ...) under one seed."""
+    digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=16).digest()
+    return np.frombuffer(digest, dtype="<u8")
+
+
+def random_words(seed: int, purpose: str, first: int, count: int, words: int) -> np.ndarray:
+    """``[count, words]`` uint64: the budgets of examples ``first .. first + count``.
+
+    ``words`` must be a multiple of 4, because Philox makes four words for each value of its counter.
+    """
+    assert words % 4 == 0, words
+    generator = np.random.Philox(key=philox_key(seed, purpose), counter=first * words // 4)
+    return generator.random_raw(count * words).reshape(count, words)
+
+
+def bounded(words: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
+    """Integers uniform in ``[0, bound)``, one from each word, by multiply-shift (Lemire, 2019).
+
+    Takes the upper 32 bits of each word, so ``bound`` must be at most 2^31; the bias is below bound / 2^32.
+    Unlike ``Generator.integers`` it uses exactly one word whatever the bound, which keeps budgets fixed.
+    """
+    return (((words >> np.uint64(32)) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
+
+
+def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
+    """The images of ``positions`` under a keyed permutation of ``[0, size)``; nothing of length ``size`` is made.
+
+    A four-round Feistel network on the smallest even number of bits that holds ``size``, with cycle walking
+    (Black and Rogaway, 2002): values that fall outside are sent through again until they fall inside.
+    """
+    half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
+    low = np.uint64((1 << int(half)) - 1)
+    out = np.asarray(positions).astype(np.uint64)
+    todo = np.arange(len(out))
+    while len(todo):
+        left, right = out[todo] >> half, out[todo] & low
+        for round_number in range(4):
+            left, right = right, left ^ (_mix(right, key, round_number) & low)
+        out[todo] = (left << half) | right
+        todo = todo[out[todo] >= size]
+    return out.astype(np.int64)
+
+
+def _mix(values: np.ndarray, key: np.ndarray, round_number: int) -> np.ndarray:
+    """The Feistel round function: a 64-bit finaliser (SplitMix64's constants) of the value and the key."""
+    offset = (int(key[round_number % 2]) + round_number * 0x9E3779B97F4A7C15) % 2**64
+    x = values + np.uint64(offset)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

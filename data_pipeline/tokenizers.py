@@ -1,0 +1,134 @@
+"""Tokenizers as a corpus needs them: sentence by sentence, special tokens never read from text.
+
+A corpus stores each sentence's ids as they stand inside running text, so that a span's ids are those of its
+sentences put one after another. Two settings make that true: a leading space for byte-level BPE
+(``add_prefix_space``), and no special tokens, truncation or padding of the tokenizer's own.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import KinspanError
+
+
+def load_tokenizer(name_or_dir: str) -> Any:
+    """A fast ``transformers`` tokenizer by hub name or folder, set to give the same ids as a corpus holds.
+
+    Raises KinspanError where there is none, or where it has no fast (``tokenizers``) implementation.
+    """
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    if os.path.sep in name_or_dir and not Path(name_or_dir).is_dir() and name_or_dir.count("/") != 1:
+        raise KinspanError(f"--tokenizer {name_or_dir}: no such folder")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_dir)
+        if _is_byte_level(tokenizer):
+            tokenizer = AutoTokenizer.from_pretrained(name_or_dir, add_prefix_space=True)
+    except Exception as error:  # the hub, a missing file, a broken json: all are one thing to the user
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise KinspanError(f"no tokenizer at {name_or_dir}: {reason}") from error
+    if not tokenizer.is_fast:
+        raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
+    if len(tokenizer) <= 100 or tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
+        raise KinspanError(
+            f"tokenizer {name_or_dir} has {len(tokenizer)} entries and no usable first and separator tokens; "
+            "give the tokenizer of an encoder such as roberta-base"
+        )
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    return tokenizer
+
+
+def _is_byte_level(tokenizer: Any) -> bool:
+    return tokenizer.is_fast and "ByteLevel" in json.dumps(_parts(tokenizer)["pre_tokenizer"])
+
+
+def _parts(tokenizer: Any) -> dict:
+    """The parts of a tokenizer that decide which ids a text gets."""
+    spec = json.loads(tokenizer.backend_tokenizer.to_str())
+    model = {k: v for k, v in spec["model"].items() if k in ("type", "vocab", "merges", "unk_token")}
+    added = [[t["id"], t["content"]] for t in spec["added_tokens"] if not t["special"]]
+    return {k: spec[k] for k in ("normalizer", "pre_tokenizer")} | {"model": model, "added_tokens": added}
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """SHA-256 over vocabulary, merges, normaliser and pre-tokeniser.
+
+    BERT's and ELECTRA's equal tokenizers agree; cased against uncased does not. Special tokens do not count:
+    a corpus holds none.
+    """
+    return hashlib.sha256(json.dumps(_parts(tokenizer), sort_keys=True).encode()).hexdigest()
+
+
+def describe(tokenizer: Any) -> dict:
+    """What the manifest keeps of the tokenizer."""
+    revision = getattr(tokenizer, "init_kwargs", {}).get("_commit_hash")
+    path = Path(tokenizer.name_or_path)
+    return {
+        "name": path.name if path.is_dir() else tokenizer.name_or_path,  # never a path of this machine
+        "revision": revision,
+        "fingerprint": fingerprint(tokenizer),
+        "vocab_size": len(tokenizer),
+    }
+
+
+@dataclass(frozen=True)
+class PairTemplate:
+    """How this tokenizer joins two texts: ``head A middle B tail``, with their token type ids.
+
+    Read off the tokenizer itself by encoding a pair, so that every family is joined in its own way
+    (``[CLS] A [SEP] B [SEP]``, ``<s> A </s></s> B </s>``).
+    """
+
+    head: np.ndarray
+    middle: np.ndarray
+    tail: np.ndarray
+    type_of_second: int  # token type id of the middle's end, B and the tail
+    types: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+    @property
+    def num_special(self) -> int:
+        return len(self.head) + len(self.middle) + len(self.tail)
+
+
+def pair_template(tokenizer: Any) -> PairTemplate:
+    """The template of ``tokenizer``, for ids that the corpus stores without special tokens."""
+    word = tokenizer("a", add_special_tokens=False)["input_ids"]
+    other = tokenizer("b", add_special_tokens=False)["input_ids"]
+    encoded = tokenizer("a", "b", return_token_type_ids=True)
+    ids, types = encoded["input_ids"], encoded["token_type_ids"]
+    a, b = _find(ids, word, 0), _find(ids, other, len(word))
+    pieces = (slice(0, a), slice(a + len(word), b), slice(b + len(other), len(ids)))
+    head, middle, tail = (np.array(ids[p], dtype=np.int32) for p in pieces)
+    return PairTemplate(head, middle, tail, types[b], tuple(tuple(types[p]) for p in pieces))  # type: ignore[arg-type]
+
+
+def _find(ids: list[int], part: list[int], start: int) -> int:
+    return next(i for i in range(start, len(ids)) if ids[i : i + len(part)] == part)
+
+
+def backend_for_corpus(tokenizer: Any) -> str:
+    """The tokenizer as JSON for worker processes, which need no ``transformers``."""
+    return tokenizer.backend_tokenizer.to_str()
+
+
+def check_joins(encode: Any, sentences: list[str], name: str) -> None:
+    """Refuse a tokenizer whose ids change when sentences are joined by a space.
+
+    ``encode`` maps a text to its ids. Tested on the corpus's own first sentences, because whether it holds is
+    a matter of the normaliser and pre-tokeniser (SentencePiece ones differ), not of a name.
+    """
+    for first, second in zip(sentences, sentences[1:], strict=False):
+        if encode(f"{first} {second}") != encode(first) + encode(second):
+            raise KinspanError(
+                f"tokenizer {name} gives other ids to sentences joined by a space than to each alone "
+                f"(for example {first[-30:]!r} + {second[:30]!r}); it cannot be used for token-space sampling"
+            )

