@@ -1,6 +1,7 @@
 """A prepared corpus on disk: token ids nested by document, paragraph and sentence, memory-mapped.
 
-The folder holds ``manifest.json`` and ``shards/00000.arrow ...`` in the Arrow IPC file format, a row a document.
+The folder holds ``manifest.json``, the tokenizer, and ``shards/00000.arrow ...`` in the Arrow IPC file format, a
+row a document.
 Arrow's nested offsets are the index: nothing is copied and there is no second index file.
 """
 

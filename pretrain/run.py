@@ -1,39 +1,258 @@
 """A pre-training run, from settings to summary.json."""
 
 import json
+import math
 import platform
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import yaml
 
-from data_pipeline import tokenizers
-from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.stream import PairStream
-from objectives import pair_objective
-from objectives.mlm import MaskedLM
 
 from . import checkpoint
-from .batches import Feeder, Layout, mean_tokens
-from .config import PretrainConfig, as_dict, check, identity
-from .defaults import default_corpus, default_model
-from .engine import (
-    build_engine,
-    full_settings,
-    precision_of,
-    read_deepspeed_config,
-    set_learning_rate,
-    start_distributed,
-    world,
-)
-from .evaluate import SEED, evaluate
+from .batches import Feeder
+from .config import PretrainConfig, as_dict
+from .engine import build_engine, set_learning_rate
+from .evaluate import evaluate
 from .metrics import FlopCounter, Log, figures, padding_share, peak_tflops, summed
-from .model import STATS, PairModel, load_model, weights_fingerprint
-from .release import MODEL_FOLDER, write_release
+from .model import STATS
+from .release import write_release
 from .schedule import learning_rate
-from .step import is_out_of_memory, out_of_memory_text, train_step, try_largest
+from .setup_run import Setup, set_up
+from .step import StepResult, is_out_of_memory, out_of_memory_text, train_step, try_largest
+
+PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that a checkpoint keeps beside DeepSpeed's state.
+
+    window: sums since the last line of the log; on resume rank 0 has them all
+    """
+
+    step: int = 0
+    tokens: int = 0
+    wall_seconds: float = 0.0
+    world_size: int = 1
+    window: list[float] = field(default_factory=lambda: [0.0] * len(STATS))
+
+
+def pretrain(config: PretrainConfig) -> dict[str, Any]:
+    """Runs, or goes on with, the pre-training that ``config`` describes, and returns its summary.
+
+    Run by every rank. Raises KinspanError for what the user can mend.
+    """
+    setup = set_up(config)
+    try:
+        return _Run(setup).run()
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise KinspanError(out_of_memory_text(config.micro_batch_size, setup.train.max_length)) from error
+        raise
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class _Run:
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.config = setup, setup.config
+        self.checkpoints = setup.folder / "checkpoints"
+        self.progress = Progress(world_size=setup.layout.world)
+        self.log: Log | None = None
+
+    def run(self) -> dict[str, Any]:
+        found, skipped = checkpoint.newest(self.checkpoints)
+        self.say(*self.setup.notes, *(f"skipped a checkpoint that is not whole: {line}" for line in skipped))
+        summary = self.setup.folder / "summary.json"
+        if found and summary.exists() and int(found.name[5:]) >= self.setup.total_steps:
+            self.say(f"this run is complete: see {summary}")
+            return json.loads(summary.read_text())
+        self.flops = FlopCounter(self.setup.model)
+        self.engine = build_engine(self.setup.model, self.config, self.setup.settings)
+        if found:
+            self.progress = Progress(**checkpoint.load(self.engine, found, self.setup.layout.world))
+            self.say(f"resuming from {found} at step {self.progress.step}")
+        try_largest(self.engine, self.setup.train, self.config.micro_batch_size)
+        self.describe()
+        if self.setup.rank == 0:
+            (self.setup.folder / "config.yaml").write_text(yaml.safe_dump(as_dict(self.config), sort_keys=False))
+            self.log = Log(self.setup.folder, self.progress.step, self.setup.total_steps)
+        try:
+            self.loop()
+        finally:
+            if self.log:
+                self.log.close()
+        return self.finish()
+
+    def loop(self) -> None:
+        """Evaluate, save, stop?, step, log: in this order, once a step."""
+        config, progress, total = self.config, self.progress, self.setup.total_steps
+        feeder = Feeder(self.setup.train, self.setup.layout, self.setup.rank, progress.step, config.num_workers)
+        filler = self.setup.train.batch(0, 1)
+        resumed_at = progress.step if progress.step else None
+        window = torch.tensor(progress.window, dtype=torch.float64, device=self.engine.device)
+        if self.setup.rank:
+            window.zero_()
+        clock = _Clock()
+        while True:
+            step, began = progress.step, time.monotonic()
+            if step != resumed_at:  # the checkpoint was written after these
+                if step % config.eval_steps == 0 or step == total:
+                    self.evaluate()
+                if step and (step % config.save_steps == 0 or step == total):
+                    window = self.save(window)
+                if config.release_every and step and step % config.release_every == 0:
+                    self.release()
+            if step >= total:
+                break
+            rate = learning_rate(step, config.learning_rate, self.setup.warmup_steps, total)
+            set_learning_rate(self.engine, rate)
+            clock.start()
+            batches = feeder.next()
+            result = train_step(
+                self.engine, batches, filler, self.setup.layout, self.setup.rank, config.seed, step
+            )
+            window += result.stats
+            progress.step, progress.tokens = step + 1, progress.tokens + result.tokens
+            clock.stop(result, sum(self.flops(b) for b in batches if b), [self.padding(b) for b in batches if b])
+            if self.log:
+                self.log.step()
+            if progress.step % config.log_steps == 0 or progress.step == total:
+                self.write_log(window, clock, rate, result, feeder)
+                window = torch.zeros_like(window)
+            progress.wall_seconds += time.monotonic() - began
+        feeder.close()
+
+    def padding(self, batch: Any) -> tuple[int, int]:
+        return padding_share(batch, jagged=self.engine.device.type == "cuda" and self.setup.facts["precision"] != "fp32")
+
+    def evaluate(self) -> None:
+        stream = self.setup.validation
+        if stream is None:
+            return
+        layout = self.setup.layout
+        values = evaluate(
+            self.engine, stream, self.config.eval_pairs, self.config.micro_batch_size, self.setup.rank, layout.world
+        )
+        if self.log:
+            self.log.write(self.progress.step, "validation", values)
+
+    def save(self, window: torch.Tensor) -> torch.Tensor:
+        """Checkpoints, and returns the log's window as a resumed run would find it."""
+        self.progress.window = list(summed(window).values())
+        config = self.config
+        checkpoint.save(self.engine, asdict(self.progress), self.checkpoints, config.keep_checkpoints, self.setup.rank)
+        total = torch.tensor(self.progress.window, dtype=torch.float64, device=window.device)
+        return total if self.setup.rank == 0 else torch.zeros_like(window)
+
+    def release(self) -> None:
+        weights = checkpoint.full_weights(self.engine)
+        if self.setup.rank == 0:
+            folder = self.setup.folder / "releases" / f"step-{self.progress.step:08d}"
+            folder.parent.mkdir(exist_ok=True)
+            write_release(self.setup.folder, weights, self.progress.step, folder)
+            self.say(f"released {folder}")
+        checkpoint.barrier()
+
+    def write_log(
+        self, window: torch.Tensor, clock: "_Clock", rate: float, result: StepResult, feeder: Feeder
+    ) -> None:
+        values = figures(summed(window))
+        if not math.isfinite(values["loss"]):
+            raise KinspanError(
+                f"the loss is not finite at step {self.progress.step}: lower --learning_rate (now "
+                f"{self.config.learning_rate}), lengthen --warmup_steps, or use --precision fp32"
+            )
+        values |= {"learning_rate": rate, "tokens": self.progress.tokens}
+        if result.grad_norm is not None:
+            values["grad_norm"] = result.grad_norm
+        values |= clock.read(feeder, peak_tflops(self.config.peak_tflops))
+        if self.log:
+            self.log.write(self.progress.step, "train", values)
+
+    def describe(self) -> None:
+        setup, layout = self.setup, self.setup.layout
+        parameters = sum(int(getattr(p, "ds_numel", p.numel())) for p in self.engine.module.parameters())
+        epochs = setup.total_steps * layout.size / setup.train.epoch_pairs
+        self.say(
+            f"{setup.facts['model']['name']}: {parameters / 1e6:.1f} M parameters, {setup.facts['precision']}, ZeRO "
+            f"{setup.facts['zero_stage']}, {layout.world} rank(s) x {layout.accumulation} micro-batch(es) of up to "
+            f"{layout.micro} pairs = {layout.size} pairs a step",
+            f"{setup.total_steps} steps of {setup.train.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "
+            f"epochs), pairs of at most {setup.train.max_length} tokens",
+            f"watch it: tensorboard --logdir {setup.folder / 'tensorboard'}",
+        )
+
+    def finish(self) -> dict[str, Any]:
+        """Writes summary.json, last of all."""
+        if self.setup.rank != 0:
+            return {}
+        lines = [json.loads(line) for line in (self.setup.folder / "metrics.jsonl").read_text().splitlines()]
+        train = [line for line in lines if line["split"] == "train"]
+        validation = [line for line in lines if line["split"] == "validation"]
+        settings = self.setup.settings
+        summary = {
+            "steps": self.progress.step,
+            "tokens": self.progress.tokens,
+            "pairs": self.progress.step * self.setup.layout.size,
+            "first_losses": train[0] if train else None,
+            "last_losses": train[-1] if train else None,
+            "first_validation": validation[0] if validation else None,
+            "last_validation": validation[-1] if validation else None,
+            "wall_seconds": round(self.progress.wall_seconds, 1),
+            "world_size": self.setup.layout.world,
+            "corpus_fingerprint": self.setup.corpus.manifest.fingerprint,
+            "model": self.setup.facts["model"],
+            "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+            "config": as_dict(self.config),
+            "deepspeed": settings,
+        }
+        path = self.setup.folder / "summary.json"
+        path.write_text(json.dumps(summary, indent=1) + "\n")
+        self.say(f"done: {path}")
+        return summary
+
+    def say(self, *lines: str) -> None:
+        if self.setup.rank == 0:
+            for line in lines:
+                self.log.say(line) if self.log else print(line, flush=True)
+
+
+class _Clock:
+    """Time and work of the training steps since the last line of the log; validation and saving do not count."""
+
+    def __init__(self) -> None:
+        self.seconds = self.flops = 0.0
+        self.tokens = self.padding = self.slots = 0
+        self.waited = 0.0
+
+    def start(self) -> None:
+        self.began = time.perf_counter()
+
+    def stop(self, result: StepResult, flops: float, padding: list[tuple[int, int]]) -> None:
+        self.seconds += time.perf_counter() - self.began
+        self.flops += flops
+        self.tokens += result.tokens
+        self.padding += sum(p for p, _ in padding)
+        self.slots += sum(s for _, s in padding)
+
+    def read(self, feeder: Feeder, peak: float | None) -> dict[str, float]:
+        """tokens_per_second of all ranks; mfu_percent of this rank's device; then starts afresh."""
+        values = {
+            "tokens_per_second": self.tokens / self.seconds,
+            "padding_percent": 100 * self.padding / max(self.slots, 1),
+            "data_wait_percent": 100 * (feeder.waited - self.waited) / self.seconds,
+        }
+        if peak:
+            values["mfu_percent"] = 100 * self.flops / self.seconds / (peak * 1e12)
+        waited = feeder.waited
+        self.__init__()  # type: ignore[misc]
+        self.waited = waited
+        return values

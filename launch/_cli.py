@@ -1,0 +1,80 @@
+"""What the entries share: flags from a dataclass, a YAML file below them, errors as one line."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from transformers import HfArgumentParser
+
+from data_pipeline.errors import KinspanError
+
+Config = TypeVar("Config")
+
+
+def parse(config_class: type[Config], description: str, epilog: str = "", argv: list[str] | None = None) -> Config:
+    """The settings from ``--config FILE.yaml`` (if given) and the flags, which override it.
+
+    A line of the file becomes the flag of its name, so that both are checked alike.
+    """
+    from argparse import ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
+
+    class Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
+        pass
+
+    parser = HfArgumentParser(
+        config_class, description=description, epilog=epilog, formatter_class=Formatter, allow_abbrev=False
+    )
+    parser.add_argument("--config", help="YAML file with any of these settings; flags override it.")
+    argv = sys.argv[1:] if argv is None else argv
+    known = [f.name for f in fields(config_class)]  # type: ignore[arg-type]
+    from_file: list[str] = []
+    for number, argument in enumerate(argv):
+        if argument == "--config" and number + 1 < len(argv):
+            from_file += _file_as_flags(argv[number + 1], known)
+        elif argument.startswith("--config="):
+            from_file += _file_as_flags(argument.split("=", 1)[1], known)
+    values = vars(parser.parse_args(from_file + argv))
+    values.pop("config")
+    return config_class(**values)
+
+
+def _file_as_flags(name: str, known: list[str]) -> list[str]:
+    try:
+        settings = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise KinspanError(f"--config {name} cannot be read: {reason}") from error
+    if settings is None:
+        return []
+    if not isinstance(settings, dict):
+        raise KinspanError(f"--config {name} must be lines of `setting: value`")
+    flags: list[str] = []
+    for key, value in settings.items():
+        if key not in known:
+            raise KinspanError(f"--config {name}: there is no setting {key!r}; see --help")
+        if value is None:
+            continue
+        values = value if isinstance(value, list) else [value]
+        flags += [f"--{key}", *map(str, values)] if isinstance(value, list) else [f"--{key}={values[0]}"]
+    return flags
+
+
+def run(main: Callable[[], Any]) -> None:
+    """Runs an entry: a KinspanError ends as one line and status 2, Ctrl-C as status 130."""
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        main()
+    except KinspanError as error:
+        if rank:  # rank 0 mostly says the same, and the launcher then ends this one
+            time.sleep(5)
+        where = f"[rank {rank}] " if rank else ""
+        print(f"{where}error: {error}", file=sys.stderr, flush=True)
+        os._exit(2)  # no waiting for threads or other ranks
+    except KeyboardInterrupt:
+        print("interrupted; the same command again goes on", file=sys.stderr, flush=True)
+        os._exit(130)

@@ -1,0 +1,31 @@
+"""Continued pre-training: run with the ``deepspeed`` launcher, or with ``python`` for one process."""
+
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+
+from launch._cli import parse, run
+from pretrain.config import PretrainConfig
+
+DESCRIPTION = """Continued pre-training of a text encoder with a sentence-level objective and masked language modelling.
+
+With no --corpus and no --model it trains all-MiniLM-L6-v2 on the documentation that comes with Python.
+The same command again resumes from the newest whole checkpoint in --output_dir."""
+
+EPILOG = """examples:
+  deepspeed launch/pretrain.py --objective ssp
+  deepspeed launch/pretrain.py --objective ssp --corpus corpora/docs --model roberta-base --output_dir runs/docs
+  python launch/pretrain.py --config runs/docs/config.yaml --output_dir runs/again --seed 2"""
+
+
+def main() -> None:
+    config = parse(PretrainConfig, DESCRIPTION, EPILOG)
+    from pretrain.run import pretrain  # after the flags: DeepSpeed takes seconds to import
+
+    pretrain(config)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,217 @@
+"""From settings to everything that a run needs, with every check that can be made before training starts."""
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_pipeline import tokenizers
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.stream import PairStream
+from objectives import pair_objective
+from objectives.mlm import MaskedLM
+
+from .batches import Layout, mean_tokens
+from .checkpoint import barrier
+from .config import PretrainConfig, as_dict, check, identity
+from .defaults import DEFAULT_MODEL_NAME, default_corpus, default_model
+from .engine import full_settings, precision_of, read_deepspeed_config, start_distributed, world
+from .evaluate import SEED
+from .model import PairModel, load_model, weights_fingerprint
+from .release import MODEL_FOLDER
+
+
+@dataclass
+class Setup:
+    """What the loop works with. ``facts`` names the run: see config.identity."""
+
+    config: PretrainConfig
+    folder: Path
+    model: PairModel
+    tokenizer: Any
+    corpus: Corpus
+    train: PairStream
+    validation: PairStream | None
+    layout: Layout
+    rank: int
+    total_steps: int
+    warmup_steps: int
+    settings: dict[str, Any]
+    facts: dict[str, Any]
+    notes: list[str]
+
+
+def set_up(config: PretrainConfig) -> Setup:
+    """Checks the settings, joins the other ranks, and loads corpus and model.
+
+    Raises KinspanError for anything that the user can mend.
+    """
+    check(config)
+    objective = pair_objective(config.objective, config.sampling)
+    deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
+    precision = precision_of(config)
+    rank, local_rank, world_size = world()
+    folder = _output_folder(config.output_dir)
+    layout = Layout(config.global_batch_size, config.micro_batch_size, world_size)
+    notes = _notes_on_defaults(config, rank)
+    start_distributed()
+
+    model_name = config.model or default_model()
+    tokenizer = tokenizers.load_tokenizer(model_name)
+    if tokenizer.mask_token_id is None:
+        raise KinspanError(f"--model {model_name}: its tokenizer has no mask token, which masked LM needs")
+    corpus = _open_corpus(config, model_name, tokenizer, rank, local_rank)
+    model, model_notes = load_model(model_name, config.seed)
+    notes += model_notes
+    max_length = config.max_length or objective.max_length
+    _check_fits(model, tokenizer, max_length, model_name)
+
+    template = tokenizers.pair_template(tokenizer)
+    masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability)
+    train = PairStream(corpus, objective, template, config.seed, "train", max_length, masking)
+    validation = None
+    try:
+        if config.eval_pairs:
+            validation = PairStream(corpus, objective, template, SEED, "validation", max_length, masking)
+    except KinspanError:
+        notes.append("no validation: too few of the corpus's documents are held out")
+    total = _total_steps(config, train)
+    warmup = _warmup(config, total)
+    settings = full_settings(deepspeed_settings, config, layout, precision)
+    facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, max_length, total)
+    setup = Setup(
+        config, folder, model, tokenizer, corpus, train, validation, layout, rank, total, warmup, settings, facts, notes
+    )
+    if rank == 0:
+        _claim(setup)
+    barrier()
+    return setup
+
+
+def _notes_on_defaults(config: PretrainConfig, rank: int) -> list[str]:
+    defaults = []
+    if config.corpus is None:
+        defaults.append("the corpus is the documentation that comes with Python and its packages")
+    if config.model is None:
+        defaults.append(f"the model is {DEFAULT_MODEL_NAME}")
+    return ["no --corpus or --model given: " + " and ".join(defaults)] if defaults else []
+
+
+def _open_corpus(config: PretrainConfig, model_name: str, tokenizer: Any, rank: int, local_rank: int) -> Corpus:
+    """The corpus of the settings, or the default one, which one rank builds for all."""
+    if config.corpus is None:
+        if rank == 0:
+            default_corpus(model_name)
+        barrier()
+    folder = config.corpus if config.corpus is not None else default_corpus(model_name)
+    corpus = Corpus(folder, verify=local_rank == 0)
+    corpus.check_tokenizer(tokenizers.fingerprint(tokenizer), tokenizers.describe(tokenizer)["name"])
+    return corpus
+
+
+def _check_fits(model: PairModel, tokenizer: Any, max_length: int, name: str) -> None:
+    positions = model.config.max_position_embeddings - model.family.first_position
+    if max_length > positions:
+        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of --model {name}")
+    if len(tokenizer) > model.config.vocab_size:
+        raise KinspanError(
+            f"--model {name}: its tokenizer has {len(tokenizer)} entries, the model {model.config.vocab_size}"
+        )
+
+
+def _total_steps(config: PretrainConfig, train: PairStream) -> int:
+    if config.max_epochs is not None:
+        return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
+    if config.max_tokens is not None:
+        return math.ceil(config.max_tokens / (mean_tokens(train) * config.global_batch_size))
+    return config.max_steps or 1000
+
+
+def _warmup(config: PretrainConfig, total: int) -> int:
+    warmup = total // 10 if config.warmup_steps is None else config.warmup_steps
+    if warmup >= total:
+        raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the run: lower it")
+    return warmup
+
+
+def _output_folder(name: str) -> Path:
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".writable-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror}") from error
+    return folder
+
+
+def _facts(
+    config: PretrainConfig,
+    corpus: Corpus,
+    model: PairModel,
+    model_name: str,
+    deepspeed_settings: dict[str, Any],
+    precision: str,
+    max_length: int,
+    total: int,
+) -> dict[str, Any]:
+    """What makes this run this run, and what its release will say of it; no path of this machine."""
+    name = DEFAULT_MODEL_NAME if config.model is None else model_name
+    settings = {k: v for k, v in as_dict(config).items() if k not in ("corpus", "model", "output_dir")}
+    manifest = corpus.manifest
+    known = {
+        "model": {"name": Path(name).name, "fingerprint": weights_fingerprint(model, model.config)},
+        "corpus": {"fingerprint": manifest.fingerprint, "totals": manifest.totals, "sources": manifest.sources},
+        "zero_stage": deepspeed_settings.get("zero_optimization", {}).get("stage", 0),
+        "precision": precision,
+        "max_length": max_length,
+        "total_steps": total,
+    }
+    same = identity(
+        config,
+        model_weights=known["model"]["fingerprint"],
+        corpus_content=manifest.fingerprint,
+        deepspeed=deepspeed_settings,
+        precision_used=precision,
+    )
+    return {"identity": same, "settings": settings, "eval_pairs": config.eval_pairs, **known}
+
+
+def _claim(setup: Setup) -> None:
+    """Makes the output folder this run's, or finds that it is already; refuses another run's."""
+    path = setup.folder / "run.json"
+    if path.exists():
+        try:
+            theirs = json.loads(path.read_text())["identity"]
+        except (ValueError, KeyError) as error:
+            raise KinspanError(f"{path} is damaged: choose another --output_dir, or delete that folder") from error
+        ours = json.loads(json.dumps(setup.facts["identity"]))
+        for key in ours:
+            if theirs.get(key) != ours[key]:
+                raise KinspanError(
+                    f"--output_dir {setup.folder} holds a different run: its {key} is {_short(theirs.get(key))}, "
+                    f"now it is {_short(ours[key])}; choose another --output_dir, or delete that folder"
+                )
+        return
+    if any(setup.folder.iterdir()):
+        raise KinspanError(f"--output_dir {setup.folder} is not empty and holds no run: choose another folder")
+    model_folder = setup.folder / MODEL_FOLDER
+    setup.model.config.to_json_file(str(_made(model_folder) / "config.json"), use_diff=False)
+    setup.tokenizer.save_pretrained(str(model_folder))
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(setup.facts, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:12] + "..."
