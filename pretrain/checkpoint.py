@@ -149,7 +149,12 @@ def load(engine: Any, checkpoint: Path, world: int) -> dict[str, Any]:
 
 
 def _allowed_classes() -> list[Any]:
-    return []
+    """What DeepSpeed's optimizer shards hold beside tensors and plain values, in every ZeRO stage."""
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
 
 
 @contextmanager

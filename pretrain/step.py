@@ -77,7 +77,7 @@ def _plain_norm(engine: Any) -> float | None:
     if engine.fp16_enabled() or engine.bfloat16_enabled():
         return None
     grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
-    return float(torch.nn.utils.get_total_norm(grads))
+    return float(torch.stack([g.square().sum(dtype=torch.float64) for g in grads]).sum().sqrt())
 
 
 def _as_float(norm: Any) -> float | None:

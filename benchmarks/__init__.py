@@ -1,0 +1,1 @@
+"""Measurements against peers, side by side in one run; each script is run by its path."""

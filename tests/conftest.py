@@ -1,0 +1,238 @@
+"""Corpora and helpers that all tests share.
+
+``tiny_corpus`` needs nothing but the installation. ``bert_corpus`` and ``roberta_corpus`` hold real text from
+``../shared``, which a user's clone lacks: tests that need it are then skipped.
+"""
+
+import json
+import lzma
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from data_pipeline import tokenizers
+from data_pipeline.corpus import Corpus
+from data_pipeline.encode import Rules
+from data_pipeline.prepare import Prepared, prepare
+from data_pipeline.stream import PairStream
+from objectives import OBJECTIVES, pair_objective
+from objectives.mlm import MaskedLM
+from pretrain.defaults import default_model
+
+settings.register_profile(
+    "kinspan",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("kinspan")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+REAL_DOCUMENTS = 150
+
+_WORDS = """
+about above across after again against ages along always among another around because become before began
+behind below between bring brought build built came carried cause certain change children city clear close
+common complete could country course crossed current decided deep described different during early earth
+either enough evening every example family famous finally first followed formed found general given great
+group grown half happened heard held high however hundred important include indeed inside island known large
+later learned leave length letter light listed little lived local long made main many measured member middle
+modern month more morning mostly mountain moved much named near never nothing number often older once only
+open order other outside over owned paper part passed people place plain point present produced question
+quite rather reached received record remain reported return river road rule said school second seemed
+several short shown side simple since small some soon sound south space spread stage stand started state
+still stood strong such taken talked third those though thought together told took toward town travel turned
+under until used valley various very village visited walked water west where while white whole wide winter
+within without world write year young
+"""
+
+_TOPICS = """
+anchor apple arrow barley basin beacon beetle bishop blade boiler bottle branch bridge bronze button cabin
+camera candle canoe canvas carbon carpet castle cattle cello chalk channel cherry chimney circus clover
+cobalt coffee comet copper coral cotton cradle crystal curtain diamond dragon eagle engine falcon feather
+fiddle forest fossil furnace galaxy garden garlic ginger glacier granite guitar hammer harbor harvest helmet
+honey horizon iron ivory jacket jaguar jungle kettle kitchen ladder lantern laser lemon leopard library
+lizard lobster magnet maple marble market mercury meteor mirror monkey mosaic motor museum needle nickel oak
+oasis ocean olive onion orchid organ oyster palace panther parrot pearl pepper piano pigeon pilot planet
+pocket potato powder prison puppet quartz rabbit radar ribbon rocket saddle salmon sandal satin saturn
+sculptor shadow shark silver spider spinach squirrel statue steam submarine sugar summit sunset tailor
+temple thunder tiger timber tobacco tomato torch tower tractor tunnel turbine turtle umbrella uranium
+vampire velvet violin volcano wagon walnut whale wizard wolf zebra
+"""
+
+
+WORDS, TOPICS = _WORDS.split(), _TOPICS.split()
+
+
+def synthetic_documents(count: int, seed: str = "tiny") -> list[dict[str, Any]]:
+    """Documents of 4-8 paragraphs of 1-8 sentences. A document has words of its own, and so has each of its
+    paragraphs, so that whether two spans belong together can be learned."""
+    rng = random.Random(seed)
+    return [
+        {"id": f"{seed}-{k}", "title": f"Title {k}", "paragraphs": _paragraphs(rng, rng.sample(TOPICS, 12))}
+        for k in range(count)
+    ]
+
+
+def _paragraphs(rng: random.Random, topic: list[str]) -> list[str]:
+    paragraphs = []
+    for _ in range(rng.randint(4, 8)):
+        own = rng.sample(topic, 4) * 4 + topic
+        paragraphs.append(" ".join(_sentence(rng, own) for _ in range(rng.randint(1, 8))))
+    return paragraphs
+
+
+def _sentence(rng: random.Random, topic: list[str]) -> str:
+    words = [rng.choice(topic if rng.random() < 0.35 else WORDS) for _ in range(rng.randint(9, 20))]
+    return " ".join(words).capitalize() + "."
+
+
+def write_jsonl(path: Path, documents: Iterable[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(d, ensure_ascii=False) + "\n" for d in documents), encoding="utf-8")
+    return path
+
+
+def _in_this_process(
+    make_worker: Callable, arguments: tuple, chunks: Iterable, num_workers: int
+) -> Iterator[Any]:
+    """Stands in for ``executors.local``: starting processes takes longer than a small corpus."""
+    yield from map(make_worker(*arguments), chunks)
+
+
+def prepare_here(inputs: list[str | Path], tokenizer: str | Path, output: Path, **options: Any) -> Prepared:
+    """``prepare`` without worker processes; ``options`` are its arguments and those of Rules."""
+    rules = Rules(**{k: options.pop(k) for k in Rules.__dataclass_fields__ if k in options})
+    with mock.patch("data_pipeline.prepare.local", _in_this_process):
+        names = [str(name) for name in inputs]
+        return prepare(names, str(tokenizer), output, OBJECTIVES, rules, quiet=True, **options)
+
+
+@cache
+def load(tokenizer: str | Path) -> Any:
+    return tokenizers.load_tokenizer(str(tokenizer))
+
+
+@dataclass(frozen=True)
+class Helpers:
+    """Functions for tests, which cannot import from this file."""
+
+    synthetic_documents = staticmethod(synthetic_documents)
+    write_jsonl = staticmethod(write_jsonl)
+    prepare = staticmethod(prepare_here)
+    tokenizer = staticmethod(load)
+
+
+@pytest.fixture(scope="session")
+def helpers() -> Helpers:
+    return Helpers()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real text, tokenizers and weights."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no real text: {SHARED.name}/ is not beside the project")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def make_corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``make_corpus(documents, tokenizer=default, **options)``: a corpus folder made of these documents.
+
+    A document is a dictionary as in a .jsonl file, or a list of paragraphs. Nothing is held out unless asked.
+    """
+
+    def make(documents: Iterable[Any], tokenizer: str | Path | None = None, **options: Any) -> Path:
+        folder = tmp_path_factory.mktemp("corpus")
+        records = [
+            d if isinstance(d, dict) else {"id": f"d{k}", "paragraphs": d} for k, d in enumerate(documents)
+        ]
+        source = write_jsonl(folder / "documents.jsonl", records)
+        options = {"validation_share": 0.0, **options}
+        prepare_here([source], tokenizer or default_model(), folder / "corpus", **options)
+        return folder / "corpus"
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_documents() -> list[dict[str, Any]]:
+    return synthetic_documents(60)
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(make_corpus: Callable[..., Path], tiny_documents: list[dict]) -> Path:
+    """60 short synthetic documents in 5 or so shards, a fifth held out, with MiniLM's tokenizer."""
+    return make_corpus(tiny_documents, validation_share=0.2, shard_tokens=5000)
+
+
+@pytest.fixture(scope="session")
+def real_documents(shared: Path) -> list[dict[str, Any]]:
+    with lzma.open(shared / "data/corpus/enwiki2015_AA.jsonl.xz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in islice(file, REAL_DOCUMENTS)]
+
+
+@pytest.fixture(scope="session")
+def bert_corpus(shared: Path, make_corpus: Callable[..., Path], real_documents: list[dict]) -> Path:
+    """150 articles in 14 shards, a tenth held out."""
+    tokenizer = shared / "tokenizers/bert-uncased_electra-small"
+    return make_corpus(real_documents, tokenizer, validation_share=0.1, shard_tokens=60_000)
+
+
+@pytest.fixture(scope="session")
+def roberta_corpus(shared: Path, make_corpus: Callable[..., Path], real_documents: list[dict]) -> Path:
+    tokenizer = shared / "tokenizers/roberta-base-tokenizer"
+    return make_corpus(real_documents, tokenizer, validation_share=0.1, shard_tokens=60_000)
+
+
+@pytest.fixture(scope="session", params=["tiny_corpus", "bert_corpus", "roberta_corpus"])
+def any_corpus(request: pytest.FixtureRequest) -> Path:
+    """Each of the corpora in turn."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def documents_of(request: pytest.FixtureRequest) -> Callable[[Path], dict[str, dict]]:
+    """``documents_of(folder)``: what the corpus in that folder was made of, by id."""
+
+    @cache
+    def read(folder: Path) -> dict[str, dict]:
+        lines = (folder.parent / "documents.jsonl").read_text(encoding="utf-8").split("\n")
+        return {d["id"]: d for d in map(json.loads, filter(None, lines))}
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def make_stream() -> Callable[..., PairStream]:
+    """``make_stream(corpus, seed=1, objective="ssp", sampling="matched", masking=False, **kwargs)``
+
+    masking: True for masked language modelling as training has it, or an object of the caller's
+    kwargs:  split, max_length and block_anchors, as of PairStream
+    """
+
+    def make(
+        corpus: Path | str | Corpus,
+        seed: int = 1,
+        objective: str = "ssp",
+        sampling: str = "matched",
+        masking: Any = False,
+        **kwargs: Any,
+    ) -> PairStream:
+        corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+        tokenizer = load(corpus.folder / "tokenizer")
+        if isinstance(masking, bool):
+            masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer)) if masking else None
+        how, template = pair_objective(objective, sampling), tokenizers.pair_template(tokenizer)
+        return PairStream(corpus, how, template, seed, masking=masking, **kwargs)
+
+    return make

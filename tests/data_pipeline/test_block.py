@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.block import LongEnough, Spans, open_block
+from data_pipeline.corpus import Corpus
+from objectives import pair_objective
+
+SSP = pair_objective("ssp")
+
+
+@pytest.fixture(scope="module")
+def corpus(any_corpus):
+    return Corpus(any_corpus)
+
+
+def block_of(corpus, split="train", shards=None):
+    return open_block(corpus, shards or tuple(range(len(corpus.manifest.shards))), split, SSP)
+
+
+def nested(corpus, number):
+    """The shard's ids as Python lists, read by pyarrow alone."""
+    rows = corpus.shard(number).rows
+    return tuple(rows.column(name).to_pylist() for name in ("id", "held_out", "tokens"))
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_holds_just_the_usable_paragraphs_of_the_split(corpus, split):
+    expected = []
+    for number in range(len(corpus.manifest.shards)):
+        for held_out, document in zip(*nested(corpus, number)[1:], strict=True):
+            counts = [len(p) for p in document if len(p) >= 2]
+            if held_out == (split == "validation") and counts:
+                expected.append(counts)
+    block = block_of(corpus, split)
+    assert block.num_sentences.tolist() == [c for counts in expected for c in counts]
+    assert np.diff(block.document_first).tolist() == [len(counts) for counts in expected]
+    assert block.document.tolist() == [k for k, counts in enumerate(expected) for _ in counts]
+
+
+def test_tokens_and_place_of_a_span_are_those_in_the_shard(corpus):
+    block = block_of(corpus)
+    rng = np.random.default_rng(0)
+    for paragraph in rng.integers(len(block.paragraph), size=40).tolist():
+        shard, row, number = block.locate(paragraph)
+        sentences = shard.rows.column("tokens")[row].as_py()[number]
+        assert len(sentences) == block.num_sentences[paragraph]
+        start = int(rng.integers(len(sentences)))
+        end = int(rng.integers(start + 1, len(sentences) + 1))
+        expected = [t for s in sentences[start:end] for t in s]
+        assert block.tokens_of(paragraph, start, end).tolist() == expected
+
+
+def test_token_bounds_agree_with_tokens_of_in_every_shard(corpus):
+    block = block_of(corpus)
+    paragraphs = np.random.default_rng(1).permutation(len(block.paragraph))[:200]
+    start = np.zeros(len(paragraphs), dtype=np.int64)
+    first, last = block.token_bounds(Spans(paragraphs, start, start + 2))
+    seen = set()
+    for shard, rows in block.by_shard(paragraphs):
+        numbers = np.arange(len(paragraphs))[rows]
+        seen.update(numbers.tolist())
+        for k in numbers.tolist():
+            assert np.array_equal(shard.tokens[first[k] : last[k]], block.tokens_of(int(paragraphs[k]), 0, 2))
+    assert len(seen) == len(paragraphs)
+
+
+def test_a_block_of_some_shards_holds_only_theirs(corpus):
+    some = (1, len(corpus.manifest.shards) - 1)
+    block = block_of(corpus, shards=some)
+    anchors = corpus.usable("ssp", "train")[0]
+    assert len(block.paragraph) == sum(anchors[n] for n in some)
+    ids = {i for n in some for i in nested(corpus, n)[0]}
+    for paragraph in range(0, len(block.paragraph), 50):
+        shard, row, _ = block.locate(paragraph)
+        assert shard.document_id(row) in ids
+
+
+@given(st.lists(st.integers(2, 9), min_size=1, max_size=40), st.integers(0, 6))
+def test_long_enough_ranks_the_paragraphs_of_each_count(sentences, most):
+    ranked = LongEnough.of(np.array(sentences, dtype=np.int32), most)
+    for count in range(most + 1):
+        expected = [k for k, n in enumerate(sentences) if n >= count]
+        first, total = ranked.first[count], ranked.total[count]
+        assert ranked.paragraphs[first : first + total].tolist() == expected
+        before = [sum(e < k for e in expected) for k in range(len(sentences) + 1)]
+        assert ranked.before[count].tolist() == before

@@ -1,0 +1,158 @@
+import json
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline import tokenizers
+from data_pipeline.encode import normalise
+from data_pipeline.errors import KinspanError
+from pretrain.defaults import default_model
+
+BERT, ROBERTA, MINILM = (
+    "tokenizers/bert-uncased_electra-small",
+    "tokenizers/roberta-base-tokenizer",
+    "models/all-MiniLM-L6-v2-fp16",
+)
+SPECIAL = ["</s>", "<s>", "<mask>", "<pad>", "<unk>", "[SEP]", "[CLS]", "[MASK]", "[PAD]", "[UNK]"]
+WORD = st.one_of(st.text(max_size=12), st.sampled_from([*SPECIAL, "'s", "don't", "3.5"]))
+SENTENCE = st.lists(WORD, max_size=6)
+
+
+@pytest.fixture(scope="module", params=[None, BERT, ROBERTA], ids=["MiniLM", "BERT", "RoBERTa"])
+def tokenizer(request, helpers):
+    if request.param is None:
+        return helpers.tokenizer(default_model())
+    return helpers.tokenizer(request.getfixturevalue("shared") / request.param)
+
+
+def ids(tokenizer, text, **options):
+    return tokenizer(text, add_special_tokens=False, split_special_tokens=True, **options)["input_ids"]
+
+
+@given(SENTENCE, SENTENCE)
+def test_sentences_joined_by_a_space_keep_their_ids(tokenizer, first, second):
+    a, b = normalise(" ".join(first)), normalise(" ".join(second))
+    if a and b:
+        assert ids(tokenizer, f"{a} {b}") == ids(tokenizer, a) + ids(tokenizer, b)
+
+
+@given(SENTENCE)
+def test_text_never_becomes_a_special_token(tokenizer, words):
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    assert not special & set(ids(tokenizer, " ".join([*words, *SPECIAL])))
+
+
+def test_does_not_cut_or_pad_by_itself(tokenizer):
+    """MiniLM's file asks for both, at 128."""
+    assert len(ids(tokenizer, "word" + " word" * 699)) == 700
+    assert len(ids(tokenizer, "word")) == 1
+
+
+@pytest.mark.parametrize(("a", "b"), [("a", "b"), ("some words here", "more"), ("one", "a b c d e f")])
+def test_template_joins_two_texts_as_the_tokenizer_does(tokenizer, a, b):
+    template = tokenizers.pair_template(tokenizer)
+    a_ids, b_ids = ids(tokenizer, a), ids(tokenizer, b)
+    expected = tokenizer(a, b, return_token_type_ids=True)
+    assert [*template.head, *a_ids, *template.middle, *b_ids, *template.tail] == expected["input_ids"]
+    first = len(template.head) + len(a_ids) + len(template.middle)
+    types = [0] * first + [template.type_of_second] * (len(b_ids) + len(template.tail))
+    assert types == expected["token_type_ids"]
+    assert template.num_special == tokenizer.num_special_tokens_to_add(pair=True)
+
+
+def test_a_saved_tokenizer_gives_the_same_ids_and_fingerprint(tokenizer, tmp_path):
+    tokenizer.save_pretrained(str(tmp_path))
+    again = tokenizers.load_tokenizer(str(tmp_path))
+    assert tokenizers.fingerprint(again) == tokenizers.fingerprint(tokenizer)
+    text = "The river </s> ran. Über naïve café 12.5"
+    assert ids(again, text) == ids(tokenizer, text)
+
+
+def test_plain_transformers_gives_a_saved_tokenizer_the_leading_space(shared, helpers, tmp_path):
+    """As a release is loaded: with no code of this project."""
+    from transformers import AutoTokenizer
+
+    tokenizer = helpers.tokenizer(shared / ROBERTA)
+    tokenizer.save_pretrained(str(tmp_path))
+    again = AutoTokenizer.from_pretrained(str(tmp_path))
+    assert again("the river", "the town")["input_ids"] == tokenizer("the river", "the town")["input_ids"]
+    assert ids(again, "the") == ids(again, " the")
+
+
+def test_equal_tokenizers_have_equal_fingerprints(shared, helpers):
+    bert, minilm, default, roberta = (
+        tokenizers.fingerprint(helpers.tokenizer(p))
+        for p in (shared / BERT, shared / MINILM, default_model(), shared / ROBERTA)
+    )
+    assert bert == minilm == default
+    assert roberta != bert
+
+
+def changed_copy(folder, target, change):
+    """The tokenizer in ``folder``, its specification changed in place by ``change``."""
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.safetensors"))
+    target.chmod(0o755)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (target / name).chmod(0o644)
+        fields = json.loads((target / name).read_text())
+        change(fields)
+        (target / name).write_text(json.dumps(fields))
+    return tokenizers.load_tokenizer(str(target))
+
+
+def keep_case(fields):
+    if "normalizer" in fields:
+        fields["normalizer"]["lowercase"] = False
+    else:
+        fields["do_lower_case"] = False
+
+
+def exchange_two_entries(fields):
+    if "model" in fields:
+        vocabulary = fields["model"]["vocab"]
+        vocabulary["river"], vocabulary["town"] = vocabulary["town"], vocabulary["river"]
+
+
+def test_cased_and_uncased_differ(helpers, tmp_path):
+    cased = changed_copy(default_model(), tmp_path / "cased", keep_case)
+    plain = helpers.tokenizer(default_model())
+    assert cased.vocab_size == plain.vocab_size
+    assert ids(cased, "River") != ids(plain, "River")
+    assert tokenizers.fingerprint(cased) != tokenizers.fingerprint(plain)
+
+
+def test_a_changed_vocabulary_changes_the_fingerprint(helpers, tmp_path):
+    other = changed_copy(default_model(), tmp_path / "other", exchange_two_entries)
+    plain = helpers.tokenizer(default_model())
+    assert ids(other, "river") == ids(plain, "town")
+    assert tokenizers.fingerprint(other) != tokenizers.fingerprint(plain)
+
+
+def test_the_manifest_names_a_folder_without_the_machines_path(tokenizer):
+    described = tokenizers.describe(tokenizer)
+    assert "/" not in described["name"]
+    assert described["vocab_size"] == len(tokenizer)
+
+
+def test_a_tokenizer_whose_ids_change_when_sentences_are_joined_is_refused():
+    with pytest.raises(KinspanError, match=r"tokenizer odd gives other ids") as error:
+        tokenizers.check_joins(lambda text: [len(text)], ["One.", "Two."], "odd")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("files", [{}, {"config.json": "{}"}, {"tokenizer.json": "{broken"}])
+def test_a_folder_without_a_usable_tokenizer_is_a_one_line_error(tmp_path, files):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    with pytest.raises(KinspanError, match="model") as error:
+        tokenizers.load_tokenizer(str(folder))
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_folder_is_a_one_line_error(tmp_path):
+    with pytest.raises(KinspanError, match="no such folder"):
+        tokenizers.load_tokenizer(str(tmp_path / "nowhere"))
