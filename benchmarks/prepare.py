@@ -9,7 +9,7 @@ All three take turns; medians count.
 
 Bars: one worker within 1.3 times the baseline; two workers at least 1.7 times as fast as one."""
 
-import itertools
+import contextlib
 import json
 import os
 import resource
@@ -17,17 +17,18 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from benchmarks import _common
+from data_pipeline.document import Document, Rejected
 from data_pipeline.encode import Rules, Tally, clean
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare import prepare
-from data_pipeline.readers import Record, input_files, parse, read_records
+from data_pipeline.readers import input_files, parse, read_records
 from data_pipeline.tokenizers import backend_for_corpus, load_tokenizer
 from objectives import OBJECTIVES
 
@@ -41,15 +42,15 @@ EPILOG = """example:
   python benchmarks/prepare.py --input docs.jsonl --tokenizer path/to/model --documents 500 --rounds 1"""
 
 
-def records(path: str, documents: int | None) -> Iterator[Record]:
-    (file,) = input_files([path])[:1]
-    return itertools.islice(read_records(file), documents)
-
-
-def kept_paragraphs(path: str, documents: int | None) -> list[str]:
-    """What ``prepare`` keeps of the input, in its order."""
-    rules, tally = Rules(), Tally()
-    return [p for r in records(path, documents) for d in parse(r) for p in clean(d, rules, tally)]
+def documents_of(path: str, most: int | None) -> list[Document]:
+    """The first documents of a file, parsed; what ``prepare`` rejects is left out."""
+    found: list[Document] = []
+    for record in read_records(input_files([path])[0]):
+        if most is not None and len(found) >= most:
+            break
+        with contextlib.suppress(Rejected):
+            found += parse(record)
+    return found[:most]
 
 
 def baseline(tokenizer_json: str, paragraphs: list[str]) -> tuple[float, float, int]:
@@ -103,12 +104,14 @@ def main() -> None:
     if args.rounds < 1 or (args.documents is not None and args.documents < 1):
         raise KinspanError("--rounds and --documents: give at least 1")
     tokenizer_json = backend_for_corpus(load_tokenizer(args.tokenizer))
-    paragraphs = kept_paragraphs(args.input, args.documents)
+    documents, rules, tally = documents_of(args.input, args.documents), Rules(), Tally()
+    paragraphs = [p for d in documents for p in clean(d, rules, tally)]
     with tempfile.TemporaryDirectory() as folder:
         path = args.input
         if args.documents is not None:
             path = str(Path(folder) / "documents.jsonl")
-            write_first(args.input, args.documents, path)
+            write_documents(documents, path)
+        del documents
         spent: dict[str, list[tuple[float, float, int]]] = {name: [] for name in (ALONE, ONE, TWO)}
         for _ in range(args.rounds):
             spent[ALONE].append(_common.in_fresh_process(baseline, tokenizer_json, paragraphs))
@@ -117,12 +120,10 @@ def main() -> None:
     show(spent, sum(map(len, paragraphs)))
 
 
-def write_first(source: str, documents: int, target: str) -> None:
-    """The first documents as JSON lines, uncompressed."""
-    with open(target, "w", encoding="utf-8") as file:
-        for record in records(source, documents):
-            for d in parse(record):
-                file.write(json.dumps({"id": d.id, "title": d.title, "paragraphs": d.paragraphs}) + "\n")
+def write_documents(documents: list[Document], path: str) -> None:
+    """As JSON lines, uncompressed."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(asdict(d)) + "\n" for d in documents)
 
 
 def show(spent: dict[str, list[tuple[float, float, int]]], chars: int) -> None:

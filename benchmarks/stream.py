@@ -163,11 +163,11 @@ def show(size: int, spent: dict[str, list[float]], same: float, seek_seconds: fl
     rows = [(n, f"{rate[n]:,.0f}", f"{overall[n]:,.0f}", f"{ratio[n]:.1f}") for n in rate]
     _common.print_table(("one core, pairs of at most 128 tokens", "pairs/s", "overall", "ours is x"), rows)
     print(f"\n{100 * same:.1f}% of the pairs have the same ids both ways, before masking\n")
-    rows = [(f"open, and make batch {SEEK_BATCH:,} of {SEEK_PAIRS} pairs", f"{seek_seconds:.2f} s", "")]
+    reader = [(f"open, and make batch {SEEK_BATCH:,} of {SEEK_PAIRS} pairs", f"{seek_seconds:.2f} s", "")]
     for times, (end, peak) in grown.items():
         what = f"memory after an epoch of {times} x the corpus"
-        rows.append((what, f"{end:.1f} MB", f"peak {peak:.1f} MB"))
-    _common.print_table(("a reader in a fresh process", "measured", ""), rows)
+        reader.append((what, f"{end:.1f} MB", f"peak {peak:.1f} MB"))
+    _common.print_table(("a reader in a fresh process", "measured", ""), reader)
     figures = {"pairs_per_second": rate["ours"], "pairs_per_second_overall": overall["ours"]}
     for name, prefix in (("usual way", "usual"), ("usual way, batched", "batched")):
         figures |= {f"{prefix}_pairs_per_second": rate[name], f"ratio_to_{prefix}": ratio[name]}

@@ -28,7 +28,7 @@ from benchmarks import _common
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.stream import PairStream
+from data_pipeline.stream import Batch, PairStream
 from objectives.mlm import MaskedLM
 from pretrain.batches import Layout
 from pretrain.config import PretrainConfig
@@ -66,7 +66,8 @@ def our_updates(model_name: str, stream: PairStream, layout: Layout) -> Callable
 
     def update(step: int) -> Update:
         first = step * layout.size
-        batches = [stream.batch(first + a, b - a) for a, b in layout.micro_batches(0)]
+        spans = layout.micro_batches(0)
+        batches: list[Batch | None] = [stream.batch(first + a, b - a) for a, b in spans]
         began = time.perf_counter()
         result = train_step(engine, batches, filler, layout, 0, SEED, step)
         seconds = time.perf_counter() - began

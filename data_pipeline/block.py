@@ -1,7 +1,6 @@
 """A block: the usable paragraphs of a few shards, as flat arrays that samplers index."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -69,10 +68,12 @@ class Block:
         new_document[1:] = (np.diff(rows) != 0) | (np.diff(self.shard_number) != 0)
         self.document = (np.cumsum(new_document) - 1).astype(np.int32)
         self.document_first = np.append(np.flatnonzero(new_document), len(rows)).astype(np.int32)
-        self.long_enough = lru_cache(maxsize=None)(self._long_enough)
+        self._long_enough: dict[int, LongEnough] = {}
 
-    def _long_enough(self, most: int) -> "LongEnough":
-        return LongEnough.of(self.num_sentences, most)
+    def long_enough(self, most: int) -> LongEnough:
+        if most not in self._long_enough:
+            self._long_enough[most] = LongEnough.of(self.num_sentences, most)
+        return self._long_enough[most]
 
     def token_bounds(self, spans: Spans) -> tuple[np.ndarray, np.ndarray]:
         """Start and end of each span in its shard's tokens, ``[n]`` each."""

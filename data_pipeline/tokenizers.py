@@ -68,12 +68,20 @@ def fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(_parts(tokenizer), sort_keys=True).encode()).hexdigest()
 
 
+def display_name(name_or_dir: str) -> str:
+    """A name to show: a hub name as it is, of a folder its last part, never a path of this machine."""
+    path = Path(name_or_dir)
+    if not path.is_dir():
+        return name_or_dir
+    path = path.resolve()
+    return path.parent.name if path.name in ("model", "tokenizer") else path.name
+
+
 def describe(tokenizer: Any) -> dict:
     """What the manifest keeps of the tokenizer."""
     revision = getattr(tokenizer, "init_kwargs", {}).get("_commit_hash")
-    path = Path(tokenizer.name_or_path)
     return {
-        "name": path.name if path.is_dir() else tokenizer.name_or_path,  # never a path of this machine
+        "name": display_name(tokenizer.name_or_path),
         "revision": revision,
         "fingerprint": fingerprint(tokenizer),
         "vocab_size": len(tokenizer),

@@ -111,8 +111,7 @@ class Log:
         partial.write_text("".join(kept), encoding="utf-8")
         os.replace(partial, self.path)
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
-        self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc="pre-training", mininterval=1.0)
-        self.bar.disable = self.bar.disable or not self.bar.fp.isatty()  # type: ignore[attr-defined]
+        self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc="pre-training", disable=None)
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

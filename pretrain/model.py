@@ -130,7 +130,7 @@ def assemble(classifier: nn.Module, masked_lm: nn.Module) -> PairModel:
     head = FAMILIES[family_name].mlm_head(masked_lm)
     decoder = masked_lm.get_output_embeddings()  # type: ignore[operator]
     decoder.weight = classifier.get_input_embeddings().weight  # type: ignore[operator]
-    return PairModel(classifier, head, family_name)
+    return PairModel(classifier, head, family_name).train()  # from_pretrained leaves dropout off
 
 
 def _load_config(name_or_dir: str) -> Any:

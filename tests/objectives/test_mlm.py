@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.random_words import random_words
+from objectives.mlm import MaskedLM
+
+MASK, VOCABULARY = 4, 1000
+
+
+def packed(num_pairs, max_length, seed=0, shortest=6):
+    """Random pairs: ids (above the special ones), starts, which are special."""
+    rng = np.random.default_rng(seed)
+    starts = np.concatenate([[0], np.cumsum(rng.integers(shortest, max_length + 1, num_pairs))]).astype(
+        np.int32
+    )
+    ids = rng.integers(10, VOCABULARY, starts[-1]).astype(np.int32)
+    special = np.zeros(len(ids), dtype=bool)
+    special[starts[:-1]] = special[starts[1:] - 1] = special[(starts[:-1] + starts[1:]) // 2] = True
+    ids[special] = 1
+    return ids, starts, special
+
+
+def words(num_pairs, max_length, seed=0):
+    return random_words(seed, "mask", 0, num_pairs, -(-max_length // 8) * 4)
+
+
+def applied(ids, *rest, masking=None):
+    out = ids.copy()
+    positions, labels = (masking or MaskedLM(MASK, VOCABULARY)).apply(out, *rest)
+    return out, positions, labels
+
+
+def close(observed, probability, count):
+    return abs(observed - probability) < 5 * np.sqrt(probability * (1 - probability) / count)
+
+
+@pytest.fixture(scope="module")
+def large():
+    ids, starts, special = packed(6000, 64)
+    return ids, starts, special, *applied(ids, starts, special, words(6000, 64))
+
+
+def test_fifteen_in_a_hundred_tokens_are_chosen(large):
+    _, _, special, _, positions, _ = large
+    assert close(len(positions) / (~special).sum(), 0.15, (~special).sum())
+
+
+def test_every_place_of_a_pair_is_chosen_as_often(large):
+    """The last place too, at the end of the random numbers."""
+    _, starts, special, _, positions, _ = large
+    places = np.arange(starts[-1]) - np.repeat(starts[:-1], np.diff(starts))
+    for place in (1, 5, 30, 55, 61, 62):
+        there = (places == place) & ~special
+        assert there.sum() > 100
+        assert close(np.isin(np.flatnonzero(there), positions).mean(), 0.15, there.sum())
+
+
+def test_special_tokens_are_never_chosen(large):
+    _, _, special, _, positions, _ = large
+    assert not special[positions].any()
+
+
+def test_labels_are_the_ids_that_stood_there_and_no_other_token_changes(large):
+    ids, _, _, out, positions, labels = large
+    assert np.array_equal(labels, ids[positions])
+    others = np.ones(len(ids), dtype=bool)
+    others[positions] = False
+    assert np.array_equal(out[others], ids[others])
+    assert (np.diff(positions) > 0).all()
+
+
+def test_eighty_become_the_mask_ten_a_random_token_ten_stay(large):
+    _, _, _, out, positions, labels = large
+    now, count = out[positions], len(positions)
+    assert close((now == MASK).mean(), 0.8 + 0.1 / VOCABULARY, count)
+    assert close((now == labels).mean(), 0.1 + 0.1 / VOCABULARY, count)
+
+
+def test_random_tokens_are_uniform_over_the_vocabulary(large):
+    _, _, _, out, positions, labels = large
+    now = out[positions]
+    drawn = now[(now != MASK) & (now != labels)]
+    assert drawn.min() >= 0
+    assert drawn.max() < VOCABULARY
+    tenths = np.bincount(drawn * 10 // VOCABULARY, minlength=10) / len(drawn)
+    assert all(close(share, 0.1, len(drawn)) for share in tenths)
+    assert len(np.unique(drawn)) > 0.85 * VOCABULARY
+
+
+@pytest.mark.parametrize("vocabulary", [30_522, 50_265, 250_002])
+def test_random_tokens_reach_the_ends_of_any_vocabulary(vocabulary):
+    ids, starts, special = packed(4000, 64)
+    out, positions, labels = applied(
+        ids, starts, special, words(4000, 64), masking=MaskedLM(MASK, vocabulary, 0.9)
+    )
+    now = out[positions]
+    drawn = now[(now != MASK) & (now != labels)]
+    assert drawn.min() < 0.01 * vocabulary
+    assert 0.99 * vocabulary < drawn.max() < vocabulary
+
+
+@given(st.integers(2, 30), st.integers(8, 70), st.data())
+def test_the_masks_of_a_pair_do_not_depend_on_its_neighbours(num_pairs, max_length, data):
+    ids, starts, special = packed(num_pairs, max_length, seed=num_pairs)
+    numbers = words(num_pairs, max_length)
+    out, positions, labels = applied(ids, starts, special, numbers)
+    cut = data.draw(st.integers(1, num_pairs - 1))
+    token = starts[cut]
+    left = applied(ids[:token], starts[: cut + 1], special[:token], numbers[:cut])
+    right = applied(ids[token:], starts[cut:] - token, special[token:], numbers[cut:])
+    assert np.array_equal(np.concatenate([left[0], right[0]]), out)
+    assert np.array_equal(np.concatenate([left[1], right[1] + token]), positions)
+    assert np.array_equal(np.concatenate([left[2], right[2]]), labels)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.05, 0.9])
+def test_another_probability_is_honoured(probability):
+    ids, starts, special = packed(300, 64)
+    _, positions, _ = applied(
+        ids, starts, special, words(300, 64), masking=MaskedLM(MASK, VOCABULARY, probability)
+    )
+    count = (~special).sum()
+    assert abs(len(positions) / count - probability) <= 5 * np.sqrt(probability * (1 - probability) / count)
+
+
+def test_masks_in_a_stream_are_those_of_the_unmasked_batch(any_corpus, make_stream, helpers):
+    tokenizer = helpers.tokenizer(any_corpus / "tokenizer")
+    plain = make_stream(any_corpus).batch(0, 1500)
+    masked = make_stream(any_corpus, masking=True).batch(0, 1500)
+    assert len(plain.masked_positions) == 0
+    assert np.array_equal(plain.starts, masked.starts)
+    assert np.array_equal(plain.input_ids[masked.masked_positions], masked.masked_labels)
+    others = np.ones(plain.num_tokens, dtype=bool)
+    others[masked.masked_positions] = False
+    assert np.array_equal(plain.input_ids[others], masked.input_ids[others])
+    special = np.isin(plain.input_ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])
+    text = (~special).sum()
+    assert not special[masked.masked_positions].any()
+    assert close(len(masked.masked_positions) / text, 0.15, text)
+    now = masked.input_ids[masked.masked_positions]
+    assert close((now == tokenizer.mask_token_id).mean(), 0.8, len(now))

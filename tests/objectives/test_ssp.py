@@ -1,0 +1,377 @@
+import json
+import lzma
+import time
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import roc_auc_score
+from threadpoolctl import threadpool_limits
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.pairs import EASY, HARD, POSITIVE
+from data_pipeline.stream import cut_longest_first
+from objectives import pair_objective
+
+ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
+
+
+def anchors_with_pairs(stream, first, count):
+    """``(block, a, b, kinds)`` of each block that examples from ``first`` on lie in, ``[n, 5]`` each.
+
+    a, b: paragraph, start and end, ``[n, 5, 3]``
+    """
+    assert first % 5 == count % 5 == 0
+    for rows in stream.pairs(first, count):
+        a, b = (np.stack([s.paragraph, s.start, s.end], axis=-1).reshape(-1, 5, 3) for s in (rows.a, rows.b))
+        yield rows.block, a.astype(np.int64), b.astype(np.int64), rows.kinds.reshape(-1, 5)
+
+
+def others_of(block, paragraph, count):
+    """Other usable paragraphs of the document that have so many sentences, ``[n]``."""
+    first, last = (block.document_first[block.document[paragraph] + k] for k in (0, 1))
+    return np.array(
+        [
+            sum(p != own for p in range(f, e) if block.num_sentences[p] >= c)
+            for f, e, own, c in zip(first, last, paragraph, count, strict=True)
+        ]
+    )
+
+
+def check(stream, first=0, count=None, matched=True, hard_where_possible=True):
+    """What holds for any pairs of any corpus. Returns how many there were of each kind."""
+    seen = Counter()
+    for block, a, b, kinds in anchors_with_pairs(stream, first, count or stream.epoch_pairs):
+        a_paragraph, a_start, a_end = a[..., 0], a[..., 1], a[..., 2]
+        b_paragraph, b_start, b_end = b[..., 0], b[..., 1], b[..., 2]
+        for paragraph, start, end, most in (
+            (a_paragraph, a_start, a_end, 3),
+            (b_paragraph, b_start, b_end, 5),
+        ):
+            assert (start >= 0).all()
+            assert (end <= block.num_sentences[paragraph]).all()
+            assert (end - start >= 1).all()
+            assert (end - start <= most).all()
+        # Slot 0 is the positive; A is the same in all five.
+        assert (kinds[:, 0] == POSITIVE).all()
+        assert (kinds[:, 1:] != POSITIVE).all()
+        assert (a == a[:, :1]).all()
+        same_paragraph, same_document = (
+            b_paragraph == a_paragraph,
+            block.document[b_paragraph] == block.document[a_paragraph],
+        )
+        assert np.array_equal(same_paragraph, kinds == POSITIVE)
+        assert np.array_equal(same_document, kinds != EASY)
+        assert ((a_end <= b_start) | (b_end <= a_start))[:, 0].all()
+        length = b_end - b_start
+        if matched:
+            assert (length == length[:, :1]).all()
+        # Hard negatives come first, at most two, of two paragraphs, wherever there are any.
+        hard = (kinds == HARD).sum(axis=1)
+        assert (hard <= 2).all()
+        two = hard == 2
+        assert (b_paragraph[two, 1] != b_paragraph[two, 2]).all()
+        if hard_where_possible:
+            assert (np.diff((kinds[:, 1:] == HARD).astype(int), axis=1) <= 0).all()
+            others = others_of(block, a_paragraph[:, 0], length[:, 0] if matched else np.zeros(len(a), int))
+            assert np.array_equal(hard, np.minimum(others, 2))
+            assert np.array_equal(hard > 0, others_of(block, a_paragraph[:, 0], np.zeros(len(a), int)) > 0)
+        for row in range(len(a)):
+            positive, *negatives = (block.tokens_of(*b[row, k].tolist()).tolist() for k in range(5))
+            assert positive not in negatives
+        seen.update(kinds.ravel().tolist())
+    return seen
+
+
+# Real and synthetic text ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", ["matched", "paper"])
+@pytest.mark.parametrize("block_anchors", [60, 10**6])
+def test_pairs_are_as_defined(any_corpus, make_stream, sampling, block_anchors):
+    stream = make_stream(any_corpus, sampling=sampling, block_anchors=block_anchors)
+    count = min(stream.epoch_pairs, 6000)
+    for first in (0, stream.epoch_pairs):
+        kinds = check(stream, first, count, matched=sampling == "matched")
+        assert kinds[POSITIVE] == count // 5
+        assert kinds[HARD] > 0.9 * 2 * count / 5
+        assert kinds[POSITIVE] + kinds[HARD] + kinds[EASY] == count
+
+
+def test_all_counts_and_both_orders_occur(any_corpus, make_stream):
+    stream = make_stream(any_corpus)
+    a_counts, b_counts, before = Counter(), Counter(), []
+    for _, a, b, _ in anchors_with_pairs(stream, 0, stream.epoch_pairs):
+        a_counts.update((a[:, 0, 2] - a[:, 0, 1]).tolist())
+        b_counts.update((b[:, 0, 2] - b[:, 0, 1]).tolist())
+        before += (b[:, 0, 2] <= a[:, 0, 1]).tolist()
+    assert set(a_counts) == {1, 2, 3}
+    assert set(b_counts) == {1, 2, 3, 4, 5}
+    assert abs(np.mean(before) - 0.5) < 5 * 0.5 / np.sqrt(len(before))
+
+
+@pytest.fixture(scope="module")
+def even_corpus(make_corpus):
+    """12 documents of four paragraphs of six sentences, all different."""
+
+    def sentence(*numbers):
+        return "Sentence " + " ".join(f"w{n} of" for n in numbers) + " all."
+
+    documents = [[" ".join(sentence(d, p, s) for s in range(6)) for p in range(4)] for d in range(12)]
+    return make_corpus(documents)
+
+
+@pytest.fixture(scope="module")
+def even_pairs(even_corpus, make_stream):
+    stream = make_stream(even_corpus)
+    parts = list(anchors_with_pairs(stream, 0, 200 * stream.epoch_pairs))
+    a, b, kinds = (np.concatenate([part[k] for part in parts]) for k in (1, 2, 3))
+    assert (parts[0][0].num_sentences == 6).all()
+    return parts[0][0], a, b, kinds
+
+
+def about_even(counts, number):
+    counts = list(counts)
+    expected = sum(counts) / number
+    assert len(counts) == number
+    assert all(abs(n - expected) < 5.5 * np.sqrt(expected) for n in counts)
+
+
+def test_a_has_one_to_three_sentences_equally_often(even_pairs):
+    _, a, _, _ = even_pairs
+    about_even(Counter((a[:, 0, 2] - a[:, 0, 1]).tolist()).values(), 3)
+
+
+@pytest.mark.parametrize(("a_count", "b_count"), [(1, 1), (2, 2), (1, 3), (3, 1), (2, 4)])
+def test_every_way_to_place_the_spans_is_as_likely(even_pairs, a_count, b_count):
+    _, a, b, _ = even_pairs
+    a, b = a[:, 0], b[:, 0]
+    these = (a[:, 2] - a[:, 1] == a_count) & (b[:, 2] - b[:, 1] == b_count)
+    slack = 6 - a_count - b_count
+    ways = Counter(zip(a[these, 1].tolist(), b[these, 1].tolist(), strict=True))
+    about_even(ways.values(), (slack + 1) * (slack + 2))
+
+
+def test_easy_negatives_are_uniform_over_other_documents(even_pairs):
+    block, a, b, kinds = even_pairs
+    document = 5
+    rows = block.document[a[:, 0, 0]] == document
+    drawn = Counter(b[rows][kinds[rows] == EASY][:, 0].tolist())
+    about_even(drawn.values(), 44)
+
+
+def test_hard_negatives_are_uniform_over_the_other_paragraphs(even_pairs):
+    block, a, b, _ = even_pairs
+    first = int(block.document_first[3])
+    rows = a[:, 0, 0] == first + 1
+    for slot in (1, 2):
+        about_even(Counter(b[rows, slot, 0].tolist()).values(), 3)
+    together = Counter(tuple(sorted(pair)) for pair in b[rows][:, 1:3, 0].tolist())
+    about_even(together.values(), 3)
+
+
+def test_a_negatives_span_is_uniform_in_its_paragraph(even_pairs):
+    _, _, b, _ = even_pairs
+    negatives = b[:, 1:].reshape(-1, 3)[::7]
+    for count in (1, 2, 3):
+        starts = negatives[negatives[:, 2] - negatives[:, 1] == count, 1]
+        about_even(Counter(starts.tolist()).values(), 7 - count)
+
+
+def test_pairs_depend_on_the_random_words_alone(even_corpus, make_stream):
+    one, other = (make_stream(even_corpus) for _ in range(2))
+    for (_, *x), (_, *y) in zip(
+        anchors_with_pairs(one, 5, 500), anchors_with_pairs(other, 5, 500), strict=True
+    ):
+        for left, right in zip(x, y, strict=True):
+            assert np.array_equal(left, right)
+
+
+# Lengths --------------------------------------------------------------------------------------------------
+
+
+def lengths_of(stream, count):
+    """Tokens of A and of B after the cut, kinds, and the number of A's document."""
+    room = stream.max_length - stream.template.num_special
+    lengths, kinds, documents = [], [], []
+    for first in range(0, count, 4096):
+        for rows in stream.pairs(first, min(4096, count - first)):
+            bounds = (rows.block.token_bounds(spans) for spans in (rows.a, rows.b))
+            lengths.append(np.column_stack(cut_longest_first(*(end - start for start, end in bounds), room)))
+            kinds.append(rows.kinds)
+            documents.append(rows.block.document[rows.a.paragraph])
+    return np.concatenate(lengths), np.concatenate(kinds), np.concatenate(documents)
+
+
+def auc_of_classifier(lengths, labels, documents):
+    """Fitted on half of the documents, tested on the others."""
+    half = documents % 2 == 0
+    with threadpool_limits(1):
+        model = HistGradientBoostingClassifier(max_iter=40, early_stopping=False, random_state=0)
+        model.fit(lengths[half], labels[half])
+        return roc_auc_score(labels[~half], model.predict_proba(lengths[~half])[:, 1])
+
+
+@pytest.fixture(scope="module")
+def wikinews_corpus(shared, make_corpus):
+    """Short paragraphs: freely drawn lengths give away the more."""
+    with lzma.open(shared / "data/corpus/wikinews.jsonl.xz", "rt", encoding="utf-8") as file:
+        documents = [json.loads(line) for line in islice(file, 1200)]
+    return make_corpus(documents, shared / "tokenizers/bert-uncased_electra-small")
+
+
+@pytest.fixture(scope="module")
+def uneven_corpus(make_corpus, helpers):
+    """Invented text, with nothing to be learned from its lengths but what sampling puts there."""
+    return make_corpus(helpers.synthetic_documents(400, seed="uneven"))
+
+
+@pytest.fixture(scope="module", params=["uneven_corpus", "bert_corpus", "wikinews_corpus"])
+def text(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize("kind", [EASY, HARD], ids=["easy", "hard"])
+def test_lengths_alone_tell_positives_from_negatives_no_better_than_chance(text, make_stream, kind):
+    stream = make_stream(text)
+    lengths, kinds, documents = lengths_of(stream, max(2 * stream.epoch_pairs, 50_000))
+    rows = (kinds == POSITIVE) | (kinds == kind)
+    labels = kinds[rows] == POSITIVE
+    assert abs(roc_auc_score(labels, lengths[rows, 1]) - 0.5) < 0.03
+    assert abs(auc_of_classifier(lengths[rows], labels, documents[rows]) - 0.5) < 0.03
+
+
+def test_lengths_drawn_freely_give_the_label_away(bert_corpus, make_stream):
+    """So that the test above can fail."""
+    lengths, kinds, _ = lengths_of(make_stream(bert_corpus, sampling="paper"), 30_000)
+    for kind in (EASY, HARD):
+        rows = (kinds == POSITIVE) | (kinds == kind)
+        assert roc_auc_score(kinds[rows] == POSITIVE, lengths[rows, 1]) < 0.4
+
+
+# Corpora that make it hard --------------------------------------------------------------------------------
+
+
+def sentences(*numbers):
+    return " ".join(f"This is sentence w{n} of the text." for n in numbers)
+
+
+BOILERPLATE = "This article is a stub. You can help by adding to it."
+
+
+def test_boilerplate_in_every_document_is_never_its_own_negative(make_corpus, make_stream):
+    documents = [[sentences(3 * d, 3 * d + 1, 3 * d + 2), BOILERPLATE] for d in range(40)]
+    check(make_stream(make_corpus(documents, **ALL)), hard_where_possible=False)
+
+
+def test_boilerplate_twice_in_a_document_is_never_its_own_negative(make_corpus, make_stream):
+    documents = [
+        [BOILERPLATE, sentences(5 * d, 5 * d + 1), BOILERPLATE, sentences(5 * d + 2, 5 * d + 3, 5 * d + 4)]
+        for d in range(40)
+    ]
+    stream = make_stream(make_corpus(documents, **ALL))
+    check(stream, count=4 * stream.epoch_pairs, hard_where_possible=False)
+
+
+def test_a_corpus_that_is_nearly_all_one_text_still_gives_pairs(make_corpus, make_stream):
+    documents = [["Same text. Same text. Same text."] * 3 for _ in range(100)] + [[sentences(1, 2, 3, 4)]]
+    stream = make_stream(make_corpus(documents, **ALL))
+    began = time.monotonic()
+    check(stream, count=500, hard_where_possible=False)
+    assert time.monotonic() - began < 10
+
+
+def test_a_corpus_that_is_all_one_text_is_an_error_and_no_loop(make_corpus, make_stream):
+    documents = [["Same text. Same text. Same text."] * 3 for _ in range(100)]
+    stream = make_stream(make_corpus(documents, **ALL))
+    began = time.monotonic()
+    with pytest.raises(KinspanError, match="one text repeated") as error:
+        stream.batch(0, 500)
+    assert time.monotonic() - began < 10
+    assert "\n" not in str(error.value)
+    assert "document d" in str(error.value)
+
+
+@pytest.mark.parametrize("lone", [[sentences(900, 901)], [sentences(*range(900, 908))]])
+def test_one_document_may_hold_nearly_all_paragraphs(make_corpus, make_stream, lone):
+    hoarder = [sentences(*range(8 * p, 8 * p + 2 + p % 7)) for p in range(100)]
+    stream = make_stream(make_corpus([hoarder, lone], **ALL))
+    assert check(stream)[EASY] >= 2 * 101
+
+
+def test_documents_of_one_usable_paragraph_have_easy_negatives_alone(make_corpus, make_stream):
+    documents = [
+        [sentences(*range(6 * d, 6 * d + 2 + d % 5)), f"One sentence w{d} alone."] for d in range(20)
+    ]
+    kinds = check(make_stream(make_corpus(documents, **ALL)), count=1000)
+    assert kinds == {POSITIVE: 200, EASY: 800}
+
+
+def test_paragraphs_of_two_sentences_give_one_each(make_corpus, make_stream):
+    documents = [[sentences(6 * d + 2 * p, 6 * d + 2 * p + 1) for p in range(3)] for d in range(10)]
+    stream = make_stream(make_corpus(documents, **ALL))
+    check(stream)
+    for _, a, b, _ in anchors_with_pairs(stream, 0, stream.epoch_pairs):
+        assert (a[..., 2] - a[..., 1] == 1).all()
+        assert (b[..., 2] - b[..., 1] == 1).all()
+
+
+def test_a_huge_paragraph_is_sampled_all_over(make_corpus, make_stream):
+    huge = sentences(*range(3000))
+    small = [[sentences(*range(4000 + 9 * d, 4009 + 9 * d))] for d in range(3)]
+    stream = make_stream(make_corpus([[huge], *small], **ALL))
+    check(stream, count=4000)
+    starts = [
+        s
+        for block, _, b, _ in anchors_with_pairs(stream, 0, 4000)
+        for p, s, _ in b[:, 0]
+        if block.num_sentences[p] > 9
+    ]
+    assert min(starts) < 300
+    assert max(starts) > 2700
+
+
+def test_one_document_is_an_error(make_corpus, make_stream):
+    corpus = make_corpus([[sentences(*range(5 * p, 5 * p + 5)) for p in range(10)]], **ALL)
+    with pytest.raises(KinspanError, match="at least 2 are needed") as error:
+        make_stream(corpus)
+    assert "\n" not in str(error.value)
+
+
+def test_two_documents_of_which_one_is_usable_are_an_error(make_corpus, make_stream):
+    corpus = make_corpus([[sentences(1, 2, 3), sentences(4, 5)], ["One sentence alone."]], **ALL)
+    with pytest.raises(KinspanError, match="at least 2 are needed"):
+        make_stream(corpus)
+
+
+def test_no_paragraph_of_two_sentences_is_an_error(make_corpus, make_stream):
+    corpus = make_corpus([[f"One sentence w{d} alone."] for d in range(5)], **ALL)
+    with pytest.raises(KinspanError, match="a paragraph of at least two sentences") as error:
+        make_stream(corpus)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_objective_is_an_error_that_names_those_there_are():
+    with pytest.raises(KinspanError, match=r"--objective spp: .*choose from ssp"):
+        pair_objective("spp")
+
+
+PARAGRAPH = st.lists(st.integers(0, 6), min_size=1, max_size=9)  # few sentences, so that texts repeat
+DOCUMENT = st.lists(PARAGRAPH, min_size=1, max_size=5)
+
+
+@settings(max_examples=30, phases=[Phase.explicit, Phase.generate])  # making it smaller takes minutes
+@given(st.lists(DOCUMENT, min_size=2, max_size=8), st.sampled_from([5, 10**6]), st.integers(0, 3))
+def test_any_corpus_gives_pairs_as_defined_or_a_named_error(make_corpus, make_stream, documents, block, seed):
+    corpus = make_corpus([[sentences(*p) for p in d] for d in documents], shard_tokens=300, **ALL)
+    reason = ""
+    try:
+        stream = make_stream(corpus, seed=seed, block_anchors=block)
+        check(stream, 0, 2 * stream.epoch_pairs, hard_where_possible=False)
+    except KinspanError as error:
+        reason = str(error)
+    assert "\n" not in reason
