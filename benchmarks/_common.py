@@ -32,9 +32,7 @@ class _Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
 
 
 def parser(description: str | None, epilog: str = "") -> ArgumentParser:
-    return ArgumentParser(
-        description=description, epilog=epilog, formatter_class=_Formatter, allow_abbrev=False
-    )
+    return ArgumentParser(description=description, epilog=epilog, formatter_class=_Formatter, allow_abbrev=False)
 
 
 def run(main: Callable[[], None]) -> None:
@@ -108,9 +106,7 @@ def peak_rss() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def ssp_stream(
-    corpus: Corpus, template: PairTemplate, masking: MaskedLM | None, seed: int, **more: Any
-) -> PairStream:
+def ssp_stream(corpus: Corpus, template: PairTemplate, masking: MaskedLM | None, seed: int, **more: Any) -> PairStream:
     return PairStream(corpus, pair_objective("ssp"), template, seed, "train", MAX_LENGTH, masking, **more)
 
 

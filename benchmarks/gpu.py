@@ -60,9 +60,7 @@ def plan_of(args: Any) -> Plan:
     if args.quick:
         return QUICK
     if not torch.cuda.is_available():
-        raise KinspanError(
-            "there is no CUDA device here; --quick runs the script on the CPU with a small model"
-        )
+        raise KinspanError("there is no CUDA device here; --quick runs the script on the CPU with a small model")
     return Plan("bf16", 12, 768, args.global_batch_size, args.micro_batch_size, args.steps, 5, 8192)
 
 

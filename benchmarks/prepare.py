@@ -130,10 +130,7 @@ def show(spent: dict[str, list[tuple[float, float, int]]], chars: int) -> None:
     wall = {name: statistics.median(w for w, _, _ in times) for name, times in spent.items()}
     cpu = {name: statistics.median(c for _, c, _ in times) for name, times in spent.items()}
     tokens = {name: times[0][2] for name, times in spent.items()}
-    rows = [
-        (n, f"{wall[n]:.2f}", f"{cpu[n]:.2f}", f"{chars / 1e6 / wall[n]:.2f}", f"{tokens[n]:,}")
-        for n in spent
-    ]
+    rows = [(n, f"{wall[n]:.2f}", f"{cpu[n]:.2f}", f"{chars / 1e6 / wall[n]:.2f}", f"{tokens[n]:,}") for n in spent]
     header = (f"{chars / 1e6:.1f} M characters kept", "seconds", "CPU s", "MB/s", "tokens")
     _common.print_table(header, rows)
     over, speedup = wall[ONE] / wall[ALONE], wall[ONE] / wall[TWO]

@@ -1,6 +1,7 @@
 """A block: the usable paragraphs of a few shards, as flat arrays that samplers index."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ class Spans:
     start: np.ndarray
     end: np.ndarray
 
-    def __getitem__(self, rows: np.ndarray) -> "Spans":
+    def __getitem__(self, rows: Any) -> "Spans":
         return Spans(self.paragraph[rows], self.start[rows], self.end[rows])
 
 
@@ -92,13 +93,13 @@ class Block:
         numbers = self.shard_number[paragraphs]
         return [(self.shards[k], np.flatnonzero(numbers == k)) for k in np.unique(numbers).tolist()]
 
-    def tokens_of(self, paragraph: int, start: int, end: int) -> np.ndarray:
+    def tokens_of(self, paragraph: Any, start: Any, end: Any) -> np.ndarray:
         """The ids of one span, a view of the shard."""
         shard = self.shards[self.shard_number[paragraph]]
         first = shard.paragraph_starts[self.paragraph[paragraph]]
         return shard.tokens[shard.sentence_starts[first + start] : shard.sentence_starts[first + end]]
 
-    def locate(self, paragraph: int) -> tuple[Shard, int, int]:
+    def locate(self, paragraph: Any) -> tuple[Shard, int, int]:
         """The paragraph's shard, its document's row there, and its number within the document."""
         shard = self.shards[self.shard_number[paragraph]]
         number = int(self.paragraph[paragraph])

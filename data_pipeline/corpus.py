@@ -158,11 +158,11 @@ def _read_manifest(folder: Path) -> Manifest:
             )
         shards = [ShardInfo(**s) for s in fields.pop("shards")]
         manifest = Manifest(shards=shards, **fields)
+        outside = [s.file for s in shards if not (folder / s.file).resolve().is_relative_to(folder.resolve())]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise KinspanError(f"{path} is damaged ({error}): prepare the corpus again") from error
-    for shard in shards:
-        if not (folder / shard.file).resolve().is_relative_to(folder.resolve()):
-            raise KinspanError(f"{path} names a shard outside its folder: {shard.file}")
+    if outside:
+        raise KinspanError(f"{path} names a shard outside its folder: {outside[0]}")
     return manifest
 
 
@@ -177,5 +177,6 @@ def map_shard(path: Path) -> Shard:
     paragraphs = documents.values
     sentences = paragraphs.values
     held_out = rows.column("held_out").to_numpy(zero_copy_only=True)
-    starts = (x.offsets.to_numpy(zero_copy_only=True) for x in (sentences, paragraphs, documents))
-    return Shard(rows, sentences.values.to_numpy(zero_copy_only=True), *starts, held_out)
+    tokens = sentences.values.to_numpy(zero_copy_only=True)
+    s, p, d = (x.offsets.to_numpy(zero_copy_only=True) for x in (sentences, paragraphs, documents))
+    return Shard(rows, tokens, s, p, d, held_out)

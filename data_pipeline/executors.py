@@ -1,7 +1,10 @@
 """How chunks of work are spread: one function an executor, all with the signature of ``local``."""
 
 import multiprocessing
+import os
+import pickle
 import signal
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -13,9 +16,11 @@ from .errors import KinspanError
 _worker: Any = None
 
 
-def _start(make_worker: Callable[..., Callable], arguments: tuple) -> None:
+def _start(handed: str) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    with open(handed, "rb") as file:
+        make_worker, arguments = pickle.load(file)
     _worker = make_worker(*arguments)
 
 
@@ -23,16 +28,17 @@ def _call(chunk: Any) -> Any:
     return _worker(chunk)
 
 
-def local(
-    make_worker: Callable[..., Callable], arguments: tuple, chunks: Iterable, num_workers: int
-) -> Iterator[Any]:
+def local(make_worker: Callable[..., Callable], arguments: tuple, chunks: Iterable, num_workers: int) -> Iterator[Any]:
     """``make_worker(*arguments)(chunk)`` for each chunk, in the order of ``chunks``, in ``num_workers`` processes.
 
     A few chunks a worker are in flight at a time, so that memory stays bounded. With one worker the work runs
     in one process of its own all the same, while this one reads.
     """
     context = multiprocessing.get_context("spawn")  # fork after threads have started is unsafe
-    pool = ProcessPoolExecutor(num_workers, context, _start, (make_worker, arguments))
+    # By a file: megabytes in a new process's own pipe would hang this one if that process dies while starting.
+    with tempfile.NamedTemporaryFile(delete=False) as handed:
+        pickle.dump((make_worker, arguments), handed)
+    pool = ProcessPoolExecutor(num_workers, context, _start, (handed.name,))
     pending: deque[Future] = deque()
     try:
         for chunk in chunks:
@@ -47,3 +53,4 @@ def local(
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        os.unlink(handed.name)

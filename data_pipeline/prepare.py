@@ -12,7 +12,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from . import tokenizers
-from .corpus import Manifest, ShardInfo, corpus_fingerprint
+from .corpus import Corpus, Manifest, ShardInfo, corpus_fingerprint
 from .encode import Encoder, Rules, Tally, schema
 from .errors import KinspanError
 from .executors import local
@@ -54,10 +54,15 @@ def prepare(
     Raises KinspanError where an input or the tokenizer cannot be used, or nothing is left to write.
     """
     began, folder, rules = time.monotonic(), Path(output), rules or Rules()
+    _check(rules, num_workers, shard_tokens)
     files = input_files(inputs)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
     settings = {**asdict(rules), "shard_tokens": shard_tokens}
-    request = {"inputs": _identity(files), "settings": settings, "tokenizer": tokenizers.fingerprint(tokenizer)}
+    request = {
+        "inputs": _identity(files),
+        "settings": settings,
+        "tokenizer": tokenizers.fingerprint(tokenizer),
+    }
     old = _finished(folder, request)
     if old:
         return Prepared(old, Tally(), time.monotonic() - began, reused=True)
@@ -80,6 +85,17 @@ def prepare(
     return Prepared(manifest, tally, time.monotonic() - began)
 
 
+def _check(rules: Rules, num_workers: int, shard_tokens: int) -> None:
+    for name, value in (("num_workers", num_workers), ("shard_tokens", shard_tokens)):
+        if value < 1:
+            raise KinspanError(f"--{name} {value}: must be above 0")
+    for name in ("min_paragraph_chars", "min_document_chars"):
+        if getattr(rules, name) < 0:
+            raise KinspanError(f"--{name} {getattr(rules, name)}: must not be below 0")
+    if not 0 <= rules.validation_share < 1:
+        raise KinspanError(f"--validation_share {rules.validation_share}: must be from 0 to below 1")
+
+
 def _identity(files: list[Path]) -> list[list]:
     """The inputs as far as one can tell without reading them: name, size and time of change of each file."""
     names = [f for path in files for f in (python_doc_files() if str(path) == PYTHON_DOCS else [path])]
@@ -87,12 +103,9 @@ def _identity(files: list[Path]) -> list[list]:
 
 
 def _finished(folder: Path, request: dict) -> Manifest | None:
-    """The corpus already there, if it is what this request would give."""
+    """The corpus already there, if it is what this request would give and whole."""
     if not (folder / "manifest.json").exists():
         return None
-    from .corpus import Corpus
-
-    manifest = Corpus(folder).manifest
     try:
         same = json.loads((folder / "request.json").read_text()) == request
     except (OSError, ValueError):
@@ -102,18 +115,26 @@ def _finished(folder: Path, request: dict) -> Manifest | None:
             f"--output {folder} already holds another corpus (other inputs, settings or tokenizer): "
             "choose another folder, or delete it first"
         )
-    return manifest
+    try:
+        manifest = Corpus(folder).manifest
+        if all((folder / s.file).stat().st_size == s.bytes for s in manifest.shards):
+            return manifest
+    except (KinspanError, OSError):
+        pass  # it is this very corpus, damaged: made again
+    (folder / "manifest.json").unlink()
+    return None
 
 
 def _make_room(folder: Path, partial: Path) -> None:
     """An empty ``partial`` folder; what an interrupted run left is removed, anything else is refused."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        others = {p.name for p in folder.iterdir()} - {"partial", *PARTS}
+        others = {p.name for p in folder.iterdir()} - {"partial", "manifest.json.tmp", *PARTS}
         if others:
             raise KinspanError(f"--output {folder} is not empty (it has {sorted(others)[0]}): choose another folder")
         for name in ("partial", "shards", "tokenizer"):
             shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / "manifest.json.tmp").unlink(missing_ok=True)
         partial.mkdir()
     except OSError as error:
         raise KinspanError(f"--output {folder} cannot be written: {error.strerror or error}") from error
@@ -135,9 +156,7 @@ def _chunks(files: list[Path], bar: Any) -> Iterator[list[Record]]:
         yield chunk
 
 
-def _encode_all(
-    files: list[Path], tokenizer: Any, rules: Rules, num_workers: int, partial: Path, quiet: bool
-) -> Tally:
+def _encode_all(files: list[Path], tokenizer: Any, rules: Rules, num_workers: int, partial: Path, quiet: bool) -> Tally:
     """Spills encoded documents and rejected records into ``partial``, with a progress bar."""
     wide = len(tokenizer) > 1 << 16
     worker = (tokenizers.backend_for_corpus(tokenizer), rules, wide)
@@ -146,7 +165,7 @@ def _encode_all(
         tqdm(desc="tokenising", unit=" documents", mininterval=1.0, disable=quiet) as bar,
         pa.OSFile(str(partial / "spill.arrow"), "wb") as sink,
         pa.ipc.new_file(sink, schema(wide)) as spill,
-        (partial / "rejected.jsonl").open("w", encoding="utf-8") as rejected,
+        (partial / "rejected.jsonl").open("w", encoding="utf-8", errors="backslashreplace") as rejected,
     ):
         began, checked = time.monotonic(), False
         for encoded in local(Encoder, worker, _chunks(files, bar), num_workers):
@@ -188,7 +207,9 @@ def _why_nothing(tally: Tally, rejected: Path) -> str:
 def _manifest(
     shards: list[ShardInfo], tokenizer: Any, settings: dict, tally: Tally, inputs: list[str], licence: str
 ) -> Manifest:
-    totals = {k: sum(getattr(s, k) for s in shards) for k in ("documents", "paragraphs", "sentences", "tokens", "bytes")}
+    totals = {
+        k: sum(getattr(s, k) for s in shards) for k in ("documents", "paragraphs", "sentences", "tokens", "bytes")
+    }
     sources = []
     for name, counts in sorted(tally.sources.items()):
         known, origin = LICENCES.get(name, (licence or "not stated", name))

@@ -13,11 +13,14 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
-from data_pipeline.document import Document
+from .document import Document
+from .executors import local
 
 SOURCE, _TOPICS = "python-docs", "pydoc_data.topics"
+FILES_A_CHUNK = 100  # parsed by a worker at a time
 MAX_FILE_BYTES = 2_000_000  # larger files are generated tables
 UNDOCUMENTED_SIZE = 10_000  # characters a triple quote: sparser files are not worth the parse
 MIN_PASSED = 200  # shorter strings in calls are arguments, not documentation
@@ -268,8 +271,8 @@ def _texts(path: Path) -> dict[str, list[tuple[int, str]]]:
             gc.enable()
 
 
-def _documents(path: Path, seen: set[bytes]) -> Iterator[Document]:
-    for title, texts in _texts(path).items():
+def _documents(parsed: dict[str, list[tuple[int, str]]], seen: set[bytes]) -> Iterator[Document]:
+    for title, texts in parsed.items():
         paragraphs: list[str] = []
         last_about = None  # of the last paragraph, if it is short
         for about, text in texts:
@@ -283,17 +286,29 @@ def _documents(path: Path, seen: set[bytes]) -> Iterator[Document]:
             yield Document(title, title, kept, SOURCE)
 
 
+class _Parser:
+    """Lives in a worker process: files -> their texts."""
+
+    def __call__(self, paths: list[Path]) -> list[dict[str, list[tuple[int, str]]]]:
+        return [_texts(path) for path in paths]
+
+
 def module_documents(path: Path) -> list[Document]:
     """The documents of a source file: usually one, none where it has no prose, many for pydoc's topics."""
-    return list(_documents(path, set()))
+    return list(_documents(_texts(path), set()))
 
 
-def python_documents() -> Iterator[Document]:
-    """The whole corpus in a fixed order, each text once, however often the sources repeat it."""
+def python_documents(num_workers: int = 1) -> Iterator[Document]:
+    """The whole corpus in a fixed order, each text once, however often the sources repeat it.
+
+    ``num_workers`` processes parse, which takes nearly all the time; the result does not depend on them.
+    """
     seen: set[bytes] = set()
     names: set[str] = set()
-    for path in python_doc_files():
-        for document in _documents(path, seen):
+    files = python_doc_files()
+    chunks = [files[start : start + FILES_A_CHUNK] for start in range(0, len(files), FILES_A_CHUNK)]
+    for parsed in chain.from_iterable(local(_Parser, (), chunks, num_workers)):
+        for document in _documents(parsed, seen):
             if document.id not in names:  # a package may shadow a module of the standard library
                 names.add(document.id)
                 yield document

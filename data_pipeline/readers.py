@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
+
 from .document import Document, Rejected
 from .errors import KinspanError
 from .python_docs import python_documents
@@ -45,9 +47,7 @@ def open_bytes(path: Path) -> IO[bytes]:
     if path.suffix == ".xz":
         return lzma.open(path, "rb")  # type: ignore[return-value]
     if path.suffix == ".zst":
-        import zstandard
-
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True))
+        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))  # type: ignore[arg-type]
     return path.open("rb")
 
 
@@ -130,7 +130,10 @@ READERS: dict[str, Reader] = {
     ".jsonl": Reader(_lines, _parse_json),
     ".parquet": Reader(_parquet_rows, _parse_row),
     ".txt": Reader(_whole, _parse_text),
-    PYTHON_DOCS: Reader(lambda path: enumerate(python_documents(), 1), lambda record: [record.content]),
+    PYTHON_DOCS: Reader(
+        lambda path: enumerate(python_documents(len(os.sched_getaffinity(0))), 1),
+        lambda record: [record.content],
+    ),
 }
 COMPRESSED = (".gz", ".xz", ".zst")
 TEXT_FORMATS = (".jsonl", ".txt")  # what may be compressed

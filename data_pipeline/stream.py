@@ -96,7 +96,7 @@ class PairStream:
         block_anchors: int = BLOCK_ANCHORS,
     ) -> None:
         self.objective, self.template, self.seed, self.masking = objective, template, seed, masking
-        self.max_length = max_length or objective.max_length
+        self.max_length = objective.max_length if max_length is None else max_length
         if self.max_length < template.num_special + MIN_TEXT_TOKENS:
             raise KinspanError(
                 f"--max_length {self.max_length} is too short for two texts and {template.num_special} special "
@@ -128,8 +128,8 @@ class PairStream:
             start = segment.first_anchor * PAIRS_PER_ANCHOR
             index = np.arange(start, start + n * PAIRS_PER_ANCHOR)
             rows = slice(max(first - start, 0), min(first + count - start, len(index)))
-            flat = (Spans(*(f.ravel()[rows] for f in (s.paragraph, s.start, s.end))) for s in (pairs.a, pairs.b))
-            yield PairRows(block, *flat, pairs.kind.ravel()[rows], index[rows])
+            a, b = (Spans(*(f.ravel()[rows] for f in (s.paragraph, s.start, s.end))) for s in (pairs.a, pairs.b))
+            yield PairRows(block, a, b, pairs.kind.ravel()[rows], index[rows])
 
     def batch(self, first: int, count: int) -> Batch:
         """Examples ``first .. first + count``, packed and masked."""

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def check_joins(encode: Any, sentences: list[str], name: str) -> None:
     ``encode`` maps a text to its ids. Tested on the corpus's own first sentences, because whether it holds is
     a matter of the normaliser and pre-tokeniser (SentencePiece ones differ), not of a name.
     """
-    for first, second in zip(sentences, sentences[1:], strict=False):
+    for first, second in pairwise(sentences):
         if encode(f"{first} {second}") != encode(first) + encode(second):
             raise KinspanError(
                 f"tokenizer {name} gives other ids to sentences joined by a space than to each alone "

@@ -15,7 +15,11 @@ SHARD_TOKENS = 1 << 24  # about 33 MB a shard at two bytes a token
 
 
 def write_shards(
-    spill: Path, folder: Path, objectives: dict[str, Objective], shard_tokens: int, tick: Callable[[int], None]
+    spill: Path,
+    folder: Path,
+    objectives: dict[str, Objective],
+    shard_tokens: int,
+    tick: Callable[[int], object],
 ) -> list[ShardInfo]:
     """Deals the spilled documents out to shards by a keyed permutation, so that each is a fair sample.
 
@@ -26,7 +30,8 @@ def write_shards(
     batches = [reader.get_batch(k) for k in range(reader.num_record_batches)]
     sizes = np.array([b.num_rows for b in batches])
     total_tokens = sum(_num_tokens(b) for b in batches)
-    documents, num_shards = int(sizes.sum()), max(1, -(-total_tokens // shard_tokens))
+    documents = int(sizes.sum())
+    num_shards = max(1, min(documents, -(-total_tokens // shard_tokens)))
     shuffled = permute(np.arange(documents), documents, philox_key(0, "shards of a corpus"))
     shard_of = np.empty(documents, dtype=np.int32)
     shard_of[shuffled] = np.arange(documents) * num_shards // documents
@@ -87,7 +92,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Written last and renamed into place: only a whole corpus opens."""
     path = folder / "manifest.json"
     partial = path.with_suffix(".json.tmp")
-    with partial.open("w", encoding="utf-8") as file:
+    with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(manifest.to_json())
         file.flush()
         os.fsync(file.fileno())

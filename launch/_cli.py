@@ -27,7 +27,11 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
         pass
 
     parser = HfArgumentParser(
-        config_class, description=description, epilog=epilog, formatter_class=Formatter, allow_abbrev=False
+        config_class,  # type: ignore[arg-type]
+        description=description,
+        epilog=epilog,
+        formatter_class=Formatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--config", help="YAML file with any of these settings; flags override it.")
     argv = sys.argv[1:] if argv is None else argv

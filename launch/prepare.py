@@ -35,7 +35,8 @@ class PrepareConfig:
         default_factory=lambda: [PYTHON_DOCS], metadata={"help": "Files, globs or folders.", "nargs": "+"}
     )
     tokenizer: str | None = field(
-        default=None, metadata={"help": "Hub name or folder: that of the model to train. Default: all-MiniLM-L6-v2's."}
+        default=None,
+        metadata={"help": "Hub name or folder: that of the model to train. Default: all-MiniLM-L6-v2's."},
     )
     output: str | None = field(default=None, metadata={"help": "Folder to write. Default: the user's cache."})
     num_workers: int = field(default=1, metadata={"help": "Processes that tokenise."})

@@ -59,6 +59,7 @@ def sample(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool =
     for attempt in range(1, TRIES):
         if not len(wrong[0]):
             break
+        wrong = _with_other_hard(pool, wrong)
         again = pool.draw(block, tries[:, attempt])
         for field in ("paragraph", "start", "end"):
             getattr(negative, field)[wrong] = getattr(again, field)[wrong]
@@ -141,7 +142,9 @@ class _Pool:
         others, outside = (self.inside - 1)[:, None], (self.total - self.inside)[:, None]
         drawn = bounded(words[..., 0], np.where(self.hard, others, outside))
         # The second hard negative, drawn relative to the first, is another paragraph where there are two.
-        second = (drawn[:, 0] + 1 + bounded(words[:, 1, 0], np.maximum(others[:, 0] - 1, 1))) % np.maximum(others[:, 0], 1)
+        second = (drawn[:, 0] + 1 + bounded(words[:, 1, 0], np.maximum(others[:, 0] - 1, 1))) % np.maximum(
+            others[:, 0], 1
+        )
         drawn[:, 1] = np.where(self.hard[:, 1], second, drawn[:, 1])
         start, own, inside = self.start[:, None], self.own[:, None], self.inside[:, None]
         rank = np.where(self.hard, start + drawn + (drawn >= own), drawn + inside * (drawn >= start))
@@ -173,6 +176,14 @@ def _same_tokens(block: Block, positive: Spans, negative: Spans, cells: Cells | 
     return cells[0][same], cells[1][same]
 
 
+def _with_other_hard(pool: _Pool, cells: Cells) -> Cells:
+    """Both hard negatives where one is drawn again: only drawn together are they two paragraphs."""
+    chosen = np.zeros(pool.hard.shape, dtype=bool)
+    chosen[cells] = True
+    chosen[:, :MAX_HARD] |= (chosen[:, :MAX_HARD] & pool.hard[:, 1:2]).any(axis=1, keepdims=True)
+    return np.nonzero(chosen)  # type: ignore[return-value]
+
+
 def _tokens(block: Block, spans: Spans, at: tuple[int, int] | int) -> np.ndarray:
     return block.tokens_of(spans.paragraph[at], spans.start[at], spans.end[at])
 
@@ -190,9 +201,12 @@ def _probe(block: Block, pool: _Pool, positive: Spans, negative: Spans, cell: tu
         drawn = (int(pool.start[row]) + step) % outside
         rank = drawn + (int(pool.inside[row]) if drawn >= pool.start[row] else 0)
         paragraph = block.long_enough(MAX_B).paragraphs[pool.first[row] + rank]
-        if not np.array_equal(block.tokens_of(paragraph, 0, count), wanted):
-            negative.paragraph[cell], negative.start[cell], negative.end[cell] = paragraph, 0, count
-            return
+        sentences = int(block.num_sentences[paragraph])
+        size = min(count, sentences)  # shorter only where lengths are drawn freely
+        for start in range(sentences - size + 1):
+            if not np.array_equal(block.tokens_of(paragraph, start, start + size), wanted):
+                negative.paragraph[cell], negative.start[cell], negative.end[cell] = paragraph, start, start + size
+                return
     shard, document, _ = block.locate(positive.paragraph)
     raise KinspanError(
         f"document {shard.document_id(document)}: no paragraph of another document differs from its text; "

@@ -32,7 +32,9 @@ class Packing:
     @staticmethod
     def of(starts: torch.Tensor, position_ids: torch.Tensor, max_length: int) -> "Packing":
         lengths = starts.diff()
-        sequence = torch.repeat_interleave(torch.arange(len(lengths), device=starts.device), lengths, output_size=len(position_ids))
+        sequence = torch.repeat_interleave(
+            torch.arange(len(lengths), device=starts.device), lengths, output_size=len(position_ids)
+        )
         mask = torch.arange(max_length, device=starts.device) < lengths[:, None]
         return Packing(starts, sequence * max_length + position_ids, mask[:, None, None], max_length)
 
@@ -56,13 +58,18 @@ def packed_attention(
     """``query``, ``key``, ``value``: ``[1, heads, T, width]``; returns ``[1, T, heads, width]``."""
     global calls
     calls += 1
-    rows = [x[0].transpose(0, 1) for x in (query, key, value)]  # [T, heads, width]
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, width]
     attend = _jagged if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) else _padded
-    return attend(*rows, packing, scaling, dropout)[None], None
+    return attend(q, k, v, packing, scaling, dropout)[None], None
 
 
 def _padded(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, packing: Packing, scaling: float | None, dropout: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    packing: Packing,
+    scaling: float | None,
+    dropout: float,
 ) -> torch.Tensor:
     n, longest = len(packing.mask), packing.max_length
 
@@ -77,7 +84,12 @@ def _padded(
 
 
 def _jagged(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, packing: Packing, scaling: float | None, dropout: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    packing: Packing,
+    scaling: float | None,
+    dropout: float,
 ) -> torch.Tensor:
     def nest(x: torch.Tensor) -> torch.Tensor:
         return torch.nested.nested_tensor_from_jagged(

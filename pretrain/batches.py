@@ -1,10 +1,11 @@
 """A global batch's share for each rank, cut into micro-batches and made ahead of time by threads."""
 
+import math
 import time
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ class Layout:
     @property
     def accumulation(self) -> int:
         """Micro-steps of every rank: what the largest share needs."""
-        return -(-(-(-self.size // self.world)) // self.micro)
+        largest_share = math.ceil(self.size / self.world)
+        return math.ceil(largest_share / self.micro)
 
     def share(self, rank: int) -> tuple[int, int]:
         """The rank's examples within a global batch: ``[start, end)``."""
@@ -37,7 +39,7 @@ class Layout:
         """The rank's micro-batches as ``[start, end)`` within a global batch, as even as can be; may be empty."""
         start, end = self.share(rank)
         cuts = [start + (end - start) * k // self.accumulation for k in range(self.accumulation + 1)]
-        return list(zip(cuts, cuts[1:], strict=False))
+        return list(pairwise(cuts))
 
 
 class Feeder:
@@ -79,25 +81,15 @@ class Feeder:
 
 def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
     """A batch as the model's inputs; copies to a GPU do not wait."""
-    names = ("input_ids", "token_type_ids", "position_ids", "starts")
-    names += ("masked_positions", "masked_labels", "labels", "kinds")
-    arrays = {name: torch.from_numpy(getattr(batch, name)) for name in names}
+    names = "input_ids token_type_ids position_ids starts masked_positions masked_labels labels kinds"
+    arrays = {name: torch.from_numpy(getattr(batch, name)) for name in names.split()}
     if device.type == "cuda":
         arrays = {name: a.pin_memory().to(device, non_blocking=True) for name, a in arrays.items()}
     longest = int((batch.starts[1:] - batch.starts[:-1]).max())
     return {**arrays, "max_length": longest}
 
 
-def steps_of_epoch(stream: PairStream, size: int) -> float:
-    return stream.epoch_pairs / size
-
-
 def mean_tokens(stream: PairStream, pairs: int = 20_000) -> float:
     """Mean tokens of a pair, over the first ones."""
     pairs = min(pairs, stream.epoch_pairs)
     return stream.batch(0, pairs).num_tokens / pairs
-
-
-def chunks(total: int, size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, total, size):
-        yield start, min(start + size, total)

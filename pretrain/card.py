@@ -46,7 +46,16 @@ On {pairs} held-out documents' pairs, before training and at this checkpoint:
 Always predicting the share of positives gives a pair loss of 0.500.
 """
 
-_FIGURES = ("pair_loss", "pair_auc", "pair_accuracy", "pair_f1", "pair_f1_hard", "pair_f1_easy", "mlm_loss", "mlm_accuracy")
+_FIGURES = (
+    "pair_loss",
+    "pair_auc",
+    "pair_accuracy",
+    "pair_f1",
+    "pair_f1_hard",
+    "pair_f1_easy",
+    "mlm_loss",
+    "mlm_accuracy",
+)
 
 
 def model_card(facts: dict[str, Any]) -> str:

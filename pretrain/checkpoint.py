@@ -1,10 +1,10 @@
 """Checkpoints that are whole or absent: written aside, hashed, renamed; verified before they are read.
 
-    step-00000100/
-        manifest.json        written last: bytes and SHA-256 of every other file
-        state.json           the loop's own state: step, tokens, sums not yet logged
-        weights.safetensors  the full fp32 weights, all that a release needs
-        engine/              DeepSpeed's files: its parameters and each rank's optimizer shard
+step-00000100/
+    manifest.json        written last: bytes and SHA-256 of every other file
+    state.json           the loop's own state: step, tokens, sums not yet logged
+    weights.safetensors  the full fp32 weights, all that a release needs
+    engine/              DeepSpeed's files: its parameters and each rank's optimizer shard
 """
 
 import json
@@ -78,7 +78,10 @@ def _seal(partial: Path) -> None:
     entries = {}
     for path in files:
         _sync(path)
-        entries[path.relative_to(partial).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        entries[path.relative_to(partial).as_posix()] = {
+            "bytes": path.stat().st_size,
+            "sha256": sha256_of(path),
+        }
     _write_atomically(partial / "manifest.json", json.dumps({"files": entries}, indent=1))
 
 
@@ -121,7 +124,7 @@ def why_not_whole(checkpoint: Path) -> str | None:
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that verifies, and a line for each newer one that does not."""
-    skipped = []
+    skipped: list[str] = []
     for checkpoint in _by_step(folder):
         wrong = why_not_whole(checkpoint)
         if wrong is None:

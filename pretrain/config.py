@@ -44,9 +44,11 @@ class PretrainConfig:
     )
     weight_decay: float = setting(0.01, "AdamW's, not on biases and LayerNorm.")
     max_grad_norm: float = setting(1.0, "Gradients are clipped to this global norm.")
+    mlm_weight: float = setting(1.0, "Weight of the masked-LM loss.")
+    pair_weight: float = setting(1.0, "Weight of the sentence-level loss.")
     mlm_probability: float = setting(0.15, "Share of tokens chosen for masked language modelling.")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
-        "auto", "auto: bf16 on a GPU that has it, else fp32. fp16 needs a GPU."
+        "auto", "auto: bf16 where the GPU or the processor has it, else fp32. fp16 needs a GPU."
     )
     seed: int = setting(1, "Of everything: order, spans, masks, dropout, fresh weights.")
 
@@ -83,13 +85,22 @@ FREE_TO_CHANGE = (
 
 def check(config: PretrainConfig) -> None:
     """Refuse settings that cannot be meant, naming the flag."""
-    positive = ("global_batch_size", "micro_batch_size", "eval_steps", "log_steps", "save_steps", "keep_checkpoints")
-    positive += ("num_workers", "max_steps", "max_epochs", "max_tokens", "max_length", "peak_tflops")
-    for name in positive:
+    positive = "global_batch_size micro_batch_size eval_steps log_steps save_steps keep_checkpoints num_workers "
+    positive += "max_steps max_epochs max_tokens max_length peak_tflops"
+    for name in positive.split():
         value = getattr(config, name)
         if value is not None and not value > 0:
             raise KinspanError(f"--{name} {value}: must be above 0")
-    for name in ("warmup_steps", "weight_decay", "eval_pairs", "release_every", "learning_rate", "max_grad_norm"):
+    for name in (
+        "warmup_steps",
+        "weight_decay",
+        "mlm_weight",
+        "pair_weight",
+        "eval_pairs",
+        "release_every",
+        "learning_rate",
+        "max_grad_norm",
+    ):
         value = getattr(config, name)
         if value is not None and not value >= 0:
             raise KinspanError(f"--{name} {value}: must not be below 0")

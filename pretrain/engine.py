@@ -47,10 +47,16 @@ def precision_of(config: PretrainConfig) -> str:
     """fp32, bf16 or fp16, with "auto" resolved for this machine."""
     on_gpu = torch.cuda.is_available()
     if config.precision == "auto":
-        return "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
+        return "bf16" if (torch.cuda.is_bf16_supported() if on_gpu else _processor_has_bf16()) else "fp32"
     if config.precision == "fp16" and not on_gpu:
         raise KinspanError("--precision fp16 needs a GPU: use bf16 or fp32 here")
     return config.precision
+
+
+def _processor_has_bf16() -> bool:
+    """Whether this processor multiplies bf16 matrices itself; emulated, they are slower than fp32."""
+    known = torch.cpu.get_capabilities()
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 def full_settings(settings: dict[str, Any], config: PretrainConfig, layout: Layout, precision: str) -> dict[str, Any]:
@@ -71,7 +77,8 @@ def full_settings(settings: dict[str, Any], config: PretrainConfig, layout: Layo
 
 def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Weight decay on matrices and embeddings, not on biases and LayerNorm."""
-    decayed, plain = [], []
+    decayed: list[torch.nn.Parameter] = []
+    plain: list[torch.nn.Parameter] = []
     for parameter in model.parameters():
         (decayed if parameter.ndim >= 2 else plain).append(parameter)
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -86,7 +93,12 @@ def start_distributed() -> None:
     """Joins the other ranks; started without a launcher, this process is a world of one."""
     import deepspeed
 
-    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1")):
+    for name, value in (
+        ("RANK", "0"),
+        ("LOCAL_RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "127.0.0.1"),
+    ):
         os.environ.setdefault(name, value)
     os.environ.setdefault("MASTER_PORT", "29500" if os.environ["WORLD_SIZE"] != "1" else _free_port())
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
@@ -108,7 +120,11 @@ def build_engine(model: torch.nn.Module, config: PretrainConfig, settings: dict[
     import deepspeed
 
     optimizer = torch.optim.AdamW(
-        parameter_groups(model, config.weight_decay), lr=config.learning_rate, betas=(0.9, 0.999), eps=1e-8, fused=True
+        parameter_groups(model, config.weight_decay),
+        lr=config.learning_rate,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        fused=True,
     )
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
     return engine

@@ -17,7 +17,15 @@ SEED = 0  # of validation's order, spans and masks: not the run's, so that runs 
 
 
 @torch.no_grad()
-def evaluate(engine: Any, stream: PairStream, num_pairs: int, micro: int, rank: int, world: int) -> dict[str, float]:
+def evaluate(
+    engine: Any,
+    stream: PairStream,
+    num_pairs: int,
+    micro: int,
+    rank: int,
+    world: int,
+    weights: tuple[float, float] = (1.0, 1.0),
+) -> dict[str, float]:
     """Losses, accuracies, F1 and the area under the ROC curve of the first ``num_pairs`` validation pairs."""
     num_pairs = min(num_pairs, stream.epoch_pairs)
     layout = Layout(num_pairs, micro, world)
@@ -33,7 +41,7 @@ def evaluate(engine: Any, stream: PairStream, num_pairs: int, micro: int, rank: 
     engine.train()
     if world > 1:
         dist.all_reduce(scores)
-    out = figures(summed(stats))
+    out = figures(summed(stats), weights)
     labels = np.concatenate([(rows.kinds == 0) for rows in stream.pairs(0, num_pairs)])
     if 0 < labels.sum() < len(labels):
         out["pair_auc"] = float(roc_auc_score(labels, scores.cpu().numpy()))

@@ -14,7 +14,15 @@ from data_pipeline.stream import Batch
 from .model import STATS
 
 # Dense bf16 TFLOP/s of one device, by the vendors' data sheets.
-PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "V100": 125.0, "T4": 65.0}
+PEAK_TFLOPS = {
+    "H200": 989.0,
+    "H100": 989.0,
+    "A100": 312.0,
+    "L40S": 362.0,
+    "L4": 121.0,
+    "V100": 125.0,
+    "T4": 65.0,
+}
 
 
 def summed(stats: torch.Tensor) -> dict[str, float]:
@@ -25,8 +33,10 @@ def summed(stats: torch.Tensor) -> dict[str, float]:
     return dict(zip(STATS, total.tolist(), strict=True))
 
 
-def figures(sums: dict[str, float]) -> dict[str, float]:
+def figures(sums: dict[str, float], weights: tuple[float, float]) -> dict[str, float]:
     """Losses in nats per item, accuracies and F1 of the positive class.
+
+    weights: of the masked-LM and of the pair loss in "loss"
 
     pair_accuracy_KIND: share of that kind called rightly;  pair_f1_hard, _easy: F1 of positives against that
     kind of negative alone. A figure whose items were none is left out.
@@ -35,7 +45,10 @@ def figures(sums: dict[str, float]) -> dict[str, float]:
     called = {kind: sums[f"{kind}_called_positive"] for kind in KINDS}
     count = sum(pairs.values())
     right = {k: called[k] if k == "positive" else pairs[k] - called[k] for k in KINDS}
-    out = {"mlm_loss": _over(sums["mlm_loss"], sums["mlm_tokens"]), "pair_loss": _over(sums["pair_loss"], count)}
+    out = {
+        "mlm_loss": _over(sums["mlm_loss"], sums["mlm_tokens"]),
+        "pair_loss": _over(sums["pair_loss"], count),
+    }
     out["mlm_accuracy"] = _over(sums["mlm_correct"], sums["mlm_tokens"])
     out["pair_accuracy"] = _over(sum(right.values()), count)
     out |= {f"pair_accuracy_{k}": _over(right[k], pairs[k]) for k in KINDS}
@@ -44,7 +57,8 @@ def figures(sums: dict[str, float]) -> dict[str, float]:
         present = pairs["positive"] and sum(pairs[k] for k in kinds)
         out[name] = _over(2 * called["positive"], 2 * called["positive"] + wrong) if present else None
     known = {name: value for name, value in out.items() if value is not None}
-    return {"loss": known.get("mlm_loss", 0.0) + known.get("pair_loss", 0.0), **known}
+    loss = weights[0] * known.get("mlm_loss", 0.0) + weights[1] * known.get("pair_loss", 0.0)
+    return {"loss": loss, **known}
 
 
 def _over(value: float, count: float) -> float | None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceC
 from transformers.utils import logging
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.order import PAIRS_PER_ANCHOR
 from data_pipeline.pairs import KINDS
 
 from . import attention
@@ -119,14 +121,22 @@ def load_model(name_or_dir: str, seed: int) -> tuple[PairModel, list[str]]:
             notes.append(f"the {head} head starts fresh ({len(missing)} tensors are not in {folder.name})")
         if any(key.startswith(f"{model.base_model_prefix}.encoder") for key in missing):
             raise KinspanError(f"--model {name_or_dir} lacks weights of the encoder itself, such as {missing[0]}")
+    if scratch or any(note.startswith("the pair head") for note in notes):
+        _start_at_base_rate(parts[0])
     if scratch:
         notes = [f"{folder.name} holds no weights: the model starts from scratch"]
     return assemble(*parts), notes
 
 
+def _start_at_base_rate(classifier: nn.Module) -> None:
+    """A fresh pair head first predicts the share of positives, so that no steps go into learning it."""
+    *_, last = (m for m in classifier.classifier.modules() if isinstance(m, nn.Linear))  # type: ignore[union-attr]
+    nn.init.constant_(last.bias, -math.log(PAIRS_PER_ANCHOR - 1))
+
+
 def assemble(classifier: nn.Module, masked_lm: nn.Module) -> PairModel:
     """One PairModel of the two models: the classifier's encoder, the other's head tied to its embedding."""
-    family_name = classifier.config.model_type  # type: ignore[union-attr]
+    family_name = str(classifier.config.model_type)  # type: ignore[union-attr]
     head = FAMILIES[family_name].mlm_head(masked_lm)
     decoder = masked_lm.get_output_embeddings()  # type: ignore[operator]
     decoder.weight = classifier.get_input_embeddings().weight  # type: ignore[operator]

@@ -63,6 +63,7 @@ def pretrain(config: PretrainConfig) -> dict[str, Any]:
 class _Run:
     def __init__(self, setup: Setup) -> None:
         self.setup, self.config = setup, setup.config
+        self.weights = (self.config.mlm_weight, self.config.pair_weight)
         self.checkpoints = setup.folder / "checkpoints"
         self.progress = Progress(world_size=setup.layout.world)
         self.log: Log | None = None
@@ -117,7 +118,14 @@ class _Run:
             clock.start()
             batches = feeder.next()
             result = train_step(
-                self.engine, batches, filler, self.setup.layout, self.setup.rank, config.seed, step
+                self.engine,
+                batches,
+                filler,
+                self.setup.layout,
+                self.setup.rank,
+                config.seed,
+                step,
+                self.weights,
             )
             window += result.stats
             progress.step, progress.tokens = step + 1, progress.tokens + result.tokens
@@ -131,7 +139,9 @@ class _Run:
         feeder.close()
 
     def padding(self, batch: Any) -> tuple[int, int]:
-        return padding_share(batch, jagged=self.engine.device.type == "cuda" and self.setup.facts["precision"] != "fp32")
+        return padding_share(
+            batch, jagged=self.engine.device.type == "cuda" and self.setup.facts["precision"] != "fp32"
+        )
 
     def evaluate(self) -> None:
         stream = self.setup.validation
@@ -139,7 +149,13 @@ class _Run:
             return
         layout = self.setup.layout
         values = evaluate(
-            self.engine, stream, self.config.eval_pairs, self.config.micro_batch_size, self.setup.rank, layout.world
+            self.engine,
+            stream,
+            self.config.eval_pairs,
+            self.config.micro_batch_size,
+            self.setup.rank,
+            layout.world,
+            self.weights,
         )
         if self.log:
             self.log.write(self.progress.step, "validation", values)
@@ -161,10 +177,8 @@ class _Run:
             self.say(f"released {folder}")
         checkpoint.barrier()
 
-    def write_log(
-        self, window: torch.Tensor, clock: "_Clock", rate: float, result: StepResult, feeder: Feeder
-    ) -> None:
-        values = figures(summed(window))
+    def write_log(self, window: torch.Tensor, clock: "_Clock", rate: float, result: StepResult, feeder: Feeder) -> None:
+        values = figures(summed(window), self.weights)
         if not math.isfinite(values["loss"]):
             raise KinspanError(
                 f"the loss is not finite at step {self.progress.step}: lower --learning_rate (now "

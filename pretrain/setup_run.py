@@ -83,7 +83,20 @@ def set_up(config: PretrainConfig) -> Setup:
     settings = full_settings(deepspeed_settings, config, layout, precision)
     facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, max_length, total)
     setup = Setup(
-        config, folder, model, tokenizer, corpus, train, validation, layout, rank, total, warmup, settings, facts, notes
+        config,
+        folder,
+        model,
+        tokenizer,
+        corpus,
+        train,
+        validation,
+        layout,
+        rank,
+        total,
+        warmup,
+        settings,
+        facts,
+        notes,
     )
     if rank == 0:
         _claim(setup)
@@ -165,7 +178,11 @@ def _facts(
     manifest = corpus.manifest
     known = {
         "model": {"name": Path(name).name, "fingerprint": weights_fingerprint(model, model.config)},
-        "corpus": {"fingerprint": manifest.fingerprint, "totals": manifest.totals, "sources": manifest.sources},
+        "corpus": {
+            "fingerprint": manifest.fingerprint,
+            "totals": manifest.totals,
+            "sources": manifest.sources,
+        },
         "zero_stage": deepspeed_settings.get("zero_optimization", {}).get("stage", 0),
         "precision": precision,
         "max_length": max_length,

@@ -45,26 +45,34 @@ def global_counts(batches: list[Batch | None], device: torch.device) -> tuple[in
 
 
 def train_step(
-    engine: Any, batches: list[Batch | None], filler: Batch, layout: Layout, rank: int, seed: int, step: int
+    engine: Any,
+    batches: list[Batch | None],
+    filler: Batch,
+    layout: Layout,
+    rank: int,
+    seed: int,
+    step: int,
+    weights: tuple[float, float] = (1.0, 1.0),
 ) -> StepResult:
     """Forward and backward over this rank's micro-batches, then the update.
 
     Every loss is a sum over its items divided by their count in the *global* batch, so that the gradient does
     not depend on how the batch is cut. DeepSpeed divides by the micro-steps and averages over ranks, which the
-    scale takes back. ``filler`` stands in for an empty micro-batch, at no weight.
+    scale takes back. ``filler`` stands in for an empty micro-batch, at no weight. ``weights``: of the masked-LM
+    and of the pair loss.
     """
     masked, tokens = global_counts(batches, engine.device)
     undo = layout.world * layout.accumulation
     stats = torch.zeros(len(STATS), dtype=torch.float64, device=engine.device)
     for number, batch in enumerate(batches):
         torch.manual_seed(dropout_seed(seed, step, rank * layout.accumulation + number))
-        weight = 0.0 if batch is None else 1.0
+        real = 0.0 if batch is None else 1.0
         loss, sums, _ = engine(
             **to_tensors(batch or filler, engine.device),
-            mlm_scale=weight * undo / max(masked, 1),
-            pair_scale=weight * undo / layout.size,
+            mlm_scale=real * weights[0] * undo / max(masked, 1),
+            pair_scale=real * weights[1] * undo / layout.size,
         )
-        stats += sums * weight
+        stats += sums * real
         engine.backward(loss)
         last = number == len(batches) - 1
         norm = _plain_norm(engine) if last and not engine.zero_optimization() else None

@@ -18,11 +18,11 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
-from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.encode import Rules
 from data_pipeline.prepare import Prepared, prepare
 from data_pipeline.stream import PairStream
+from data_pipeline.tokenizers import load_tokenizer, pair_template
 from objectives import OBJECTIVES, pair_objective
 from objectives.mlm import MaskedLM
 from pretrain.defaults import default_model
@@ -101,24 +101,32 @@ def write_jsonl(path: Path, documents: Iterable[dict[str, Any]]) -> Path:
     return path
 
 
-def _in_this_process(
-    make_worker: Callable, arguments: tuple, chunks: Iterable, num_workers: int
-) -> Iterator[Any]:
+def _in_this_process(make_worker: Callable, arguments: tuple, chunks: Iterable, num_workers: int) -> Iterator[Any]:
     """Stands in for ``executors.local``: starting processes takes longer than a small corpus."""
     yield from map(make_worker(*arguments), chunks)
+
+
+@cache
+def _loaded(tokenizer: str) -> Any:
+    return load_tokenizer(tokenizer)
+
+
+def load(tokenizer: str | Path) -> Any:
+    """``load_tokenizer``, once each; cutting, which a call with ``truncation`` leaves switched on, is off."""
+    loaded = _loaded(str(tokenizer))
+    loaded.backend_tokenizer.no_truncation()
+    return loaded
 
 
 def prepare_here(inputs: list[str | Path], tokenizer: str | Path, output: Path, **options: Any) -> Prepared:
     """``prepare`` without worker processes; ``options`` are its arguments and those of Rules."""
     rules = Rules(**{k: options.pop(k) for k in Rules.__dataclass_fields__ if k in options})
-    with mock.patch("data_pipeline.prepare.local", _in_this_process):
-        names = [str(name) for name in inputs]
+    names = [str(name) for name in inputs]
+    with (
+        mock.patch("data_pipeline.prepare.local", _in_this_process),
+        mock.patch("data_pipeline.tokenizers.load_tokenizer", load),
+    ):
         return prepare(names, str(tokenizer), output, OBJECTIVES, rules, quiet=True, **options)
-
-
-@cache
-def load(tokenizer: str | Path) -> Any:
-    return tokenizers.load_tokenizer(str(tokenizer))
 
 
 @dataclass(frozen=True)
@@ -153,9 +161,7 @@ def make_corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
 
     def make(documents: Iterable[Any], tokenizer: str | Path | None = None, **options: Any) -> Path:
         folder = tmp_path_factory.mktemp("corpus")
-        records = [
-            d if isinstance(d, dict) else {"id": f"d{k}", "paragraphs": d} for k, d in enumerate(documents)
-        ]
+        records = [d if isinstance(d, dict) else {"id": f"d{k}", "paragraphs": d} for k, d in enumerate(documents)]
         source = write_jsonl(folder / "documents.jsonl", records)
         options = {"validation_share": 0.0, **options}
         prepare_here([source], tokenizer or default_model(), folder / "corpus", **options)
@@ -201,7 +207,7 @@ def any_corpus(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def documents_of(request: pytest.FixtureRequest) -> Callable[[Path], dict[str, dict]]:
+def documents_of() -> Callable[[Path], dict[str, dict]]:
     """``documents_of(folder)``: what the corpus in that folder was made of, by id."""
 
     @cache
@@ -232,7 +238,7 @@ def make_stream() -> Callable[..., PairStream]:
         tokenizer = load(corpus.folder / "tokenizer")
         if isinstance(masking, bool):
             masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer)) if masking else None
-        how, template = pair_objective(objective, sampling), tokenizers.pair_template(tokenizer)
+        how, template = pair_objective(objective, sampling), pair_template(tokenizer)
         return PairStream(corpus, how, template, seed, masking=masking, **kwargs)
 
     return make

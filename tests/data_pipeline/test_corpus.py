@@ -3,8 +3,9 @@ import shutil
 
 import pytest
 
+from data_pipeline import corpus as corpus_module
 from data_pipeline import tokenizers
-from data_pipeline.corpus import Corpus
+from data_pipeline.corpus import Corpus, sha256_of
 from data_pipeline.errors import KinspanError
 
 
@@ -133,6 +134,18 @@ def test_a_damaged_shard_is_still_refused_when_asked_for_again(copy):
     for _ in range(2):
         with refused("SHA-256"):
             corpus.shard(1)
+
+
+def test_a_shard_is_hashed_once_if_at_all(tiny_corpus, monkeypatch):
+    hashed = []
+    monkeypatch.setattr(corpus_module, "sha256_of", lambda path: hashed.append(path) or sha256_of(path))
+    corpus = Corpus(tiny_corpus)
+    for _ in range(2):
+        corpus.shard(0)
+        corpus.shard.cache_clear()
+    assert hashed == [tiny_corpus / "shards/00000.arrow"]
+    open_all(tiny_corpus, verify=False)
+    assert len(hashed) == 1
 
 
 @pytest.mark.parametrize("verify", [True, False])

@@ -78,6 +78,12 @@ def test_epochs_and_seeds_differ():
     assert anchors_of(order_of(shards, 1, 100), 0, 300) == epoch
 
 
+def test_a_single_block_is_permuted_anew_each_epoch():
+    order = order_of([(50, 5)])
+    epochs = [anchors_of(order, 50 * e, 50) for e in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
 def test_blocks_are_grouped_anew_each_epoch():
     order = order_of([(50, 5)] * 12, block_anchors=100)
     groups = [{s.shards for s in order.segments(e * 600, 600)} for e in range(3)]

@@ -99,7 +99,7 @@ def test_line_ends_part_paragraphs_where_there_are_no_blank_lines():
 def test_documents_without_an_id_are_named_by_file_and_line(tmp_path):
     content = b'{"text": "x"}\n\n{"id": "", "text": "y"}\n{"id": 7, "text": "z"}\n{"id": null, "text": "z"}\n'
     documents, _ = read(written(tmp_path / "a.jsonl", content))
-    assert [d.id for d in documents] == ["a.jsonl:1", "a.jsonl:3", "7", "a.jsonl:4".replace("4", "5")]
+    assert [d.id for d in documents] == ["a.jsonl:1", "a.jsonl:3", "7", "a.jsonl:5"]
 
 
 # Which files ----------------------------------------------------------------------------------------------
@@ -297,7 +297,10 @@ def test_nothing_to_keep_is_a_one_line_error_that_says_why(tmp_path, helpers, co
 
 def test_a_file_name_that_is_not_utf8_is_read_and_reported(tmp_path, helpers):
     source = tmp_path / "caf\udce9.jsonl"
-    helpers.write_jsonl(source, helpers.synthetic_documents(3))
+    try:
+        helpers.write_jsonl(source, helpers.synthetic_documents(3))
+    except OSError:
+        pytest.skip("this file system takes names in UTF-8 alone")
     with source.open("ab") as file:
         file.write(b"{broken\n")
     result = helpers.prepare([source], default_model(), tmp_path / "out")

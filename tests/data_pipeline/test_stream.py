@@ -47,9 +47,7 @@ def text_of(where, documents, tokenizer):
 
 
 @pytest.mark.parametrize("max_length", [128, 33, 32, 17])
-def test_ids_are_those_that_the_tokenizer_gives_the_text(
-    any_corpus, documents_of, make_stream, helpers, max_length
-):
+def test_ids_are_those_that_the_tokenizer_gives_the_text(any_corpus, documents_of, make_stream, helpers, max_length):
     tokenizer, documents = helpers.tokenizer(any_corpus / "tokenizer"), documents_of(any_corpus)
     stream = make_stream(any_corpus, max_length=max_length)
     room = max_length - tokenizer.num_special_tokens_to_add(pair=True)
@@ -84,9 +82,7 @@ def test_decoded_text_gives_the_same_ids_again(any_corpus, make_stream, helpers)
     for (start, end), (rows, k) in zip(pairwise(batch.starts), rows_of(stream, 0, 300), strict=True):
         ids = batch.input_ids[start:end].tolist()
         (a0, a1), (b0, b1) = (rows.block.token_bounds(s) for s in (rows.a, rows.b))
-        a, b = cut_longest_first(
-            a1[k : k + 1] - a0[k], b1[k : k + 1] - b0[k], 64 - stream.template.num_special
-        )
+        a, b = cut_longest_first(a1[k : k + 1] - a0[k], b1[k : k + 1] - b0[k], 64 - stream.template.num_special)
         texts = ids[head : head + a[0]], ids[head + a[0] + middle : len(ids) - tail]
         assert len(texts[1]) == b[0]
         decoded = [tokenizer.decode(t, clean_up_tokenization_spaces=False).strip() for t in texts]
@@ -103,9 +99,7 @@ def test_text_that_names_special_tokens_stays_text(tokenizer, make_corpus, make_
         tokenizer = request.getfixturevalue("shared") / "tokenizers" / tokenizer
     sentences = ["The token [SEP] ends it.", "Then </s> and <s> follow.", "Here <mask> or [MASK] hides it."]
     sentences += ["And [PAD]<pad> or [CLS] pads it.", "So <unk> is not [UNK] at all."]
-    documents = [
-        [" ".join(sentences[k:] + sentences[:k]), f"Number {k}. " + " ".join(sentences)] for k in range(5)
-    ]
+    documents = [[" ".join(sentences[k:] + sentences[:k]), f"Number {k}. " + " ".join(sentences)] for k in range(5)]
     corpus = make_corpus(documents, tokenizer)
     own = helpers.tokenizer(corpus / "tokenizer")
     stream = make_stream(corpus)
@@ -204,9 +198,7 @@ def test_every_anchor_comes_once_an_epoch_with_five_pairs(any_corpus, make_strea
 def spans_by_anchor(stream, epoch):
     found = {}
     for rows, k in rows_of(stream, epoch * stream.epoch_pairs, stream.epoch_pairs):
-        found.setdefault(place(rows, rows.a, k)[:2], []).append(
-            (place(rows, rows.a, k), place(rows, rows.b, k))
-        )
+        found.setdefault(place(rows, rows.a, k)[:2], []).append((place(rows, rows.a, k), place(rows, rows.b, k)))
     return found
 
 
@@ -264,20 +256,16 @@ def test_threads_read_what_one_reader_reads(tiny_corpus, make_stream):
 
 
 @pytest.mark.parametrize("block_anchors", [1, 60])
-def test_both_texts_of_a_pair_come_from_one_block_of_two_documents_or_more(
-    any_corpus, make_stream, block_anchors
-):
+def test_both_texts_of_a_pair_come_from_one_block_of_two_documents_or_more(any_corpus, make_stream, block_anchors):
     stream = make_stream(any_corpus, block_anchors=block_anchors)
     blocks = set()
     for segment in stream.order.segments(0, stream.epoch_pairs // 5):
         first = segment.first_anchor * 5
-        shards = {id(stream_shard) for stream_shard in next(stream.pairs(first, 5)).block.shards}
+        shards = {id(s) for s in next(stream.pairs(first, 5)).block.shards}
         for rows in stream.pairs(first, 5 * min(len(segment.anchors), 40)):
             assert {id(s) for s in rows.block.shards} == shards
             assert rows.block.document[-1] >= 1
-            documents = [
-                (place(rows, rows.a, k)[0], place(rows, rows.b, k)[0]) for k in range(len(rows.index))
-            ]
+            documents = [(place(rows, rows.a, k)[0], place(rows, rows.b, k)[0]) for k in range(len(rows.index))]
             assert {rows.kinds[k] == 2 for k, (a, b) in enumerate(documents) if a != b} == {True}
         blocks.add(segment.shards)
     assert len(blocks) >= 2
@@ -289,9 +277,7 @@ def test_the_two_splits_share_no_document(any_corpus, make_stream):
     for split in ("train", "validation"):
         stream = make_stream(any_corpus, split=split)
         count = min(stream.epoch_pairs, 3000)
-        seen[split] = {
-            place(rows, spans, k)[0] for rows, k in rows_of(stream, 0, count) for spans in (rows.a, rows.b)
-        }
+        seen[split] = {place(rows, spans, k)[0] for rows, k in rows_of(stream, 0, count) for spans in (rows.a, rows.b)}
     assert min(map(len, seen.values())) >= 2
     assert not seen["train"] & seen["validation"]
 

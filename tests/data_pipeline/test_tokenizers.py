@@ -4,6 +4,7 @@ import shutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from data_pipeline import tokenizers
 from data_pipeline.encode import normalise
@@ -44,10 +45,13 @@ def test_text_never_becomes_a_special_token(tokenizer, words):
     assert not special & set(ids(tokenizer, " ".join([*words, *SPECIAL])))
 
 
-def test_does_not_cut_or_pad_by_itself(tokenizer):
+@pytest.mark.parametrize("name", [None, MINILM, BERT, ROBERTA], ids=["default", "MiniLM", "BERT", "RoBERTa"])
+def test_neither_cuts_nor_pads_by_itself(name, request):
     """MiniLM's file asks for both, at 128."""
-    assert len(ids(tokenizer, "word" + " word" * 699)) == 700
-    assert len(ids(tokenizer, "word")) == 1
+    folder = request.getfixturevalue("shared") / name if name else default_model()
+    backend = Tokenizer.from_str(tokenizers.backend_for_corpus(tokenizers.load_tokenizer(str(folder))))
+    encoded = backend.encode_batch(["word" + " word" * 699, "word"], add_special_tokens=False)
+    assert [len(e.ids) for e in encoded] == [700, 1]
 
 
 @pytest.mark.parametrize(("a", "b"), [("a", "b"), ("some words here", "more"), ("one", "a b c d e f")])

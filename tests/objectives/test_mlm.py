@@ -12,9 +12,7 @@ MASK, VOCABULARY = 4, 1000
 def packed(num_pairs, max_length, seed=0, shortest=6):
     """Random pairs: ids (above the special ones), starts, which are special."""
     rng = np.random.default_rng(seed)
-    starts = np.concatenate([[0], np.cumsum(rng.integers(shortest, max_length + 1, num_pairs))]).astype(
-        np.int32
-    )
+    starts = np.concatenate([[0], np.cumsum(rng.integers(shortest, max_length + 1, num_pairs))]).astype(np.int32)
     ids = rng.integers(10, VOCABULARY, starts[-1]).astype(np.int32)
     special = np.zeros(len(ids), dtype=bool)
     special[starts[:-1]] = special[starts[1:] - 1] = special[(starts[:-1] + starts[1:]) // 2] = True
@@ -92,9 +90,7 @@ def test_random_tokens_are_uniform_over_the_vocabulary(large):
 @pytest.mark.parametrize("vocabulary", [30_522, 50_265, 250_002])
 def test_random_tokens_reach_the_ends_of_any_vocabulary(vocabulary):
     ids, starts, special = packed(4000, 64)
-    out, positions, labels = applied(
-        ids, starts, special, words(4000, 64), masking=MaskedLM(MASK, vocabulary, 0.9)
-    )
+    out, positions, labels = applied(ids, starts, special, words(4000, 64), masking=MaskedLM(MASK, vocabulary, 0.9))
     now = out[positions]
     drawn = now[(now != MASK) & (now != labels)]
     assert drawn.min() < 0.01 * vocabulary
@@ -118,9 +114,7 @@ def test_the_masks_of_a_pair_do_not_depend_on_its_neighbours(num_pairs, max_leng
 @pytest.mark.parametrize("probability", [0.0, 0.05, 0.9])
 def test_another_probability_is_honoured(probability):
     ids, starts, special = packed(300, 64)
-    _, positions, _ = applied(
-        ids, starts, special, words(300, 64), masking=MaskedLM(MASK, VOCABULARY, probability)
-    )
+    _, positions, _ = applied(ids, starts, special, words(300, 64), masking=MaskedLM(MASK, VOCABULARY, probability))
     count = (~special).sum()
     assert abs(len(positions) / count - probability) <= 5 * np.sqrt(probability * (1 - probability) / count)
 

@@ -1,0 +1,41 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
+RUN = runs/quickstart
+
+.PHONY: quickstart test test-slow lint bench
+
+# A marker, so that only a change of what is installed installs again.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Two ranks, ZeRO-2, all-MiniLM-L6-v2 on the documentation that comes with Python.
+quickstart: $(INSTALLED)
+	PATH="$(CURDIR)/$(BIN):$$PATH" deepspeed --num_accelerators 2 launch/pretrain.py --config launch/recipes/quickstart.yaml --output_dir $(RUN)
+	$(BIN)/python launch/release.py --run $(RUN) --output $(RUN)/release
+	$(BIN)/python launch/rank_document.py --release $(RUN)/release
+	@echo
+	@echo "curves:   $(BIN)/tensorboard --logdir $(RUN)/tensorboard"
+	@echo "summary:  $(RUN)/summary.json"
+	@echo "release:  $(RUN)/release  (model card: $(RUN)/release/README.md)"
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow
+
+# The figures of benchmarks/RESULTS.md; CORPUS and BERT_CORPUS are prepared as it says.
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/stream.py --corpus $(CORPUS)
+	$(BIN)/python benchmarks/prepare.py
+	$(BIN)/python benchmarks/train_step.py --corpus $(BERT_CORPUS)
+	$(BIN)/python benchmarks/gpu.py --corpus $(CORPUS) --quick

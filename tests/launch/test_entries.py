@@ -1,0 +1,134 @@
+"""The entries, run by their paths as users run them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from data_pipeline.errors import KinspanError
+from launch._cli import parse
+from launch.prepare import PrepareConfig
+from pretrain.config import PretrainConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+ENTRIES = ["prepare", "pretrain", "release", "inspect_pairs", "rank_document"]
+
+
+def run(path, *arguments, cwd, **variables):
+    return subprocess.run(
+        [sys.executable, str(path), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", **variables},
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_help_teaches(entry, tmp_path):
+    done = run(ROOT / f"launch/{entry}.py", "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > 12
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_no_entry_shadows_a_package(entry, tmp_path):
+    """Runs a copy that is not installed, from a folder of its own, with each way of naming the script."""
+    for package in ("pretrain", "objectives", "data_pipeline", "launch", "ds_configs"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    probe = tmp_path / "probe.py"
+    probe.write_text(
+        "import runpy, sys\n"
+        f"sys.path[0] = {str(tmp_path / 'launch')!r}\n"
+        f"runpy.run_path({str(tmp_path / 'launch' / entry)!r} + '.py', run_name='probe')\n"
+        "import pretrain, data_pipeline\n"
+        "print(pretrain.__file__, data_pipeline.__file__)\n"
+    )
+    done = run(probe, cwd=tmp_path)
+    assert done.stdout.split() == [str(tmp_path / p / "__init__.py") for p in ("pretrain", "data_pipeline")], (
+        done.stderr
+    )
+
+
+def test_spawned_workers_find_the_packages(tmp_path, helpers):
+    documents = helpers.write_jsonl(tmp_path / "d.jsonl", helpers.synthetic_documents(12))
+    output = tmp_path / "corpus"
+    done = run(ROOT / "launch/prepare.py", "--input", documents, "--output", output, "--num_workers", 2, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "documents read" in done.stdout
+    assert (output / "manifest.json").exists()
+    again = run(ROOT / "launch/prepare.py", "--input", documents, "--output", output, "--num_workers", 1, cwd=tmp_path)
+    assert "already holds this corpus" in again.stdout
+
+
+def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
+    done = run(
+        ROOT / "launch/inspect_pairs.py",
+        "--corpus",
+        tiny_corpus,
+        "--start",
+        7,
+        "--count",
+        5,
+        "--json",
+        cwd=tmp_path,
+    )
+    pairs = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [p["index"] for p in pairs] == [7, 8, 9, 10, 11]
+    keys = "index kind label doc_id a_paragraph a_sentences b_doc_id b_paragraph b_sentences a b input_ids"
+    assert all(list(p) == keys.split() for p in pairs)
+    assert all((p["kind"] == "positive") == (p["label"] == 1) for p in pairs)
+    assert all((p["doc_id"] == p["b_doc_id"]) == (p["kind"] != "easy") for p in pairs)
+
+
+@pytest.mark.parametrize(
+    ("entry", "arguments", "text"),
+    [
+        ("prepare", ["--input", "absent.jsonl", "--output", "x"], "no such file"),
+        ("inspect_pairs", ["--corpus", "absent"], "make one with launch/prepare.py"),
+        ("release", ["--run", "absent", "--output", "x"], "neither a run nor a checkpoint"),
+        ("pretrain", ["--micro_batch_size", "9", "--global_batch_size", "8"], "--micro_batch_size 9"),
+        ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
+        ("rank_document", ["--release", "absent"], "no release"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(entry, arguments, text, tmp_path):
+    done = run(ROOT / f"launch/{entry}.py", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert text in errors[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_flags_override_the_config_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({"max_steps": 7, "learning_rate": 1e-5, "seed": 4, "corpus": None}))
+    config = parse(PretrainConfig, "", argv=["--config", str(path), "--seed", "9"])
+    assert (config.max_steps, config.learning_rate, config.seed) == (7, 1e-5, 9)
+
+
+def test_lists_in_a_config_file(tmp_path):
+    path = tmp_path / "prepare.yaml"
+    path.write_text(yaml.safe_dump({"input": ["a b.jsonl", "c.jsonl"]}))
+    assert parse(PrepareConfig, "", argv=["--config", str(path)]).input == ["a b.jsonl", "c.jsonl"]
+
+
+@pytest.mark.parametrize("text", ["max_stepz: 3", "- 1", "a: [", "\x00"])
+def test_bad_config_files_are_one_line(text, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(KinspanError, match=r"--config") as caught:
+        parse(PretrainConfig, "", argv=["--config", str(path)])
+    assert "\n" not in str(caught.value)
+
+
+def test_recipes_can_be_read():
+    for path in (ROOT / "launch/recipes").glob("*.yaml"):
+        assert parse(PretrainConfig, "", argv=["--config", str(path)]).objective == "ssp"

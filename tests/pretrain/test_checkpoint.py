@@ -1,0 +1,57 @@
+import json
+
+import pytest
+
+from pretrain import checkpoint
+
+
+def write(folder, step, text="weights"):
+    path = folder / f"step-{step:08d}"
+    (path / "engine").mkdir(parents=True)
+    (path / "engine" / "rank0.pt").write_text(text * 10)
+    (path / "state.json").write_text("{}")
+    checkpoint._seal(path)
+    return path
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("harm", [cut, flip, lambda p: p.unlink(), lambda p: p.write_bytes(b"")])
+@pytest.mark.parametrize("name", ["engine/rank0.pt", "state.json", "manifest.json"])
+def test_a_harmed_checkpoint_is_skipped_by_name_and_an_older_one_taken(harm, name, tmp_path):
+    older, newer = write(tmp_path, 5), write(tmp_path, 10)
+    assert checkpoint.newest(tmp_path) == (newer, [])
+    harm(newer / name)
+    found, skipped = checkpoint.newest(tmp_path)
+    if found == newer:  # a flipped bit in the manifest's white space harms nothing
+        assert name == "manifest.json"
+        return
+    assert found == older
+    assert len(skipped) == 1
+    assert "step-00000010" in skipped[0]
+    assert name in skipped[0] or name == "manifest.json"
+
+
+def test_an_unfinished_checkpoint_does_not_count(tmp_path):
+    (tmp_path / "step-00000010.tmp").mkdir()
+    assert checkpoint.newest(tmp_path) == (None, [])
+
+
+def test_newest_is_by_number(tmp_path):
+    for step in (99_999_999, 100_000_000, 7):
+        write(tmp_path, step)
+    assert checkpoint.newest(tmp_path)[0].name == "step-100000000"
+
+
+def test_the_manifest_lists_every_file(tmp_path):
+    path = write(tmp_path, 1)
+    listed = set(json.loads((path / "manifest.json").read_text())["files"])
+    assert listed == {"engine/rank0.pt", "state.json"}

@@ -1,0 +1,175 @@
+"""Whole runs, as a user starts them: resume, ranks, refusals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {
+    "max_steps": 24,
+    "save_steps": 8,
+    "eval_steps": 8,
+    "eval_pairs": 40,
+    "log_steps": 4,
+    "global_batch_size": 15,
+    "micro_batch_size": 4,
+    "max_length": 48,
+    "learning_rate": 1e-3,
+}
+
+
+def environment():
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+
+
+def command(settings, ranks=1):
+    start = (
+        [sys.executable] if ranks == 1 else ["deepspeed", "--num_accelerators", str(ranks), "--master_port", "29677"]
+    )
+    return [*start, str(ROOT / "launch/pretrain.py"), *(f"--{k}={v}" for k, v in settings.items())]
+
+
+def run(settings, ranks=1):
+    done = subprocess.run(command(settings, ranks), capture_output=True, text=True, env=environment(), timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def run_and_kill(settings, after_step, ranks=1):
+    """Starts a run and kills all of it with SIGKILL once it has logged ``after_step``."""
+    process = subprocess.Popen(
+        command(settings, ranks),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+        start_new_session=True,
+    )
+    metrics = Path(settings["output_dir"]) / "metrics.jsonl"
+    deadline = time.monotonic() + 240
+    while not (metrics.exists() and f'"step": {after_step}, "split": "train"' in metrics.read_text()):
+        assert process.poll() is None, "the run ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def weights(folder, step=24):
+    return load_file(str(Path(folder) / f"checkpoints/step-{step:08d}/weights.safetensors"))
+
+
+def losses(folder, split="train"):
+    lines = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
+    return [(line["step"], line["mlm_loss"], line["pair_loss"]) for line in lines if line["split"] == split]
+
+
+def same(one, two):
+    return one.keys() == two.keys() and all(np.array_equal(one[k], two[k]) for k in one)
+
+
+@pytest.fixture
+def settings(make_model, tiny_corpus, tmp_path):
+    return {"corpus": tiny_corpus, "model": make_model(), "output_dir": tmp_path / "run", **SETTINGS}
+
+
+def killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks):
+    whole = {**settings, "output_dir": tmp_path / "whole"}
+    run(whole, ranks)
+    run_and_kill(settings, 12, ranks)
+    assert not (settings["output_dir"] / "summary.json").exists()
+    said = run(settings, ranks)
+    assert "resuming from" in said
+    assert same(weights(whole["output_dir"]), weights(settings["output_dir"]))
+    assert losses(whole["output_dir"]) == losses(settings["output_dir"])
+    assert losses(whole["output_dir"], "validation") == losses(settings["output_dir"], "validation")
+
+
+def test_a_killed_run_ends_bit_identical(settings, tmp_path):
+    """Dropout on, ZeRO-2, killed between two checkpoints; from weights, whose loading leaves dropout off."""
+    from pretrain.model import load_model
+
+    model, _ = load_model(str(settings["model"]), seed=1)
+    model.classifier.save_pretrained(str(settings["model"]))
+    killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["zero0", "zero1", "zero2", "zero3", "offload"])
+def test_a_killed_run_of_two_ranks_ends_bit_identical(stage, settings, tmp_path):
+    settings["deepspeed_config"] = f"ds_configs/{stage}.json"
+    killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks=2)
+
+
+def test_two_ranks_give_the_losses_of_one(settings, tmp_path, make_model):
+    settings |= {"model": make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)}
+    settings |= {"global_batch_size": 7, "micro_batch_size": 2, "max_steps": 20, "save_steps": 20}
+    one, two = ({**settings, "output_dir": tmp_path / name} for name in ("one", "two"))
+    run(one, 1)
+    run(two, 2)
+    assert np.allclose(losses(one["output_dir"]), losses(two["output_dir"]), rtol=0, atol=1e-5)
+
+
+def test_a_run_leaves_what_people_look_for(settings):
+    run({**settings, "max_steps": 6, "release_every": 4})
+    folder = settings["output_dir"]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["steps"] == 6
+    assert summary["tokens"] > 0
+    assert summary["last_validation"]["step"] == 6
+    assert summary["config"]["learning_rate"] == 1e-3
+    assert list((folder / "tensorboard").glob("events*"))
+    assert (folder / "releases/step-00000004/model.safetensors").exists()
+    assert yaml.safe_load((folder / "config.yaml").read_text())["max_steps"] == 6
+    again = run({**settings, "max_steps": 6, "release_every": 4})
+    assert "complete" in again
+    text = json.dumps(summary["deepspeed"]) + (folder / "run.json").read_text()
+    assert str(ROOT) not in text
+
+
+def test_learning_shows(settings):
+    """On text whose paragraphs have words of their own, the validation AUC rises clearly above chance."""
+    settings |= {"max_steps": 150, "save_steps": 150, "eval_steps": 150, "eval_pairs": 400, "log_steps": 50}
+    settings |= {"global_batch_size": 40, "micro_batch_size": 40, "learning_rate": 3e-3, "mlm_weight": 0.1}
+    run(settings)
+    summary = json.loads((settings["output_dir"] / "summary.json").read_text())
+    assert summary["last_validation"]["mlm_loss"] < summary["first_validation"]["mlm_loss"] - 1
+    assert summary["last_losses"]["pair_loss"] < summary["first_losses"]["pair_loss"]
+
+
+def refusal(settings):
+    done = subprocess.run(command(settings), capture_output=True, text=True, env=environment(), timeout=120)
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_another_runs_folder_is_refused(settings):
+    run({**settings, "max_steps": 2, "eval_pairs": 0})
+    assert "holds a different run: its seed is 1, now it is 2" in refusal(
+        {**settings, "max_steps": 2, "eval_pairs": 0, "seed": 2}
+    )
+
+
+def test_too_little_memory_is_one_line(settings):
+    """With address space for the model but not for a million pairs."""
+    huge = {**settings, "micro_batch_size": 3_000_000, "global_batch_size": 3_000_000}
+    limited = ["prlimit", f"--as={12 << 30}", *command(huge)]
+    done = subprocess.run(limited, capture_output=True, text=True, env=environment(), timeout=240)
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert "lower --micro_batch_size" in done.stderr

@@ -1,0 +1,101 @@
+"""What is refused before training starts, each in one line that says what to do."""
+
+import json
+import os
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from pretrain.config import PretrainConfig
+from pretrain.setup_run import set_up
+
+
+@pytest.fixture
+def refused(make_model, tiny_corpus, tmp_path):
+    """``refused(setting=value, ...)``: the error's text."""
+    model = make_model()
+
+    def attempt(**settings):
+        known = {"corpus": str(tiny_corpus), "model": str(model), "output_dir": str(tmp_path / "run")}
+        with pytest.raises(KinspanError) as caught:
+            set_up(PretrainConfig(**known | {"max_steps": 4, "warmup_steps": 1} | settings))
+        text = str(caught.value)
+        assert "\n" not in text
+        return text
+
+    return attempt
+
+
+def test_no_such_corpus(refused, tmp_path):
+    assert "make one with launch/prepare.py" in refused(corpus=str(tmp_path / "absent"))
+
+
+def test_a_corpus_of_another_tokenizer(refused, roberta_corpus):
+    text = refused(corpus=str(roberta_corpus))
+    assert "roberta-base-tokenizer" in text
+    assert "--tokenizer" in text
+
+
+def test_max_length_too_short(refused):
+    assert "--max_length 9 is too short" in refused(max_length=9)
+
+
+def test_max_length_beyond_the_model(refused):
+    assert "more than the 512 positions" in refused(max_length=600)
+
+
+def test_micro_batch_larger_than_the_global_one(refused):
+    assert "--micro_batch_size 65" in refused(micro_batch_size=65, global_batch_size=64)
+
+
+def test_output_that_cannot_be_written(refused, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in refused(output_dir=str(tmp_path / "file" / "run"))
+
+
+def test_output_that_holds_something_else(refused, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    assert "holds no run" in refused(output_dir=str(tmp_path / "mine"))
+    assert os.listdir(tmp_path / "mine") == ["thesis.tex"]
+
+
+def test_warmup_longer_than_the_run(refused):
+    assert "--warmup_steps 4" in refused(warmup_steps=4)
+
+
+def test_an_unknown_objective(refused):
+    assert "choose from ssp" in refused(objective="ssq")
+
+
+def test_missing_deepspeed_settings(refused):
+    assert "no such file" in refused(deepspeed_config="ds_configs/zero9.json")
+
+
+def test_fp16_without_a_gpu(refused):
+    assert "needs a GPU" in refused(precision="fp16")
+
+
+def test_one_document(refused, make_corpus, tiny_documents):
+    one = make_corpus(tiny_documents[:1])
+    assert "at least 2 are needed" in refused(corpus=str(one))
+
+
+def test_no_paragraph_of_two_sentences(refused, make_corpus):
+    words = "one long sentence without any end that goes on and on about nothing at all for ever and ever"
+    corpus = make_corpus([[f"{words} {n}"] * 3 for n in range(4)])
+    assert "at least two sentences" in refused(corpus=str(corpus))
+
+
+def test_steps_follow_from_epochs_and_tokens(make_model, tiny_corpus, tmp_path):
+    def steps(**length):
+        out = tmp_path / "-".join(map(str, length.values()))
+        config = PretrainConfig(corpus=str(tiny_corpus), model=str(make_model()), output_dir=str(out), **length)
+        return set_up(config)
+
+    epochs = steps(max_epochs=2)
+    assert (epochs.total_steps - 1) * 64 < 2 * epochs.train.epoch_pairs <= epochs.total_steps * 64
+    tokens = steps(max_tokens=30_000)
+    seen = tokens.train.batch(0, tokens.total_steps * 64).num_tokens
+    assert abs(seen - 30_000) < 64 * 128
+    assert json.loads((tokens.folder / "run.json").read_text())["total_steps"] == tokens.total_steps

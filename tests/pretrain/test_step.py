@@ -1,0 +1,143 @@
+import copy
+
+import pytest
+import torch
+
+from data_pipeline.errors import KinspanError
+from pretrain import step
+from pretrain.batches import Layout
+from pretrain.model import load_model
+from pretrain.step import dropout_seed, largest_batch, train_step, try_largest
+
+SIZE = 23
+
+
+class PlainEngine:
+    """DeepSpeed's arithmetic without DeepSpeed: divides by the micro-steps, gradients add up."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, model, accumulation):
+        self.module, self.accumulation, self.micro_steps = model, accumulation, 0
+
+    def __call__(self, **inputs):
+        return self.module(**inputs)
+
+    def backward(self, loss):
+        (loss / self.accumulation).backward()
+
+    def step(self):
+        self.micro_steps += 1
+
+    def zero_grad(self):
+        self.module.zero_grad()
+
+    def zero_optimization(self):
+        return True
+
+    def get_global_grad_norm(self):
+        return None
+
+    def set_gradient_accumulation_boundary(self, _):
+        pass
+
+
+def gradient(model, stream, layout, monkeypatch):
+    """Loss sums and the gradient of global batch 2, averaged over the layout's ranks."""
+    shares = [
+        [stream.batch(2 * SIZE + a, b - a) if b > a else None for a, b in layout.micro_batches(rank)]
+        for rank in range(layout.world)
+    ]
+    every = [b for share in shares for b in share if b]
+    counts = sum(len(b.masked_labels) for b in every), sum(b.num_tokens for b in every)
+    monkeypatch.setattr(step, "global_counts", lambda *_: counts)
+    model.zero_grad()
+    stats = sum(
+        train_step(PlainEngine(model, layout.accumulation), share, every[0], layout, rank, seed=1, step=2).stats
+        for rank, share in enumerate(shares)
+    )
+    flat = torch.cat([p.grad.double().flatten() for p in model.parameters()]) / layout.world
+    return stats, flat
+
+
+@pytest.mark.parametrize(("world", "micro"), [(1, 5), (2, 23), (2, 4), (3, 2), (5, 3), (8, 1), (30, 7)])
+def test_loss_and_gradient_do_not_depend_on_the_cut(world, micro, make_model, tiny_corpus, make_stream, monkeypatch):
+    model, _ = load_model(str(make_model()), seed=3)
+    model.eval()  # no dropout
+    stream = make_stream(tiny_corpus, masking=True)
+    stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1), monkeypatch)
+    cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world), monkeypatch)
+    assert torch.allclose(stats, cut_stats, rtol=1e-6)
+    assert (cut - whole).norm() / whole.norm() <= 1e-6
+
+
+def test_the_whole_gradient_is_that_of_the_mean_losses(make_model, tiny_corpus, make_stream, monkeypatch):
+    model, _ = load_model(str(make_model()), seed=3)
+    model.eval()
+    stream = make_stream(tiny_corpus, masking=True)
+    _, ours = gradient(model, stream, Layout(SIZE, 4, 2), monkeypatch)
+    batch = stream.batch(2 * SIZE, SIZE)
+    pair, vocabulary = model.logits(step.to_tensors(batch, torch.device("cpu")))
+    pair_loss = torch.nn.functional.binary_cross_entropy_with_logits(pair, torch.from_numpy(batch.labels).float())
+    mlm_loss = torch.nn.functional.cross_entropy(vocabulary, torch.from_numpy(batch.masked_labels))
+    model.zero_grad()
+    (pair_loss + mlm_loss).backward()
+    reference = torch.cat([p.grad.double().flatten() for p in model.parameters()])
+    assert (ours - reference).norm() / reference.norm() <= 1e-6
+
+
+def test_the_weights_of_the_losses_reach_the_gradient(make_model, tiny_corpus, make_stream):
+    model, _ = load_model(str(make_model()), seed=3)
+    batch = make_stream(tiny_corpus, masking=True).batch(0, SIZE)
+    train_step(PlainEngine(model, 1), [batch], batch, Layout(SIZE, SIZE, 1), 0, 1, 0, weights=(0.0, 1.0))
+    assert all(p.grad is None or not p.grad.any() for p in model.mlm_head.predictions.transform.parameters())
+    assert model.classifier.classifier.weight.grad.any()
+
+
+def test_dropout_seeds_differ_by_step_and_micro_batch():
+    seeds = {dropout_seed(1, k, m) for k in range(50) for m in range(8)}
+    assert len(seeds) == 400
+    assert dropout_seed(1, 3, 2) == dropout_seed(1, 3, 2)
+    assert all(0 <= s < 2**63 for s in seeds)
+
+
+def test_no_batch_is_larger_than_the_largest(tiny_corpus, make_stream):
+    stream = make_stream(tiny_corpus, masking=True, max_length=40)
+    largest = largest_batch(stream, 16)
+    for first in range(0, 1600, 16):
+        batch = stream.batch(first, 16)
+        assert batch.num_tokens <= largest.num_tokens
+        assert len(batch.masked_labels) <= len(largest.masked_labels)
+
+
+def test_trying_the_largest_batch_changes_nothing(make_model, tiny_corpus, make_stream):
+    model, _ = load_model(str(make_model()), seed=3)
+    before = copy.deepcopy(model.state_dict())
+    engine = PlainEngine(model, 2)
+    try_largest(engine, make_stream(tiny_corpus, masking=True), 4)
+    assert engine.micro_steps == 0
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_too_little_memory_says_what_to_lower(error, make_model, tiny_corpus, make_stream, monkeypatch):
+    model, _ = load_model(str(make_model()), seed=3)
+    engine = PlainEngine(model, 1)
+    monkeypatch.setattr(engine, "backward", lambda loss: (_ for _ in ()).throw(error))
+    with pytest.raises(KinspanError, match=r"lower --micro_batch_size \(now 4"):
+        try_largest(engine, make_stream(tiny_corpus, masking=True), 4)
+
+
+def test_other_errors_are_not_taken_for_memory(make_model, tiny_corpus, make_stream, monkeypatch):
+    model, _ = load_model(str(make_model()), seed=3)
+    engine = PlainEngine(model, 1)
+    monkeypatch.setattr(engine, "backward", lambda loss: (_ for _ in ()).throw(RuntimeError("shapes differ")))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        try_largest(engine, make_stream(tiny_corpus, masking=True), 4)
