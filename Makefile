@@ -9,7 +9,7 @@ RUN = runs/quickstart
 # A marker, so that only a change of what is installed installs again.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
 	touch $@
 
 # Two ranks, ZeRO-2, all-MiniLM-L6-v2 on the documentation that comes with Python.

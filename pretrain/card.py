@@ -71,7 +71,7 @@ def model_card(facts: dict[str, Any]) -> str:
         "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
         "Pairs in a batch": settings["global_batch_size"],
         "Tokens of a pair, at most": facts["max_length"],
-        "Peak learning rate": f"{settings['learning_rate']}, {settings['warmup_steps']} steps of warm-up",
+        "Peak learning rate": f"{settings['learning_rate']}, {facts['warmup_steps']} steps of warm-up",
         "Precision": facts["precision"],
         "ZeRO stage": facts["zero_stage"],
         "Seed": settings["seed"],

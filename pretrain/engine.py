@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ def start_distributed() -> None:
     """Joins the other ranks; started without a launcher, this process is a world of one."""
     import deepspeed
 
+    # DeepSpeed calls collectives by names that this torch deprecates: once a rank and step kind, on every rank
+    warnings.filterwarnings("ignore", category=FutureWarning, message=r".*torch\.distributed.*")
     for name, value in (
         ("RANK", "0"),
         ("LOCAL_RANK", "0"),

@@ -82,6 +82,7 @@ def set_up(config: PretrainConfig) -> Setup:
     warmup = _warmup(config, total)
     settings = full_settings(deepspeed_settings, config, layout, precision)
     facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, max_length, total)
+    facts["warmup_steps"] = warmup
     setup = Setup(
         config,
         folder,

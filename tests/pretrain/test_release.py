@@ -41,6 +41,7 @@ def trained(request, make_model, tmp_path):
         "precision": "fp32",
         "zero_stage": 2,
         "total_steps": 3,
+        "warmup_steps": 1,
         "eval_pairs": 40,
     }
     (run / "run.json").write_text(json.dumps(facts))
