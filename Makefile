@@ -3,6 +3,8 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 RUN = runs/quickstart
+GPUS = $(shell nvidia-smi -L 2>/dev/null | wc -l)
+RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 
 .PHONY: quickstart test test-slow lint bench
 
@@ -12,9 +14,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
 	touch $@
 
-# Two ranks, ZeRO-2, all-MiniLM-L6-v2 on the documentation that comes with Python.
+# Two ranks (or one a GPU), ZeRO-2, all-MiniLM-L6-v2 on the documentation that comes with Python.
 quickstart: $(INSTALLED)
-	PATH="$(CURDIR)/$(BIN):$$PATH" deepspeed --num_accelerators 2 launch/pretrain.py --config launch/recipes/quickstart.yaml --output_dir $(RUN)
+	PATH="$(CURDIR)/$(BIN):$$PATH" deepspeed --num_accelerators $(RANKS) launch/pretrain.py --config launch/recipes/quickstart.yaml --output_dir $(RUN)
 	$(BIN)/python launch/release.py --run $(RUN) --output $(RUN)/release
 	$(BIN)/python launch/rank_document.py --release $(RUN)/release
 	@echo

@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--corpus", help=_common.CORPUS_HELP + " With RoBERTa's tokenizer. Required.")
     parser.add_argument("--micro_batch_size", type=int, default=256, help="Pairs of a forward pass.")
     parser.add_argument("--global_batch_size", type=int, default=4096, help="Pairs of an update.")
-    parser.add_argument("--zero", type=int, default=0, choices=range(4), help="ZeRO stage.")
+    parser.add_argument("--zero", type=int, default=1, choices=range(4), help="ZeRO stage; bf16 needs 1 or higher.")
     parser.add_argument("--steps", type=int, default=100, help="Updates.")
     parser.add_argument("--quick", action="store_true", help="A small model on the CPU, for a few updates.")
     args = parser.parse_args()
@@ -165,7 +165,7 @@ def show(plan: Plan, zero: int, peak: float, lines: list[dict], summary: dict) -
     figures |= {"first_loss": lines[0]["loss"], "last_loss": lines[-1]["loss"]}
     rows = [
         ("real tokens/s", f"{figures['tokens_per_second']:,.0f}"),
-        ("  over the whole run, start included", f"{figures['wall_tokens_per_second']:,.0f}"),
+        ("  over the whole run, validation and saving included", f"{figures['wall_tokens_per_second']:,.0f}"),
         (f"measured {plan.product}^3 product, {plan.precision}", f"{peak:.2f} TFLOP/s"),
         ("FLOP utilisation against it", f"{figures['mfu_percent']:.1f}%"),
         ("memory at most" + ("" if on_gpu else " (of the process)"), f"{figures['memory_gb']:.2f} GB"),

@@ -19,7 +19,7 @@ from .executors import local
 from .pairs import Objective
 from .python_docs import python_doc_files
 from .readers import PYTHON_DOCS, Record, input_files, read_records
-from .write import SHARD_TOKENS, write_manifest, write_shards
+from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest, write_shards
 
 PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json")  # of a corpus, beside its manifest
 CHUNK_BYTES = 1 << 20  # raw records handed to a worker at a time
@@ -81,7 +81,8 @@ def prepare(
     except OSError as error:
         raise KinspanError(f"--output {folder}: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if (folder / "manifest.json").exists() or not any((folder / name).exists() for name in PARTS):
+            shutil.rmtree(partial, ignore_errors=True)  # else it marks what lies beside it as unfinished
     return Prepared(manifest, tally, time.monotonic() - began)
 
 
@@ -92,6 +93,8 @@ def _check(rules: Rules, num_workers: int, shard_tokens: int) -> None:
     for name in ("min_paragraph_chars", "min_document_chars"):
         if getattr(rules, name) < 0:
             raise KinspanError(f"--{name} {getattr(rules, name)}: must not be below 0")
+    if shard_tokens > MAX_SHARD_TOKENS:
+        raise KinspanError(f"--shard_tokens {shard_tokens}: at most {MAX_SHARD_TOKENS}, since offsets have 32 bits")
     if not 0 <= rules.validation_share < 1:
         raise KinspanError(f"--validation_share {rules.validation_share}: must be from 0 to below 1")
 
@@ -121,6 +124,7 @@ def _finished(folder: Path, request: dict) -> Manifest | None:
             return manifest
     except (KinspanError, OSError):
         pass  # it is this very corpus, damaged: made again
+    (folder / "partial").mkdir(exist_ok=True)  # the mark of an unfinished corpus
     (folder / "manifest.json").unlink()
     return None
 
@@ -129,7 +133,8 @@ def _make_room(folder: Path, partial: Path) -> None:
     """An empty ``partial`` folder; what an interrupted run left is removed, anything else is refused."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        others = {p.name for p in folder.iterdir()} - {"partial", "manifest.json.tmp", *PARTS}
+        there = {p.name for p in folder.iterdir()}
+        others = there - {"partial", "manifest.json.tmp", *PARTS} if "partial" in there else there
         if others:
             raise KinspanError(f"--output {folder} is not empty (it has {sorted(others)[0]}): choose another folder")
         for name in ("partial", "shards", "tokenizer"):

@@ -100,8 +100,7 @@ class PairTemplate:
     head: np.ndarray
     middle: np.ndarray
     tail: np.ndarray
-    type_of_second: int  # token type id of the middle's end, B and the tail
-    types: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    type_of_second: int  # token type id of B and the tail; all before them is of type 0
 
     @property
     def num_special(self) -> int:
@@ -117,7 +116,7 @@ def pair_template(tokenizer: Any) -> PairTemplate:
     a, b = _find(ids, word, 0), _find(ids, other, len(word))
     pieces = (slice(0, a), slice(a + len(word), b), slice(b + len(other), len(ids)))
     head, middle, tail = (np.array(ids[p], dtype=np.int32) for p in pieces)
-    return PairTemplate(head, middle, tail, types[b], tuple(tuple(types[p]) for p in pieces))  # type: ignore[arg-type]
+    return PairTemplate(head, middle, tail, types[b])
 
 
 def _find(ids: list[int], part: list[int], start: int) -> int:

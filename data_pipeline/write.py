@@ -11,6 +11,7 @@ from .corpus import SPLITS, Manifest, ShardInfo, map_shard, sha256_of
 from .pairs import Objective
 from .random_words import permute, philox_key
 
+MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits; documents do not split evenly
 SHARD_TOKENS = 1 << 24  # about 33 MB a shard at two bytes a token
 
 
@@ -58,7 +59,8 @@ def _num_tokens(batch: pa.RecordBatch) -> int:
 def _write_one(table: pa.Table, path: Path) -> None:
     """One record batch, uncompressed: only so are its offsets an index that can be mapped."""
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_batch(table.combine_chunks().to_batches()[0])
+        (whole,) = table.combine_chunks().to_batches()
+        writer.write_batch(whole)
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

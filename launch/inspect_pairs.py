@@ -95,7 +95,7 @@ def main() -> None:
     config = parse(InspectConfig, DESCRIPTION)
     if config.start < 0 or config.count < 1:
         raise KinspanError(f"--start {config.start} --count {config.count}: give an index from 0 and at least one pair")
-    corpus = Corpus(config.corpus or default_corpus(default_model()))
+    corpus = Corpus(config.corpus or default_corpus(tokenizers.load_tokenizer(default_model())))
     tokenizer = tokenizers.load_tokenizer(str(corpus.folder / "tokenizer"))
     objective = pair_objective(config.objective, config.sampling)
     template = tokenizers.pair_template(tokenizer)

@@ -8,8 +8,10 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from data_pipeline.encode import Rules
+from data_pipeline.errors import KinspanError
 from data_pipeline.prepare import Prepared, prepare
 from data_pipeline.readers import FORMATS, PYTHON_DOCS
+from data_pipeline.tokenizers import load_tokenizer
 from data_pipeline.write import SHARD_TOKENS
 from launch._cli import parse, run
 from objectives import OBJECTIVES
@@ -78,13 +80,20 @@ def _usable(result: Prepared) -> dict[str, dict[str, int]]:
     }
 
 
+def _default_output(config: PrepareConfig, tokenizer: str) -> str:
+    if config.input != [PYTHON_DOCS]:
+        raise KinspanError("--output is missing: name the folder to write the corpus to")
+    return str(default_corpus_folder(load_tokenizer(tokenizer)))
+
+
 def main() -> None:
     config = parse(PrepareConfig, DESCRIPTION, EPILOG)
     rules = Rules(config.min_paragraph_chars, config.min_document_chars, config.validation_share)
-    output = config.output or str(default_corpus_folder())
+    tokenizer = config.tokenizer or default_model()
+    output = config.output or _default_output(config, tokenizer)
     result = prepare(
         config.input,
-        config.tokenizer or default_model(),
+        tokenizer,
         output,
         OBJECTIVES,
         rules,

@@ -75,7 +75,7 @@ def main() -> None:
     config = parse(RankConfig, DESCRIPTION)
     if not (Path(config.release) / "config.json").is_file():
         raise KinspanError(f"--release {config.release} is no release: make one with launch/release.py")
-    corpus = Corpus(config.corpus or default_corpus(default_model()))
+    corpus = Corpus(config.corpus or default_corpus(tokenizers.load_tokenizer(default_model())))
     found = questions(corpus, tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
     if not 0 <= config.document < len(found):
         raise KinspanError(f"--document {config.document}: the corpus has {len(found)} suitable held-out documents")

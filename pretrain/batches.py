@@ -31,6 +31,11 @@ class Layout:
         largest_share = math.ceil(self.size / self.world)
         return math.ceil(largest_share / self.micro)
 
+    @property
+    def largest(self) -> int:
+        """The most pairs that a micro-batch has."""
+        return math.ceil(math.ceil(self.size / self.world) / self.accumulation)
+
     def share(self, rank: int) -> tuple[int, int]:
         """The rank's examples within a global batch: ``[start, end)``."""
         return rank * self.size // self.world, (rank + 1) * self.size // self.world

@@ -31,7 +31,7 @@ model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 
 Objectives: Di Liello et al., 2022, *Pre-training Transformer Models with Sentence-Level Objectives for Answer
 Sentence Selection* (EMNLP). One pair in five is positive; negatives come from the same document (hard) and
-from others (easy), with as many sentences as positives, so that length does not give the label away.
+from others (easy){lengths}.
 
 ## Data
 
@@ -39,7 +39,7 @@ from others (easy), with as many sentences as positives, so that length does not
 
 ## Figures
 
-On {pairs} held-out documents' pairs, before training and at this checkpoint:
+On {pairs} pairs of held-out documents, before training and at this checkpoint:
 
 {figures}
 
@@ -58,11 +58,16 @@ _FIGURES = (
 )
 
 
+_LENGTHS = {
+    "matched": ", with as many sentences as positives, so that length does not give the label away",
+    "paper": ", of lengths drawn freely",
+}
+
+
 def model_card(facts: dict[str, Any]) -> str:
     """Markdown with the Hub's metadata block. ``facts``: see release.run_facts."""
     settings, corpus = facts["settings"], facts["corpus"]
     metadata = ModelCardData(
-        language="en",
         library_name="sentence-transformers",
         pipeline_tag="text-ranking",
         tags=["cross-encoder", "answer-sentence-selection", settings["objective"], "kinspan"],
@@ -82,6 +87,7 @@ def model_card(facts: dict[str, Any]) -> str:
         title=f"{facts['model']['name']}-{settings['objective']}",
         base=facts["model"]["name"],
         objective=settings["objective"].upper(),
+        lengths=_LENGTHS[settings.get("sampling", "matched")],
         training=training,
         data=_data(corpus),
         pairs=f"{facts['eval_pairs']:,}",
@@ -96,9 +102,7 @@ def _data(corpus: dict[str, Any]) -> str:
         f"fingerprint `{corpus['fingerprint'][:16]}`.",
         "",
     ]
-    lines += [f"- {s['origin']}: {s['documents']:,} documents, licence: {s['licence']}" for s in corpus["sources"][:20]]
-    if len(corpus["sources"]) > 20:
-        lines.append(f"- and {len(corpus['sources']) - 20} more sources")
+    lines += [f"- {s['origin']}: {s['documents']:,} documents, licence: {s['licence']}" for s in corpus["sources"]]
     return "\n".join(lines)
 
 

@@ -53,8 +53,8 @@ def save(engine: Any, state: dict[str, Any], folder: Path, keep: int, rank: int)
         shutil.rmtree(final, ignore_errors=True)
         partial.replace(final)
         _sync(folder)
-        _write_atomically(folder / "latest", final.name)
-        for old in _by_step(folder)[keep:]:
+        write_atomically(folder / "latest", final.name)
+        for old in _stale(folder, state["step"], keep):
             shutil.rmtree(old, ignore_errors=True)
     barrier()
 
@@ -76,16 +76,18 @@ def _seal(partial: Path) -> None:
     """Syncs every file to disk and writes the manifest, by which ``is_whole`` judges."""
     files = sorted(p for p in partial.rglob("*") if p.is_file())
     entries = {}
+    for folder in {path.parent for path in files}:
+        _sync(folder)
     for path in files:
         _sync(path)
         entries[path.relative_to(partial).as_posix()] = {
             "bytes": path.stat().st_size,
             "sha256": sha256_of(path),
         }
-    _write_atomically(partial / "manifest.json", json.dumps({"files": entries}, indent=1))
+    write_atomically(partial / "manifest.json", json.dumps({"files": entries}, indent=1))
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     partial = path.with_name(path.name + ".tmp")
     partial.write_text(text)
     _sync(partial)
@@ -105,6 +107,13 @@ def _by_step(folder: Path) -> list[Path]:
     """Checkpoint folders, newest first."""
     found = [p for p in folder.glob("step-*") if p.suffix != ".tmp" and p.name[5:].isdigit()]
     return sorted(found, key=lambda p: int(p.name[5:]), reverse=True)
+
+
+def _stale(folder: Path, step: int, keep: int) -> list[Path]:
+    """Checkpoints to remove once ``step`` is whole: all but ``keep``, and later ones, which were damaged."""
+    found = _by_step(folder)
+    earlier = [p for p in found if int(p.name[5:]) <= step]
+    return [p for p in found if p not in earlier] + earlier[keep:]
 
 
 def why_not_whole(checkpoint: Path) -> str | None:
@@ -131,6 +140,16 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
             return checkpoint, skipped
         skipped.append(f"{checkpoint}: {wrong}")
     return None, skipped
+
+
+def agreed_newest(folder: Path) -> tuple[Path | None, list[str]]:
+    """``newest`` as rank 0 finds it, for all ranks: they must resume from one checkpoint."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return newest(folder)
+    found = [newest(folder) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(found)
+    assert found[0]
+    return found[0]
 
 
 def load(engine: Any, checkpoint: Path, world: int) -> dict[str, Any]:

@@ -48,7 +48,9 @@ class PretrainConfig:
     pair_weight: float = setting(1.0, "Weight of the sentence-level loss.")
     mlm_probability: float = setting(0.15, "Share of tokens chosen for masked language modelling.")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
-        "auto", "auto: bf16 where the GPU or the processor has it, else fp32. fp16 needs a GPU."
+        "auto",
+        "auto: bf16 where the GPU or processor has it, else fp32. bf16 and fp16 need ZeRO 1 or higher."
+        " fp16 needs a GPU.",
     )
     seed: int = setting(1, "Of everything: order, spans, masks, dropout, fresh weights.")
 

@@ -1,12 +1,16 @@
 """What is used where the user names no corpus and no model: both come with the installation."""
 
+import fcntl
+import hashlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.prepare import prepare
 from data_pipeline.python_docs import python_doc_files
 from data_pipeline.readers import PYTHON_DOCS
+from data_pipeline.tokenizers import fingerprint
 from objectives import OBJECTIVES
 
 DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
@@ -22,19 +26,22 @@ def default_model() -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-def default_corpus_folder() -> Path:
-    """In the user's cache; named by the environment whose documentation it holds."""
-    import hashlib
-
+def default_corpus_folder(tokenizer: Any) -> Path:
+    """In the user's cache; named by the environment whose documentation it holds, and by the tokenizer."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    stamp = f"{sys.version_info[:2]}" + "".join(f"{p}:{p.stat().st_size}\n" for p in python_doc_files())
+    stamp = f"{sys.version_info[:2]} {fingerprint(tokenizer)}" + "".join(
+        f"{p}:{p.stat().st_size}\n" for p in python_doc_files()
+    )
     return cache / "kinspan" / f"python-docs-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
 
 
-def default_corpus(tokenizer: str, num_workers: int | None = None) -> Path:
-    """The documentation of Python and the installed packages as a corpus; built at first use."""
-    folder = default_corpus_folder()
-    if not (folder / "manifest.json").exists():
-        workers = num_workers or len(os.sched_getaffinity(0))
-        prepare([PYTHON_DOCS], tokenizer, folder, OBJECTIVES, num_workers=workers)
+def default_corpus(tokenizer: Any) -> Path:
+    """The documentation of Python and the installed packages as a corpus; built at first use, by one process."""
+    folder = default_corpus_folder(tokenizer)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "manifest.json").exists():
+            workers = len(os.sched_getaffinity(0))
+            prepare([PYTHON_DOCS], tokenizer.name_or_path, folder, OBJECTIVES, num_workers=workers)
     return folder

@@ -44,9 +44,20 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
     return settings
 
 
-def precision_of(config: PretrainConfig) -> str:
-    """fp32, bf16 or fp16, with "auto" resolved for this machine."""
+def zero_stage(settings: dict[str, Any]) -> int:
+    return int(settings.get("zero_optimization", {}).get("stage", 0))
+
+
+def precision_of(config: PretrainConfig, settings: dict[str, Any]) -> str:
+    """fp32, bf16 or fp16, with "auto" resolved for this machine.
+
+    Without ZeRO DeepSpeed never scales an fp16 loss and tells no fp32 copy of bf16 weights: both are refused.
+    """
     on_gpu = torch.cuda.is_available()
+    if not zero_stage(settings):
+        if config.precision in ("bf16", "fp16"):
+            raise KinspanError(f"--precision {config.precision} needs ZeRO 1 or higher: use ds_configs/zero1.json")
+        return "fp32"
     if config.precision == "auto":
         return "bf16" if (torch.cuda.is_bf16_supported() if on_gpu else _processor_has_bf16()) else "fp32"
     if config.precision == "fp16" and not on_gpu:
@@ -62,7 +73,9 @@ def _processor_has_bf16() -> bool:
 
 def full_settings(settings: dict[str, Any], config: PretrainConfig, layout: Layout, precision: str) -> dict[str, Any]:
     """DeepSpeed's settings with ours put in. The batch triple is nominal: shares are ours to deal out."""
+    exact = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
     return {
+        **(exact if precision == "bf16" else {}),  # else micro-batches and ranks would add up in 8 bits
         "steps_per_print": 10**9,
         "zero_allow_untested_optimizer": True,  # torch's AdamW, the same on every device
         "zero_force_ds_cpu_optimizer": False,
@@ -105,7 +118,7 @@ def start_distributed() -> None:
         os.environ.setdefault(name, value)
     os.environ.setdefault("MASTER_PORT", "29500" if os.environ["WORLD_SIZE"] != "1" else _free_port())
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+        local = int(os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
     deepspeed.init_distributed(verbose=False)
 

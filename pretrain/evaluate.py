@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from sklearn.metrics import roc_auc_score
 
+from data_pipeline.errors import KinspanError
 from data_pipeline.stream import PairStream
 
 from .batches import Layout, to_tensors
@@ -43,6 +44,8 @@ def evaluate(
         dist.all_reduce(scores)
     out = figures(summed(stats), weights)
     labels = np.concatenate([(rows.kinds == 0) for rows in stream.pairs(0, num_pairs)])
+    if not torch.isfinite(scores).all():
+        raise KinspanError("the model's scores are not finite: lower --learning_rate, with another --output_dir")
     if 0 < labels.sum() < len(labels):
         out["pair_auc"] = float(roc_auc_score(labels, scores.cpu().numpy()))
     return out

@@ -14,15 +14,7 @@ from data_pipeline.stream import Batch
 from .model import STATS
 
 # Dense bf16 TFLOP/s of one device, by the vendors' data sheets.
-PEAK_TFLOPS = {
-    "H200": 989.0,
-    "H100": 989.0,
-    "A100": 312.0,
-    "L40S": 362.0,
-    "L4": 121.0,
-    "V100": 125.0,
-    "T4": 65.0,
-}
+PEAK_TFLOPS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121}
 
 
 def summed(stats: torch.Tensor) -> dict[str, float]:
@@ -65,9 +57,9 @@ def _over(value: float, count: float) -> float | None:
     return value / count if count else None
 
 
-def peak_tflops(given: float | None) -> float | None:
-    """Peak of one device: as given, or of a GPU that is known."""
-    if given is None and torch.cuda.is_available():
+def peak_tflops(given: float | None, precision: str) -> float | None:
+    """Peak of one device: as given, or, below fp32, of a GPU that is known."""
+    if given is None and torch.cuda.is_available() and precision != "fp32":
         name = torch.cuda.get_device_name()
         return next((peak for known, peak in PEAK_TFLOPS.items() if known in name), None)
     return given
@@ -81,24 +73,14 @@ class FlopCounter:
     """
 
     def __init__(self, model: Any) -> None:
-        layers = model.classifier.base_model.encoder.parameters()
-        self.encoder = sum(_size(p) for p in layers if len(_shape(p)) == 2)
-        self.head = sum(_size(p) for p in model.mlm_head.parameters() if len(_shape(p)) == 2)
+        self.encoder = sum(p.numel() for p in model.classifier.base_model.encoder.parameters() if p.ndim == 2)
+        self.head = sum(p.numel() for p in model.mlm_head.parameters() if p.ndim == 2)  # the tied decoder included
         self.attention = 12 * model.config.hidden_size * model.config.num_hidden_layers
 
     def __call__(self, batch: Batch) -> float:
         lengths = batch.starts[1:].astype(float) - batch.starts[:-1]
         token_work = 6.0 * (self.encoder * batch.num_tokens + self.head * len(batch.masked_labels))
         return token_work + self.attention * float((lengths**2).sum())
-
-
-def _shape(parameter: torch.Tensor) -> tuple[int, ...]:
-    return tuple(getattr(parameter, "ds_shape", parameter.shape))  # ZeRO-3 leaves an empty shard
-
-
-def _size(parameter: torch.Tensor) -> int:
-    rows, columns = _shape(parameter)
-    return rows * columns
 
 
 def padding_share(batch: Batch, jagged: bool) -> tuple[int, int]:
@@ -120,7 +102,7 @@ class Log:
         from tqdm import tqdm
 
         self.path = folder / "metrics.jsonl"
-        kept = [line for line in _complete_lines(self.path) if json.loads(line)["step"] <= first_step]
+        kept = [line for line in complete_lines(self.path) if 0 < first_step >= json.loads(line)["step"]]
         partial = self.path.with_suffix(".tmp")
         partial.write_text("".join(kept), encoding="utf-8")
         os.replace(partial, self.path)
@@ -164,7 +146,7 @@ def _short(values: dict[str, float], split: str) -> list[str]:
     return [text.format(values[name]) for name, text in _SHORT.items() if name in values]
 
 
-def _complete_lines(path: Path) -> list[str]:
+def complete_lines(path: Path) -> list[str]:
     """The lines of a file whose last one a killed run may have left half."""
     if not path.exists():
         return []

@@ -84,7 +84,7 @@ class PairModel(nn.Module):
         with torch.no_grad():
             correct = (mlm.argmax(-1) == inputs["masked_labels"]).sum()
             of_kind = [kinds == number for number in range(len(KINDS))]
-            sums = [mlm_loss, correct, torch.tensor(len(mlm)), pair_loss]
+            sums = [mlm_loss, correct, torch.full((), float(len(mlm)), device=pair.device), pair_loss]
             sums += [mask.sum() for mask in of_kind] + [((pair > 0) & mask).sum() for mask in of_kind]
             stats = torch.stack([s.to(pair.device, torch.float32) for s in sums])
         return loss, stats, pair.detach()

@@ -14,6 +14,7 @@ from data_pipeline.errors import KinspanError
 from .card import model_card
 from .checkpoint import newest, why_not_whole
 from .families import FAMILIES
+from .metrics import complete_lines
 
 MODEL_FOLDER = "model"  # of a run: config and tokenizer
 
@@ -24,9 +25,12 @@ def release(source: Path, output: Path) -> Path:
     Raises KinspanError where there is no whole checkpoint, or where ``output`` holds something else.
     """
     run, checkpoint = _find(source)
-    state = json.loads((checkpoint / "state.json").read_text())
-    weights = load_file(str(checkpoint / "weights.safetensors"))
-    write_release(run, weights, state["step"], output)
+    try:
+        state = json.loads((checkpoint / "state.json").read_text())
+        weights = load_file(str(checkpoint / "weights.safetensors"))
+        write_release(run, weights, state["step"], output)
+    except (OSError, ValueError) as error:
+        raise KinspanError(f"--output {output} cannot be written: {error}") from error
     return output
 
 
@@ -36,7 +40,10 @@ def _find(source: Path) -> tuple[Path, Path]:
         wrong = why_not_whole(source)
         if wrong:
             raise KinspanError(f"checkpoint {source}: {wrong}; release another one")
-        return source.resolve().parent.parent, source
+        run = source.resolve().parent.parent
+        if not (run / "run.json").is_file():
+            raise KinspanError(f"checkpoint {source} does not lie in its run's folder, which a release needs too")
+        return run, source
     if not (source / "run.json").is_file():
         raise KinspanError(f"{source} is neither a run nor a checkpoint: give the --output_dir of launch/pretrain.py")
     checkpoint, skipped = newest(source / "checkpoints")
@@ -47,6 +54,7 @@ def _find(source: Path) -> tuple[Path, Path]:
 
 def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output: Path) -> None:
     """Weights, config, tokenizer and card, made aside and renamed into place."""
+    output = output.absolute()
     if output.exists() and any(output.iterdir()) and not (output / "kinspan.json").exists():
         raise KinspanError(f"--output {output} holds something that is no release: choose another folder")
     partial = output.with_name(output.name + ".tmp")
@@ -89,7 +97,7 @@ def run_facts(run: Path, step: int) -> dict[str, Any]:
     facts = json.loads((run / "run.json").read_text())
     validation = []
     metrics = run / "metrics.jsonl"
-    for line in metrics.read_text().splitlines() if metrics.exists() else []:
+    for line in complete_lines(metrics):
         entry = json.loads(line)
         if entry["split"] == "validation" and entry["step"] <= step:
             validation.append(entry)

@@ -50,14 +50,13 @@ def pretrain(config: PretrainConfig) -> dict[str, Any]:
     """
     setup = set_up(config)
     try:
-        return _Run(setup).run()
+        summary = _Run(setup).run()
     except Exception as error:
         if is_out_of_memory(error):
-            raise KinspanError(out_of_memory_text(config.micro_batch_size, setup.train.max_length)) from error
+            raise KinspanError(out_of_memory_text(setup.layout.largest, setup.train.max_length)) from error
         raise
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    dist.destroy_process_group()  # not after an error: the other ranks may be waiting for this one
+    return summary
 
 
 class _Run:
@@ -69,33 +68,35 @@ class _Run:
         self.log: Log | None = None
 
     def run(self) -> dict[str, Any]:
-        found, skipped = checkpoint.newest(self.checkpoints)
+        found, skipped = checkpoint.agreed_newest(self.checkpoints)
         self.say(*self.setup.notes, *(f"skipped a checkpoint that is not whole: {line}" for line in skipped))
         summary = self.setup.folder / "summary.json"
         if found and summary.exists() and int(found.name[5:]) >= self.setup.total_steps:
             self.say(f"this run is complete: see {summary}")
-            return json.loads(summary.read_text())
+            return json.loads(summary.read_text()) if self.setup.rank == 0 else {}
         self.flops = FlopCounter(self.setup.model)
         self.engine = build_engine(self.setup.model, self.config, self.setup.settings)
         if found:
             self.progress = Progress(**checkpoint.load(self.engine, found, self.setup.layout.world))
             self.say(f"resuming from {found} at step {self.progress.step}")
-        try_largest(self.engine, self.setup.train, self.config.micro_batch_size)
+        try_largest(self.engine, self.setup.train, self.setup.layout)
         self.describe()
         if self.setup.rank == 0:
             (self.setup.folder / "config.yaml").write_text(yaml.safe_dump(as_dict(self.config), sort_keys=False))
             self.log = Log(self.setup.folder, self.progress.step, self.setup.total_steps)
+        setup = self.setup
+        feeder = Feeder(setup.train, setup.layout, setup.rank, self.progress.step, self.config.num_workers)
         try:
-            self.loop()
+            self.loop(feeder)
         finally:
+            feeder.close()
             if self.log:
                 self.log.close()
         return self.finish()
 
-    def loop(self) -> None:
+    def loop(self, feeder: Feeder) -> None:
         """Evaluate, save, stop?, step, log: in this order, once a step."""
         config, progress, total = self.config, self.progress, self.setup.total_steps
-        feeder = Feeder(self.setup.train, self.setup.layout, self.setup.rank, progress.step, config.num_workers)
         filler = self.setup.train.batch(0, 1)
         resumed_at = progress.step if progress.step else None
         window = torch.tensor(progress.window, dtype=torch.float64, device=self.engine.device)
@@ -109,8 +110,8 @@ class _Run:
                     self.evaluate()
                 if step and (step % config.save_steps == 0 or step == total):
                     window = self.save(window)
-                if config.release_every and step and step % config.release_every == 0:
-                    self.release()
+            if config.release_every and step and step % config.release_every == 0:
+                self.release()
             if step >= total:
                 break
             rate = learning_rate(step, config.learning_rate, self.setup.warmup_steps, total)
@@ -136,7 +137,6 @@ class _Run:
                 self.write_log(window, clock, rate, result, feeder)
                 window = torch.zeros_like(window)
             progress.wall_seconds += time.monotonic() - began
-        feeder.close()
 
     def padding(self, batch: Any) -> tuple[int, int]:
         return padding_share(
@@ -162,32 +162,41 @@ class _Run:
 
     def save(self, window: torch.Tensor) -> torch.Tensor:
         """Checkpoints, and returns the log's window as a resumed run would find it."""
-        self.progress.window = list(summed(window).values())
+        sums = summed(window)
+        self.check_finite(sums)
+        self.progress.window = list(sums.values())
         config = self.config
         checkpoint.save(self.engine, asdict(self.progress), self.checkpoints, config.keep_checkpoints, self.setup.rank)
         total = torch.tensor(self.progress.window, dtype=torch.float64, device=window.device)
         return total if self.setup.rank == 0 else torch.zeros_like(window)
 
     def release(self) -> None:
+        """Writes a release, unless one of this step is there: a resumed run comes by again."""
+        folder = self.setup.folder / "releases" / f"step-{self.progress.step:08d}"
         weights = checkpoint.full_weights(self.engine)
-        if self.setup.rank == 0:
-            folder = self.setup.folder / "releases" / f"step-{self.progress.step:08d}"
+        if self.setup.rank == 0 and not folder.exists():
             folder.parent.mkdir(exist_ok=True)
             write_release(self.setup.folder, weights, self.progress.step, folder)
             self.say(f"released {folder}")
         checkpoint.barrier()
 
-    def write_log(self, window: torch.Tensor, clock: "_Clock", rate: float, result: StepResult, feeder: Feeder) -> None:
-        values = figures(summed(window), self.weights)
-        if not math.isfinite(values["loss"]):
+    def check_finite(self, sums: dict[str, float]) -> None:
+        """Stops a run whose loss is no number; in fp16 DeepSpeed skips such steps itself and lowers its scale."""
+        if self.setup.facts["precision"] != "fp16" and not all(map(math.isfinite, sums.values())):
             raise KinspanError(
                 f"the loss is not finite at step {self.progress.step}: lower --learning_rate (now "
-                f"{self.config.learning_rate}), lengthen --warmup_steps, or use --precision fp32"
+                f"{self.config.learning_rate}), lengthen --warmup_steps, or use --precision fp32, with another "
+                "--output_dir"
             )
+
+    def write_log(self, window: torch.Tensor, clock: "_Clock", rate: float, result: StepResult, feeder: Feeder) -> None:
+        sums = summed(window)
+        self.check_finite(sums)
+        values = figures(sums, self.weights)
         values |= {"learning_rate": rate, "tokens": self.progress.tokens}
         if result.grad_norm is not None:
-            values["grad_norm"] = result.grad_norm
-        values |= clock.read(feeder, peak_tflops(self.config.peak_tflops))
+            values["grad_norm"] = float(result.grad_norm)
+        values |= clock.read(feeder, peak_tflops(self.config.peak_tflops, self.setup.facts["precision"]))
         if self.log:
             self.log.write(self.progress.step, "train", values)
 
@@ -229,7 +238,7 @@ class _Run:
             "deepspeed": settings,
         }
         path = self.setup.folder / "summary.json"
-        path.write_text(json.dumps(summary, indent=1) + "\n")
+        checkpoint.write_atomically(path, json.dumps(summary, indent=1) + "\n")
         self.say(f"done: {path}")
         return summary
 

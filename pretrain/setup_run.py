@@ -15,13 +15,15 @@ from objectives import pair_objective
 from objectives.mlm import MaskedLM
 
 from .batches import Layout, mean_tokens
-from .checkpoint import barrier
+from .checkpoint import barrier, write_atomically
 from .config import PretrainConfig, as_dict, check, identity
 from .defaults import DEFAULT_MODEL_NAME, default_corpus, default_model
-from .engine import full_settings, precision_of, read_deepspeed_config, start_distributed, world
+from .engine import full_settings, precision_of, read_deepspeed_config, start_distributed, world, zero_stage
 from .evaluate import SEED
 from .model import PairModel, load_model, weights_fingerprint
 from .release import MODEL_FOLDER
+
+SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
 
 
 @dataclass
@@ -52,18 +54,18 @@ def set_up(config: PretrainConfig) -> Setup:
     check(config)
     objective = pair_objective(config.objective, config.sampling)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
-    precision = precision_of(config)
+    precision = precision_of(config, deepspeed_settings)
     rank, local_rank, world_size = world()
     folder = _output_folder(config.output_dir)
     layout = Layout(config.global_batch_size, config.micro_batch_size, world_size)
-    notes = _notes_on_defaults(config, rank)
+    notes = _notes_on_defaults(config)
     start_distributed()
 
     model_name = config.model or default_model()
     tokenizer = tokenizers.load_tokenizer(model_name)
     if tokenizer.mask_token_id is None:
         raise KinspanError(f"--model {model_name}: its tokenizer has no mask token, which masked LM needs")
-    corpus = _open_corpus(config, model_name, tokenizer, rank, local_rank)
+    corpus = _open_corpus(config, tokenizer, local_rank)
     model, model_notes = load_model(model_name, config.seed)
     notes += model_notes
     max_length = config.max_length or objective.max_length
@@ -83,6 +85,7 @@ def set_up(config: PretrainConfig) -> Setup:
     settings = full_settings(deepspeed_settings, config, layout, precision)
     facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, max_length, total)
     facts["warmup_steps"] = warmup
+    facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
     setup = Setup(
         config,
         folder,
@@ -105,7 +108,7 @@ def set_up(config: PretrainConfig) -> Setup:
     return setup
 
 
-def _notes_on_defaults(config: PretrainConfig, rank: int) -> list[str]:
+def _notes_on_defaults(config: PretrainConfig) -> list[str]:
     defaults = []
     if config.corpus is None:
         defaults.append("the corpus is the documentation that comes with Python and its packages")
@@ -114,13 +117,13 @@ def _notes_on_defaults(config: PretrainConfig, rank: int) -> list[str]:
     return ["no --corpus or --model given: " + " and ".join(defaults)] if defaults else []
 
 
-def _open_corpus(config: PretrainConfig, model_name: str, tokenizer: Any, rank: int, local_rank: int) -> Corpus:
-    """The corpus of the settings, or the default one, which one rank builds for all."""
+def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Corpus:
+    """The corpus of the settings, or the default one, which one rank a node builds."""
     if config.corpus is None:
-        if rank == 0:
-            default_corpus(model_name)
+        if local_rank == 0:
+            default_corpus(tokenizer)
         barrier()
-    folder = config.corpus if config.corpus is not None else default_corpus(model_name)
+    folder = config.corpus if config.corpus is not None else default_corpus(tokenizer)
     corpus = Corpus(folder, verify=local_rank == 0)
     corpus.check_tokenizer(tokenizers.fingerprint(tokenizer), tokenizers.describe(tokenizer)["name"])
     return corpus
@@ -175,59 +178,63 @@ def _facts(
 ) -> dict[str, Any]:
     """What makes this run this run, and what its release will say of it; no path of this machine."""
     name = DEFAULT_MODEL_NAME if config.model is None else model_name
-    settings = {k: v for k, v in as_dict(config).items() if k not in ("corpus", "model", "output_dir")}
+    paths = ("corpus", "model", "output_dir", "deepspeed_config")
+    settings = {k: v for k, v in as_dict(config).items() if k not in paths}
     manifest = corpus.manifest
+    model_fingerprint = weights_fingerprint(model, model.config)
+    sources = sorted(manifest.sources, key=lambda source: -source["documents"])[:SOURCES_NAMED]
     known = {
-        "model": {"name": Path(name).name, "fingerprint": weights_fingerprint(model, model.config)},
+        "model": {"name": Path(name).name, "fingerprint": model_fingerprint},
         "corpus": {
             "fingerprint": manifest.fingerprint,
             "totals": manifest.totals,
-            "sources": manifest.sources,
+            "sources": sources,
         },
-        "zero_stage": deepspeed_settings.get("zero_optimization", {}).get("stage", 0),
+        "zero_stage": zero_stage(deepspeed_settings),
         "precision": precision,
         "max_length": max_length,
         "total_steps": total,
     }
     same = identity(
         config,
-        model_weights=known["model"]["fingerprint"],
+        model_weights=model_fingerprint,
         corpus_content=manifest.fingerprint,
         deepspeed=deepspeed_settings,
         precision_used=precision,
     )
-    return {"identity": same, "settings": settings, "eval_pairs": config.eval_pairs, **known}
+    return {"identity": same, "settings": settings, **known}
 
 
 def _claim(setup: Setup) -> None:
-    """Makes the output folder this run's, or finds that it is already; refuses another run's."""
+    """Makes the output folder this run's, or finds that it is already; refuses another run's.
+
+    A run that never came to a checkpoint has nothing to lose: its settings may change.
+    """
     path = setup.folder / "run.json"
-    if path.exists():
-        try:
-            theirs = json.loads(path.read_text())["identity"]
-        except (ValueError, KeyError) as error:
-            raise KinspanError(f"{path} is damaged: choose another --output_dir, or delete that folder") from error
-        ours = json.loads(json.dumps(setup.facts["identity"]))
-        for key in ours:
-            if theirs.get(key) != ours[key]:
-                raise KinspanError(
-                    f"--output_dir {setup.folder} holds a different run: its {key} is {_short(theirs.get(key))}, "
-                    f"now it is {_short(ours[key])}; choose another --output_dir, or delete that folder"
-                )
+    if path.exists() and any((setup.folder / "checkpoints").glob("step-*")):
+        _check_same_run(path, setup)
         return
-    if any(setup.folder.iterdir()):
+    if not path.exists() and {p.name for p in setup.folder.iterdir()} - {"run.json.tmp"}:
         raise KinspanError(f"--output_dir {setup.folder} is not empty and holds no run: choose another folder")
+    write_atomically(path, json.dumps(setup.facts, indent=1) + "\n")
     model_folder = setup.folder / MODEL_FOLDER
-    setup.model.config.to_json_file(str(_made(model_folder) / "config.json"), use_diff=False)
+    model_folder.mkdir(exist_ok=True)
+    setup.model.config.to_json_file(str(model_folder / "config.json"), use_diff=False)
     setup.tokenizer.save_pretrained(str(model_folder))
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(setup.facts, indent=1) + "\n")
-    temporary.replace(path)
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _check_same_run(path: Path, setup: Setup) -> None:
+    try:
+        theirs = json.loads(path.read_text())["identity"]
+    except (ValueError, KeyError) as error:
+        raise KinspanError(f"{path} is damaged: choose another --output_dir, or delete that folder") from error
+    ours = json.loads(json.dumps(setup.facts["identity"]))
+    for key in ours:
+        if theirs.get(key) != ours[key]:
+            raise KinspanError(
+                f"--output_dir {setup.folder} holds a different run: its {key} is {_short(theirs.get(key))}, "
+                f"now it is {_short(ours[key])}; choose another --output_dir, or delete that folder"
+            )
 
 
 def _short(value: Any) -> str:

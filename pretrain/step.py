@@ -24,7 +24,7 @@ class StepResult:
 
     stats: torch.Tensor
     tokens: int
-    grad_norm: float | None
+    grad_norm: Any  # a number, or a tensor that is read only when it is logged
 
 
 def dropout_seed(seed: int, step: int, micro_batch: int) -> int:
@@ -77,23 +77,17 @@ def train_step(
         last = number == len(batches) - 1
         norm = _plain_norm(engine) if last and not engine.zero_optimization() else None
         engine.step()
-    return StepResult(stats, tokens, norm if norm is not None else _as_float(engine.get_global_grad_norm()))
+    return StepResult(stats, tokens, norm if norm is not None else engine.get_global_grad_norm())
 
 
-def _plain_norm(engine: Any) -> float | None:
+def _plain_norm(engine: Any) -> torch.Tensor:
     """Without ZeRO in fp32 DeepSpeed tells no norm: taken here, after its all-reduce and before its clipping."""
-    if engine.fp16_enabled() or engine.bfloat16_enabled():
-        return None
     grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
-    return float(torch.stack([g.square().sum(dtype=torch.float64) for g in grads]).sum().sqrt())
-
-
-def _as_float(norm: Any) -> float | None:
-    return None if norm is None else float(norm)
+    return torch.stack([g.square().sum(dtype=torch.float64) for g in grads]).sum().sqrt()
 
 
 def largest_batch(stream: PairStream, micro: int) -> Batch:
-    """The largest micro-batch that the settings can make: every pair full, and every eighth... token masked.
+    """The largest micro-batch that the settings can make: every pair at full length.
 
     Masked are as many tokens as all but one in a billion real batches have at most.
     """
@@ -124,22 +118,24 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in OUT_OF_MEMORY)
 
 
-def try_largest(engine: Any, stream: PairStream, micro: int) -> None:
+def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     """Forward and backward of the largest batch, at no weight, so that too little memory shows at once.
 
-    Leaves parameters, gradients and counters as they were. Raises KinspanError where memory is short.
+    Twice where gradients accumulate, since the second pass holds those of the first. Leaves parameters, gradients
+    and counters as they were. Raises KinspanError where memory is short.
     """
-    batch = largest_batch(stream, micro)
     micro_steps = engine.micro_steps
     engine.set_gradient_accumulation_boundary(False)
     try:
-        loss, _, _ = engine(**to_tensors(batch, engine.device), mlm_scale=0.0, pair_scale=0.0)
-        engine.backward(loss)
-        engine.step()
+        batch = largest_batch(stream, layout.largest)
+        for _ in range(min(layout.accumulation, 2)):
+            loss, _, _ = engine(**to_tensors(batch, engine.device), mlm_scale=0.0, pair_scale=0.0)
+            engine.backward(loss)
+            engine.step()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise KinspanError(out_of_memory_text(micro, stream.max_length)) from error
+        raise KinspanError(out_of_memory_text(layout.largest, stream.max_length)) from error
     engine.zero_grad()
     engine.micro_steps = micro_steps
     engine._is_gradient_accumulation_boundary = None
@@ -147,6 +143,6 @@ def try_largest(engine: Any, stream: PairStream, micro: int) -> None:
 
 def out_of_memory_text(micro: int, length: int) -> str:
     return (
-        f"out of memory with {micro} pairs of {length} tokens: lower --micro_batch_size (now {micro}; the global "
+        f"out of memory with {micro} pairs of {length} tokens: lower --micro_batch_size below {micro} (the global "
         f"batch stays) or --max_length (now {length}), or use a higher ZeRO stage or ds_configs/offload.json"
     )

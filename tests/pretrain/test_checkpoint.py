@@ -55,3 +55,17 @@ def test_the_manifest_lists_every_file(tmp_path):
     path = write(tmp_path, 1)
     listed = set(json.loads((path / "manifest.json").read_text())["files"])
     assert listed == {"engine/rank0.pt", "state.json"}
+
+
+def test_pruning_keeps_the_newest_good_ones(tmp_path):
+    for step in (100, 200, 300, 400):
+        write(tmp_path, step)
+    names = [p.name for p in checkpoint._stale(tmp_path, 400, keep=2)]
+    assert sorted(names) == ["step-00000100", "step-00000200"]
+
+
+def test_pruning_after_damaged_ones_keeps_what_was_just_written(tmp_path):
+    for step in (200, 250, 300, 400):
+        write(tmp_path, step)
+    names = [p.name for p in checkpoint._stale(tmp_path, 250, keep=1)]
+    assert sorted(names) == ["step-00000200", "step-00000300", "step-00000400"]

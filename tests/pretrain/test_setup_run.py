@@ -99,3 +99,18 @@ def test_steps_follow_from_epochs_and_tokens(make_model, tiny_corpus, tmp_path):
     seen = tokens.train.batch(0, tokens.total_steps * 64).num_tokens
     assert abs(seen - 30_000) < 64 * 128
     assert json.loads((tokens.folder / "run.json").read_text())["total_steps"] == tokens.total_steps
+
+
+def test_settings_may_change_until_the_first_checkpoint(make_model, tiny_corpus, tmp_path):
+    common = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
+    for micro in (32, 16):
+        set_up(PretrainConfig(**common, micro_batch_size=micro))
+    assert json.loads((tmp_path / "run/run.json").read_text())["settings"]["micro_batch_size"] == 16
+    (tmp_path / "run/checkpoints/step-00000005").mkdir(parents=True)
+    with pytest.raises(KinspanError, match="its micro_batch_size is 16, now it is 8"):
+        set_up(PretrainConfig(**common, micro_batch_size=8))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_below_fp32_zero_is_needed(refused, precision):
+    assert "zero1.json" in refused(precision=precision, deepspeed_config="ds_configs/zero0.json")

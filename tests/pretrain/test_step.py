@@ -114,7 +114,7 @@ def test_trying_the_largest_batch_changes_nothing(make_model, tiny_corpus, make_
     model, _ = load_model(str(make_model()), seed=3)
     before = copy.deepcopy(model.state_dict())
     engine = PlainEngine(model, 2)
-    try_largest(engine, make_stream(tiny_corpus, masking=True), 4)
+    try_largest(engine, make_stream(tiny_corpus, masking=True), Layout(8, 4, 1))
     assert engine.micro_steps == 0
     assert all(p.grad is None for p in model.parameters())
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
@@ -131,8 +131,8 @@ def test_too_little_memory_says_what_to_lower(error, make_model, tiny_corpus, ma
     model, _ = load_model(str(make_model()), seed=3)
     engine = PlainEngine(model, 1)
     monkeypatch.setattr(engine, "backward", lambda loss: (_ for _ in ()).throw(error))
-    with pytest.raises(KinspanError, match=r"lower --micro_batch_size \(now 4"):
-        try_largest(engine, make_stream(tiny_corpus, masking=True), 4)
+    with pytest.raises(KinspanError, match=r"lower --micro_batch_size below 4"):
+        try_largest(engine, make_stream(tiny_corpus, masking=True), Layout(8, 4, 1))
 
 
 def test_other_errors_are_not_taken_for_memory(make_model, tiny_corpus, make_stream, monkeypatch):
@@ -140,4 +140,4 @@ def test_other_errors_are_not_taken_for_memory(make_model, tiny_corpus, make_str
     engine = PlainEngine(model, 1)
     monkeypatch.setattr(engine, "backward", lambda loss: (_ for _ in ()).throw(RuntimeError("shapes differ")))
     with pytest.raises(RuntimeError, match="shapes differ"):
-        try_largest(engine, make_stream(tiny_corpus, masking=True), 4)
+        try_largest(engine, make_stream(tiny_corpus, masking=True), Layout(8, 4, 1))
