@@ -15,6 +15,7 @@ from transformers.utils import logging
 from data_pipeline.errors import KinspanError
 from data_pipeline.order import PAIRS_PER_ANCHOR
 from data_pipeline.pairs import KINDS
+from data_pipeline.tokenizers import display_name
 
 from . import attention
 from .families import FAMILIES
@@ -118,13 +119,15 @@ def load_model(name_or_dir: str, seed: int) -> tuple[PairModel, list[str]]:
         missing = sorted(info["missing_keys"])
         if missing:
             head = "pair" if auto is AutoModelForSequenceClassification else "masked-LM"
-            notes.append(f"the {head} head starts fresh ({len(missing)} tensors are not in {folder.name})")
+            notes.append(
+                f"the {head} head starts fresh ({len(missing)} tensors are not in {display_name(name_or_dir)})"
+            )
         if any(key.startswith(f"{model.base_model_prefix}.encoder") for key in missing):
             raise KinspanError(f"--model {name_or_dir} lacks weights of the encoder itself, such as {missing[0]}")
     if scratch or any(note.startswith("the pair head") for note in notes):
         _start_at_base_rate(parts[0])
     if scratch:
-        notes = [f"{folder.name} holds no weights: the model starts from scratch"]
+        notes = [f"{display_name(name_or_dir)} holds no weights: the model starts from scratch"]
     return assemble(*parts), notes
 
 
