@@ -79,6 +79,8 @@ def run(main: Callable[[], Any]) -> None:
         where = f"[rank {rank}] " if rank else ""
         print(f"{where}error: {error}", file=sys.stderr, flush=True)
         os._exit(2)  # no waiting for threads or other ranks
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os._exit(0)
     except KeyboardInterrupt:
         print("interrupted; the same command again goes on", file=sys.stderr, flush=True)
         os._exit(130)

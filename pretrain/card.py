@@ -23,7 +23,8 @@ model = CrossEncoder("path/to/this/folder")
 model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 ```
 
-`AutoModelForSequenceClassification` gives the same score as a logit, `AutoModelForMaskedLM` the masked-LM head.
+`AutoModelForSequenceClassification` gives the same score as a logit, `AutoModelForMaskedLM` the masked-LM head. One
+file holds both heads, so that `transformers` lists the other one's tensors as UNEXPECTED; none is missing or fresh.
 
 ## Training
 
