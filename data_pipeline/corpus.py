@@ -100,7 +100,7 @@ class Corpus:
 
     Args:
         folder: the output of ``launch/prepare.py``
-        verify: check each shard's SHA-256 at first use. One process a node does it for all the others.
+        verify: check each shard's SHA-256 at first use. One process a node is asked to; the others do not wait for it.
 
     Raises KinspanError where there is no corpus, or its format is another version's.
     """
