@@ -11,8 +11,9 @@ import numpy as np
 from .block import Block, Spans, open_block
 from .corpus import Corpus
 from .errors import KinspanError
+from .mixture import Mixture
 from .order import BLOCK_ANCHORS, PAIRS_PER_ANCHOR, Order
-from .pairs import POSITIVE, Objective
+from .pairs import POSITIVE
 from .random_words import random_words
 from .tokenizers import PairTemplate
 
@@ -33,6 +34,8 @@ class Batch:
     labels           [n] int8     1 where A and B belong together
     kinds            [n] int8     POSITIVE, HARD or EASY
     index            [n] int64    the example's number in the global order
+    part             [n] int8     which objective of the mixture the pair is of
+    noise            [M] float64  uniform, one a masked position; [0] where the token loss needs none
     """
 
     input_ids: np.ndarray
@@ -44,6 +47,8 @@ class Batch:
     labels: np.ndarray
     kinds: np.ndarray
     index: np.ndarray
+    part: np.ndarray
+    noise: np.ndarray
 
     @property
     def num_pairs(self) -> int:
@@ -87,7 +92,7 @@ class PairStream:
     def __init__(
         self,
         corpus: Corpus,
-        objective: Objective,
+        mixture: Mixture,
         template: PairTemplate,
         seed: int,
         split: str = "train",
@@ -95,7 +100,8 @@ class PairStream:
         masking: Masking | None = None,
         block_anchors: int = BLOCK_ANCHORS,
     ) -> None:
-        self.objective, self.template, self.seed, self.masking = objective, template, seed, masking
+        self.mixture, self.objective, objective = mixture, mixture.objective, mixture.objective
+        self.template, self.seed, self.masking = template, seed, masking
         self.max_length = objective.max_length if max_length is None else max_length
         if self.max_length < template.num_special + MIN_TEXT_TOKENS:
             raise KinspanError(
@@ -168,7 +174,16 @@ class PairStream:
         types = np.repeat(segments, np.column_stack([first_len, second_len]).ravel())
         masked = self._mask(ids, starts, special, rows.index)
         labels = (rows.kinds == POSITIVE).astype(np.int8)
-        return Batch(ids, types, positions, starts, *masked, labels, rows.kinds, rows.index)
+        part = np.zeros(n, dtype=np.int8)
+        noise = self._noise(starts, masked[0], rows.index)
+        return Batch(ids, types, positions, starts, *masked, labels, rows.kinds, rows.index, part, noise)
+
+    def _noise(self, starts: np.ndarray, positions: np.ndarray, index: np.ndarray) -> np.ndarray:
+        if not getattr(self.masking, "noise", False):
+            return np.zeros(0)
+        words = random_words(self.seed, "noise", int(index[0]), len(index), -(-self.max_length // 4) * 4)
+        pair = np.searchsorted(starts, positions, side="right") - 1
+        return (words[pair, positions - starts[pair]] >> np.uint64(11)) * 2.0**-53
 
     def _mask(
         self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, index: np.ndarray

@@ -17,7 +17,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.pairs import KINDS
 from data_pipeline.stream import PairRows, PairStream
 from launch._cli import parse, run
-from objectives import pair_objective
+from objectives import mixture
 from pretrain.defaults import default_corpus, default_model
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
@@ -97,7 +97,7 @@ def main() -> None:
         raise KinspanError(f"--start {config.start} --count {config.count}: give an index from 0 and at least one pair")
     corpus = Corpus(config.corpus or default_corpus(tokenizers.load_tokenizer(default_model())))
     tokenizer = tokenizers.load_tokenizer(str(corpus.folder / "tokenizer"))
-    objective = pair_objective(config.objective, config.sampling)
+    objective = mixture(config.objective, config.sampling)
     template = tokenizers.pair_template(tokenizer)
     stream = PairStream(corpus, objective, template, config.seed, config.split, config.max_length)
     for pair in described(stream, tokenizer, config.start, config.count):

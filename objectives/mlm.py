@@ -48,3 +48,20 @@ class MaskedLM:
         new = np.where(number < mask_below, self.mask_id, np.where(as_random, drawn, labels))
         ids[positions] = new
         return positions, labels
+
+
+@dataclass(frozen=True)
+class ReplacedTokens:
+    """The chosen tokens all become the mask token: what ELECTRA's generator fills in."""
+
+    mask_id: int
+    vocab_size: int
+    probability: float = PROBABILITY
+    noise = True
+
+    def apply(
+        self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, words: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        positions, labels = MaskedLM(self.mask_id, self.vocab_size, self.probability).apply(ids, starts, special, words)
+        ids[positions] = self.mask_id
+        return positions, labels

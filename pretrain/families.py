@@ -39,4 +39,5 @@ def _roberta_pair(classifier: nn.Module, first: torch.Tensor) -> torch.Tensor:
 FAMILIES: dict[str, Family] = {
     "bert": Family(lambda model: model.cls, "cls", _bert_pair, 0),  # type: ignore[arg-type, return-value]
     "roberta": Family(lambda model: model.lm_head, "lm_head", _roberta_pair, 2),  # type: ignore[arg-type, return-value]
+    "electra": Family(lambda model: model.generator_predictions, "generator_predictions", _roberta_pair, 0),  # type: ignore[arg-type, return-value]
 }
