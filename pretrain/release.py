@@ -17,6 +17,7 @@ from .families import FAMILIES
 from .metrics import complete_lines
 
 MODEL_FOLDER = "model"  # of a run: config and tokenizer
+GENERATOR_FOLDER = "generator"  # in it, of replaced-token detection; and in the release
 
 
 def release(source: Path, output: Path) -> Path:

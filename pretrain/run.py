@@ -20,11 +20,11 @@ from .config import PretrainConfig, as_dict
 from .engine import build_engine, set_learning_rate
 from .evaluate import evaluate
 from .metrics import FlopCounter, Log, figures, padding_share, peak_tflops, summed
-from .model import STATS
 from .release import write_release
 from .schedule import learning_rate
 from .setup_run import Setup, set_up
 from .step import StepResult, is_out_of_memory, out_of_memory_text, train_step, try_largest
+from .sums import LossWeights
 
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 
@@ -33,14 +33,14 @@ PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "nump
 class Progress:
     """Where a run stands: all that a checkpoint keeps beside DeepSpeed's state.
 
-    window: sums since the last line of the log; on resume rank 0 has them all
+    window: the model's sums (see sums.py) since the last line of the log; on resume rank 0 has them all
     """
 
     step: int = 0
     tokens: int = 0
     wall_seconds: float = 0.0
     world_size: int = 1
-    window: list[float] = field(default_factory=lambda: [0.0] * len(STATS))
+    window: list[float] = field(default_factory=list)
 
 
 def pretrain(config: PretrainConfig) -> dict[str, Any]:
@@ -62,9 +62,10 @@ def pretrain(config: PretrainConfig) -> dict[str, Any]:
 class _Run:
     def __init__(self, setup: Setup) -> None:
         self.setup, self.config = setup, setup.config
-        self.weights = (self.config.mlm_weight, self.config.pair_weight)
+        self.weights = LossWeights(self.config.mlm_weight, self.config.pair_weight, self.config.rtd_weight)
         self.checkpoints = setup.folder / "checkpoints"
-        self.progress = Progress(world_size=setup.layout.world)
+        self.names = setup.model.sum_names
+        self.progress = Progress(world_size=setup.layout.world, window=[0.0] * len(self.names))
         self.log: Log | None = None
 
     def run(self) -> dict[str, Any]:
@@ -162,7 +163,7 @@ class _Run:
 
     def save(self, window: torch.Tensor) -> torch.Tensor:
         """Checkpoints, and returns the log's window as a resumed run would find it."""
-        sums = summed(window)
+        sums = summed(window, self.names)
         self.check_finite(sums)
         self.progress.window = list(sums.values())
         config = self.config
@@ -190,7 +191,7 @@ class _Run:
             )
 
     def write_log(self, window: torch.Tensor, clock: "_Clock", rate: float, result: StepResult, feeder: Feeder) -> None:
-        sums = summed(window)
+        sums = summed(window, self.names)
         self.check_finite(sums)
         values = figures(sums, self.weights)
         values |= {"learning_rate": rate, "tokens": self.progress.tokens}
