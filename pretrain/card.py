@@ -4,6 +4,8 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
+from .families import FAMILIES
+
 _TEXT = """---
 {metadata}
 ---
@@ -23,8 +25,7 @@ model = CrossEncoder("path/to/this/folder")
 model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 ```
 
-`AutoModelForSequenceClassification` gives the same score as a logit, `AutoModelForMaskedLM` the masked-LM head. One
-file holds both heads, so that `transformers` lists the other one's tensors as UNEXPECTED; none is missing or fresh.
+`AutoModelForSequenceClassification` (`{classifier}`) gives the same score as a logit; {masked_lm}
 
 ## Training
 
@@ -65,8 +66,19 @@ _LENGTHS = {
 }
 
 
-def model_card(facts: dict[str, Any]) -> str:
-    """Markdown with the Hub's metadata block. ``facts``: see release.run_facts."""
+_BESIDE = """`AutoModelForMaskedLM`
+(`{masked_lm}`) the masked-LM head. One file holds both heads, so that `transformers` lists the other one's
+tensors as UNEXPECTED; none is missing or fresh."""
+
+_IN_A_FOLDER = """the masked-LM model
+(`{masked_lm}`) is in the folder `{folder}`: `AutoModelForMaskedLM.from_pretrained("path/to/this/folder/{folder}")`, or
+`subfolder="{folder}"` from the Hub."""
+
+
+def model_card(facts: dict[str, Any], model_type: str) -> str:
+    """Markdown with the Hub's metadata block. ``facts``: see release.run_facts; ``model_type``: of FAMILIES."""
+    family = FAMILIES[model_type]
+    masked_lm = _IN_A_FOLDER if family.masked_lm_folder else _BESIDE
     settings, corpus = facts["settings"], facts["corpus"]
     metadata = ModelCardData(
         library_name="sentence-transformers",
@@ -89,6 +101,8 @@ def model_card(facts: dict[str, Any]) -> str:
         base=facts["model"]["name"],
         objective=settings["objective"].upper(),
         lengths=_LENGTHS[settings.get("sampling", "matched")],
+        classifier=family.classifier,
+        masked_lm=masked_lm.format(masked_lm=family.masked_lm, folder=family.masked_lm_folder),
         training=training,
         data=_data(corpus),
         pairs=f"{facts['eval_pairs']:,}",

@@ -73,14 +73,26 @@ class FlopCounter:
     """
 
     def __init__(self, model: Any) -> None:
-        self.encoder = sum(p.numel() for p in model.classifier.base_model.encoder.parameters() if p.ndim == 2)
+        self.encoder = _matrix_work(model.classifier.base_model)
         self.head = sum(p.numel() for p in model.mlm_head.parameters() if p.ndim == 2)  # the tied decoder included
-        self.attention = 12 * model.config.hidden_size * model.config.num_hidden_layers
+        layers = model.config.num_hidden_layers * getattr(model.config, "inner_group_num", 1)
+        self.attention = 12 * model.config.hidden_size * layers
 
     def __call__(self, batch: Batch) -> float:
         lengths = batch.starts[1:].astype(float) - batch.starts[:-1]
         token_work = 6.0 * (self.encoder * batch.num_tokens + self.head * len(batch.masked_labels))
         return token_work + self.attention * float((lengths**2).sum())
+
+
+def _matrix_work(backbone: Any) -> float:
+    """Parameters of the matrices that every token passes, each as often as it does; the pooler sees pairs alone."""
+    groups = getattr(backbone.config, "num_hidden_groups", 1)  # ALBERT's, each run for several layers
+    runs = {True: backbone.config.num_hidden_layers / groups, False: 1}
+    return sum(
+        module.weight.numel() * runs["albert_layer_groups" in name]
+        for name, module in backbone.named_modules()
+        if isinstance(module, torch.nn.Linear) and "pooler" not in name
+    )
 
 
 def padding_share(batch: Batch, jagged: bool) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from data_pipeline.pairs import KINDS
 from data_pipeline.tokenizers import display_name
 
 from . import attention
-from .families import FAMILIES
+from .encoder import encode
+from .families import FAMILIES, Family
 
 # The sums that a forward pass adds to; metrics.py turns them into figures.
 STATS = (
@@ -50,20 +51,7 @@ class PairModel(nn.Module):
 
     def encode(self, inputs: dict[str, Any]) -> torch.Tensor:
         """Hidden states ``[T, hidden]`` of a packed row."""
-        packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"])
-        before = attention.calls
-        out = self.classifier.base_model(  # type: ignore[operator]
-            input_ids=inputs["input_ids"][None],
-            token_type_ids=inputs["token_type_ids"][None],
-            position_ids=inputs["position_ids"][None] + self.family.first_position,
-            packing=packing,
-        )
-        if attention.calls - before != self.config.num_hidden_layers:
-            raise KinspanError(
-                f"the {self.config.model_type} model did not use packed attention: "
-                f"{attention.calls - before} calls for {self.config.num_hidden_layers} layers"
-            )
-        return out.last_hidden_state[0]
+        return encode(self.classifier.base_model, inputs)  # type: ignore[arg-type]
 
     def logits(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Pair logits ``[n]`` and vocabulary logits at the masked positions ``[M, vocab]``."""
@@ -104,7 +92,10 @@ def load_model(name_or_dir: str, seed: int) -> tuple[PairModel, list[str]]:
     scratch = folder.is_dir() and not [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
     if folder.is_dir() and not scratch and not list(folder.glob("*.safetensors")):
         raise KinspanError(f"--model {name_or_dir} holds pickled weights only: convert them to safetensors first")
-    options: dict[str, Any] = {"attn_implementation": attention.NAME, "dtype": torch.float32}
+    family = FAMILIES[config.model_type]
+    # What cannot be packed stays on its own attention, and on the one that each such family has.
+    attends_by = attention.NAME if family.packed else "eager"
+    options: dict[str, Any] = {"attn_implementation": attends_by, "dtype": torch.float32}
     parts, notes = [], []
     torch.manual_seed(seed)  # of fresh weights
     for auto in (AutoModelForSequenceClassification, AutoModelForMaskedLM):
@@ -112,7 +103,9 @@ def load_model(name_or_dir: str, seed: int) -> tuple[PairModel, list[str]]:
             parts.append(auto.from_config(config, **options))
             continue
         try:
-            model, info = auto.from_pretrained(name_or_dir, config=config, output_loading_info=True, **options)
+            model, info = auto.from_pretrained(
+                _folder_of(auto, name_or_dir, family), config=config, output_loading_info=True, **options
+            )
         except Exception as error:  # a damaged file, a missing one, the hub: one line to the user
             raise KinspanError(f"--model {name_or_dir} cannot be loaded: {_first_line(error)}") from error
         parts.append(model)
@@ -122,13 +115,22 @@ def load_model(name_or_dir: str, seed: int) -> tuple[PairModel, list[str]]:
             notes.append(
                 f"the {head} head starts fresh ({len(missing)} tensors are not in {display_name(name_or_dir)})"
             )
-        if any(key.startswith(f"{model.base_model_prefix}.encoder") for key in missing):
-            raise KinspanError(f"--model {name_or_dir} lacks weights of the encoder itself, such as {missing[0]}")
+        lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
+        if lost:
+            raise KinspanError(f"--model {name_or_dir} lacks weights of the encoder itself, such as {lost[0]}")
     if scratch or any(note.startswith("the pair head") for note in notes):
         _start_at_base_rate(parts[0])
     if scratch:
         notes = [f"{display_name(name_or_dir)} holds no weights: the model starts from scratch"]
+    if not family.packed:
+        notes.append(f"{config.model_type} models cannot be packed: batches are padded")
     return assemble(*parts), notes
+
+
+def _folder_of(auto: Any, name_or_dir: str, family: Family) -> str:
+    """Where the weights for ``auto`` lie: a release of some families keeps the masked-LM model in a subfolder."""
+    subfolder = Path(name_or_dir) / family.masked_lm_folder
+    return str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
 
 
 def _start_at_base_rate(classifier: nn.Module) -> None:
@@ -140,7 +142,7 @@ def _start_at_base_rate(classifier: nn.Module) -> None:
 def assemble(classifier: nn.Module, masked_lm: nn.Module) -> PairModel:
     """One PairModel of the two models: the classifier's encoder, the other's head tied to its embedding."""
     family_name = str(classifier.config.model_type)  # type: ignore[union-attr]
-    head = FAMILIES[family_name].mlm_head(masked_lm)
+    head = FAMILIES[family_name].mlm_head_of(masked_lm)
     decoder = masked_lm.get_output_embeddings()  # type: ignore[operator]
     decoder.weight = classifier.get_input_embeddings().weight  # type: ignore[operator]
     return PairModel(classifier, head, family_name).train()  # from_pretrained leaves dropout off
@@ -158,6 +160,10 @@ def _load_config(name_or_dir: str) -> Any:
         )
     if not getattr(config, "tie_word_embeddings", True):
         raise KinspanError(f"--model {name_or_dir} has untied embeddings (tie_word_embeddings: false): not supported")
+    if config.model_type == "deberta-v2" and not config.legacy:
+        raise KinspanError(f"--model {name_or_dir} has the newer masked-LM head (legacy: false): not supported")
+    if config.model_type == "modernbert":
+        config.classifier_pooling = "cls"  # the pair head reads first tokens, in training and in the release
     config.num_labels = 1
     config.problem_type = "multi_label_classification"  # with one label transformers would take a squared error
     return config

@@ -139,9 +139,8 @@ class _Run:
             progress.wall_seconds += time.monotonic() - began
 
     def padding(self, batch: Any) -> tuple[int, int]:
-        return padding_share(
-            batch, jagged=self.engine.device.type == "cuda" and self.setup.facts["precision"] != "fp32"
-        )
+        half_on_gpu = self.engine.device.type == "cuda" and self.setup.facts["precision"] != "fp32"
+        return padding_share(batch, jagged=half_on_gpu and self.setup.model.family.packed)
 
     def evaluate(self) -> None:
         stream = self.setup.validation

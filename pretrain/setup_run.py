@@ -130,7 +130,7 @@ def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Cor
 
 
 def _check_fits(model: PairModel, tokenizer: Any, max_length: int, name: str) -> None:
-    positions = model.config.max_position_embeddings - model.family.first_position
+    positions = model.config.max_position_embeddings - model.family.first_position(model.config)
     if max_length > positions:
         raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of --model {name}")
     if len(tokenizer) > model.config.vocab_size:
