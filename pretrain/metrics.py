@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -102,17 +103,37 @@ class FlopCounter:
 
     Six for each parameter of a matrix and token (two forward, four backward; Kaplan et al., 2020, section
     2.1), the vocabulary projection at masked tokens alone, and ``12 * hidden * length^2`` a layer for attention.
+    ``model`` names its ``encoders``, and its heads: ``masked_heads`` at masked tokens, ``token_heads`` at all.
     """
 
     def __init__(self, model: Any) -> None:
-        self.encoder = sum(p.numel() for p in model.classifier.base_model.encoder.parameters() if p.ndim == 2)
-        self.head = sum(p.numel() for p in model.mlm_head.parameters() if p.ndim == 2)  # the tied decoder included
-        self.attention = 12 * model.config.hidden_size * model.config.num_hidden_layers
+        self.at_tokens = sum(_matrix_work(encoder) for encoder in model.encoders) + _matrices(model.token_heads)
+        self.at_masked = _matrices(model.masked_heads)  # the tied decoder included
+        self.attention = sum(_attention_work(encoder.config) for encoder in model.encoders)
 
     def __call__(self, batch: Batch) -> float:
         lengths = batch.starts[1:].astype(float) - batch.starts[:-1]
-        token_work = 6.0 * (self.encoder * batch.num_tokens + self.head * len(batch.masked_labels))
+        token_work = 6.0 * (self.at_tokens * batch.num_tokens + self.at_masked * len(batch.masked_labels))
         return token_work + self.attention * float((lengths**2).sum())
+
+
+def _matrices(heads: Iterable[torch.nn.Module]) -> int:
+    return sum(p.numel() for head in heads for p in head.parameters() if p.ndim == 2)
+
+
+def _attention_work(config: Any) -> int:
+    return 12 * config.hidden_size * config.num_hidden_layers * getattr(config, "inner_group_num", 1)
+
+
+def _matrix_work(backbone: Any) -> float:
+    """Parameters of the matrices that every token passes, each as often as it does; the pooler sees pairs alone."""
+    groups = getattr(backbone.config, "num_hidden_groups", 1)  # ALBERT's, each run for several layers
+    runs = {True: backbone.config.num_hidden_layers / groups, False: 1}
+    return sum(
+        module.weight.numel() * runs["albert_layer_groups" in name]
+        for name, module in backbone.named_modules()
+        if isinstance(module, torch.nn.Linear) and "pooler" not in name
+    )
 
 
 def padding_share(batch: Batch, jagged: bool) -> tuple[int, int]:

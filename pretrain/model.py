@@ -17,7 +17,7 @@ from data_pipeline.tokenizers import display_name
 
 from . import attention
 from .encoder import encode
-from .families import FAMILIES
+from .families import FAMILIES, Family
 from .sums import MLM_SUMS, mlm_sums, pair_sums, sum_names
 
 
@@ -41,6 +41,20 @@ class PairModel(nn.Module):
     @property
     def config(self) -> Any:
         return self.classifier.config
+
+    @property
+    def encoders(self) -> tuple[nn.Module, ...]:
+        return (self.classifier.base_model,)  # type: ignore[return-value]
+
+    @property
+    def masked_heads(self) -> tuple[nn.Module, ...]:
+        """What runs at masked positions alone."""
+        return (self.mlm_head,)
+
+    @property
+    def token_heads(self) -> tuple[nn.Module, ...]:
+        """What runs at every token."""
+        return ()
 
     def logits(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Pair logits ``[n]`` and vocabulary logits at the masked positions ``[M, vocab]``."""
@@ -91,7 +105,10 @@ def load_model(
     logging.disable_progress_bar()
     config = load_config(name_or_dir)
     scratch = holds_no_weights(name_or_dir)
-    options: dict[str, Any] = {"attn_implementation": attention.NAME, "dtype": torch.float32}
+    family = FAMILIES[config.model_type]
+    # What cannot be packed stays on its own attention, and on the one that each such family has.
+    attends_by = attention.NAME if family.packed else "eager"
+    options: dict[str, Any] = {"attn_implementation": attends_by, "dtype": torch.float32}
     parts, notes = [], []
     torch.manual_seed(seed)  # of fresh weights
     for auto in (AutoModelForSequenceClassification, AutoModelForMaskedLM):
@@ -99,7 +116,9 @@ def load_model(
             parts.append(auto.from_config(config, **options))
             continue
         try:
-            model, info = auto.from_pretrained(name_or_dir, config=config, output_loading_info=True, **options)
+            model, info = auto.from_pretrained(
+                _folder_of(auto, name_or_dir, family), config=config, output_loading_info=True, **options
+            )
         except Exception as error:  # a damaged file, a missing one, the hub: one line to the user
             raise KinspanError(f"--model {name_or_dir} cannot be loaded: {first_line(error)}") from error
         parts.append(model)
@@ -109,14 +128,23 @@ def load_model(
             notes.append(
                 f"the {head} head starts fresh ({len(missing)} tensors are not in {display_name(name_or_dir)})"
             )
-        if any(key.startswith(f"{model.base_model_prefix}.encoder") for key in missing):
-            raise KinspanError(f"--model {name_or_dir} lacks weights of the encoder itself, such as {missing[0]}")
+        lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
+        if lost:
+            raise KinspanError(f"--model {name_or_dir} lacks weights of the encoder itself, such as {lost[0]}")
     if scratch or any(note.startswith("the pair head") for note in notes):
         start_at_base_rate(parts[0], positive_share)
     if scratch:
         notes = [f"{display_name(name_or_dir)} holds no weights: the model starts from scratch"]
+    if not family.packed:
+        notes.append(f"{config.model_type} models cannot be packed: batches are padded")
     classifier, masked_lm = parts
     return assemble(classifier, masked_lm, objectives), notes
+
+
+def _folder_of(auto: Any, name_or_dir: str, family: Family) -> str:
+    """Where the weights for ``auto`` lie: a release of some families keeps the masked-LM model in a subfolder."""
+    subfolder = Path(name_or_dir) / family.masked_lm_folder
+    return str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
 
 
 def start_at_base_rate(classifier: nn.Module, positive_share: float) -> None:
@@ -128,7 +156,7 @@ def start_at_base_rate(classifier: nn.Module, positive_share: float) -> None:
 def assemble(classifier: nn.Module, masked_lm: nn.Module, objectives: tuple[str, ...] = ("ssp",)) -> PairModel:
     """One PairModel of the two models: the classifier's encoder, the other's head tied to its embedding."""
     family_name = str(classifier.config.model_type)  # type: ignore[union-attr]
-    head = FAMILIES[family_name].mlm_head(masked_lm)
+    head = FAMILIES[family_name].mlm_head_of(masked_lm)
     decoder = masked_lm.get_output_embeddings()  # type: ignore[operator]
     decoder.weight = classifier.get_input_embeddings().weight  # type: ignore[operator]
     return PairModel(classifier, head, family_name, objectives).train()  # from_pretrained leaves dropout off
@@ -156,6 +184,10 @@ def load_config(name_or_dir: str, flag: str = "--model") -> Any:
         )
     if not getattr(config, "tie_word_embeddings", True):
         raise KinspanError(f"{flag} {name_or_dir} has untied embeddings (tie_word_embeddings: false): not supported")
+    if config.model_type == "deberta-v2" and not config.legacy:
+        raise KinspanError(f"{flag} {name_or_dir} has the newer masked-LM head (legacy: false): not supported")
+    if config.model_type == "modernbert":
+        config.classifier_pooling = "cls"  # the pair head reads first tokens, in training and in the release
     config.num_labels = 1
     config.problem_type = "multi_label_classification"  # with one label transformers would take a squared error
     return config

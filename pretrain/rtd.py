@@ -53,11 +53,27 @@ class ReplacedTokenModel(nn.Module):
     def sum_names(self) -> tuple[str, ...]:
         return sum_names(MLM_SUMS + RTD_SUMS, self.objectives)
 
+    @property
+    def encoders(self) -> tuple[nn.Module, ...]:
+        return self.generator.base_model, self.classifier.base_model  # type: ignore[return-value]
+
+    @property
+    def masked_heads(self) -> tuple[nn.Module, ...]:
+        """What runs at masked positions alone."""
+        return self.generator.generator_predictions, self.generator.generator_lm_head  # type: ignore[return-value]
+
+    @property
+    def token_heads(self) -> tuple[nn.Module, ...]:
+        """What runs at every token."""
+        return (self.discriminator_predictions,)
+
     def generate(self, inputs: dict[str, Any]) -> torch.Tensor:
         """The generator's vocabulary logits at the masked positions, ``[M, vocab]``."""
         hidden = encode(self.generator.base_model, inputs)  # type: ignore[arg-type]
-        hidden = self.generator.generator_predictions(hidden[inputs["masked_positions"]])  # type: ignore[operator]
-        return self.generator.generator_lm_head(hidden).float()  # type: ignore[operator]
+        hidden = hidden[inputs["masked_positions"]]
+        for head in self.masked_heads:
+            hidden = head(hidden)
+        return hidden.float()
 
     def discriminate(self, inputs: dict[str, Any], ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Pair logits ``[n]`` and token logits ``[T]`` (above 0: replaced) of the packed row ``ids`` ``[T]``."""

@@ -140,9 +140,8 @@ class _Run:
             progress.wall_seconds += time.monotonic() - began
 
     def padding(self, batch: Any) -> tuple[int, int]:
-        return padding_share(
-            batch, jagged=self.engine.device.type == "cuda" and self.setup.facts["precision"] != "fp32"
-        )
+        half_on_gpu = self.engine.device.type == "cuda" and self.setup.facts["precision"] != "fp32"
+        return padding_share(batch, jagged=half_on_gpu and self.setup.model.family.packed)
 
     def evaluate(self) -> None:
         stream = self.setup.validation
@@ -204,9 +203,10 @@ class _Run:
     def describe(self) -> None:
         setup, layout = self.setup, self.setup.layout
         parameters = sum(int(getattr(p, "ds_numel", p.numel())) for p in self.engine.module.parameters())
+        and_generator = " and its generator" if setup.facts["token_loss"] == "rtd" else ""
         epochs = setup.total_steps * layout.size / setup.train.epoch_pairs
         self.say(
-            f"{setup.facts['model']['name']}: {parameters / 1e6:.1f} M parameters, {setup.facts['precision']}, ZeRO "
+            f"{setup.facts['model']['name']}{and_generator}: {parameters / 1e6:.1f} M parameters, {setup.facts['precision']}, ZeRO "
             f"{setup.facts['zero_stage']}, {layout.world} rank(s) x {layout.accumulation} micro-batch(es) of up to "
             f"{layout.micro} pairs = {layout.size} pairs a step",
             f"{setup.total_steps} steps of {setup.train.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "

@@ -91,6 +91,7 @@ def set_up(config: PretrainConfig) -> Setup:
     warmup = _warmup(config, total)
     settings = full_settings(deepspeed_settings, config, layout, precision)
     facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, max_length, total)
+    facts["token_loss"] = token_loss
     facts["warmup_steps"] = warmup
     facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
     setup = Setup(
@@ -137,7 +138,7 @@ def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Cor
 
 
 def _token_loss(config: PretrainConfig, model_name: str) -> str:
-    """ "mlm" or "rtd", "auto" resolved by the model's family."""
+    """Either "mlm" or "rtd", "auto" resolved by the model's family."""
     family = load_config(model_name).model_type
     if config.token_loss == "auto":
         return "rtd" if family == "electra" else "mlm"
@@ -166,7 +167,7 @@ def _masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> Masking
 
 def _check_fits(model: Any, tokenizer: Any, max_length: int, flag: str, name: str) -> None:
     """``model``: its config."""
-    positions = model.max_position_embeddings - FAMILIES[model.model_type].first_position
+    positions = model.max_position_embeddings - FAMILIES[model.model_type].first_position(model)
     if max_length > positions:
         raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {flag} {name}")
     if len(tokenizer) > model.vocab_size:
@@ -253,19 +254,17 @@ def _claim(setup: Setup) -> None:
     if not path.exists() and {p.name for p in setup.folder.iterdir()} - {"run.json.tmp"}:
         raise KinspanError(f"--output_dir {setup.folder} is not empty and holds no run: choose another folder")
     write_atomically(path, json.dumps(setup.facts, indent=1) + "\n")
-    model_folder = setup.folder / MODEL_FOLDER
-    model_folder.mkdir(exist_ok=True)
     for name, model_config in _configs(setup.model).items():
-        (model_folder / name).mkdir(exist_ok=True)
-        model_config.to_json_file(str(model_folder / name / "config.json"), use_diff=False)
-    setup.tokenizer.save_pretrained(str(model_folder))
+        (setup.folder / name).mkdir(exist_ok=True)
+        model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
+    setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
 
 
 def _configs(model: PairModel | ReplacedTokenModel) -> dict[str, Any]:
-    """By subfolder of the release: what is trained for at its root, the generator in a folder of its own."""
+    """Of each model that a release holds, by the folder of the run that keeps it."""
     if isinstance(model, ReplacedTokenModel):
-        return {"": model.config, GENERATOR_FOLDER: model.generator.config}
-    return {"": model.config}
+        return {MODEL_FOLDER: model.config, GENERATOR_FOLDER: model.generator.config}
+    return {MODEL_FOLDER: model.config}
 
 
 def _check_same_run(path: Path, setup: Setup) -> None:

@@ -9,6 +9,7 @@ from data_pipeline.tokenizers import load_tokenizer
 from pretrain import attention
 from pretrain.batches import to_tensors
 from pretrain.defaults import default_model
+from pretrain.families import FAMILIES
 from pretrain.model import load_model
 
 CPU = torch.device("cpu")
@@ -23,15 +24,16 @@ def unpacked(model, batch):
     filler = model.config.pad_token_id
     inputs = {
         "input_ids": pad(list(ids), batch_first=True, padding_value=filler),
-        "token_type_ids": pad(list(types), batch_first=True),
         "attention_mask": pad([torch.ones(n, dtype=torch.long) for n in lengths.tolist()], batch_first=True),
     }
+    if model.config.model_type not in ("mpnet", "modernbert"):
+        inputs["token_type_ids"] = pad(list(types), batch_first=True)
     classifier = AutoModelForSequenceClassification.from_config(model.config, attn_implementation="eager")
     classifier.load_state_dict(model.classifier.state_dict())
     masked_lm = AutoModelForMaskedLM.from_config(model.config, attn_implementation="eager")
     base = {k: v for k, v in classifier.base_model.state_dict().items() if "pooler" not in k}
     masked_lm.base_model.load_state_dict(base)
-    model.family.mlm_head(masked_lm).load_state_dict(model.mlm_head.state_dict())
+    model.family.mlm_head_of(masked_lm).load_state_dict(model.mlm_head.state_dict())
     with torch.no_grad():
         pair = classifier.eval()(**inputs).logits[:, 0]
         vocabulary = masked_lm.eval()(**inputs).logits
@@ -39,7 +41,7 @@ def unpacked(model, batch):
     return pair, rows[torch.from_numpy(batch.masked_positions)]
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_packed_equals_unpacked(family, make_model, tiny_corpus, make_stream):
     model, _ = load_model(str(make_model(family)), seed=3)
     batch = make_stream(tiny_corpus, masking=True).batch(7, 33)
@@ -66,7 +68,7 @@ def test_jagged_attention_equals_padded(tiny_corpus, make_stream):
     inputs = to_tensors(batch, CPU)
     packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"])
     query, key, value = torch.randn(3, batch.num_tokens, 2, 16)
-    padded = attention._padded(query, key, value, packing, None, 0.0)
+    padded = attention._padded(query, key, value, packing, packing.mask, None, 0.0)
     alone = [
         torch.nn.functional.scaled_dot_product_attention(*(x[None].transpose(1, 2) for x in parts)).transpose(1, 2)[0]
         for parts in zip(*(x.split(inputs["starts"].diff().tolist()) for x in (query, key, value)), strict=True)
@@ -80,8 +82,10 @@ def test_attention_dropout_survives_packing(tiny_corpus, make_stream):
     inputs = to_tensors(batch, CPU)
     packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"])
     query, key, value = torch.randn(3, batch.num_tokens, 2, 16)
-    with_dropout = attention._padded(query, key, value, packing, None, 0.5)
-    assert not torch.allclose(with_dropout, attention._padded(query, key, value, packing, None, 0.0), atol=1e-3)
+    with_dropout = attention._padded(query, key, value, packing, packing.mask, None, 0.5)
+    assert not torch.allclose(
+        with_dropout, attention._padded(query, key, value, packing, packing.mask, None, 0.0), atol=1e-3
+    )
 
 
 def test_a_model_that_does_not_switch_is_noticed(make_model, tiny_corpus, make_stream):
@@ -103,7 +107,7 @@ def test_dropout_is_on_when_training_starts(source, make_model):
 
 def test_vocabulary_matrix_is_the_embedding(make_model):
     model, _ = load_model(str(make_model()), seed=3)
-    assert model.mlm_head.predictions.decoder.weight is model.classifier.get_input_embeddings().weight
+    assert model.mlm_head.cls.predictions.decoder.weight is model.classifier.get_input_embeddings().weight
 
 
 def test_fresh_weights_depend_on_the_seed_alone(make_model):

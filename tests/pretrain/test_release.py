@@ -87,7 +87,7 @@ def test_masked_lm_head_is_released(trained, tmp_path):
     run, model = trained
     folder = str(release(run, tmp_path / "release"))
     released = AutoModelForMaskedLM.from_pretrained(folder)
-    for name, tensor in model.family.mlm_head(released).state_dict().items():
+    for name, tensor in model.family.mlm_head_of(released).state_dict().items():
         assert torch.equal(tensor, model.mlm_head.state_dict()[name]), name
 
 

@@ -90,7 +90,7 @@ def test_the_weights_of_the_losses_reach_the_gradient(make_model, tiny_corpus, m
     model, _ = load_model(str(make_model()), seed=3)
     batch = make_stream(tiny_corpus, masking=True).batch(0, SIZE)
     train_step(PlainEngine(model, 1), [batch], batch, Layout(SIZE, SIZE, 1), 0, 1, 0, weights=(0.0, 1.0))
-    assert all(p.grad is None or not p.grad.any() for p in model.mlm_head.predictions.transform.parameters())
+    assert all(p.grad is None or not p.grad.any() for p in model.mlm_head.cls.predictions.transform.parameters())
     assert model.classifier.classifier.weight.grad.any()
 
 
