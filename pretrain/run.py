@@ -206,9 +206,9 @@ class _Run:
         and_generator = " and its generator" if setup.facts["token_loss"] == "rtd" else ""
         epochs = setup.total_steps * layout.size / setup.train.epoch_pairs
         self.say(
-            f"{setup.facts['model']['name']}{and_generator}: {parameters / 1e6:.1f} M parameters, {setup.facts['precision']}, ZeRO "
-            f"{setup.facts['zero_stage']}, {layout.world} rank(s) x {layout.accumulation} micro-batch(es) of up to "
-            f"{layout.micro} pairs = {layout.size} pairs a step",
+            f"{setup.facts['model']['name']}{and_generator}: {parameters / 1e6:.1f} M parameters, "
+            f"{setup.facts['precision']}, ZeRO {setup.facts['zero_stage']}, {layout.world} rank(s) x "
+            f"{layout.accumulation} micro-batch(es) of up to {layout.micro} pairs = {layout.size} pairs a step",
             f"{setup.total_steps} steps of {setup.train.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "
             f"epochs), pairs of at most {setup.train.max_length} tokens",
             f"watch it: tensorboard --logdir {setup.folder / 'tensorboard'}",

@@ -42,11 +42,12 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     BERT: ALBERT shared layers in groups, ModernBERT a window shorter than the pairs of ``tiny_corpus``, and so on.
     """
 
-    def make(family: str = "bert", **options: object) -> Path:
+    def make(family: str = "bert", **options: Any) -> Path:
         folder = tmp_path_factory.mktemp(f"small-{family}")
         tokenizer = load_tokenizer(default_model())
         tokenizer.save_pretrained(str(folder))
-        config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **SMALL | OWN[family] | options)
+        settings = {"vocab_size": len(tokenizer), **SMALL, **OWN[family], **options}
+        config = AutoConfig.for_model(family, **settings)
         config.save_pretrained(str(folder))
         return folder
 

@@ -1,19 +1,16 @@
 """Replaced-token detection against transformers' own classes on padded batches, unpacked and unsharded."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from scipy.stats import chisquare
-from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraForSequenceClassification
+from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining, ElectraForSequenceClassification
 
 from data_pipeline.errors import KinspanError
 from objectives.mlm import ReplacedTokens
 from pretrain.batches import to_tensors
 from pretrain.rtd import sample
-from pretrain.rtd_load import load_replaced_token_model
+from pretrain.rtd_load import load_replaced_token_model, scaled, size_factor
 
 CPU = torch.device("cpu")
 SHARINGS = ("none", "tied", "disentangled")
@@ -123,3 +120,120 @@ def _same_gradients(model, models, sharing):
     assert ours.keys() == theirs.keys()
     for name, grad in ours.items():
         assert (grad - theirs[name]).norm() <= 1e-5 * max(theirs[name].norm(), 1e-2), name
+
+
+@pytest.mark.parametrize("vocabulary", [7, 256, 1000])
+def test_samples_follow_the_softmax(vocabulary):
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(vocabulary)
+    logits[[0, vocabulary // 2, vocabulary - 1]] = float("-inf")  # never sampled
+    count = 200_000
+    noise = torch.from_numpy(np.random.default_rng(0).random(count))
+    drawn = torch.cat([sample(logits.expand(len(part), -1), part) for part in noise.split(20_000)])
+    expected = logits.double().softmax(0).numpy() * count
+    observed = np.bincount(drawn.numpy(), minlength=vocabulary)
+    assert not observed[expected == 0].any()
+    often = expected >= 5  # what chi-square needs; the others count as one
+    groups = [np.append(x[often], x[~often].sum()) for x in (observed, expected)]
+    observed, expected = [x[:-1] + [0] for x in groups] if groups[1][-1] == 0 else groups
+    assert chisquare(observed, expected).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("noise", [0.0, 1 - 2**-53])
+def test_noise_at_its_ends_gives_the_first_and_last_possible_id(noise):
+    logits = torch.zeros(1, 600).double()
+    logits[0, :3] = logits[0, -3:] = float("-inf")
+    assert sample(logits, torch.tensor([noise], dtype=torch.float64)).item() == (3 if noise == 0 else 596)
+
+
+def test_a_batch_with_nothing_masked_runs_everything(make_model, tiny_corpus, make_stream):
+    model, _ = load_replaced_token_model(str(make_model("electra")), "1/2", "tied", seed=3)
+    nothing = make_stream(tiny_corpus, masking=ReplacedTokens(MASK, VOCABULARY, 1e-9)).batch(0, 4)
+    assert not len(nothing.masked_labels)
+    loss, sums, _ = model(**to_tensors(nothing, CPU), mlm_scale=1.0, rtd_scale=1.0, pair_scale=1.0)
+    loss.backward()
+    assert torch.isfinite(sums).all()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_the_generator_learns_nothing_from_the_discriminator(make_model, stream):
+    """No gradient passes through the samples (Clark et al., section 2)."""
+    model, _ = load_replaced_token_model(str(make_model("electra")), "1/2", "none", seed=3)
+    loss, _, _ = model(**to_tensors(stream.batch(0, 8), CPU), mlm_scale=0.0, rtd_scale=1.0, pair_scale=1.0)
+    loss.backward()
+    assert not any(p.grad.any() for p in model.generator.parameters())
+    assert model.discriminator_predictions.dense.weight.grad.any()
+
+
+def test_a_generators_size_is_the_papers():
+    """Clark et al., appendix A: ELECTRA-Base, 768 wide with 12 heads, has a generator a third of that."""
+    base = ElectraConfig(embedding_size=768, hidden_size=768, num_attention_heads=12, intermediate_size=3072)
+    small = scaled(base, size_factor("1/3"))
+    assert (small.hidden_size, small.num_attention_heads, small.intermediate_size) == (256, 4, 1024)
+    assert (small.embedding_size, small.num_hidden_layers) == (768, base.num_hidden_layers)
+
+
+@pytest.mark.parametrize("text", ["0", "-1/3", "1.5", "1/0"])
+def test_sizes_that_cannot_be_meant_are_refused(text):
+    with pytest.raises(KinspanError, match="--generator"):
+        size_factor(text)
+
+
+def words_of(model):
+    return model.generator.electra.embeddings.word_embeddings.weight
+
+
+def test_a_fresh_generator_starts_with_the_discriminators_embeddings(weights):
+    folder = weights(ElectraForPreTraining)
+    loaded = ElectraForPreTraining.from_pretrained(folder).electra.embeddings.word_embeddings.weight
+    for sharing in ("tied", "disentangled"):
+        model, notes = load_replaced_token_model(folder, "1/2", sharing, seed=3)
+        assert torch.equal(words_of(model), loaded)
+        assert torch.equal(table(model), loaded)
+    assert any("generator starts fresh" in note for note in notes)
+    assert any("pair head starts fresh" in note for note in notes)
+    model, _ = load_replaced_token_model(folder, "1/2", "none", seed=3)
+    assert not torch.equal(words_of(model), loaded)
+
+
+def test_a_fresh_discriminator_starts_with_the_generators_embeddings(weights, make_model):
+    folder = weights(ElectraForMaskedLM, 2)
+    loaded = ElectraForMaskedLM.from_pretrained(folder).electra.embeddings.word_embeddings.weight
+    for sharing in ("tied", "disentangled"):
+        model, _ = load_replaced_token_model(str(make_model("electra")), folder, sharing, seed=3)
+        assert torch.equal(words_of(model), loaded)
+        assert torch.equal(table(model), loaded)
+
+
+def test_two_that_were_loaded(weights):
+    """Tying takes the discriminator's and says so; disentangled, each starts as it was."""
+    folders = weights(ElectraForPreTraining), weights(ElectraForMaskedLM, 2)
+    own = ElectraForPreTraining.from_pretrained(folders[0]).electra.embeddings.word_embeddings.weight
+    theirs = ElectraForMaskedLM.from_pretrained(folders[1]).electra.embeddings.word_embeddings.weight
+    model, notes = load_replaced_token_model(*folders, "tied", seed=3)
+    assert torch.equal(words_of(model), own)
+    assert any("replaced by the discriminator's" in note for note in notes)
+    model, notes = load_replaced_token_model(*folders, "disentangled", seed=3)
+    assert torch.equal(words_of(model), theirs)
+    assert torch.allclose(table(model), own, atol=1e-7)
+    assert not any("replaced" in note for note in notes)
+
+
+@pytest.mark.parametrize("sharing", ["tied", "disentangled"])
+def test_embeddings_of_two_sizes_cannot_be_shared(sharing, weights):
+    folders = weights(ElectraForPreTraining), weights(ElectraForMaskedLM, 2, embedding_size=20)
+    with pytest.raises(
+        KinspanError, match=f"--embedding_sharing {sharing}: the generator's word_embeddings are 30522 x"
+    ):
+        load_replaced_token_model(*folders, sharing, seed=3)
+    load_replaced_token_model(*folders, "none", seed=3)
+
+
+def test_a_generator_of_another_vocabulary_or_family_is_refused(weights, make_model):
+    folder = str(make_model("electra"))
+    with pytest.raises(KinspanError, match="they must be of one tokenizer"):
+        load_replaced_token_model(folder, weights(ElectraForMaskedLM, 2, vocab_size=30000), "none", seed=3)
+    with pytest.raises(KinspanError, match="it must be an ELECTRA model"):
+        load_replaced_token_model(folder, str(make_model("bert")), "tied", seed=3)
+    with pytest.raises(KinspanError, match="no model at /absent"):
+        load_replaced_token_model(folder, "/absent", "tied", seed=3)
