@@ -2,9 +2,14 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import accuracy_score, f1_score
+from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.pairs import EASY, HARD, KINDS, POSITIVE
+from pretrain.batches import to_tensors
+from pretrain.encoder import encode
+from pretrain.families import FAMILIES
 from pretrain.metrics import FlopCounter, Log, figures
 from pretrain.model import STATS, load_model
 
@@ -52,6 +57,19 @@ def test_flops_of_a_known_model(make_model, tiny_corpus, make_stream):
     head = 32 * 32 + 32 * model.config.vocab_size
     expected = 6 * (encoder * batch.num_tokens + head * len(batch.masked_labels)) + 12 * 2 * 32 * (lengths**2).sum()
     assert FlopCounter(model)(batch) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "deberta-v2"])
+def test_matrices_are_counted_as_often_as_tokens_pass_them(family, make_model, tiny_corpus, make_stream):
+    """By torch's own counter of matrix products. (DeBERTa also projects its table of relative positions.)"""
+    model, _ = load_model(str(make_model(family)), seed=1)
+    batch = make_stream(tiny_corpus).batch(0, 1)
+    with FlopCounterMode(display=False) as counter:
+        encode(model.classifier.base_model, to_tensors(batch, torch.device("cpu")))
+    products = counter.get_flop_counts()["Global"]
+    linear = sum(count for name, count in products.items() if name in (torch.ops.aten.addmm, torch.ops.aten.mm))
+    pooler = 2 * 32 * 32 if family in ("bert", "albert") else 0
+    assert 2 * batch.num_tokens * FlopCounter(model).encoder + pooler == linear
 
 
 def test_a_resumed_log_takes_back_what_came_after_the_checkpoint(tmp_path):
