@@ -25,7 +25,8 @@ model = CrossEncoder("path/to/this/folder")
 model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 ```
 
-`AutoModelForSequenceClassification` (`{classifier}`) gives the same score as a logit; {masked_lm}
+`AutoModelForSequenceClassification` (`{classifier}`) gives the same score as a logit;
+{masked_lm}
 
 ## Training
 
@@ -68,13 +69,11 @@ _LENGTHS = {
 }
 
 
-_BESIDE = """`AutoModelForMaskedLM`
-(`{masked_lm}`) the masked-LM head. One file holds both heads, so that `transformers` lists the other one's
-tensors as UNEXPECTED; none is missing or fresh."""
+_BESIDE = """`AutoModelForMaskedLM` (`{masked_lm}`) the masked-LM head. One file holds both heads, so that
+`transformers` lists the other one's tensors as UNEXPECTED; none is missing or fresh."""
 
-_IN_A_FOLDER = """the masked-LM model
-(`{masked_lm}`) is in the folder `{folder}`: `AutoModelForMaskedLM.from_pretrained("path/to/this/folder/{folder}")`, or
-`subfolder="{folder}"` from the Hub."""
+_IN_A_FOLDER = """the masked-LM model (`{masked_lm}`) is in the folder `{folder}`:
+`AutoModelForMaskedLM.from_pretrained("path/to/this/folder/{folder}")`, or with `subfolder="{folder}"` from the Hub."""
 
 
 _GENERATOR = """`AutoModelForPreTraining`

@@ -46,8 +46,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         folder = tmp_path_factory.mktemp(f"small-{family}")
         tokenizer = load_tokenizer(default_model())
         tokenizer.save_pretrained(str(folder))
-        settings = {"vocab_size": len(tokenizer), **SMALL, **OWN[family], **options}
-        config = AutoConfig.for_model(family, **settings)
+        config = AutoConfig.for_model(family, **{"vocab_size": len(tokenizer)} | SMALL | OWN[family] | options)
         config.save_pretrained(str(folder))
         return folder
 

@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
+from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.pairs import EASY, HARD, KINDS, POSITIVE
+from pretrain.batches import to_tensors
+from pretrain.encoder import encode
+from pretrain.families import FAMILIES
 from pretrain.metrics import FlopCounter, Log, figures
 from pretrain.model import load_model
 from pretrain.rtd_load import load_replaced_token_model
@@ -109,6 +113,19 @@ def test_flops_of_a_generator_and_a_discriminator(make_model, tiny_corpus, make_
     at_masked = 16 * 24 + 24 * model.config.vocab_size
     expected = 6 * (at_tokens * batch.num_tokens + at_masked * len(batch.masked_labels))
     assert FlopCounter(model)(batch) == pytest.approx(expected + sum(a for _, a in sides) * squares)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "deberta-v2"])
+def test_matrices_are_counted_as_often_as_tokens_pass_them(family, make_model, tiny_corpus, make_stream):
+    """By torch's own counter of matrix products. (DeBERTa also projects its table of relative positions.)"""
+    model, _ = load_model(str(make_model(family)), seed=1)
+    batch = make_stream(tiny_corpus).batch(0, 1)
+    with FlopCounterMode(display=False) as counter:
+        encode(model.classifier.base_model, to_tensors(batch, torch.device("cpu")))
+    products = counter.get_flop_counts()["Global"]
+    linear = sum(count for name, count in products.items() if name in (torch.ops.aten.addmm, torch.ops.aten.mm))
+    pooler = 2 * 32 * 32 if family in ("bert", "albert") else 0
+    assert 2 * batch.num_tokens * FlopCounter(model).at_tokens + pooler == linear
 
 
 def test_a_resumed_log_takes_back_what_came_after_the_checkpoint(tmp_path):
