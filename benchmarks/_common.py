@@ -17,7 +17,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.stream import PairStream
 from data_pipeline.tokenizers import PairTemplate
-from objectives import pair_objective
+from objectives import mixture
 from objectives.mlm import MaskedLM
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,7 +107,7 @@ def peak_rss() -> float:
 
 
 def ssp_stream(corpus: Corpus, template: PairTemplate, masking: MaskedLM | None, seed: int, **more: Any) -> PairStream:
-    return PairStream(corpus, pair_objective("ssp"), template, seed, "train", MAX_LENGTH, masking, **more)
+    return PairStream(corpus, mixture("ssp"), template, seed, "train", MAX_LENGTH, masking, **more)
 
 
 def pairs_as_text(stream: PairStream, tokenizer: Any, first: int, count: int) -> list[tuple[str, str]]:
@@ -118,10 +118,8 @@ def pairs_as_text(stream: PairStream, tokenizer: Any, first: int, count: int) ->
 
     texts = []
     for rows in stream.pairs(first, count):
-        spans = zip(*(x for s in (rows.a, rows.b) for x in (s.paragraph, s.start, s.end)), strict=True)
-        for a_paragraph, a_start, a_end, b_paragraph, b_start, b_end in spans:
-            a = rows.block.tokens_of(a_paragraph, a_start, a_end)
-            b = rows.block.tokens_of(b_paragraph, b_start, b_end)
+        for row in range(len(rows.index)):
+            a, b = (rows.block.tokens_of(spans[row]) for spans in (rows.a, rows.b))
             texts.append((text(a), text(b)))
     return texts
 

@@ -13,8 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceC
 from transformers.utils import logging
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.order import PAIRS_PER_ANCHOR
-from data_pipeline.pairs import KINDS
+from data_pipeline.pairs import KINDS, PAIRS_PER_ANCHOR
 from data_pipeline.tokenizers import display_name
 
 from . import attention

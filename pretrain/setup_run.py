@@ -11,7 +11,7 @@ from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.stream import PairStream
-from objectives import pair_objective
+from objectives import mixture
 from objectives.mlm import MaskedLM
 
 from .batches import Layout, mean_tokens
@@ -52,7 +52,7 @@ def set_up(config: PretrainConfig) -> Setup:
     Raises KinspanError for anything that the user can mend.
     """
     check(config)
-    objective = pair_objective(config.objective, config.sampling)
+    objective = mixture(config.objective, config.sampling)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
     precision = precision_of(config, deepspeed_settings)
     rank, local_rank, world_size = world()

@@ -103,8 +103,10 @@ def largest_batch(stream: PairStream, micro: int) -> Batch:
         starts=np.arange(micro + 1, dtype=np.int32) * length,
         masked_positions=np.arange(masked, dtype=np.int64),
         masked_labels=np.zeros(masked, dtype=np.int64),
+        noise=np.zeros(masked),
         labels=np.zeros(micro, dtype=np.int8),
         kinds=np.zeros(micro, dtype=np.int8),
+        part=np.zeros(micro, dtype=np.int8),
         index=np.zeros(micro, dtype=np.int64),
     )
 

@@ -23,7 +23,7 @@ from data_pipeline.encode import Rules
 from data_pipeline.prepare import Prepared, prepare
 from data_pipeline.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, pair_template
-from objectives import OBJECTIVES, pair_objective
+from objectives import OBJECTIVES, mixture
 from objectives.mlm import MaskedLM
 from pretrain.defaults import default_model
 
@@ -238,7 +238,7 @@ def make_stream() -> Callable[..., PairStream]:
         tokenizer = load(corpus.folder / "tokenizer")
         if isinstance(masking, bool):
             masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer)) if masking else None
-        how, template = pair_objective(objective, sampling), pair_template(tokenizer)
+        how, template = mixture(objective, sampling), pair_template(tokenizer)
         return PairStream(corpus, how, template, seed, masking=masking, **kwargs)
 
     return make
