@@ -118,10 +118,8 @@ def pairs_as_text(stream: PairStream, tokenizer: Any, first: int, count: int) ->
 
     texts = []
     for rows in stream.pairs(first, count):
-        spans = zip(*(x for s in (rows.a, rows.b) for x in (s.paragraph, s.start, s.end)), strict=True)
-        for a_paragraph, a_start, a_end, b_paragraph, b_start, b_end in spans:
-            a = rows.block.tokens_of(a_paragraph, a_start, a_end)
-            b = rows.block.tokens_of(b_paragraph, b_start, b_end)
+        for row in range(len(rows.index)):
+            a, b = (rows.block.tokens_of(spans[row]) for spans in (rows.a, rows.b))
             texts.append((text(a), text(b)))
     return texts
 

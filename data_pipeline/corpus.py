@@ -121,11 +121,6 @@ class Corpus:
                 f"their vocabularies or rules differ; run launch/prepare.py with --tokenizer {name}"
             )
 
-    def usable(self, objective: str, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Usable anchors, and documents with one, of each shard."""
-        counts = [s.usable[objective][split] for s in self.manifest.shards]
-        return tuple(c["anchors"] for c in counts), tuple(c["documents"] for c in counts)
-
     def _open_shard(self, number: int) -> Shard:
         info = self.manifest.shards[number]
         path = self.folder / info.file

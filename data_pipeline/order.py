@@ -1,9 +1,9 @@
-"""Which anchor an example belongs to: a pure function of the seed and the example's index.
+"""Which anchor paragraph comes when: a pure function of the seed and the anchor's number.
 
-Example ``i`` is slot ``i % 5`` of anchor number ``i // 5``. Anchor numbers count through epochs; in each epoch
-the shards are permuted, grouped into blocks, and the anchors are permuted within a block, so that every
-anchor comes once an epoch and a reader needs one block at a time. Nothing here reads a shard: the counts in
-the manifest are enough, which is what makes seeking to any batch immediate.
+Pair ``i`` of an objective is slot ``i % g`` of anchor number ``i // g``, g being its pairs an anchor. Anchor numbers
+count through epochs; in each epoch the shards are permuted, grouped into blocks, and the anchors are permuted within
+a block, so that every anchor comes once an epoch and a reader needs one block at a time. Nothing here reads a shard:
+the counts in the manifest are enough, which is what makes seeking to any batch immediate.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,6 @@ import numpy as np
 from .errors import KinspanError
 from .random_words import permute, philox_key
 
-PAIRS_PER_ANCHOR = 5
 BLOCK_ANCHORS = 1_000_000  # negatives of other documents come from as many; bounds the reader's memory
 
 
@@ -34,12 +33,14 @@ class Order:
 
     anchors:   usable paragraphs of each shard
     documents: documents with at least one of them, of each shard
+    name:      of the objective. Objectives go through the shards alike, through the anchors of a block each in its way
     """
 
     anchors: tuple[int, ...]
     documents: tuple[int, ...]
     seed: int
     block_anchors: int = BLOCK_ANCHORS
+    name: str = ""
 
     def __post_init__(self) -> None:
         if sum(self.documents) < 2:
@@ -61,7 +62,7 @@ class Order:
             size = int(starts[number + 1] - starts[number])
             inside = place - int(starts[number])
             n = min(count, size - inside)
-            key = philox_key(self.seed, f"anchors/{epoch}/{number}")
+            key = philox_key(self.seed, f"anchors/{self.name}/{epoch}/{number}")
             yield Segment(first_anchor, blocks[number], permute(np.arange(inside, inside + n), size, key))
             first_anchor, count = first_anchor + n, count - n
 

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 
 POSITIVE, HARD, EASY = 0, 1, 2
 KINDS = ("positive", "hard", "easy")
+PAIRS_PER_ANCHOR = 5  # of the paper's objectives: one positive and four negatives (Di Liello et al., 2022, A.1)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Five pairs for each of n anchors; every array is ``[n, 5]``.
+    """The g pairs of each of n anchors (g: the objective's ``pairs_per_anchor``); every array is ``[n, g]``.
 
-    kind: POSITIVE, HARD (another paragraph of the same document) or EASY (another document).
+    kind: POSITIVE, HARD (a negative of the same document) or EASY (a negative of another document).
     The label is 1 for a positive and 0 otherwise.
     """
 
@@ -33,14 +34,25 @@ class Objective:
     name:       as in ``--objective``
     max_length: tokens of a pair, special tokens included, where the user gives no ``--max_length``
     num_words:  the random words that one anchor owns (a multiple of 4)
-    usable:     sentences of each paragraph ``[P]`` -> which paragraphs can be anchors ``[P]``
+    usable:     (sentences of each paragraph ``[P]``, paragraphs in its document ``[P]``) -> which paragraphs can be
+                anchors ``[P]``. Negatives, too, come from these paragraphs alone
     needs:      what a usable paragraph is, for error messages
     sample:     (block, anchors ``[n]``, words ``[n, num_words]``) -> Pairs; no randomness but the words
+    pairs_per_anchor: one positive, the rest negatives
     """
 
     name: str
     max_length: int
     num_words: int
-    usable: Callable[[np.ndarray], np.ndarray]
+    usable: Callable[[np.ndarray, np.ndarray], np.ndarray]
     needs: str
     sample: Callable[["Block", np.ndarray, np.ndarray], Pairs]
+    pairs_per_anchor: int = PAIRS_PER_ANCHOR
+
+
+def two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
+    """Usable where a paragraph can be cut in two."""
+    return num_sentences >= 2
+
+
+TWO_SENTENCES = "a paragraph of at least two sentences"

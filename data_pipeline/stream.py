@@ -1,19 +1,20 @@
 """Pairs of a corpus as packed batches, by index: ``stream.batch(first, count)`` is a pure function."""
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
-from .block import Block, Spans, open_block
+from .block import Block, Spans, open_block, usable_counts
 from .corpus import Corpus
 from .errors import KinspanError
 from .mixture import Mixture
-from .order import BLOCK_ANCHORS, PAIRS_PER_ANCHOR, Order
-from .pairs import POSITIVE
+from .order import BLOCK_ANCHORS, Order
+from .pairs import POSITIVE, Objective
 from .random_words import random_words
 from .tokenizers import PairTemplate
 
@@ -31,11 +32,11 @@ class Batch:
     starts           [n + 1] int32  where each pair begins (``cu_seqlens``)
     masked_positions [M] int64    chosen for the token loss, ascending
     masked_labels    [M] int64    the ids that stood there
+    noise            [M] float64  uniform in [0, 1), for drawing replacements; [0] where the token loss draws none
     labels           [n] int8     1 where A and B belong together
     kinds            [n] int8     POSITIVE, HARD or EASY
+    part             [n] int8     which objective of the mixture
     index            [n] int64    the example's number in the global order
-    part             [n] int8     which objective of the mixture the pair is of
-    noise            [M] float64  uniform, one a masked position; [0] where the token loss needs none
     """
 
     input_ids: np.ndarray
@@ -44,11 +45,11 @@ class Batch:
     starts: np.ndarray
     masked_positions: np.ndarray
     masked_labels: np.ndarray
+    noise: np.ndarray
     labels: np.ndarray
     kinds: np.ndarray
-    index: np.ndarray
     part: np.ndarray
-    noise: np.ndarray
+    index: np.ndarray
 
     @property
     def num_pairs(self) -> int:
@@ -61,16 +62,26 @@ class Batch:
 
 @dataclass(frozen=True)
 class PairRows:
-    """The pairs of consecutive examples that lie in one block: Spans A and B, kinds and indices, ``[n]``."""
+    """Pairs of one objective that lie in one block: Spans A and B, kinds and ascending indices, ``[n]``.
+
+    part: which objective of the mixture
+    """
 
     block: Block
     a: Spans
     b: Spans
     kinds: np.ndarray
     index: np.ndarray
+    part: int
 
 
 class Masking(Protocol):
+    @property
+    def noise(self) -> bool: ...  # whether the token loss draws replacements
+
+    @property
+    def numbers(self) -> int: ...  # random numbers of 32 bits that a token owns
+
     def apply(
         self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, words: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]: ...
@@ -80,13 +91,13 @@ class PairStream:
     """Endless pairs of one split of a corpus.
 
     Args:
-        corpus, objective, template: what to read, how to pair, how the tokenizer joins two texts
+        corpus, mixture, template: what to read, how to pair, how the tokenizer joins two texts
         seed:       of order, spans and masks
         split:      "train" or "validation"
         max_length: tokens of a pair, special tokens included; longer pairs are cut longest-first
         masking:    the token objective, or None for pairs as they are
 
-    Raises KinspanError where the split cannot give what the objective needs.
+    Raises KinspanError where the split cannot give what an objective needs.
     """
 
     def __init__(
@@ -100,60 +111,99 @@ class PairStream:
         masking: Masking | None = None,
         block_anchors: int = BLOCK_ANCHORS,
     ) -> None:
-        self.mixture, self.objective, objective = mixture, mixture.objective, mixture.objective
-        self.template, self.seed, self.masking = template, seed, masking
-        self.max_length = objective.max_length if max_length is None else max_length
+        self.mixture, self.template, self.seed, self.masking = mixture, template, seed, masking
+        self.max_length = mixture.max_length if max_length is None else max_length
         if self.max_length < template.num_special + MIN_TEXT_TOKENS:
             raise KinspanError(
                 f"--max_length {self.max_length} is too short for two texts and {template.num_special} special "
                 f"tokens: use at least {template.num_special + MIN_TEXT_TOKENS}"
             )
-        anchors, documents = corpus.usable(objective.name, split)
-        if not sum(anchors):
-            raise KinspanError(
-                f"corpus {corpus.folder} has no usable {split} paragraph for {objective.name}, which needs "
-                f"{objective.needs}: prepare more documents"
-            )
-        self.order = Order(anchors, documents, seed, block_anchors)
+        self.orders = [_order(corpus, objective, seed, split, block_anchors) for objective in mixture.objectives]
         self._lock = threading.Lock()
-        self._block = lru_cache(maxsize=2)(lambda shards: open_block(corpus, shards, split, objective))
+        self._blocks: OrderedDict[tuple, Block] = OrderedDict()
+        self._open = partial(open_block, corpus, split=split)
 
     @property
     def epoch_pairs(self) -> int:
-        return self.order.epoch_anchors * PAIRS_PER_ANCHOR
+        """Pairs after which an objective has used all its anchors; of several, the one that is done first."""
+        mixture, total = self.mixture, sum(self.mixture.weights)
+        own = (
+            order.epoch_anchors * objective.pairs_per_anchor * total // weight
+            for order, objective, weight in zip(self.orders, mixture.objectives, mixture.weights, strict=True)
+        )
+        return min(own)
 
     def pairs(self, first: int, count: int) -> Iterator[PairRows]:
-        """Examples ``first .. first + count`` as spans, cut where a block ends."""
-        first_anchor, end_anchor = first // PAIRS_PER_ANCHOR, -(-(first + count) // PAIRS_PER_ANCHOR)
-        for segment in self.order.segments(first_anchor, end_anchor - first_anchor):
-            with self._lock:  # two prefetching threads must not both build a block
-                block = self._block(segment.shards)
-            purpose, n = f"pairs/{self.objective.name}", len(segment.anchors)
-            words = random_words(self.seed, purpose, segment.first_anchor, n, self.objective.num_words)
-            pairs = self.objective.sample(block, segment.anchors, words)
-            start = segment.first_anchor * PAIRS_PER_ANCHOR
-            index = np.arange(start, start + n * PAIRS_PER_ANCHOR)
-            rows = slice(max(first - start, 0), min(first + count - start, len(index)))
-            a, b = (Spans(*(f.ravel()[rows] for f in (s.paragraph, s.start, s.end))) for s in (pairs.a, pairs.b))
-            yield PairRows(block, a, b, pairs.kind.ravel()[rows], index[rows])
+        """Examples ``first .. first + count`` as spans, objective by objective, cut where a block ends."""
+        for part in range(len(self.orders)):
+            yield from self._pairs_of(part, *self.mixture.own_pairs(part, first, first + count))
+
+    def _pairs_of(self, part: int, first: int, end: int) -> Iterator[PairRows]:
+        """The part's own pairs ``first .. end``."""
+        objective = self.mixture.objectives[part]
+        group = objective.pairs_per_anchor
+        first_anchor = first // group
+        for segment in self.orders[part].segments(first_anchor, -(-end // group) - first_anchor):
+            block = self._block(segment.shards, objective)
+            purpose, n = f"pairs/{objective.name}", len(segment.anchors)
+            words = random_words(self.seed, purpose, segment.first_anchor, n, objective.num_words)
+            pairs = objective.sample(block, segment.anchors, words)
+            start = segment.first_anchor * group
+            rows = slice(max(first - start, 0), min(end - start, n * group))
+            index = self.mixture.index_of(part, np.arange(start + rows.start, start + rows.stop))
+            a, b = (spans.map(lambda x: x.ravel()[rows]) for spans in (pairs.a, pairs.b))  # noqa: B023
+            yield PairRows(block, a, b, pairs.kind.ravel()[rows], index, part)
+
+    def _block(self, shards: tuple[int, ...], objective: Objective) -> Block:
+        """The block of these shards; objectives that use the same paragraphs share it."""
+        key = (shards, objective.usable)
+        with self._lock:  # two prefetching threads must not both build a block
+            if key not in self._blocks:
+                self._blocks[key] = self._open(shards, objective=objective)
+                if len(self._blocks) > 2 * len(self.orders):
+                    self._blocks.popitem(last=False)
+            self._blocks.move_to_end(key)
+            return self._blocks[key]
 
     def batch(self, first: int, count: int) -> Batch:
         """Examples ``first .. first + count``, packed and masked."""
         parts = [
-            self._pack(rows)
+            self._pack(list(self.pairs(start, min(CHUNK, first + count - start))), start, first + count)
             for start in range(first, first + count, CHUNK)
-            for rows in self.pairs(start, min(CHUNK, first + count - start))
         ]
         return parts[0] if len(parts) == 1 else concatenate(parts)
 
-    def _pack(self, rows: PairRows) -> Batch:
-        template, n = self.template, len(rows.index)
-        (a_start, a_end), (b_start, b_end) = rows.block.token_bounds(rows.a), rows.block.token_bounds(rows.b)
-        a_len, b_len = cut_longest_first(a_end - a_start, b_end - b_start, self.max_length - template.num_special)
+    def _pack(self, parts: list[PairRows], first: int, end: int) -> Batch:
+        """One chunk: the lengths of all pairs, then every pair's tokens to their place, objective by objective."""
+        template, n = self.template, min(CHUNK, end - first)
+        a_len, b_len = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        kinds, part = np.empty(n, dtype=np.int8), np.empty(n, dtype=np.int8)
+        runs = [(rows, rows.block.token_runs(rows.a), rows.block.token_runs(rows.b)) for rows in parts]
+        for rows, a_runs, b_runs in runs:
+            at = rows.index - first
+            a_len[at] = sum(stop - start for start, stop in a_runs)
+            b_len[at] = sum(stop - start for start, stop in b_runs)
+            kinds[at], part[at] = rows.kinds, rows.part
+        a_len, b_len = cut_longest_first(a_len, b_len, self.max_length - template.num_special)
         first_len = len(template.head) + a_len + len(template.middle)  # token type 0
         second_len = b_len + len(template.tail)
         starts = np.zeros(n + 1, dtype=np.int32)
         np.cumsum(first_len + second_len, out=starts[1:])
+        ids, special = self._special_tokens(starts, a_len)
+        for rows, a_runs, b_runs in runs:
+            at = rows.index - first
+            copy_texts(ids, starts[at] + len(template.head), a_len[at], rows.block, rows.a.paragraph, a_runs)
+            copy_texts(ids, starts[at] + first_len[at], b_len[at], rows.block, rows.b.paragraph, b_runs)
+        positions = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
+        segments = np.tile(np.array([0, template.type_of_second], dtype=np.int32), n)
+        types = np.repeat(segments, np.column_stack([first_len, second_len]).ravel())
+        masked = self._mask(ids, starts, special, first)
+        labels = (kinds == POSITIVE).astype(np.int8)
+        return Batch(ids, types, positions, starts, *masked, labels, kinds, part, np.arange(first, first + n))
+
+    def _special_tokens(self, starts: np.ndarray, a_len: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ids with the special tokens in place, and where they are, both ``[T]``."""
+        template = self.template
         ids = np.empty(starts[-1], dtype=np.int32)
         special = np.zeros(starts[-1], dtype=bool)
         for piece, at in (
@@ -163,37 +213,35 @@ class PairStream:
         ):
             for offset, token in enumerate(piece):
                 ids[at + offset], special[at + offset] = token, True
-        a_at, b_at = starts[:-1] + len(template.head), starts[:-1] + first_len
-        for shard, own in rows.block.by_shard(rows.a.paragraph):
-            copy_runs(ids, a_at[own], shard.tokens, a_start[own], a_len[own])
-        for shard, own in rows.block.by_shard(rows.b.paragraph):
-            copy_runs(ids, b_at[own], shard.tokens, b_start[own], b_len[own])
-        lengths = np.diff(starts)
-        positions = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], lengths)
-        segments = np.tile(np.array([0, template.type_of_second], dtype=np.int32), n)
-        types = np.repeat(segments, np.column_stack([first_len, second_len]).ravel())
-        masked = self._mask(ids, starts, special, rows.index)
-        labels = (rows.kinds == POSITIVE).astype(np.int8)
-        part = np.zeros(n, dtype=np.int8)
-        noise = self._noise(starts, masked[0], rows.index)
-        return Batch(ids, types, positions, starts, *masked, labels, rows.kinds, rows.index, part, noise)
-
-    def _noise(self, starts: np.ndarray, positions: np.ndarray, index: np.ndarray) -> np.ndarray:
-        if not getattr(self.masking, "noise", False):
-            return np.zeros(0)
-        words = random_words(self.seed, "noise", int(index[0]), len(index), -(-self.max_length // 4) * 4)
-        pair = np.searchsorted(starts, positions, side="right") - 1
-        return (words[pair, positions - starts[pair]] >> np.uint64(11)) * 2.0**-53
+        return ids, special
 
     def _mask(
-        self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, index: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, first: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Masks ``ids`` in place; positions, labels and noise as of Batch."""
+        nothing = np.zeros(0, dtype=np.int64)
         if self.masking is None:
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        num_words = -(-self.max_length // 8) * 4  # two tokens a word
-        words = random_words(self.seed, "mask", int(index[0]), len(index), num_words)
+            return nothing, nothing, np.zeros(0)
+        n = len(starts) - 1
+        num_words = -(-self.max_length // 8) * 4  # two numbers a word
+        words = random_words(self.seed, "mask", first, n, num_words * self.masking.numbers)
         positions, labels = self.masking.apply(ids, starts, special, words)
-        return positions.astype(np.int64), labels.astype(np.int64)
+        noise = np.zeros(0)
+        if self.masking.noise:
+            numbers = random_words(self.seed, "replacements", first, n, num_words).view(np.uint32)
+            pair = np.searchsorted(starts, positions, side="right") - 1
+            noise = numbers[pair, positions - starts[pair]] / 2**32
+        return positions.astype(np.int64), labels.astype(np.int64), noise
+
+
+def _order(corpus: Corpus, objective: Objective, seed: int, split: str, block_anchors: int) -> Order:
+    anchors, documents = usable_counts(corpus, objective, split)
+    if not sum(anchors):
+        raise KinspanError(
+            f"corpus {corpus.folder} has no usable {split} paragraph for {objective.name}, which needs "
+            f"{objective.needs}: prepare more documents"
+        )
+    return Order(anchors, documents, seed, block_anchors, objective.name)
 
 
 def cut_longest_first(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
@@ -207,6 +255,22 @@ def cut_longest_first(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarr
     small = np.where(shorter <= half, shorter, half)
     large = np.minimum(np.maximum(a, b), room - small)
     return np.where(a > b, large, small), np.where(a > b, small, large)
+
+
+def copy_texts(
+    out: np.ndarray,
+    at: np.ndarray,
+    length: np.ndarray,
+    block: Block,
+    paragraphs: np.ndarray,
+    runs: list[tuple[np.ndarray, np.ndarray]],
+) -> None:
+    """The first ``length`` tokens of each text, of one or two runs in its shard, to ``out[at]``."""
+    for start, end in runs:
+        now = np.minimum(end - start, length)
+        for shard, own in block.by_shard(paragraphs):
+            copy_runs(out, at[own], shard.tokens, start[own], now[own])
+        at, length = at + now, length - now
 
 
 def copy_runs(out: np.ndarray, at: np.ndarray, source: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:

@@ -123,6 +123,22 @@ def _find(ids: list[int], part: list[int], start: int) -> int:
     return next(i for i in range(start, len(ids)) if ids[i : i + len(part)] == part)
 
 
+def word_continuations(tokenizer: Any) -> np.ndarray:
+    """``[vocab]``: which tokens go on with the word before them, for whole-word masking.
+
+    By the marks of the vocabulary: WordPiece's "##" before what goes on, or byte-level BPE's and SentencePiece's
+    sign for the space before what begins. Raises KinspanError where it has neither.
+    """
+    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    wordpiece = np.array([t.startswith("##") for t in tokens])
+    begins = np.array([t.startswith(("\u0120", "\u2581")) for t in tokens])
+    if wordpiece.mean() > 0.01:
+        return wordpiece
+    if begins.mean() > 0.01:
+        return ~begins
+    raise KinspanError("--whole_word_masking: this tokenizer's vocabulary does not say where words begin")
+
+
 def backend_for_corpus(tokenizer: Any) -> str:
     """The tokenizer as JSON for worker processes, which need no ``transformers``."""
     return tokenizer.backend_tokenizer.to_str()

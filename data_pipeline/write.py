@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from .corpus import SPLITS, Manifest, ShardInfo, map_shard, sha256_of
+from .block import count_usable
+from .corpus import Manifest, ShardInfo, map_shard, sha256_of
 from .pairs import Objective
 from .random_words import permute, philox_key
 
@@ -74,20 +75,10 @@ def _describe(folder: Path, name: str, objectives: dict[str, Objective]) -> Shar
         paragraphs=len(shard.paragraph_starts) - 1,
         sentences=len(shard.sentence_starts) - 1,
         tokens=len(shard.tokens),
-        usable={name: _usable_counts(shard, objective) for name, objective in objectives.items()},
+        usable={name: count_usable(shard, objective) for name, objective in objectives.items()},
         bytes=path.stat().st_size,
         sha256=sha256_of(path),
     )
-
-
-def _usable_counts(shard, objective: Objective) -> dict[str, dict[str, int]]:  # type: ignore[no-untyped-def]
-    from .block import usable_paragraphs
-
-    counts = {}
-    for split in SPLITS:
-        paragraphs, rows = usable_paragraphs(shard, split, objective)
-        counts[split] = {"anchors": len(paragraphs), "documents": len(np.unique(rows))}
-    return counts
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:

@@ -31,7 +31,7 @@ class InspectConfig:
     """Flags of this entry."""
 
     corpus: str | None = field(default=None, metadata={"help": "Corpus folder. Default: the embedded one."})
-    objective: str = field(default="ssp", metadata={"help": "Sentence-level objective."})
+    objective: str = field(default="ssp", metadata={"help": "As in launch/pretrain.py: ssp, all, ssp:2+sp:1 ..."})
     sampling: Literal["matched", "paper"] = field(default="matched", metadata={"help": "As in launch/pretrain.py."})
     split: Literal["train", "validation"] = field(default="train", metadata={"help": "Which documents."})
     start: int = field(default=0, metadata={"help": "Index of the first pair."})
@@ -43,18 +43,21 @@ class InspectConfig:
 
 def span(block: Block, spans: Spans, row: int, tokenizer: Any) -> dict[str, Any]:
     """Where a span lies, and its whole text (before a pair is cut to length)."""
-    paragraph, start, end = (int(x[row]) for x in (spans.paragraph, spans.start, spans.end))
-    shard, document, number = block.locate(paragraph)
-    text = tokenizer.decode(block.tokens_of(paragraph, start, end), clean_up_tokenization_spaces=False)
+    one = spans[row]
+    shard, document, number = block.locate(one.paragraph)
+    text = tokenizer.decode(block.tokens_of(one), clean_up_tokenization_spaces=False)
     place = {"doc_id": shard.document_id(document), "title": shard.document_title(document)}
-    return {**place, "paragraph": number, "sentences": [start, end], "text": text.strip()}
+    hole = None if one.hole_start is None or one.hole_end is None else [int(one.hole_start), int(one.hole_end)]
+    sentences = [int(one.start), int(one.end)]
+    return {**place, "paragraph": number, "sentences": sentences, "without": hole, "text": text.strip()}
 
 
 def described(stream: PairStream, tokenizer: Any, start: int, count: int) -> Iterator[dict[str, Any]]:
     """A dictionary a pair, with the keys of ``--json`` and the documents' titles."""
-    for rows in stream.pairs(start, count):
-        for row in range(len(rows.index)):
-            yield _described(stream, rows, row, tokenizer)
+    every = stream.pairs(start, count)
+    found = [(int(index), rows, row) for rows in every for row, index in enumerate(rows.index)]
+    for _, rows, row in sorted(found, key=lambda place: place[0]):
+        yield _described(stream, rows, row, tokenizer)
 
 
 def _described(stream: PairStream, rows: PairRows, row: int, tokenizer: Any) -> dict[str, Any]:
@@ -62,6 +65,7 @@ def _described(stream: PairStream, rows: PairRows, row: int, tokenizer: Any) -> 
     index = int(rows.index[row])
     return {
         "index": index,
+        "objective": stream.mixture.names[rows.part],
         "kind": KINDS[rows.kinds[row]],
         "label": int(rows.kinds[row] == 0),
         "doc_id": a["doc_id"],
@@ -70,6 +74,7 @@ def _described(stream: PairStream, rows: PairRows, row: int, tokenizer: Any) -> 
         "b_doc_id": b["doc_id"],
         "b_paragraph": b["paragraph"],
         "b_sentences": b["sentences"],
+        "b_without": b["without"],
         "a": a["text"],
         "b": b["text"],
         "input_ids": stream.batch(index, 1).input_ids.tolist(),
@@ -78,15 +83,20 @@ def _described(stream: PairStream, rows: PairRows, row: int, tokenizer: Any) -> 
 
 
 def as_text(pair: dict[str, Any]) -> str:
-    def line(name: str, document: str, title: str, paragraph: int, sentences: list[int], text: str) -> str:
+    def line(name: str, document: str, title: str, paragraph: int, sentences: list[int], text: str, hole: str) -> str:
         where = f"{document} ({title})" if title and title != document else document
-        return f"  {name}: {where}, paragraph {paragraph}, sentences [{sentences[0]}, {sentences[1]})\n     {text}"
+        return (
+            f"  {name}: {where}, paragraph {paragraph}, sentences [{sentences[0]}, {sentences[1]}){hole}\n     {text}"
+        )
+
+    hole = "" if pair["b_without"] is None else " without [{}, {})".format(*pair["b_without"])
 
     return "\n".join(
         [
-            f"pair {pair['index']}: {pair['kind']}, label {pair['label']}, {len(pair['input_ids'])} tokens",
-            line("A", pair["doc_id"], pair["titles"][0], pair["a_paragraph"], pair["a_sentences"], pair["a"]),
-            line("B", pair["b_doc_id"], pair["titles"][1], pair["b_paragraph"], pair["b_sentences"], pair["b"]),
+            f"pair {pair['index']}: {pair['objective']}, {pair['kind']}, label {pair['label']}, "
+            f"{len(pair['input_ids'])} tokens",
+            line("A", pair["doc_id"], pair["titles"][0], pair["a_paragraph"], pair["a_sentences"], pair["a"], ""),
+            line("B", pair["b_doc_id"], pair["titles"][1], pair["b_paragraph"], pair["b_sentences"], pair["b"], hole),
         ]
     )
 
@@ -97,9 +107,9 @@ def main() -> None:
         raise KinspanError(f"--start {config.start} --count {config.count}: give an index from 0 and at least one pair")
     corpus = Corpus(config.corpus or default_corpus(tokenizers.load_tokenizer(default_model())))
     tokenizer = tokenizers.load_tokenizer(str(corpus.folder / "tokenizer"))
-    objective = mixture(config.objective, config.sampling)
+    objectives = mixture(config.objective, config.sampling)
     template = tokenizers.pair_template(tokenizer)
-    stream = PairStream(corpus, objective, template, config.seed, config.split, config.max_length)
+    stream = PairStream(corpus, objectives, template, config.seed, config.split, config.max_length)
     for pair in described(stream, tokenizer, config.start, config.count):
         if config.json:
             pair.pop("titles")

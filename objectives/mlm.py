@@ -2,6 +2,7 @@
 
 Devlin et al., 2019, section 3.1: 15% of the tokens are chosen; of these 80% become the mask token, 10% a
 random token and 10% stay. Chosen afresh each time a pair is made (Liu et al., 2019, "dynamic masking").
+Whole-word masking (an addition of BERT's authors, 2019) chooses words: all tokens of one are chosen, or none.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,26 @@ AS_MASK, AS_RANDOM = 0.8, 0.1
 
 @dataclass(frozen=True)
 class MaskedLM:
-    """How tokens are masked. One 32-bit random number a token decides all of it."""
+    """How tokens are masked. One 32-bit random number a token decides all of it; two with whole words.
+
+    continues:  ``[vocab]`` which tokens go on with the word before them (tokenizers.word_continuations): then whole
+                words are chosen. None: tokens
+    as_mask, as_random: shares of the chosen tokens that become the mask token and a random one
+    noise:      whether the token loss draws replacements, and so needs a number more a masked token
+    """
 
     mask_id: int
     vocab_size: int
     probability: float = PROBABILITY
+    continues: np.ndarray | None = None
+    as_mask: float = AS_MASK
+    as_random: float = AS_RANDOM
+    noise: bool = False
+
+    @property
+    def numbers(self) -> int:
+        """Random numbers that a token owns."""
+        return 1 if self.continues is None else 2
 
     def apply(
         self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, words: np.ndarray
@@ -28,40 +44,48 @@ class MaskedLM:
         ids:     ``[T]`` the packed tokens of n pairs
         starts:  ``[n + 1]`` where each pair begins
         special: ``[T]`` true at special tokens, which are never chosen
-        words:   ``[n, W]`` uint64, two tokens' numbers in each word, 2 W at least the longest pair
+        words:   ``[n, W]`` uint64, two numbers in each word, ``2 W`` at least ``numbers`` times the longest pair
 
         Returns the chosen positions in ``ids``, ascending, and the ids that stood there, both ``[M]``.
         """
         numbers = words.view(np.uint32)
         chosen = int(self.probability * 2**32)
+        if self.continues is None:
+            positions, number = self._tokens(starts, special, numbers, chosen)
+        else:
+            positions, number = self._whole_words(ids, starts, special, numbers, chosen)
+        labels = ids[positions]
+        # Below the threshold the number is uniform, so it can be cut again: 80% mask, 10% random, 10% kept.
+        mask_below, random_below = int(self.as_mask * chosen), int((self.as_mask + self.as_random) * chosen)
+        as_random = (number >= mask_below) & (number < random_below)
+        width = np.uint64(max(random_below - mask_below, 1))
+        drawn = (number - np.uint64(mask_below)) * np.uint64(self.vocab_size) // width
+        new = np.where(number < mask_below, self.mask_id, np.where(as_random, drawn, labels))
+        ids[positions] = new
+        return positions, labels
+
+    @staticmethod
+    def _tokens(
+        starts: np.ndarray, special: np.ndarray, numbers: np.ndarray, chosen: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Chosen positions, each by its own number, and those numbers, uniform below ``chosen``."""
         pair, place = np.divmod(np.flatnonzero(numbers < np.uint32(chosen)), numbers.shape[1])
         inside = place < np.diff(starts)[pair]
         pair, place = pair[inside], place[inside]
         positions = starts[pair] + place
         keep = ~special[positions]
-        positions, number = positions[keep], numbers[pair[keep], place[keep]].astype(np.uint64)
-        labels = ids[positions]
-        # Below the threshold the number is uniform, so it can be cut again: 80% mask, 10% random, 10% kept.
-        mask_below, random_below = int(AS_MASK * chosen), int((AS_MASK + AS_RANDOM) * chosen)
-        as_random = (number >= mask_below) & (number < random_below)
-        drawn = (number - np.uint64(mask_below)) * np.uint64(self.vocab_size) // np.uint64(random_below - mask_below)
-        new = np.where(number < mask_below, self.mask_id, np.where(as_random, drawn, labels))
-        ids[positions] = new
-        return positions, labels
+        return positions[keep], numbers[pair[keep], place[keep]].astype(np.uint64)
 
-
-@dataclass(frozen=True)
-class ReplacedTokens:
-    """The chosen tokens all become the mask token: what ELECTRA's generator fills in."""
-
-    mask_id: int
-    vocab_size: int
-    probability: float = PROBABILITY
-    noise = True
-
-    def apply(
-        self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, words: np.ndarray
+    def _whole_words(
+        self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, numbers: np.ndarray, chosen: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        positions, labels = MaskedLM(self.mask_id, self.vocab_size, self.probability).apply(ids, starts, special, words)
-        ids[positions] = self.mask_id
-        return positions, labels
+        """As ``_tokens``, but a word is chosen by its first token's number, and each of its tokens has a second one."""
+        assert self.continues is not None
+        pair = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        place = np.arange(len(ids)) - starts[pair]
+        after_special = np.concatenate([[True], special[:-1]])
+        begins = special | after_special | ~self.continues[ids]
+        first = np.maximum.accumulate(np.where(begins, np.arange(len(ids)), 0))  # the first token of each one's word
+        positions = np.flatnonzero((numbers[pair[first], place[first]] < np.uint32(chosen)) & ~special)
+        second = numbers[pair[positions], numbers.shape[1] // 2 + place[positions]].astype(np.uint64)
+        return positions, (second * np.uint64(chosen)) >> np.uint64(32)

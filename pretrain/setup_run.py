@@ -11,9 +11,10 @@ from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.mixture import Mixture
-from data_pipeline.stream import Masking, PairStream
+from data_pipeline.stream import PairStream
 from objectives import mixture as mixture_of
-from objectives.mlm import MaskedLM, ReplacedTokens
+from objectives.mlm import MaskedLM
+from objectives.rtd import replaced_tokens
 
 from .batches import Layout, mean_tokens
 from .checkpoint import barrier, write_atomically
@@ -158,11 +159,10 @@ def _load(
     )
 
 
-def _masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> Masking:
-    mask, size, probability = tokenizer.mask_token_id, len(tokenizer), config.mlm_probability
-    if token_loss == "rtd":
-        return ReplacedTokens(mask, size, probability)
-    return MaskedLM(mask, size, probability)
+def _masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM:
+    words = tokenizers.word_continuations(tokenizer) if config.whole_word_masking else None
+    masked = replaced_tokens if token_loss == "rtd" else MaskedLM
+    return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
 
 
 def _check_fits(model: Any, tokenizer: Any, max_length: int, flag: str, name: str) -> None:

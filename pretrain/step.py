@@ -89,13 +89,14 @@ def _plain_norm(engine: Any) -> torch.Tensor:
 def largest_batch(stream: PairStream, micro: int) -> Batch:
     """The largest micro-batch that the settings can make: every pair at full length.
 
-    Masked are as many tokens as all but one in a billion real batches have at most.
+    Masked are as many tokens as all but one in a billion real batches have at most; whole words spread wider.
     """
-    length = stream.max_length
+    length, masking = stream.max_length, stream.masking
     pair = stream.batch(0, 1)
     tokens = micro * length
-    probability = getattr(stream.masking, "probability", 0.0)
-    masked = min(tokens, int(tokens * probability + 6 * (tokens * probability) ** 0.5))
+    probability = getattr(masking, "probability", 0.0)
+    spread = 6 if getattr(masking, "continues", None) is None else 12
+    masked = min(tokens, int(tokens * probability + spread * (tokens * probability) ** 0.5))
     return Batch(
         input_ids=np.full(tokens, pair.input_ids[0], dtype=np.int32),
         token_type_ids=np.zeros(tokens, dtype=np.int32),
@@ -103,11 +104,11 @@ def largest_batch(stream: PairStream, micro: int) -> Batch:
         starts=np.arange(micro + 1, dtype=np.int32) * length,
         masked_positions=np.arange(masked, dtype=np.int64),
         masked_labels=np.zeros(masked, dtype=np.int64),
+        noise=np.zeros(masked if masking is not None and masking.noise else 0),
         labels=np.zeros(micro, dtype=np.int8),
         kinds=np.zeros(micro, dtype=np.int8),
-        index=np.zeros(micro, dtype=np.int64),
         part=np.zeros(micro, dtype=np.int8),
-        noise=np.zeros(masked if getattr(stream.masking, "noise", False) else 0),
+        index=np.zeros(micro, dtype=np.int64),
     )
 
 

@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.block import LongEnough, Spans, open_block
+from data_pipeline.block import Ranked, Spans, open_block, usable_counts
 from data_pipeline.corpus import Corpus
-from objectives import pair_objective
+from objectives import OBJECTIVES
 
-SSP = pair_objective("ssp")
+SSP = OBJECTIVES["ssp"]
 
 
 @pytest.fixture(scope="module")
@@ -49,27 +49,28 @@ def test_tokens_and_place_of_a_span_are_those_in_the_shard(corpus):
         start = int(rng.integers(len(sentences)))
         end = int(rng.integers(start + 1, len(sentences) + 1))
         expected = [t for s in sentences[start:end] for t in s]
-        assert block.tokens_of(paragraph, start, end).tolist() == expected
+        assert block.tokens_of(Spans(*map(np.asarray, (paragraph, start, end)))).tolist() == expected
 
 
 def test_token_bounds_agree_with_tokens_of_in_every_shard(corpus):
     block = block_of(corpus)
     paragraphs = np.random.default_rng(1).permutation(len(block.paragraph))[:200]
     start = np.zeros(len(paragraphs), dtype=np.int64)
-    first, last = block.token_bounds(Spans(paragraphs, start, start + 2))
+    spans = Spans(paragraphs, start, start + 2)
+    ((first, last),) = block.token_runs(spans)
     seen = set()
     for shard, rows in block.by_shard(paragraphs):
         numbers = np.arange(len(paragraphs))[rows]
         seen.update(numbers.tolist())
         for k in numbers.tolist():
-            assert np.array_equal(shard.tokens[first[k] : last[k]], block.tokens_of(int(paragraphs[k]), 0, 2))
+            assert np.array_equal(shard.tokens[first[k] : last[k]], block.tokens_of(spans[k]))
     assert len(seen) == len(paragraphs)
 
 
 def test_a_block_of_some_shards_holds_only_theirs(corpus):
     some = (1, len(corpus.manifest.shards) - 1)
     block = block_of(corpus, shards=some)
-    anchors = corpus.usable("ssp", "train")[0]
+    anchors = usable_counts(corpus, OBJECTIVES["ssp"], "train")[0]
     assert len(block.paragraph) == sum(anchors[n] for n in some)
     ids = {i for n in some for i in nested(corpus, n)[0]}
     for paragraph in range(0, len(block.paragraph), 50):
@@ -79,7 +80,7 @@ def test_a_block_of_some_shards_holds_only_theirs(corpus):
 
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=40), st.integers(0, 6))
 def test_long_enough_ranks_the_paragraphs_of_each_count(sentences, most):
-    ranked = LongEnough.of(np.array(sentences, dtype=np.int32), most)
+    ranked = Ranked.of(np.array(sentences, dtype=np.int32) >= np.arange(most + 1)[:, None])
     for count in range(most + 1):
         expected = [k for k, n in enumerate(sentences) if n >= count]
         first, total = ranked.first[count], ranked.total[count]

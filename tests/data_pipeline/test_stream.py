@@ -81,7 +81,7 @@ def test_decoded_text_gives_the_same_ids_again(any_corpus, make_stream, helpers)
     middle, tail, compared = len(stream.template.middle), len(stream.template.tail), 0
     for (start, end), (rows, k) in zip(pairwise(batch.starts), rows_of(stream, 0, 300), strict=True):
         ids = batch.input_ids[start:end].tolist()
-        (a0, a1), (b0, b1) = (rows.block.token_bounds(s) for s in (rows.a, rows.b))
+        ((a0, a1),), ((b0, b1),) = (rows.block.token_runs(s) for s in (rows.a, rows.b))
         a, b = cut_longest_first(a1[k : k + 1] - a0[k], b1[k : k + 1] - b0[k], 64 - stream.template.num_special)
         texts = ids[head : head + a[0]], ids[head + a[0] + middle : len(ids) - tail]
         assert len(texts[1]) == b[0]
@@ -259,7 +259,7 @@ def test_threads_read_what_one_reader_reads(tiny_corpus, make_stream):
 def test_both_texts_of_a_pair_come_from_one_block_of_two_documents_or_more(any_corpus, make_stream, block_anchors):
     stream = make_stream(any_corpus, block_anchors=block_anchors)
     blocks = set()
-    for segment in stream.order.segments(0, stream.epoch_pairs // 5):
+    for segment in stream.orders[0].segments(0, stream.epoch_pairs // 5):
         first = segment.first_anchor * 5
         shards = {id(s) for s in next(stream.pairs(first, 5)).block.shards}
         for rows in stream.pairs(first, 5 * min(len(segment.anchors), 40)):
@@ -269,7 +269,7 @@ def test_both_texts_of_a_pair_come_from_one_block_of_two_documents_or_more(any_c
             assert {rows.kinds[k] == 2 for k, (a, b) in enumerate(documents) if a != b} == {True}
         blocks.add(segment.shards)
     assert len(blocks) >= 2
-    assert sum(len(b) for b in blocks) <= len(stream.order.anchors)
+    assert sum(len(b) for b in blocks) <= len(stream.orders[0].anchors)
 
 
 def test_the_two_splits_share_no_document(any_corpus, make_stream):

@@ -13,13 +13,13 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
-from data_pipeline.block import Block
+from data_pipeline.block import Block, Spans
 from data_pipeline.corpus import Shard
 from data_pipeline.errors import KinspanError
 from data_pipeline.pairs import EASY, HARD, POSITIVE
 from data_pipeline.random_words import random_words
 from data_pipeline.stream import cut_longest_first
-from objectives import pair_objective
+from objectives import mixture
 
 ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
 
@@ -90,7 +90,7 @@ def check_pairs(parts, matched=True, hard_where_possible=True):
             assert np.array_equal(hard, np.minimum(others, 2))
             assert np.array_equal(hard > 0, others_of(block, a_paragraph[:, 0], np.zeros(len(a), int)) > 0)
         for row in range(len(a)):
-            positive, *negatives = (block.tokens_of(*b[row, k].tolist()).tolist() for k in range(5))
+            positive, *negatives = (block.tokens_of(Spans(*b[row, k])).tolist() for k in range(5))
             assert positive not in negatives
         seen.update(kinds.ravel().tolist())
     return seen
@@ -218,8 +218,8 @@ def lengths_of(stream, count):
     lengths, kinds, documents = [], [], []
     for first in range(0, count, 4096):
         for rows in stream.pairs(first, min(4096, count - first)):
-            bounds = (rows.block.token_bounds(spans) for spans in (rows.a, rows.b))
-            lengths.append(np.column_stack(cut_longest_first(*(end - start for start, end in bounds), room)))
+            full = (rows.block.num_tokens(spans) for spans in (rows.a, rows.b))
+            lengths.append(np.column_stack(cut_longest_first(*full, room)))
             kinds.append(rows.kinds)
             documents.append(rows.block.document[rows.a.paragraph])
     return np.concatenate(lengths), np.concatenate(kinds), np.concatenate(documents)
@@ -300,7 +300,7 @@ def test_a_corpus_that_is_nearly_all_one_text_still_gives_pairs(make_corpus, mak
     stream = make_stream(make_corpus(documents, **ALL))
     began = time.monotonic()
     check(stream, count=500, hard_where_possible=False)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_a_corpus_that_is_all_one_text_is_an_error_and_no_loop(make_corpus, make_stream):
@@ -309,7 +309,7 @@ def test_a_corpus_that_is_all_one_text_is_an_error_and_no_loop(make_corpus, make
     began = time.monotonic()
     with pytest.raises(KinspanError, match="one text repeated") as error:
         stream.batch(0, 500)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert "\n" not in str(error.value)
     assert "document d" in str(error.value)
 
@@ -370,7 +370,7 @@ def test_no_paragraph_of_two_sentences_is_an_error(make_corpus, make_stream):
 
 def test_an_unknown_objective_is_an_error_that_names_those_there_are():
     with pytest.raises(KinspanError, match=r"--objective spp: .*choose from ssp"):
-        pair_objective("spp")
+        mixture("spp")
 
 
 PARAGRAPH = st.lists(st.integers(0, 4), min_size=1, max_size=8)  # few sentences, so that texts repeat
@@ -394,7 +394,7 @@ def shard_of(documents):
 
 def sampled(shards, seed, repeat, sampling="matched"):
     """The block, and ``repeat`` times the pairs of each of its anchors, as ``check_pairs`` takes them."""
-    how = pair_objective("ssp", sampling)
+    (how,) = mixture("ssp", sampling).objectives
     block = Block([shard_of(documents) for documents in shards], "train", how)
     anchors = np.arange(repeat * len(block.paragraph)) % max(len(block.paragraph), 1)
     pairs = how.sample(block, anchors, random_words(seed, "test", 0, len(anchors), how.num_words))

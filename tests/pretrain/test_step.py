@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data_pipeline.errors import KinspanError
-from objectives.mlm import ReplacedTokens
+from objectives.rtd import replaced_tokens
 from pretrain import step
 from pretrain.batches import Layout
 from pretrain.model import load_model
@@ -73,7 +73,7 @@ def test_loss_and_gradient_do_not_depend_on_the_cut(
     else:
         model, _ = load_model(str(make_model()), seed=3)
     model.eval()  # no dropout
-    stream = make_stream(tiny_corpus, masking=ReplacedTokens(103, 30522) if token_loss == "rtd" else True)
+    stream = make_stream(tiny_corpus, masking=replaced_tokens(103, 30522) if token_loss == "rtd" else True)
     stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1), monkeypatch)
     cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world), monkeypatch)
     assert torch.allclose(stats, cut_stats, rtol=1e-6)

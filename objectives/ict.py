@@ -1,0 +1,15 @@
+"""Inverse Cloze Task (ICT): was the sentence A taken out of the paragraph B?
+
+Lee et al., 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", section 4: a sentence is
+the pseudo-question and what surrounds it the evidence. Here as a pair objective: A is one sentence of a paragraph, a
+positive's B the paragraph without it, and negatives are made as in SP (another paragraph without one of its
+sentences). It is SP with an A of one sentence.
+"""
+
+from functools import partial
+
+from data_pipeline.pairs import TWO_SENTENCES, Objective, two_sentences
+
+from . import sp
+
+ICT = Objective("ict", 256, sp.NUM_WORDS, two_sentences, TWO_SENTENCES, partial(sp.sample, max_a=1))

@@ -1,0 +1,232 @@
+"""Negatives: paragraphs of the anchor's document (hard) and of others (easy), and drawing again where texts are equal.
+
+What the objectives share. An objective says which paragraphs suit an anchor, as classes with weights, and how a text
+is cut from a paragraph; here one is drawn for each slot, uniformly by weight, the hard ones two different paragraphs.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from data_pipeline.block import Block, Ranked, Spans, side_by_side
+from data_pipeline.errors import KinspanError
+from data_pipeline.pairs import EASY, HARD, PAIRS_PER_ANCHOR, POSITIVE, Pairs
+from data_pipeline.random_words import bounded
+
+NEGATIVES = PAIRS_PER_ANCHOR - 1
+MAX_HARD = 2  # hard negatives of an anchor, section A.1
+TRIES = 6  # draws of a negative: the first, and five more where its text is no negative
+PROBES = 1000  # paragraphs then looked at one by one
+COMPARED = 4  # tokens at the start of two texts that are compared before the whole
+
+Cells = tuple[np.ndarray, np.ndarray]  # rows and columns of [n, k]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where the negatives of each anchor are drawn from: classes of paragraphs, the anchor itself left out.
+
+    ranked   the classes of the block's paragraphs
+    classes  [n, K]  those that suit the anchor, no paragraph in two of them
+    weights  [n, K]  how likely a paragraph of each is drawn, relative to the others
+    start    [n, K]  the rank of the document's first paragraph in the class
+    inside   [n, K]  how many paragraphs of the class the document has
+    own      [n, K]  the rank of the anchor counted from ``start``; -1 where it is not of the class
+    hard     [n, k]  the slots that are filled from the document
+    """
+
+    ranked: Ranked
+    classes: np.ndarray
+    weights: np.ndarray
+    start: np.ndarray
+    inside: np.ndarray
+    own: np.ndarray
+    hard: np.ndarray
+
+    @staticmethod
+    def of(
+        block: Block,
+        anchors: np.ndarray,
+        ranked: Ranked,
+        classes: np.ndarray,
+        weights: np.ndarray | None = None,
+        slots: int = NEGATIVES,
+        max_hard: int = MAX_HARD,
+    ) -> "Pool":
+        weights = np.ones_like(classes) if weights is None else weights
+        document = block.document[anchors][:, None]
+        start = ranked.before[classes, block.document_first[document]].astype(np.int64)
+        inside = ranked.before[classes, block.document_first[document + 1]] - start
+        rank = ranked.before[classes, anchors[:, None]]
+        member = ranked.before[classes, anchors[:, None] + 1] > rank
+        own = np.where(member, rank - start, -1)
+        others = ((inside - member) * (weights > 0)).sum(axis=1)
+        pool = Pool(ranked, classes, weights, start, inside, own, np.zeros((len(anchors), slots), dtype=bool))
+        if not pool.outside().sum(axis=1).all():
+            raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
+        return replace(pool, hard=np.arange(slots) < np.minimum(others, max_hard)[:, None])
+
+    def others(self) -> np.ndarray:
+        """``[n, K]``: the document's paragraphs but the anchor, by weight."""
+        return (self.inside - (self.own >= 0)) * self.weights
+
+    def outside(self) -> np.ndarray:
+        """``[n, K]``: the other documents' paragraphs, by weight."""
+        return (self.ranked.total[self.classes] - self.inside) * self.weights
+
+    def draw(self, words: np.ndarray) -> np.ndarray:
+        """A paragraph for each slot, ``[n, k]``, from one word each."""
+        others, outside = self.others(), self.outside()
+        inside = others.sum(axis=1)[:, None]
+        drawn = bounded(words, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
+        if self.hard.shape[1] > 1:
+            drawn[:, 1] = np.where(self.hard[:, 1], self._second(drawn[:, 0], words[:, 1], others), drawn[:, 1])
+        paragraphs = np.empty(words.shape, dtype=np.int64)
+        before_inside = before_outside = np.zeros(len(words), dtype=np.int64)
+        for k in range(self.classes.shape[1]):  # the interval of the class that the number fell into
+            low = np.where(self.hard, before_inside[:, None], before_outside[:, None])
+            before_inside, before_outside = before_inside + others[:, k], before_outside + outside[:, k]
+            high = np.where(self.hard, before_inside[:, None], before_outside[:, None])
+            cells = np.nonzero((drawn >= low) & (drawn < high)) if self.classes.shape[1] > 1 else ...
+            paragraphs[cells] = self._paragraphs(k, drawn - low)[cells]
+        return paragraphs
+
+    def _second(self, first: np.ndarray, words: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """A number for the second hard negative outside the interval of the paragraph that ``first`` fell into."""
+        low = np.zeros_like(first)
+        width = np.ones_like(first)
+        before = np.zeros_like(first)
+        for k in range(others.shape[1]):
+            inside = (first >= before) & (first < before + others[:, k])
+            weight = np.maximum(self.weights[:, k], 1)
+            low = np.where(inside, before + (first - before) // weight * weight, low)
+            width = np.where(inside, weight, width)
+            before = before + others[:, k]
+        drawn = bounded(words, np.maximum(before - width, 1))
+        return drawn + width * (drawn >= low)
+
+    def _paragraphs(self, k: int, drawn: np.ndarray) -> np.ndarray:
+        """The paragraphs of the k-th class that numbers within its interval mean, ``[n, slots]``."""
+        start, own, inside, classes = (x[:, k, None] for x in (self.start, self.own, self.inside, self.classes))
+        number = drawn // np.maximum(self.weights[:, k, None], 1)
+        of_document = start + number + ((own >= 0) & (number >= own))
+        rank = np.where(self.hard, of_document, number + inside * (number >= start))
+        rank = self.ranked.first[classes] + rank
+        return self.ranked.paragraphs[np.clip(rank, 0, len(self.ranked.paragraphs) - 1)]
+
+    def probe(self, row: int) -> Iterator[int]:
+        """Paragraphs of other documents, one after another, the nearest first; at most PROBES."""
+        for k in np.flatnonzero(self.outside()[row]):
+            total = int(self.ranked.total[self.classes[row, k]])
+            start, inside = int(self.start[row, k]), int(self.inside[row, k])
+            for step in range(min(PROBES, total - inside)):
+                rank = (start + inside + step) % total
+                yield int(self.ranked.paragraphs[self.ranked.first[self.classes[row, k]] + rank])
+
+
+class Source(Protocol):
+    """What ``assemble`` needs of a pool: which slots are hard, and where to look when all tries failed."""
+
+    @property
+    def hard(self) -> np.ndarray: ...
+
+    def probe(self, row: int) -> Iterator[int]: ...
+
+
+def assemble(
+    block: Block,
+    a: Spans,
+    positive: Spans,
+    pool: Source,
+    draw: Callable[[int], Spans],
+    unlike: Callable[[np.ndarray, Spans], np.ndarray],
+    cut: Callable[[int, int], Spans],
+) -> Pairs:
+    """The pairs of each anchor: the positive, then a negative for each slot of ``pool``.
+
+    a, positive: ``[n]``
+    draw:   number of a try -> a negative for each slot, ``[n, k]``
+    unlike: (rows ``[m]``, texts ``[m]``) -> which of the texts are no negatives of the row's anchor, ``[m]``
+    cut:    (row, paragraph) -> the texts ``[m]`` that a negative of this paragraph could be; where all tries failed
+    """
+    negative = draw(0)
+    rows, slots = negative.paragraph.shape
+    cells: Cells = (np.repeat(np.arange(rows), slots), np.tile(np.arange(slots), rows))
+    for attempt in range(1, TRIES + 1):
+        wrong = unlike(cells[0], negative[cells])
+        cells = cells[0][wrong], cells[1][wrong]
+        if not len(cells[0]) or attempt == TRIES:
+            break
+        cells = _with_other_hard(pool, cells)
+        negative.put(cells, draw(attempt)[cells])
+    kind = np.where(pool.hard, HARD, EASY).astype(np.int8)
+    for cell in zip(*(x.tolist() for x in cells), strict=True):
+        negative.put(cell, _search(block, pool, positive, cell[0], unlike, cut))
+        kind[cell] = EASY
+    first = np.full((rows, 1), POSITIVE, dtype=np.int8)
+    repeated = a.map(lambda x: np.repeat(x[:, None], 1 + slots, axis=1))
+    return Pairs(repeated, side_by_side(positive, negative), np.concatenate([first, kind], axis=1))
+
+
+def equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
+    """``[m]``: whether two texts have the same tokens."""
+    equal = block.num_tokens(one) == block.num_tokens(other)
+    same = np.flatnonzero(equal)
+    one, other = one[same], other[same]
+    start = (_first_tokens(block, one) == _first_tokens(block, other)).all(axis=1)
+    equal[same] = start
+    for k in np.flatnonzero(start).tolist():
+        equal[same[k]] = np.array_equal(block.tokens_of(one[k]), block.tokens_of(other[k]))
+    return equal
+
+
+def every_span(paragraph: int, num_sentences: int, size: int) -> Spans:
+    """All spans of so many sentences of a paragraph, ``[num_sentences - size + 1]``."""
+    start = np.arange(num_sentences - size + 1)
+    return Spans(np.full_like(start, paragraph), start, start + size)
+
+
+def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
+    """``[m, COMPARED]``: tokens at the start of each text's first run; of a shorter one, its last repeated."""
+    runs = block.token_runs(spans)
+    start, end = np.where(runs[0][1] > runs[0][0], runs[0], runs[-1])
+    at = np.minimum(start[:, None] + np.arange(COMPARED), end[:, None] - 1)
+    out = np.empty(at.shape, dtype=np.int64)
+    for shard, rows in block.by_shard(spans.paragraph):
+        out[rows] = shard.tokens[at[rows]]
+    return out
+
+
+def _with_other_hard(pool: Source, cells: Cells) -> Cells:
+    """Both hard negatives where one is drawn again: only drawn together are they two paragraphs."""
+    chosen = np.zeros(pool.hard.shape, dtype=bool)
+    chosen[cells] = True
+    hard = pool.hard[:, :MAX_HARD]
+    chosen[:, :MAX_HARD] |= (chosen[:, :MAX_HARD] & hard).any(axis=1, keepdims=True) & hard
+    return np.nonzero(chosen)  # type: ignore[return-value]
+
+
+def _search(
+    block: Block,
+    pool: Source,
+    positive: Spans,
+    row: int,
+    unlike: Callable[[np.ndarray, Spans], np.ndarray],
+    cut: Callable[[int, int], Spans],
+) -> Spans:
+    """The first text of another document, walking on from the anchor's own, that is a negative.
+
+    Where equal texts are so many that all tries failed. Raises KinspanError after PROBES paragraphs of each class.
+    """
+    for paragraph in pool.probe(row):
+        texts = cut(row, paragraph)
+        right = np.flatnonzero(~unlike(np.full(len(texts.paragraph), row), texts))
+        if len(right):
+            return texts[right[0]]
+    shard, document, _ = block.locate(positive.paragraph[row])
+    raise KinspanError(
+        f"document {shard.document_id(document)}: no paragraph of another document differs from its text; "
+        "the corpus is one text repeated: remove the duplicates and prepare it again"
+    )

@@ -1,0 +1,127 @@
+"""Paragraphs in the Same Document (PSD): do A and B come from one document?
+
+Di Liello et al., 2022, sections 4 and A.1. A is a paragraph of a document of at least two; a positive's B is another
+paragraph of it, wherever it stands; the four negatives' Bs are paragraphs of other documents. There are no hard ones.
+
+A negative's B is drawn among the paragraphs whose number of tokens is nearest to the positive's B: paragraphs of one
+document are alike in length, so that drawn freely, lengths would tell. ``PSD_PAPER`` draws freely, for comparison.
+
+Example:
+    >>> from objectives import mixture
+    >>> mixture("psd").objectives[0].needs
+    'a document of at least two paragraphs'
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from data_pipeline.block import Block, Ranked, Spans
+from data_pipeline.errors import KinspanError
+from data_pipeline.pairs import Objective, Pairs
+from data_pipeline.random_words import bounded
+
+from .negatives import NEGATIVES, PROBES, TRIES, Pool, assemble, equal_texts
+
+# The paragraphs nearest in length, on either side, that a negative is drawn among: a share of all, and at least.
+NEAR_SHARE, NEAR_LEAST = 0.005, 16
+
+# An anchor's words: 1 for the positive, then one for each try of each negative.
+NUM_WORDS = -(-(1 + TRIES * NEGATIVES) // 4) * 4
+
+
+def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
+    """A paragraph can be an anchor where its document has another one."""
+    return num_paragraphs >= 2
+
+
+def sample(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool = True) -> Pairs:
+    """The five pairs of each anchor: the positive, then four easy negatives.
+
+    anchors: ``[n]`` usable paragraphs of ``block``;  words: ``[n, NUM_WORDS]``
+    """
+    document = block.document[anchors]
+    first = block.document_first[document].astype(np.int64)
+    number = bounded(words[:, 0], block.document_first[document + 1] - first - 1)
+    b = first + number + (first + number >= anchors)
+    if len(block.document_first) == 2:
+        raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
+    a, positive = block.whole(anchors), block.whole(b)
+    pool = _Near.of(block, anchors, b) if matched else _freely(block, anchors)
+    tries = words[:, 1 : 1 + TRIES * NEGATIVES].reshape(len(anchors), TRIES, NEGATIVES)
+
+    def draw(attempt: int) -> Spans:
+        return block.whole(pool.draw(tries[:, attempt]))
+
+    def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
+        """Those of the anchor's own document, and those with the text of A or of the positive's B."""
+        own = block.document[texts.paragraph] == document[rows]
+        return own | equal_texts(block, a[rows], texts) | equal_texts(block, positive[rows], texts)
+
+    def cut(row: int, paragraph: int) -> Spans:
+        return block.whole(np.array([paragraph]))
+
+    return assemble(block, a, positive, pool, draw, unlike, cut)
+
+
+@dataclass(frozen=True)
+class ByLength:
+    """The block's paragraphs by number of tokens: ``order`` ``[U]``, and each one's place in it, ``rank`` ``[U]``."""
+
+    order: np.ndarray
+    rank: np.ndarray
+
+    @staticmethod
+    def of(block: Block) -> "ByLength":
+        length = block.num_tokens(block.whole(np.arange(len(block.paragraph))))
+        order = np.argsort(length, kind="stable").astype(np.int32)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order), dtype=np.int32)
+        return ByLength(order, rank)
+
+
+@dataclass(frozen=True)
+class _Near:
+    """Draws paragraphs about as long as the positive's B. Some may be of the anchor's document: drawn again.
+
+    hard ``[n, 4]``: none;  centre ``[n]``: the place of the positive's B by length
+    """
+
+    by_length: ByLength
+    centre: np.ndarray
+    hard: np.ndarray
+
+    @staticmethod
+    def of(block: Block, anchors: np.ndarray, b: np.ndarray) -> "_Near":
+        by_length = block.once(ByLength.of)
+        return _Near(by_length, by_length.rank[b].astype(np.int64), np.zeros((len(anchors), NEGATIVES), dtype=bool))
+
+    def draw(self, words: np.ndarray) -> np.ndarray:
+        everything = len(self.by_length.order)
+        reach = max(NEAR_LEAST, int(NEAR_SHARE * everything))
+        width = min(2 * reach + 1, everything)
+        low = np.clip(self.centre - reach, 0, everything - width)[:, None]
+        return self.by_length.order[low + bounded(words, width)].astype(np.int64)
+
+    def probe(self, row: int) -> Iterator[int]:
+        """From the positive's B outwards, by length."""
+        order, centre = self.by_length.order, int(self.centre[row])
+        for step in range(1, min(PROBES, len(order))):
+            for at in (centre - step, centre + step):
+                if 0 <= at < len(order):
+                    yield int(order[at])
+
+
+def _everything(block: Block) -> Ranked:
+    return Ranked.of(np.ones((1, len(block.paragraph)), dtype=bool))
+
+
+def _freely(block: Block, anchors: np.ndarray) -> Pool:
+    return Pool.of(block, anchors, block.once(_everything), np.zeros((len(anchors), 1), dtype=np.int64), max_hard=0)
+
+
+NEEDS = "a document of at least two paragraphs"
+PSD = Objective("psd", 256, NUM_WORDS, usable, NEEDS, sample)
+PSD_PAPER = Objective("psd", 256, NUM_WORDS, usable, NEEDS, partial(sample, matched=False))

@@ -1,0 +1,18 @@
+"""Replaced-token detection (RTD): which tokens are hidden from the generator.
+
+Clark et al., 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators", section 2: 15% of
+the tokens are chosen and all of them become the mask token; a generator, trained by masked language modelling, draws
+replacements from its softmax, and a discriminator tells of every token whether it was replaced. The two networks and
+their losses are in pretrain/rtd.py.
+"""
+
+import numpy as np
+
+from .mlm import PROBABILITY, MaskedLM
+
+
+def replaced_tokens(
+    mask_id: int, vocab_size: int, probability: float = PROBABILITY, continues: np.ndarray | None = None
+) -> MaskedLM:
+    """Masking for a generator: the mask token throughout, and a number a masked token to draw its replacement by."""
+    return MaskedLM(mask_id, vocab_size, probability, continues, as_mask=1.0, as_random=0.0, noise=True)
