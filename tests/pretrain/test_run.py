@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -38,10 +39,15 @@ def environment():
     return {**inherited, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
 def command(settings, ranks=1):
-    start = (
-        [sys.executable] if ranks == 1 else ["deepspeed", "--num_accelerators", str(ranks), "--master_port", "29677"]
-    )
+    launcher = ["deepspeed", "--num_accelerators", str(ranks), "--master_port", free_port()]
+    start = [sys.executable] if ranks == 1 else launcher
     return [*start, str(ROOT / "launch/pretrain.py"), *(f"--{k}={v}" for k, v in settings.items())]
 
 
