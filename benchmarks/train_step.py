@@ -34,7 +34,7 @@ from pretrain.batches import Layout
 from pretrain.config import PretrainConfig
 from pretrain.defaults import default_model
 from pretrain.engine import build_engine, full_settings, read_deepspeed_config, start_distributed
-from pretrain.model import STATS, load_model
+from pretrain.model import load_model
 from pretrain.step import train_step
 
 RATE, CLIP, SEED = 1e-4, 1.0, 1
@@ -71,8 +71,8 @@ def our_updates(model_name: str, stream: PairStream, layout: Layout) -> Callable
         began = time.perf_counter()
         result = train_step(engine, batches, filler, layout, 0, SEED, step)
         seconds = time.perf_counter() - began
-        sums = dict(zip(STATS, result.stats.tolist(), strict=True))
-        mlm_loss, pair_loss = sums["mlm_loss"] / sums["mlm_tokens"], sums["pair_loss"] / layout.size
+        sums = dict(zip(engine.module.sum_names, result.stats.tolist(), strict=True))
+        mlm_loss, pair_loss = sums["mlm_loss"] / sums["mlm_tokens"], sums["ssp/pair_loss"] / layout.size
         return Update(seconds, result.tokens, mlm_loss, pair_loss)
 
     return update

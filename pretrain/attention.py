@@ -1,8 +1,9 @@
 """Attention over packed rows: each pair attends to itself alone.
 
 Registered with the attention interface of ``transformers``, so that models need no change. On a GPU in half
-precision the packed row goes to variable-length flash attention, by torch's jagged tensors; elsewhere
-the row is padded inside attention only, so that no linear layer ever sees padding.
+precision the packed row goes to variable-length flash attention, by torch's jagged tensors; elsewhere,
+and where a sliding window hides tokens, the row is padded inside attention only, so that no linear layer
+ever sees padding.
 """
 
 from dataclasses import dataclass
@@ -53,14 +54,31 @@ def packed_attention(
     dropout: float = 0.0,
     *,
     packing: Packing,
+    sliding_window: int | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """``query``, ``key``, ``value``: ``[1, heads, T, width]``; returns ``[1, T, heads, width]``."""
+    """``query``, ``key``, ``value``: ``[1, heads, T, width]``; returns ``[1, T, heads, width]``.
+
+    sliding_window: a token sees those less than this many tokens away, on both sides. (Of ModernBERT's
+    ``local_attention`` it is half, and one: ``transformers`` counts the token itself.)
+    """
     global calls
     calls += 1
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, width]
-    attend = _jagged if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) else _padded
-    return attend(q, k, v, packing, scaling, dropout)[None], None
+    mask = packing.mask
+    if sliding_window is not None and packing.max_length > sliding_window:
+        mask = _windowed(mask, sliding_window)
+    elif query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+        return _jagged(q, k, v, packing, scaling, dropout)[None], None
+    return _padded(q, k, v, packing, mask, scaling, dropout)[None], None
+
+
+def _windowed(mask: torch.Tensor, window: int) -> torch.Tensor:
+    """``mask [n, 1, 1, L]`` -> ``[n, 1, L, L]``: tokens near enough. Padding sees itself, for a row that sees
+    nothing would be no number, and so would its gradient."""
+    place = torch.arange(mask.shape[-1], device=mask.device)
+    distance = (place[:, None] - place).abs()
+    return mask & (distance < window) | (distance == 0)
 
 
 def _padded(
@@ -68,6 +86,7 @@ def _padded(
     key: torch.Tensor,
     value: torch.Tensor,
     packing: Packing,
+    mask: torch.Tensor,
     scaling: float | None,
     dropout: float,
 ) -> torch.Tensor:
@@ -78,7 +97,7 @@ def _padded(
         return padded.view(n, longest, *x.shape[1:]).transpose(1, 2)
 
     out = F.scaled_dot_product_attention(
-        pad(query), pad(key), pad(value), attn_mask=packing.mask, dropout_p=dropout, scale=scaling
+        pad(query), pad(key), pad(value), attn_mask=mask, dropout_p=dropout, scale=scaling
     )
     return out.transpose(1, 2).reshape(n * longest, *query.shape[1:]).index_select(0, packing.slots)
 

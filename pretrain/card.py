@@ -4,13 +4,15 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
+from .families import FAMILIES
+
 _TEXT = """---
 {metadata}
 ---
 
 # {title}
 
-{base} after continued pre-training with **{objective}** and masked language modelling: given two texts, it
+{base} after continued pre-training with **{objective}** and {token_loss}: given two texts, it
 scores how likely they come from the same paragraph. Made to be fine-tuned on answer sentence selection, and
 usable as it is to rank sentences by how well they go with another.
 
@@ -23,8 +25,8 @@ model = CrossEncoder("path/to/this/folder")
 model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 ```
 
-`AutoModelForSequenceClassification` gives the same score as a logit, `AutoModelForMaskedLM` the masked-LM head. One
-file holds both heads, so that `transformers` lists the other one's tensors as UNEXPECTED; none is missing or fresh.
+`AutoModelForSequenceClassification` (`{classifier}`) gives the same score as a logit;
+{masked_lm}
 
 ## Training
 
@@ -56,6 +58,8 @@ _FIGURES = (
     "pair_f1_easy",
     "mlm_loss",
     "mlm_accuracy",
+    "rtd_loss",
+    "rtd_recall",
 )
 
 
@@ -65,8 +69,26 @@ _LENGTHS = {
 }
 
 
-def model_card(facts: dict[str, Any]) -> str:
-    """Markdown with the Hub's metadata block. ``facts``: see release.run_facts."""
+_BESIDE = """`AutoModelForMaskedLM` (`{masked_lm}`) the masked-LM head. One file holds both heads, so that
+`transformers` lists the other one's tensors as UNEXPECTED; none is missing or fresh."""
+
+_IN_A_FOLDER = """the masked-LM model (`{masked_lm}`) is in the folder `{folder}`:
+`AutoModelForMaskedLM.from_pretrained("path/to/this/folder/{folder}")`, or with `subfolder="{folder}"` from the Hub."""
+
+
+_GENERATOR = """`AutoModelForPreTraining`
+(`ElectraForPreTraining`) tells replaced tokens from original ones. One file holds both heads, so that `transformers`
+lists the other one's tensors as UNEXPECTED; none is missing or fresh. The generator (`{masked_lm}`) is in the folder
+`{folder}`: `AutoModelForMaskedLM.from_pretrained("path/to/this/folder/{folder}")`, or `subfolder="{folder}"` from the
+Hub."""
+
+
+def model_card(facts: dict[str, Any], model_type: str) -> str:
+    """Markdown with the Hub's metadata block. ``facts``: see release.run_facts; ``model_type``: of FAMILIES."""
+    family = FAMILIES[model_type]
+    with_generator = facts.get("token_loss") == "rtd"
+    masked_lm = _GENERATOR if with_generator else _IN_A_FOLDER if family.masked_lm_folder else _BESIDE
+    folder = "generator" if with_generator else family.masked_lm_folder
     settings, corpus = facts["settings"], facts["corpus"]
     metadata = ModelCardData(
         library_name="sentence-transformers",
@@ -88,7 +110,10 @@ def model_card(facts: dict[str, Any]) -> str:
         title=f"{facts['model']['name']}-{settings['objective']}",
         base=facts["model"]["name"],
         objective=settings["objective"].upper(),
+        token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
         lengths=_LENGTHS[settings.get("sampling", "matched")],
+        classifier=family.classifier,
+        masked_lm=masked_lm.format(masked_lm=family.masked_lm, folder=folder),
         training=training,
         data=_data(corpus),
         pairs=f"{facts['eval_pairs']:,}",

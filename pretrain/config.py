@@ -14,7 +14,12 @@ def setting(default: Any, text: str) -> Any:
 class PretrainConfig:
     """Settings of ``launch/pretrain.py``; a flag each, or a line each of a ``--config`` file."""
 
-    objective: str = setting("ssp", "Sentence-level objective: ssp (do two spans come from the same paragraph?).")
+    objective: str = setting(
+        "ssp",
+        "Sentence-level objective: ssp (do two spans come from the same paragraph?), sp (does a span come from this "
+        "paragraph?), psd (do two paragraphs come from the same document?), nsp, sop, ict; a mixture with "
+        "whole-number weights such as ssp:2+sp:1+psd:1; all (ssp+sp+psd); or your own as my_module:my_objective.",
+    )
     corpus: str | None = setting(
         None, "Folder written by launch/prepare.py. Without it: the documentation that comes with Python."
     )
@@ -31,7 +36,9 @@ class PretrainConfig:
 
     global_batch_size: int = setting(64, "Pairs in one update, over all ranks.")
     micro_batch_size: int = setting(32, "Most pairs in one forward pass of one rank; accumulation follows from it.")
-    max_length: int | None = setting(None, "Tokens of a pair; default: the objective's own (ssp: 128).")
+    max_length: int | None = setting(
+        None, "Tokens of a pair; default: the objective's own (ssp: 128), the shortest of a mixture."
+    )
     max_steps: int | None = setting(None, "Updates in all. Default 1000 if neither epochs nor tokens are given.")
     max_epochs: float | None = setting(None, "Instead of max_steps: times that every anchor paragraph is used.")
     max_tokens: int | None = setting(
@@ -44,9 +51,26 @@ class PretrainConfig:
     )
     weight_decay: float = setting(0.01, "AdamW's, not on biases and LayerNorm.")
     max_grad_norm: float = setting(1.0, "Gradients are clipped to this global norm.")
+    token_loss: Literal["auto", "mlm", "rtd"] = setting(
+        "auto",
+        "Masked language modelling, or ELECTRA's replaced-token detection (a generator is trained along); auto: rtd "
+        "for ELECTRA models, else mlm.",
+    )
+    generator: str = setting(
+        "1/3",
+        "For rtd: the generator's weights folder or hub name, or its size as a factor of --model's, such as 1/3 or "
+        "0.25: it then starts fresh.",
+    )
+    embedding_sharing: Literal["none", "tied", "disentangled"] = setting(
+        "tied",
+        "For rtd: generator and discriminator have embeddings of their own, the same ones, or the discriminator's "
+        "word table is the generator's, untouched by its loss, plus a learned difference.",
+    )
     mlm_weight: float = setting(1.0, "Weight of the masked-LM loss.")
-    pair_weight: float = setting(1.0, "Weight of the sentence-level loss.")
-    mlm_probability: float = setting(0.15, "Share of tokens chosen for masked language modelling.")
+    rtd_weight: float = setting(50.0, "Weight of the replaced-token loss.")
+    pair_weight: float = setting(1.0, "Weight of the sentence-level loss; 0: the token loss alone.")
+    mlm_probability: float = setting(0.15, "Share of tokens chosen for the token loss.")
+    whole_word_masking: bool = setting(False, "Choose whole words for the token loss, not tokens.")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
         "auto: bf16 where the GPU or processor has it, else fp32. bf16 and fp16 need ZeRO 1 or higher."
@@ -73,6 +97,7 @@ FREE_TO_CHANGE = (
     "deepspeed_config",
     "corpus",
     "model",
+    "generator",
     "eval_steps",
     "eval_pairs",
     "log_steps",
@@ -97,6 +122,7 @@ def check(config: PretrainConfig) -> None:
         "warmup_steps",
         "weight_decay",
         "mlm_weight",
+        "rtd_weight",
         "pair_weight",
         "eval_pairs",
         "release_every",

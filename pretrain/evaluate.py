@@ -8,11 +8,12 @@ import torch.distributed as dist
 from sklearn.metrics import roc_auc_score
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.pairs import EASY, HARD, POSITIVE
 from data_pipeline.stream import PairStream
 
 from .batches import Layout, to_tensors
 from .metrics import figures, summed
-from .model import STATS
+from .sums import PAPER_WEIGHTS, LossWeights
 
 SEED = 0  # of validation's order, spans and masks: not the run's, so that runs compare
 
@@ -25,27 +26,39 @@ def evaluate(
     micro: int,
     rank: int,
     world: int,
-    weights: tuple[float, float] = (1.0, 1.0),
+    weights: LossWeights = PAPER_WEIGHTS,
 ) -> dict[str, float]:
-    """Losses, accuracies, F1 and the area under the ROC curve of the first ``num_pairs`` validation pairs."""
+    """Losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
+
+    pair_auc_hard, _easy: of positives against that kind of negative alone;  X/pair_auc: of a mixture's part X
+    """
     num_pairs = min(num_pairs, stream.epoch_pairs)
     layout = Layout(num_pairs, micro, world)
-    scores = torch.zeros(num_pairs, dtype=torch.float64, device=engine.device)
-    stats = torch.zeros(len(STATS), dtype=torch.float64, device=engine.device)
+    names = engine.module.sum_names
+    rows = torch.zeros(3, num_pairs, dtype=torch.float64, device=engine.device)  # scores, kinds, parts
+    stats = torch.zeros(len(names), dtype=torch.float64, device=engine.device)
     engine.eval()
     for start, end in layout.micro_batches(rank):
-        batch = stream.batch(start, max(end - start, 1))  # ZeRO-3 needs a forward of every rank
-        _, sums, logits = engine(**to_tensors(batch, engine.device), mlm_scale=1.0, pair_scale=1.0)
+        inputs = to_tensors(stream.batch(start, max(end - start, 1)), engine.device)  # ZeRO-3: a forward of every rank
+        _, sums, logits = engine(**inputs, mlm_scale=1.0, rtd_scale=1.0, pair_scale=1.0)
         if end > start:
-            scores[start:end] = logits.double()
+            rows[:, start:end] = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
             stats += sums
     engine.train()
     if world > 1:
-        dist.all_reduce(scores)
-    out = figures(summed(stats), weights)
-    labels = np.concatenate([(rows.kinds == 0) for rows in stream.pairs(0, num_pairs)])
-    if not torch.isfinite(scores).all():
+        dist.all_reduce(rows)
+    if not torch.isfinite(rows).all():
         raise KinspanError("the model's scores are not finite: lower --learning_rate, with another --output_dir")
-    if 0 < labels.sum() < len(labels):
-        out["pair_auc"] = float(roc_auc_score(labels, scores.cpu().numpy()))
-    return out
+    scores, kinds, part = rows.cpu().numpy()
+    return figures(summed(stats, names), weights) | _areas(scores, kinds, part, stream.mixture.names)
+
+
+def _areas(scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, objectives: tuple[str, ...]) -> dict[str, float]:
+    """Areas under the ROC curve, by name; without those that lack positives or negatives."""
+    rows = {"pair_auc": np.ones(len(scores), dtype=bool)}
+    rows |= {f"pair_auc_{n}": (kinds == POSITIVE) | (kinds == k) for n, k in (("hard", HARD), ("easy", EASY))}
+    if len(objectives) > 1:
+        rows |= {f"{name}/pair_auc": part == number for number, name in enumerate(objectives)}
+    labels = kinds == POSITIVE
+    both = {name: own for name, own in rows.items() if 0 < labels[own].sum() < own.sum()}
+    return {name: float(roc_auc_score(labels[own], scores[own])) for name, own in both.items()}

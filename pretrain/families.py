@@ -1,10 +1,12 @@
-"""The model families that can be trained, and where each keeps its heads.
+"""The model families that can be trained, where each keeps its heads, and what it is released as.
 
-A family is listed once its packed forward was tested to equal the unpacked one.
+A family is listed once its forward here was tested to equal that of ``transformers`` on unpacked pairs.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,31 +14,91 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Family:
-    """How one architecture of ``transformers`` is taken apart.
+    """How one architecture of ``transformers`` is taken apart and put together again.
 
-    mlm_head:        the module of the masked-LM model that maps hidden states to vocabulary logits
-    mlm_head_name:   its name there, as the weights file has it
-    pair_logits:     (sequence classifier, first tokens ``[n, hidden]``) -> logits ``[n]``. The architecture's own
-                     head, called on gathered first tokens: it would itself look at position 0 of the row only
-    first_position:  the position id of a sequence's first token
+    classifier:       the class that a release names as its own: the encoder with one logit a pair
+    masked_lm:        the class of the masked-LM model
+    mlm_head:         the modules of the masked-LM model that map hidden states to vocabulary logits, in order
+    pair_logits:      (sequence classifier, first tokens ``[n, hidden]``) -> logits ``[n]``. The architecture's own
+                      head, called on gathered first tokens: it would itself look at position 0 of the row only
+    first_position:   config -> the position id of a sequence's first token
+    packed:           whether its attention goes through the attention interface, so that rows can be packed
+    token_types:      whether its forward takes token type ids
+    masked_lm_folder: where in a release the masked-LM model lies, if not beside the classifier: one file cannot
+                      hold two heads of the same parameter names
     """
 
-    mlm_head: Callable[[nn.Module], nn.Module]
-    mlm_head_name: str
-    pair_logits: Callable[[nn.Module, torch.Tensor], torch.Tensor]
-    first_position: int
+    classifier: str
+    masked_lm: str
+    mlm_head: tuple[str, ...]
+    pair_logits: Callable[[Any, torch.Tensor], torch.Tensor]
+    first_position: Callable[[Any], int] = lambda config: 0
+    packed: bool = True
+    token_types: bool = True
+    masked_lm_folder: str = ""
+
+    def mlm_head_of(self, masked_lm: nn.Module) -> nn.Sequential:
+        """The masked-LM head as one module, whose parameters keep the names that they have in ``masked_lm``."""
+        return nn.Sequential(OrderedDict((name, getattr(masked_lm, name)) for name in self.mlm_head))
 
 
-def _bert_pair(classifier: nn.Module, first: torch.Tensor) -> torch.Tensor:
-    pooled = classifier.bert.pooler(first[:, None])  # type: ignore[union-attr, operator]
-    return classifier.classifier(classifier.dropout(pooled))[:, 0]  # type: ignore[operator]
+def _bert_pair(classifier: Any, first: torch.Tensor) -> torch.Tensor:
+    pooled = classifier.bert.pooler(first[:, None])
+    return classifier.classifier(classifier.dropout(pooled))[:, 0]
 
 
-def _roberta_pair(classifier: nn.Module, first: torch.Tensor) -> torch.Tensor:
-    return classifier.classifier(first[:, None])[:, 0]  # type: ignore[operator]
+def _albert_pair(classifier: Any, first: torch.Tensor) -> torch.Tensor:
+    pooled = classifier.albert.pooler_activation(classifier.albert.pooler(first))
+    return classifier.classifier(classifier.dropout(pooled))[:, 0]
+
+
+def _deberta_pair(classifier: Any, first: torch.Tensor) -> torch.Tensor:
+    pooled = classifier.pooler(first[:, None])
+    return classifier.classifier(classifier.dropout(pooled))[:, 0]
+
+
+def _modernbert_pair(classifier: Any, first: torch.Tensor) -> torch.Tensor:
+    return classifier.classifier(classifier.drop(classifier.head(first)))[:, 0]
+
+
+def _head_that_takes_the_first(classifier: Any, first: torch.Tensor) -> torch.Tensor:
+    return classifier.classifier(first[:, None])[:, 0]
 
 
 FAMILIES: dict[str, Family] = {
-    "bert": Family(lambda model: model.cls, "cls", _bert_pair, 0),  # type: ignore[arg-type, return-value]
-    "roberta": Family(lambda model: model.lm_head, "lm_head", _roberta_pair, 2),  # type: ignore[arg-type, return-value]
+    "roberta": Family(
+        "RobertaForSequenceClassification",
+        "RobertaForMaskedLM",
+        ("lm_head",),
+        _head_that_takes_the_first,
+        first_position=lambda config: config.pad_token_id + 1,
+    ),
+    "bert": Family("BertForSequenceClassification", "BertForMaskedLM", ("cls",), _bert_pair),
+    "electra": Family(
+        "ElectraForSequenceClassification",
+        "ElectraForMaskedLM",
+        ("generator_predictions", "generator_lm_head"),
+        _head_that_takes_the_first,
+    ),
+    "albert": Family("AlbertForSequenceClassification", "AlbertForMaskedLM", ("predictions",), _albert_pair),
+    "mpnet": Family(
+        "MPNetForSequenceClassification",
+        "MPNetForMaskedLM",
+        ("lm_head",),
+        _head_that_takes_the_first,
+        first_position=lambda config: 2,
+        packed=False,
+        token_types=False,
+    ),
+    "deberta-v2": Family(
+        "DebertaV2ForSequenceClassification", "DebertaV2ForMaskedLM", ("cls",), _deberta_pair, packed=False
+    ),
+    "modernbert": Family(
+        "ModernBertForSequenceClassification",
+        "ModernBertForMaskedLM",
+        ("head", "decoder"),
+        _modernbert_pair,
+        token_types=False,
+        masked_lm_folder="masked_lm",
+    ),
 }

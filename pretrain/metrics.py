@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,46 +12,78 @@ import torch.distributed as dist
 from data_pipeline.pairs import KINDS
 from data_pipeline.stream import Batch
 
-from .model import STATS
+from .sums import PAIR_SUMS, LossWeights
 
 # Dense bf16 TFLOP/s of one device, by the vendors' data sheets.
 PEAK_TFLOPS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121}
 
 
-def summed(stats: torch.Tensor) -> dict[str, float]:
+def summed(stats: torch.Tensor, names: tuple[str, ...]) -> dict[str, float]:
     """The sums of all ranks, by name."""
     total = stats.clone()
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.all_reduce(total)
-    return dict(zip(STATS, total.tolist(), strict=True))
+    return dict(zip(names, total.tolist(), strict=True))
 
 
-def figures(sums: dict[str, float], weights: tuple[float, float]) -> dict[str, float]:
-    """Losses in nats per item, accuracies and F1 of the positive class.
+def figures(sums: dict[str, float], weights: LossWeights) -> dict[str, float]:
+    """Losses in nats per item, accuracies and F1 of the positive class, from sums by name (see sums.py).
 
-    weights: of the masked-LM and of the pair loss in "loss"
-
-    pair_accuracy_KIND: share of that kind called rightly;  pair_f1_hard, _easy: F1 of positives against that
-    kind of negative alone. A figure whose items were none is left out.
+    Pair figures are over all objectives; of a mixture each objective's follow, named ``ssp/pair_loss`` and so on.
+    ``loss`` is the weighted sum of the losses. A figure whose items were none is left out.
     """
-    pairs = {kind: sums[f"{kind}_pairs"] for kind in KINDS}
-    called = {kind: sums[f"{kind}_called_positive"] for kind in KINDS}
-    count = sum(pairs.values())
-    right = {k: called[k] if k == "positive" else pairs[k] - called[k] for k in KINDS}
+    objectives = [name.rpartition("/")[0] for name in sums if name.endswith("/pair_loss")]
+    by_objective = [{item: sums[f"{name}/{item}"] for item in PAIR_SUMS} for name in objectives]
+    everything = {item: sum(own[item] for own in by_objective) for item in PAIR_SUMS}
+    out = _token_figures(sums) | _pair_figures(everything) | _shares(everything)
+    if len(objectives) > 1:
+        for name, own in zip(objectives, by_objective, strict=True):
+            out |= {f"{name}/{figure}": value for figure, value in _pair_figures(own).items()}
+    known = {name: value for name, value in out.items() if value is not None}
+    loss = sum(weight * known.get(f"{name}_loss", 0.0) for name, weight in weights._asdict().items())
+    return {"loss": loss, **known}
+
+
+def _token_figures(sums: dict[str, float]) -> dict[str, float | None]:
+    """Of the masked-LM loss, and of replaced-token detection where the model does it.
+
+    rtd_accuracy: of all tokens;  rtd_recall: share of the replaced ones that were found;  rtd_precision: share of
+    those called replaced that were
+    """
     out = {
         "mlm_loss": _over(sums["mlm_loss"], sums["mlm_tokens"]),
-        "pair_loss": _over(sums["pair_loss"], count),
+        "mlm_accuracy": _over(sums["mlm_correct"], sums["mlm_tokens"]),
     }
-    out["mlm_accuracy"] = _over(sums["mlm_correct"], sums["mlm_tokens"])
-    out["pair_accuracy"] = _over(sum(right.values()), count)
+    if "rtd_loss" in sums:
+        tokens, replaced, called, found = (sums[f"rtd_{n}"] for n in ("tokens", "replaced", "called", "found"))
+        out["rtd_loss"] = _over(sums["rtd_loss"], tokens)
+        out["rtd_accuracy"] = _over(tokens - (replaced - found) - (called - found), tokens)
+        out["rtd_recall"] = _over(found, replaced)
+        out["rtd_precision"] = _over(found, called)
+        out["replaced_share"] = _over(replaced, tokens)
+    return out
+
+
+def _pair_figures(sums: dict[str, float]) -> dict[str, float | None]:
+    """pair_accuracy_KIND: share of that kind called rightly;  pair_f1_hard, _easy: F1 of positives against that
+    kind of negative alone."""
+    pairs = {kind: sums[f"{kind}_pairs"] for kind in KINDS}
+    called = {kind: sums[f"{kind}_called_positive"] for kind in KINDS}
+    right = {k: called[k] if k == "positive" else pairs[k] - called[k] for k in KINDS}
+    count = sum(pairs.values())
+    out = {"pair_loss": _over(sums["pair_loss"], count), "pair_accuracy": _over(sum(right.values()), count)}
     out |= {f"pair_accuracy_{k}": _over(right[k], pairs[k]) for k in KINDS}
     for name, kinds in {"pair_f1": KINDS[1:], "pair_f1_hard": ("hard",), "pair_f1_easy": ("easy",)}.items():
         wrong = sum(called[k] for k in kinds) + pairs["positive"] - called["positive"]
         present = pairs["positive"] and sum(pairs[k] for k in kinds)
         out[name] = _over(2 * called["positive"], 2 * called["positive"] + wrong) if present else None
-    known = {name: value for name, value in out.items() if value is not None}
-    loss = weights[0] * known.get("mlm_loss", 0.0) + weights[1] * known.get("pair_loss", 0.0)
-    return {"loss": loss, **known}
+    return out
+
+
+def _shares(sums: dict[str, float]) -> dict[str, float | None]:
+    """Shares of the kinds among the pairs."""
+    count = sum(sums[f"{kind}_pairs"] for kind in KINDS)
+    return {f"share_{kind}": _over(sums[f"{kind}_pairs"], count) for kind in KINDS}
 
 
 def _over(value: float, count: float) -> float | None:
@@ -70,17 +103,37 @@ class FlopCounter:
 
     Six for each parameter of a matrix and token (two forward, four backward; Kaplan et al., 2020, section
     2.1), the vocabulary projection at masked tokens alone, and ``12 * hidden * length^2`` a layer for attention.
+    ``model`` names its ``encoders``, and its heads: ``masked_heads`` at masked tokens, ``token_heads`` at all.
     """
 
     def __init__(self, model: Any) -> None:
-        self.encoder = sum(p.numel() for p in model.classifier.base_model.encoder.parameters() if p.ndim == 2)
-        self.head = sum(p.numel() for p in model.mlm_head.parameters() if p.ndim == 2)  # the tied decoder included
-        self.attention = 12 * model.config.hidden_size * model.config.num_hidden_layers
+        self.at_tokens = sum(_matrix_work(encoder) for encoder in model.encoders) + _matrices(model.token_heads)
+        self.at_masked = _matrices(model.masked_heads)  # the tied decoder included
+        self.attention = sum(_attention_work(encoder.config) for encoder in model.encoders)
 
     def __call__(self, batch: Batch) -> float:
         lengths = batch.starts[1:].astype(float) - batch.starts[:-1]
-        token_work = 6.0 * (self.encoder * batch.num_tokens + self.head * len(batch.masked_labels))
+        token_work = 6.0 * (self.at_tokens * batch.num_tokens + self.at_masked * len(batch.masked_labels))
         return token_work + self.attention * float((lengths**2).sum())
+
+
+def _matrices(heads: Iterable[torch.nn.Module]) -> int:
+    return sum(p.numel() for head in heads for p in head.parameters() if p.ndim == 2)
+
+
+def _attention_work(config: Any) -> int:
+    return 12 * config.hidden_size * config.num_hidden_layers * getattr(config, "inner_group_num", 1)
+
+
+def _matrix_work(backbone: Any) -> float:
+    """Parameters of the matrices that every token passes, each as often as it does; the pooler sees pairs alone."""
+    groups = getattr(backbone.config, "num_hidden_groups", 1)  # ALBERT's, each run for several layers
+    runs = {True: backbone.config.num_hidden_layers / groups, False: 1}
+    return sum(
+        module.weight.numel() * runs["albert_layer_groups" in name]
+        for name, module in backbone.named_modules()
+        if isinstance(module, torch.nn.Linear) and "pooler" not in name
+    )
 
 
 def padding_share(batch: Batch, jagged: bool) -> tuple[int, int]:
@@ -132,6 +185,8 @@ _SHORT = {
     "loss": "loss {:.3f}",
     "mlm_loss": "mlm {:.3f}",
     "mlm_accuracy": "mlm acc {:.3f}",
+    "rtd_loss": "rtd {:.4f}",
+    "rtd_recall": "found {:.3f}",
     "pair_loss": "pair {:.3f}",
     "pair_accuracy": "acc {:.3f}",
     "pair_f1": "F1 {:.3f}",

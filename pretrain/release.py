@@ -17,6 +17,8 @@ from .families import FAMILIES
 from .metrics import complete_lines
 
 MODEL_FOLDER = "model"  # of a run: config and tokenizer
+GENERATOR_FOLDER = "generator"  # of a run of replaced-token detection: its config; of the release: the model
+WORD_TABLE = "electra.embeddings.word_embeddings"
 
 
 def release(source: Path, output: Path) -> Path:
@@ -61,31 +63,79 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run / MODEL_FOLDER, partial)
     config = json.loads((partial / "config.json").read_text())
-    save_file(released_weights(weights, config["model_type"]), str(partial / "model.safetensors"), {"format": "pt"})
-    (partial / "config.json").write_text(json.dumps(released_config(config), indent=2, sort_keys=True) + "\n")
+    generator = run / GENERATOR_FOLDER / "config.json"
+    if generator.exists():
+        models = released_pair_of_models(config, json.loads(generator.read_text()), weights)
+    else:
+        models = released_models(config, weights)
+    for subfolder, (own_config, own_weights) in models.items():
+        folder = partial / subfolder
+        if subfolder:
+            shutil.copytree(run / MODEL_FOLDER, folder)  # the tokenizer, so that each loads by itself
+        save_file(own_weights, str(folder / "model.safetensors"), {"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(own_config, indent=2, sort_keys=True) + "\n")
     facts = run_facts(run, step)
     (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
-    (partial / "README.md").write_text(model_card(facts), encoding="utf-8")
+    (partial / "README.md").write_text(model_card(facts, config["model_type"]), encoding="utf-8")
     shutil.rmtree(output, ignore_errors=True)
     os.replace(partial, output)
 
 
-def released_weights(weights: dict[str, torch.Tensor], model_type: str) -> dict[str, torch.Tensor]:
-    """PairModel's names -> those of the architecture's own classes. Tied tensors stand once, under the encoder."""
-    head = FAMILIES[model_type].mlm_head_name
-    named = {}
-    for name, tensor in weights.items():
-        module, rest = name.split(".", 1)
-        named[rest if module == "classifier" else f"{head}.{rest}"] = tensor
-    return named
+def released_models(
+    config: dict[str, Any], weights: dict[str, torch.Tensor]
+) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
+    """Of each subfolder of a release ("" is the release itself) the config and the weights.
+
+    config:  of the run's model
+    weights: by PairModel's names; come out by those of the architecture's own classes, tied tensors once, under
+             the encoder
+    """
+    family = FAMILIES[config["model_type"]]
+    classifier = _under(weights, "classifier.")
+    head = _under(weights, "mlm_head.")
+    if not family.masked_lm_folder:
+        return {"": (released_config(config, family.classifier), classifier | head)}
+    encoder = {k: v for k, v in classifier.items() if k.startswith("model.")}
+    return {
+        "": (released_config(config, family.classifier), classifier),
+        family.masked_lm_folder: (_plain_config(config, family.masked_lm), encoder | head),
+    }
 
 
-def released_config(config: dict[str, Any]) -> dict[str, Any]:
+def released_pair_of_models(
+    config: dict[str, Any], generator_config: dict[str, Any], weights: dict[str, torch.Tensor]
+) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
+    """As ``released_models``, of replaced-token detection: the discriminator with its two heads, and the generator.
+
+    weights: by ReplacedTokenModel's names. What the two share stands under the generator's, and in both files;
+             a disentangled word table is released as the sum that the discriminator computes with
+    """
+    generator = _under(weights, "generator.")
+    shared = {name: tensor for name, tensor in generator.items() if name.startswith("electra.embeddings.")}
+    own = {name: tensor for name, tensor in weights.items() if name.startswith("discriminator_predictions.")}
+    discriminator = shared | _under(weights, "classifier.") | own
+    delta = discriminator.pop(f"{WORD_TABLE}.delta", None)
+    if delta is not None:
+        discriminator[f"{WORD_TABLE}.weight"] = shared[f"{WORD_TABLE}.weight"] + delta
+    family = FAMILIES[config["model_type"]]
+    return {
+        "": (released_config(config, family.classifier), discriminator),
+        GENERATOR_FOLDER: (_plain_config(generator_config, family.masked_lm), generator),
+    }
+
+
+def _under(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+
+
+def _plain_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
+    public = {k: v for k, v in config.items() if not k.startswith("_")}
+    return {**public, "architectures": [architecture], "dtype": "float32"}
+
+
+def released_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
     """One logit, the sequence classifier by default, and CrossEncoder's activation: probabilities."""
-    classifier = {"bert": "BertForSequenceClassification", "roberta": "RobertaForSequenceClassification"}
-    out = {k: v for k, v in config.items() if not k.startswith("_")}
-    out["architectures"] = [classifier[config["model_type"]]]
-    out["dtype"] = "float32"
+    out = _plain_config(config, architecture)
     out["id2label"], out["label2id"] = {"0": "SAME"}, {"SAME": 0}
     out["problem_type"] = "multi_label_classification"
     out["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}

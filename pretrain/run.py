@@ -20,11 +20,11 @@ from .config import PretrainConfig, as_dict
 from .engine import build_engine, set_learning_rate
 from .evaluate import evaluate
 from .metrics import FlopCounter, Log, figures, padding_share, peak_tflops, summed
-from .model import STATS
 from .release import write_release
 from .schedule import learning_rate
 from .setup_run import Setup, set_up
 from .step import StepResult, is_out_of_memory, out_of_memory_text, train_step, try_largest
+from .sums import LossWeights
 
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 
@@ -33,14 +33,14 @@ PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "nump
 class Progress:
     """Where a run stands: all that a checkpoint keeps beside DeepSpeed's state.
 
-    window: sums since the last line of the log; on resume rank 0 has them all
+    window: the model's sums (see sums.py) since the last line of the log; on resume rank 0 has them all
     """
 
     step: int = 0
     tokens: int = 0
     wall_seconds: float = 0.0
     world_size: int = 1
-    window: list[float] = field(default_factory=lambda: [0.0] * len(STATS))
+    window: list[float] = field(default_factory=list)
 
 
 def pretrain(config: PretrainConfig) -> dict[str, Any]:
@@ -62,9 +62,10 @@ def pretrain(config: PretrainConfig) -> dict[str, Any]:
 class _Run:
     def __init__(self, setup: Setup) -> None:
         self.setup, self.config = setup, setup.config
-        self.weights = (self.config.mlm_weight, self.config.pair_weight)
+        self.weights = LossWeights(self.config.mlm_weight, self.config.pair_weight, self.config.rtd_weight)
         self.checkpoints = setup.folder / "checkpoints"
-        self.progress = Progress(world_size=setup.layout.world)
+        self.names = setup.model.sum_names
+        self.progress = Progress(world_size=setup.layout.world, window=[0.0] * len(self.names))
         self.log: Log | None = None
 
     def run(self) -> dict[str, Any]:
@@ -139,9 +140,8 @@ class _Run:
             progress.wall_seconds += time.monotonic() - began
 
     def padding(self, batch: Any) -> tuple[int, int]:
-        return padding_share(
-            batch, jagged=self.engine.device.type == "cuda" and self.setup.facts["precision"] != "fp32"
-        )
+        half_on_gpu = self.engine.device.type == "cuda" and self.setup.facts["precision"] != "fp32"
+        return padding_share(batch, jagged=half_on_gpu and self.setup.model.family.packed)
 
     def evaluate(self) -> None:
         stream = self.setup.validation
@@ -162,7 +162,7 @@ class _Run:
 
     def save(self, window: torch.Tensor) -> torch.Tensor:
         """Checkpoints, and returns the log's window as a resumed run would find it."""
-        sums = summed(window)
+        sums = summed(window, self.names)
         self.check_finite(sums)
         self.progress.window = list(sums.values())
         config = self.config
@@ -190,7 +190,7 @@ class _Run:
             )
 
     def write_log(self, window: torch.Tensor, clock: "_Clock", rate: float, result: StepResult, feeder: Feeder) -> None:
-        sums = summed(window)
+        sums = summed(window, self.names)
         self.check_finite(sums)
         values = figures(sums, self.weights)
         values |= {"learning_rate": rate, "tokens": self.progress.tokens}
@@ -203,11 +203,12 @@ class _Run:
     def describe(self) -> None:
         setup, layout = self.setup, self.setup.layout
         parameters = sum(int(getattr(p, "ds_numel", p.numel())) for p in self.engine.module.parameters())
+        and_generator = " and its generator" if setup.facts["token_loss"] == "rtd" else ""
         epochs = setup.total_steps * layout.size / setup.train.epoch_pairs
         self.say(
-            f"{setup.facts['model']['name']}: {parameters / 1e6:.1f} M parameters, {setup.facts['precision']}, ZeRO "
-            f"{setup.facts['zero_stage']}, {layout.world} rank(s) x {layout.accumulation} micro-batch(es) of up to "
-            f"{layout.micro} pairs = {layout.size} pairs a step",
+            f"{setup.facts['model']['name']}{and_generator}: {parameters / 1e6:.1f} M parameters, "
+            f"{setup.facts['precision']}, ZeRO {setup.facts['zero_stage']}, {layout.world} rank(s) x "
+            f"{layout.accumulation} micro-batch(es) of up to {layout.micro} pairs = {layout.size} pairs a step",
             f"{setup.total_steps} steps of {setup.train.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "
             f"epochs), pairs of at most {setup.train.max_length} tokens",
             f"watch it: tensorboard --logdir {setup.folder / 'tensorboard'}",

@@ -10,9 +10,11 @@ from typing import Any
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.mixture import Mixture
 from data_pipeline.stream import PairStream
-from objectives import mixture
+from objectives import mixture as mixture_of
 from objectives.mlm import MaskedLM
+from objectives.rtd import replaced_tokens
 
 from .batches import Layout, mean_tokens
 from .checkpoint import barrier, write_atomically
@@ -20,8 +22,11 @@ from .config import PretrainConfig, as_dict, check, identity
 from .defaults import DEFAULT_MODEL_NAME, default_corpus, default_model
 from .engine import full_settings, precision_of, read_deepspeed_config, start_distributed, world, zero_stage
 from .evaluate import SEED
-from .model import PairModel, load_model, weights_fingerprint
-from .release import MODEL_FOLDER
+from .families import FAMILIES
+from .model import PairModel, load_config, load_model, weights_fingerprint
+from .release import GENERATOR_FOLDER, MODEL_FOLDER
+from .rtd import ReplacedTokenModel
+from .rtd_load import load_replaced_token_model, size_factor
 
 SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
 
@@ -32,7 +37,7 @@ class Setup:
 
     config: PretrainConfig
     folder: Path
-    model: PairModel
+    model: PairModel | ReplacedTokenModel
     tokenizer: Any
     corpus: Corpus
     train: PairStream
@@ -52,7 +57,7 @@ def set_up(config: PretrainConfig) -> Setup:
     Raises KinspanError for anything that the user can mend.
     """
     check(config)
-    objective = mixture(config.objective, config.sampling)
+    mixture = mixture_of(config.objective, config.sampling)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
     precision = precision_of(config, deepspeed_settings)
     rank, local_rank, world_size = world()
@@ -66,24 +71,28 @@ def set_up(config: PretrainConfig) -> Setup:
     if tokenizer.mask_token_id is None:
         raise KinspanError(f"--model {model_name}: its tokenizer has no mask token, which masked LM needs")
     corpus = _open_corpus(config, tokenizer, local_rank)
-    model, model_notes = load_model(model_name, config.seed)
+    token_loss = _token_loss(config, model_name)
+    model, model_notes = _load(config, model_name, token_loss, mixture)
     notes += model_notes
-    max_length = config.max_length or objective.max_length
-    _check_fits(model, tokenizer, max_length, model_name)
+    max_length = config.max_length or mixture.max_length
+    _check_fits(model.config, tokenizer, max_length, "--model", model_name)
+    if isinstance(model, ReplacedTokenModel):
+        _check_fits(model.generator.config, tokenizer, max_length, "--generator", config.generator)
 
     template = tokenizers.pair_template(tokenizer)
-    masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability)
-    train = PairStream(corpus, objective, template, config.seed, "train", max_length, masking)
+    masking = _masking(config, token_loss, tokenizer)
+    train = PairStream(corpus, mixture, template, config.seed, "train", max_length, masking)
     validation = None
     try:
         if config.eval_pairs:
-            validation = PairStream(corpus, objective, template, SEED, "validation", max_length, masking)
+            validation = PairStream(corpus, mixture, template, SEED, "validation", max_length, masking)
     except KinspanError:
         notes.append("no validation: too few of the corpus's documents are held out")
     total = _total_steps(config, train)
     warmup = _warmup(config, total)
     settings = full_settings(deepspeed_settings, config, layout, precision)
     facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, max_length, total)
+    facts["token_loss"] = token_loss
     facts["warmup_steps"] = warmup
     facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
     setup = Setup(
@@ -129,14 +138,40 @@ def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Cor
     return corpus
 
 
-def _check_fits(model: PairModel, tokenizer: Any, max_length: int, name: str) -> None:
-    positions = model.config.max_position_embeddings - model.family.first_position
+def _token_loss(config: PretrainConfig, model_name: str) -> str:
+    """Either "mlm" or "rtd", "auto" resolved by the model's family."""
+    family = load_config(model_name).model_type
+    if config.token_loss == "auto":
+        return "rtd" if family == "electra" else "mlm"
+    if config.token_loss == "rtd" and family != "electra":
+        raise KinspanError(f"--token_loss rtd needs an ELECTRA model, and --model {model_name} is of the type {family}")
+    return config.token_loss
+
+
+def _load(
+    config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture
+) -> tuple[PairModel | ReplacedTokenModel, list[str]]:
+    share = mixture.positive_share
+    if token_loss == "mlm":
+        return load_model(model_name, config.seed, mixture.names, share)
+    return load_replaced_token_model(
+        model_name, config.generator, config.embedding_sharing, config.seed, mixture.names, share
+    )
+
+
+def _masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM:
+    words = tokenizers.word_continuations(tokenizer) if config.whole_word_masking else None
+    masked = replaced_tokens if token_loss == "rtd" else MaskedLM
+    return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
+
+
+def _check_fits(model: Any, tokenizer: Any, max_length: int, flag: str, name: str) -> None:
+    """``model``: its config."""
+    positions = model.max_position_embeddings - FAMILIES[model.model_type].first_position(model)
     if max_length > positions:
-        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of --model {name}")
-    if len(tokenizer) > model.config.vocab_size:
-        raise KinspanError(
-            f"--model {name}: its tokenizer has {len(tokenizer)} entries, the model {model.config.vocab_size}"
-        )
+        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {flag} {name}")
+    if len(tokenizer) > model.vocab_size:
+        raise KinspanError(f"{flag} {name}: its tokenizer has {len(tokenizer)} entries, the model {model.vocab_size}")
 
 
 def _total_steps(config: PretrainConfig, train: PairStream) -> int:
@@ -169,7 +204,7 @@ def _output_folder(name: str) -> Path:
 def _facts(
     config: PretrainConfig,
     corpus: Corpus,
-    model: PairModel,
+    model: PairModel | ReplacedTokenModel,
     model_name: str,
     deepspeed_settings: dict[str, Any],
     precision: str,
@@ -178,10 +213,12 @@ def _facts(
 ) -> dict[str, Any]:
     """What makes this run this run, and what its release will say of it; no path of this machine."""
     name = DEFAULT_MODEL_NAME if config.model is None else model_name
-    paths = ("corpus", "model", "output_dir", "deepspeed_config")
+    paths = ["corpus", "model", "output_dir", "deepspeed_config"]
+    paths += ["generator"] if size_factor(config.generator) is None else []
     settings = {k: v for k, v in as_dict(config).items() if k not in paths}
     manifest = corpus.manifest
-    model_fingerprint = weights_fingerprint(model, model.config)
+    configs = _configs(model)
+    model_fingerprint = weights_fingerprint(model, *configs.values())
     sources = sorted(manifest.sources, key=lambda source: -source["documents"])[:SOURCES_NAMED]
     known = {
         "model": {"name": Path(name).name, "fingerprint": model_fingerprint},
@@ -217,10 +254,17 @@ def _claim(setup: Setup) -> None:
     if not path.exists() and {p.name for p in setup.folder.iterdir()} - {"run.json.tmp"}:
         raise KinspanError(f"--output_dir {setup.folder} is not empty and holds no run: choose another folder")
     write_atomically(path, json.dumps(setup.facts, indent=1) + "\n")
-    model_folder = setup.folder / MODEL_FOLDER
-    model_folder.mkdir(exist_ok=True)
-    setup.model.config.to_json_file(str(model_folder / "config.json"), use_diff=False)
-    setup.tokenizer.save_pretrained(str(model_folder))
+    for name, model_config in _configs(setup.model).items():
+        (setup.folder / name).mkdir(exist_ok=True)
+        model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
+    setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
+
+
+def _configs(model: PairModel | ReplacedTokenModel) -> dict[str, Any]:
+    """Of each model that a release holds, by the folder of the run that keeps it."""
+    if isinstance(model, ReplacedTokenModel):
+        return {MODEL_FOLDER: model.config, GENERATOR_FOLDER: model.generator.config}
+    return {MODEL_FOLDER: model.config}
 
 
 def _check_same_run(path: Path, setup: Setup) -> None:

@@ -12,14 +12,14 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.stream import Batch, PairStream
 
 from .batches import Layout, to_tensors
-from .model import STATS
+from .sums import PAPER_WEIGHTS, LossWeights
 
 
 @dataclass
 class StepResult:
     """What an update leaves: sums of the losses and hits of this rank, and the gradient's global norm.
 
-    stats: float64 ``[len(STATS)]``, on the device;  tokens: in the global batch
+    stats: float64 ``[len(sum_names)]`` of the model, on the device;  tokens: in the global batch
     """
 
     stats: torch.Tensor
@@ -52,25 +52,25 @@ def train_step(
     rank: int,
     seed: int,
     step: int,
-    weights: tuple[float, float] = (1.0, 1.0),
+    weights: LossWeights = PAPER_WEIGHTS,
 ) -> StepResult:
     """Forward and backward over this rank's micro-batches, then the update.
 
     Every loss is a sum over its items divided by their count in the *global* batch, so that the gradient does
     not depend on how the batch is cut. DeepSpeed divides by the micro-steps and averages over ranks, which the
-    scale takes back. ``filler`` stands in for an empty micro-batch, at no weight. ``weights``: of the masked-LM
-    and of the pair loss.
+    scale takes back. ``filler`` stands in for an empty micro-batch, at no weight.
     """
     masked, tokens = global_counts(batches, engine.device)
     undo = layout.world * layout.accumulation
-    stats = torch.zeros(len(STATS), dtype=torch.float64, device=engine.device)
+    stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
     for number, batch in enumerate(batches):
         torch.manual_seed(dropout_seed(seed, step, rank * layout.accumulation + number))
         real = 0.0 if batch is None else 1.0
         loss, sums, _ = engine(
             **to_tensors(batch or filler, engine.device),
-            mlm_scale=real * weights[0] * undo / max(masked, 1),
-            pair_scale=real * weights[1] * undo / layout.size,
+            mlm_scale=real * weights.mlm * undo / max(masked, 1),
+            rtd_scale=real * weights.rtd * undo / tokens,
+            pair_scale=real * weights.pair * undo / layout.size,
         )
         stats += sums * real
         engine.backward(loss)
@@ -89,13 +89,14 @@ def _plain_norm(engine: Any) -> torch.Tensor:
 def largest_batch(stream: PairStream, micro: int) -> Batch:
     """The largest micro-batch that the settings can make: every pair at full length.
 
-    Masked are as many tokens as all but one in a billion real batches have at most.
+    Masked are as many tokens as all but one in a billion real batches have at most; whole words spread wider.
     """
-    length = stream.max_length
+    length, masking = stream.max_length, stream.masking
     pair = stream.batch(0, 1)
     tokens = micro * length
-    probability = getattr(stream.masking, "probability", 0.0)
-    masked = min(tokens, int(tokens * probability + 6 * (tokens * probability) ** 0.5))
+    probability = getattr(masking, "probability", 0.0)
+    spread = 6 if getattr(masking, "continues", None) is None else 12
+    masked = min(tokens, int(tokens * probability + spread * (tokens * probability) ** 0.5))
     return Batch(
         input_ids=np.full(tokens, pair.input_ids[0], dtype=np.int32),
         token_type_ids=np.zeros(tokens, dtype=np.int32),
@@ -103,7 +104,7 @@ def largest_batch(stream: PairStream, micro: int) -> Batch:
         starts=np.arange(micro + 1, dtype=np.int32) * length,
         masked_positions=np.arange(masked, dtype=np.int64),
         masked_labels=np.zeros(masked, dtype=np.int64),
-        noise=np.zeros(masked),
+        noise=np.zeros(masked if masking is not None and masking.noise else 0),
         labels=np.zeros(micro, dtype=np.int8),
         kinds=np.zeros(micro, dtype=np.int8),
         part=np.zeros(micro, dtype=np.int8),
@@ -131,7 +132,7 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     try:
         batch = largest_batch(stream, layout.largest)
         for _ in range(min(layout.accumulation, 2)):
-            loss, _, _ = engine(**to_tensors(batch, engine.device), mlm_scale=0.0, pair_scale=0.0)
+            loss, _, _ = engine(**to_tensors(batch, engine.device), mlm_scale=0.0, rtd_scale=0.0, pair_scale=0.0)
             engine.backward(loss)
             engine.step()
     except Exception as error:

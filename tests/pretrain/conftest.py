@@ -2,33 +2,51 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, RobertaConfig
+from transformers import AutoConfig
 
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.defaults import default_model
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+BERT_IDS = {"cls_token_id": 101, "bos_token_id": 101, "sep_token_id": 102, "eos_token_id": 102, "pad_token_id": 0}
+OWN: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "roberta": {"max_position_embeddings": 514, "type_vocab_size": 2, "pad_token_id": 1},
+    "electra": {"embedding_size": 16},
+    "albert": {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
+    "mpnet": {"max_position_embeddings": 514, "pad_token_id": 1},
+    "deberta-v2": {
+        "relative_attention": True,
+        "position_buckets": 16,
+        "pos_att_type": ["p2c", "c2p"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+        "conv_kernel_size": 3,
+        "conv_act": "gelu",
+    },
+    "modernbert": {"num_hidden_layers": 4, "local_attention": 16, "global_attn_every_n_layers": 2, **BERT_IDS},
+}
 
 
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``make_model("bert" or "roberta", **config)``: a folder of a small model's config and tokenizer, no weights.
+    """``make_model("bert", **config)``: a folder of a small model's config and tokenizer, no weights.
 
-    The default model's tokenizer serves both families, so that no other is needed.
+    The default model's tokenizer serves all families, so that no other is needed. Each has what sets it apart from
+    BERT: ALBERT shared layers in groups, ModernBERT a window shorter than the pairs of ``tiny_corpus``, and so on.
     """
 
-    def make(family: str = "bert", **options: object) -> Path:
+    def make(family: str = "bert", **options: Any) -> Path:
         folder = tmp_path_factory.mktemp(f"small-{family}")
         tokenizer = load_tokenizer(default_model())
         tokenizer.save_pretrained(str(folder))
-        if family == "bert":
-            config = BertConfig(vocab_size=len(tokenizer), **SMALL | options)
-        else:
-            own = {"max_position_embeddings": 514, "type_vocab_size": 2, "pad_token_id": 1}
-            config = RobertaConfig(vocab_size=len(tokenizer), **SMALL | own | options)
+        config = AutoConfig.for_model(family, **{"vocab_size": len(tokenizer)} | SMALL | OWN[family] | options)
         config.save_pretrained(str(folder))
         return folder
 

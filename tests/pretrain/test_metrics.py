@@ -2,25 +2,32 @@ import json
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, f1_score
+import torch
+from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
+from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.pairs import EASY, HARD, KINDS, POSITIVE
+from pretrain.batches import to_tensors
+from pretrain.encoder import encode
+from pretrain.families import FAMILIES
 from pretrain.metrics import FlopCounter, Log, figures
-from pretrain.model import STATS, load_model
+from pretrain.model import load_model
+from pretrain.rtd_load import load_replaced_token_model
+from pretrain.sums import MLM_SUMS, RTD_SUMS, LossWeights, pair_sums, rtd_sums, sum_names
 
 
-def sums_of(kinds, called):
-    out = dict.fromkeys(STATS, 0.0)
+def sums_of(kinds, called, objective="ssp"):
+    out = dict.fromkeys(sum_names(MLM_SUMS, (objective,)), 0.0)
     for number, kind in enumerate(KINDS):
-        out[f"{kind}_pairs"] = float((kinds == number).sum())
-        out[f"{kind}_called_positive"] = float(called[kinds == number].sum())
+        out[f"{objective}/{kind}_pairs"] = float((kinds == number).sum())
+        out[f"{objective}/{kind}_called_positive"] = float(called[kinds == number].sum())
     return out
 
 
 def test_accuracy_and_f1_are_scikit_learns():
     rng = np.random.default_rng(0)
     kinds, called = rng.choice([POSITIVE, HARD, EASY], 400, p=[0.2, 0.4, 0.4]), rng.random(400) < 0.4
-    values = figures(sums_of(kinds, called), (1.0, 1.0))
+    values = figures(sums_of(kinds, called), LossWeights())
     labels = kinds == POSITIVE
     assert values["pair_accuracy"] == pytest.approx(accuracy_score(labels, called))
     assert values["pair_f1"] == pytest.approx(f1_score(labels, called))
@@ -33,15 +40,58 @@ def test_accuracy_and_f1_are_scikit_learns():
 
 
 def test_what_no_item_gave_is_left_out():
-    values = figures(sums_of(np.array([POSITIVE, EASY]), np.array([True, False])), (1.0, 1.0))
+    values = figures(sums_of(np.array([POSITIVE, EASY]), np.array([True, False])), LossWeights())
     assert not {"pair_f1_hard", "pair_accuracy_hard", "mlm_loss"} & values.keys()
     assert values["pair_f1"] == 1.0
 
 
 def test_loss_is_the_weighted_sum():
     sums = sums_of(np.array([POSITIVE, EASY]), np.array([True, False]))
-    sums |= {"pair_loss": 1.0, "mlm_loss": 6.0, "mlm_tokens": 2.0}
-    assert figures(sums, (0.5, 2.0))["loss"] == pytest.approx(0.5 * 3.0 + 2.0 * 0.5)
+    sums |= {"ssp/pair_loss": 1.0, "mlm_loss": 6.0, "mlm_tokens": 2.0}
+    assert figures(sums, LossWeights(0.5, 2.0))["loss"] == pytest.approx(0.5 * 3.0 + 2.0 * 0.5)
+
+
+def test_a_mixtures_figures_are_those_of_all_its_pairs_and_of_each_part():
+    rng = np.random.default_rng(0)
+    kinds, called = rng.integers(0, 3, 400), rng.random(400) < 0.4
+    part = rng.integers(0, 2, 400)
+    whole = figures(sums_of(kinds, called), LossWeights())
+    halves = [sums_of(kinds[part == k], called[part == k], name) for k, name in enumerate(("sp", "psd"))]
+    values = figures({**halves[0], **halves[1]}, LossWeights())
+    assert {k: v for k, v in values.items() if "/" not in k} == whole
+    for k, name in enumerate(("sp", "psd")):
+        alone = figures(halves[k], LossWeights())
+        assert {n: v for n, v in values.items() if n.startswith(name)} == {
+            f"{name}/{n}": v for n, v in alone.items() if n.startswith("pair_")
+        }
+    assert values["share_hard"] == pytest.approx((kinds == HARD).mean())
+
+
+def test_pair_sums_are_counted_by_objective_and_kind():
+    rng = np.random.default_rng(0)
+    logits, losses = torch.randn(300), torch.rand(300)
+    kinds, part = (torch.from_numpy(rng.integers(0, 3, 300).astype(np.int8)) for _ in range(2))
+    names = sum_names((), ("a", "b", "c"))
+    sums = dict(zip(names, pair_sums(logits, losses, kinds, part, 3).tolist(), strict=True))
+    for number, name in enumerate("abc"):
+        own = part == number
+        assert sums[f"{name}/pair_loss"] == pytest.approx(losses[own].sum().item())
+        for k, kind in enumerate(KINDS):
+            assert sums[f"{name}/{kind}_pairs"] == (own & (kinds == k)).sum()
+            assert sums[f"{name}/{kind}_called_positive"] == (own & (kinds == k) & (logits > 0)).sum()
+
+
+def test_figures_of_token_detection_are_scikit_learns():
+    logits, replaced = torch.randn(500), torch.rand(500) < 0.1
+    sums = dict.fromkeys(sum_names(MLM_SUMS + RTD_SUMS, ("ssp",)), 0.0)
+    sums |= dict(zip(RTD_SUMS, rtd_sums(logits, replaced, torch.tensor(7.0)).tolist(), strict=True))
+    values = figures(sums, LossWeights())
+    assert values["rtd_loss"] == 7.0 / 500
+    assert values["loss"] == pytest.approx(50 * 7.0 / 500)
+    assert values["rtd_accuracy"] == pytest.approx(accuracy_score(replaced, logits > 0))
+    assert values["rtd_recall"] == pytest.approx(recall_score(replaced, logits > 0))
+    assert values["rtd_precision"] == pytest.approx(precision_score(replaced, logits > 0))
+    assert values["replaced_share"] == pytest.approx(replaced.float().mean().item())
 
 
 def test_flops_of_a_known_model(make_model, tiny_corpus, make_stream):
@@ -52,6 +102,30 @@ def test_flops_of_a_known_model(make_model, tiny_corpus, make_stream):
     head = 32 * 32 + 32 * model.config.vocab_size
     expected = 6 * (encoder * batch.num_tokens + head * len(batch.masked_labels)) + 12 * 2 * 32 * (lengths**2).sum()
     assert FlopCounter(model)(batch) == pytest.approx(expected)
+
+
+def test_flops_of_a_generator_and_a_discriminator(make_model, tiny_corpus, make_stream):
+    model, _ = load_replaced_token_model(str(make_model("electra", embedding_size=24)), "1/2", "tied", seed=1)
+    batch = make_stream(tiny_corpus, masking=True).batch(0, 8)
+    squares = (np.diff(batch.starts).astype(float) ** 2).sum()
+    sides = [(24 * h + 2 * (4 * h * h + 2 * h * i), 12 * 2 * h) for h, i in ((32, 64), (16, 32))]
+    at_tokens = sum(encoder for encoder, _ in sides) + 32 * 32 + 32
+    at_masked = 16 * 24 + 24 * model.config.vocab_size
+    expected = 6 * (at_tokens * batch.num_tokens + at_masked * len(batch.masked_labels))
+    assert FlopCounter(model)(batch) == pytest.approx(expected + sum(a for _, a in sides) * squares)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "deberta-v2"])
+def test_matrices_are_counted_as_often_as_tokens_pass_them(family, make_model, tiny_corpus, make_stream):
+    """By torch's own counter of matrix products. (DeBERTa also projects its table of relative positions.)"""
+    model, _ = load_model(str(make_model(family)), seed=1)
+    batch = make_stream(tiny_corpus).batch(0, 1)
+    with FlopCounterMode(display=False) as counter:
+        encode(model.classifier.base_model, to_tensors(batch, torch.device("cpu")))
+    products = counter.get_flop_counts()["Global"]
+    linear = sum(count for name, count in products.items() if name in (torch.ops.aten.addmm, torch.ops.aten.mm))
+    pooler = 2 * 32 * 32 if family in ("bert", "albert") else 0
+    assert 2 * batch.num_tokens * FlopCounter(model).at_tokens + pooler == linear
 
 
 def test_a_resumed_log_takes_back_what_came_after_the_checkpoint(tmp_path):

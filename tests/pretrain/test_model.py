@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, GPT2Config
@@ -9,8 +10,11 @@ from data_pipeline.tokenizers import load_tokenizer
 from pretrain import attention
 from pretrain.batches import to_tensors
 from pretrain.defaults import default_model
+from pretrain.families import FAMILIES
 from pretrain.model import load_model
 
+PACKED = [name for name, family in FAMILIES.items() if family.packed]
+PADDED = [name for name, family in FAMILIES.items() if not family.packed]
 CPU = torch.device("cpu")
 
 
@@ -23,15 +27,16 @@ def unpacked(model, batch):
     filler = model.config.pad_token_id
     inputs = {
         "input_ids": pad(list(ids), batch_first=True, padding_value=filler),
-        "token_type_ids": pad(list(types), batch_first=True),
         "attention_mask": pad([torch.ones(n, dtype=torch.long) for n in lengths.tolist()], batch_first=True),
     }
+    if model.config.model_type not in ("mpnet", "modernbert"):
+        inputs["token_type_ids"] = pad(list(types), batch_first=True)
     classifier = AutoModelForSequenceClassification.from_config(model.config, attn_implementation="eager")
     classifier.load_state_dict(model.classifier.state_dict())
     masked_lm = AutoModelForMaskedLM.from_config(model.config, attn_implementation="eager")
     base = {k: v for k, v in classifier.base_model.state_dict().items() if "pooler" not in k}
     masked_lm.base_model.load_state_dict(base)
-    model.family.mlm_head(masked_lm).load_state_dict(model.mlm_head.state_dict())
+    model.family.mlm_head_of(masked_lm).load_state_dict(model.mlm_head.state_dict())
     with torch.no_grad():
         pair = classifier.eval()(**inputs).logits[:, 0]
         vocabulary = masked_lm.eval()(**inputs).logits
@@ -39,9 +44,10 @@ def unpacked(model, batch):
     return pair, rows[torch.from_numpy(batch.masked_positions)]
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_packed_equals_unpacked(family, make_model, tiny_corpus, make_stream):
-    model, _ = load_model(str(make_model(family)), seed=3)
+    folder = make_model(family, initializer_range=0.2)  # at 0.02 hardly anything shows in a logit
+    model, _ = load_model(str(folder), seed=3)
     batch = make_stream(tiny_corpus, masking=True).batch(7, 33)
     model.eval()
     with torch.no_grad():
@@ -66,13 +72,14 @@ def test_jagged_attention_equals_padded(tiny_corpus, make_stream):
     inputs = to_tensors(batch, CPU)
     packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"])
     query, key, value = torch.randn(3, batch.num_tokens, 2, 16)
-    padded = attention._padded(query, key, value, packing, None, 0.0)
+    padded = attention._padded(query, key, value, packing, packing.mask, None, 0.0)
     alone = [
         torch.nn.functional.scaled_dot_product_attention(*(x[None].transpose(1, 2) for x in parts)).transpose(1, 2)[0]
         for parts in zip(*(x.split(inputs["starts"].diff().tolist()) for x in (query, key, value)), strict=True)
     ]
     assert torch.allclose(padded, torch.cat(alone), atol=1e-5)
-    assert torch.allclose(attention._jagged(query, key, value, packing, None, 0.0), padded, atol=1e-5)
+    jagged = attention._jagged(query, key, value, packing, None, 0.0)
+    assert torch.allclose(jagged, padded, atol=1e-5)
 
 
 def test_attention_dropout_survives_packing(tiny_corpus, make_stream):
@@ -80,19 +87,66 @@ def test_attention_dropout_survives_packing(tiny_corpus, make_stream):
     inputs = to_tensors(batch, CPU)
     packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"])
     query, key, value = torch.randn(3, batch.num_tokens, 2, 16)
-    with_dropout = attention._padded(query, key, value, packing, None, 0.5)
-    assert not torch.allclose(with_dropout, attention._padded(query, key, value, packing, None, 0.0), atol=1e-3)
+    with_dropout = attention._padded(query, key, value, packing, packing.mask, None, 0.5)
+    assert not torch.allclose(
+        with_dropout, attention._padded(query, key, value, packing, packing.mask, None, 0.0), atol=1e-3
+    )
 
 
-def test_a_model_that_does_not_switch_is_noticed(make_model, tiny_corpus, make_stream):
-    model, _ = load_model(str(make_model()), seed=3)
+@pytest.mark.parametrize("family", PACKED)
+def test_attention_dropout_reaches_packed_attention(family, make_model, tiny_corpus, make_stream, monkeypatch):
+    rate = "attention_dropout" if family == "modernbert" else "attention_probs_dropout_prob"
+    model, _ = load_model(str(make_model(family, **{rate: 0.25})), seed=3)
+    seen, padded = [], attention._padded
+    monkeypatch.setattr(attention, "_padded", lambda *args: seen.append(args[-1]) or padded(*args))
+    inputs = to_tensors(make_stream(tiny_corpus, masking=True).batch(0, 4), CPU)
+    model.logits(inputs)
+    assert set(seen) == {0.25}
+    seen.clear()
+    model.eval().logits(inputs)
+    assert set(seen) == {0.0}
+
+
+@pytest.mark.parametrize("family", PADDED)
+def test_attention_dropout_survives_padding(family, make_model, tiny_corpus, make_stream):
+    options = {"initializer_range": 0.2, "attention_probs_dropout_prob": 0.25, "hidden_dropout_prob": 0.0}
+    model, _ = load_model(str(make_model(family, **options)), seed=3)
+    inputs = to_tensors(make_stream(tiny_corpus, masking=True).batch(0, 4), CPU)
+    assert not torch.allclose(model.logits(inputs)[1], model.logits(inputs)[1], atol=1e-2)
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_a_model_that_does_not_switch_is_noticed(family, make_model, tiny_corpus, make_stream):
+    model, _ = load_model(str(make_model(family)), seed=3)
     model.classifier.set_attn_implementation("eager")
-    with pytest.raises((KinspanError, TypeError), match=r"packed attention|packing"):
+    with pytest.raises(KinspanError, match="did not use packed attention: 0 calls"):
         model(
             **to_tensors(make_stream(tiny_corpus, masking=True).batch(0, 4), CPU),
             mlm_scale=1.0,
             pair_scale=1.0,
         )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pair_gives_the_gradient_that_it_gives_alone(family, make_model, tiny_corpus, make_stream):
+    """Of very unequal pairs: what is padding to one is none to the other."""
+    folder = make_model(family, initializer_range=0.2)
+    model, _ = load_model(str(folder), seed=3)
+    stream = make_stream(tiny_corpus, masking=True)
+    lengths = np.diff(stream.batch(0, 200).starts)
+    first = int(np.abs(np.diff(lengths)).argmax())
+
+    def gradient(*batches):
+        model.eval().zero_grad()
+        for batch in batches:
+            pair, mlm = model.logits(to_tensors(batch, CPU))
+            (pair.sum() + mlm.logsumexp(-1).sum()).backward()
+        return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    together = gradient(stream.batch(first, 2))
+    apart = gradient(stream.batch(first, 1), stream.batch(first + 1, 1))
+    for name, value in together.items():
+        assert torch.allclose(value, apart[name], rtol=1e-3, atol=1e-6 + 1e-3 * apart[name].abs().max()), name
 
 
 @pytest.mark.parametrize("source", ["weights", "config"])
@@ -103,7 +157,7 @@ def test_dropout_is_on_when_training_starts(source, make_model):
 
 def test_vocabulary_matrix_is_the_embedding(make_model):
     model, _ = load_model(str(make_model()), seed=3)
-    assert model.mlm_head.predictions.decoder.weight is model.classifier.get_input_embeddings().weight
+    assert model.mlm_head.cls.predictions.decoder.weight is model.classifier.get_input_embeddings().weight
 
 
 def test_fresh_weights_depend_on_the_seed_alone(make_model):

@@ -4,10 +4,13 @@ import pytest
 import torch
 
 from data_pipeline.errors import KinspanError
+from objectives.rtd import replaced_tokens
 from pretrain import step
 from pretrain.batches import Layout
 from pretrain.model import load_model
+from pretrain.rtd_load import load_replaced_token_model
 from pretrain.step import dropout_seed, largest_batch, train_step, try_largest
+from pretrain.sums import LossWeights
 
 SIZE = 23
 
@@ -60,11 +63,17 @@ def gradient(model, stream, layout, monkeypatch):
     return stats, flat
 
 
+@pytest.mark.parametrize("token_loss", ["mlm", "rtd"])
 @pytest.mark.parametrize(("world", "micro"), [(1, 5), (2, 23), (2, 4), (3, 2), (5, 3), (8, 1), (30, 7)])
-def test_loss_and_gradient_do_not_depend_on_the_cut(world, micro, make_model, tiny_corpus, make_stream, monkeypatch):
-    model, _ = load_model(str(make_model()), seed=3)
+def test_loss_and_gradient_do_not_depend_on_the_cut(
+    world, micro, token_loss, make_model, tiny_corpus, make_stream, monkeypatch
+):
+    if token_loss == "rtd":
+        model, _ = load_replaced_token_model(str(make_model("electra")), "1/2", "tied", seed=3)
+    else:
+        model, _ = load_model(str(make_model()), seed=3)
     model.eval()  # no dropout
-    stream = make_stream(tiny_corpus, masking=True)
+    stream = make_stream(tiny_corpus, masking=replaced_tokens(103, 30522) if token_loss == "rtd" else True)
     stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1), monkeypatch)
     cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world), monkeypatch)
     assert torch.allclose(stats, cut_stats, rtol=1e-6)
@@ -89,8 +98,8 @@ def test_the_whole_gradient_is_that_of_the_mean_losses(make_model, tiny_corpus, 
 def test_the_weights_of_the_losses_reach_the_gradient(make_model, tiny_corpus, make_stream):
     model, _ = load_model(str(make_model()), seed=3)
     batch = make_stream(tiny_corpus, masking=True).batch(0, SIZE)
-    train_step(PlainEngine(model, 1), [batch], batch, Layout(SIZE, SIZE, 1), 0, 1, 0, weights=(0.0, 1.0))
-    assert all(p.grad is None or not p.grad.any() for p in model.mlm_head.predictions.transform.parameters())
+    train_step(PlainEngine(model, 1), [batch], batch, Layout(SIZE, SIZE, 1), 0, 1, 0, weights=LossWeights(mlm=0.0))
+    assert all(p.grad is None or not p.grad.any() for p in model.mlm_head.cls.predictions.transform.parameters())
     assert model.classifier.classifier.weight.grad.any()
 
 

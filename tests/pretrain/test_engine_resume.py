@@ -1,0 +1,100 @@
+"""Stop and resume in the real DeepSpeed engine, in this process: bit-identical, and what is shared stays shared."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, ElectraForPreTraining, ElectraForSequenceClassification
+
+from pretrain import checkpoint
+from pretrain.config import PretrainConfig
+from pretrain.engine import build_engine
+from pretrain.release import write_release
+from pretrain.setup_run import set_up
+from pretrain.step import train_step
+
+STAGES = ["zero0", "zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3", "offload"))]
+WORDS = "electra.embeddings.word_embeddings"
+
+
+@pytest.fixture
+def started(tmp_path, make_model, tiny_corpus):
+    """``started(stage, **settings)``: the set-up of a run with dropout and its engine, made anew each time."""
+    models = {}
+
+    def start(stage, family="electra", name="run", **settings):
+        model = models.setdefault(family, make_model(family))
+        common = {"global_batch_size": 10, "micro_batch_size": 4, "learning_rate": 1e-3, "max_steps": 50}
+        config = PretrainConfig(
+            corpus=str(tiny_corpus),
+            model=str(model),
+            output_dir=str(tmp_path / name),
+            deepspeed_config=f"ds_configs/{stage}.json",
+            **{"precision": "fp32", "max_length": 48, "generator": "1/2", **common, **settings},
+        )
+        setup = set_up(config)
+        return setup, build_engine(setup.model, config, setup.settings)
+
+    return start
+
+
+def train(setup, engine, first, end):
+    for step in range(first, end):
+        batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
+        train_step(engine, batches, batches[0], setup.layout, 0, 1, step)
+
+
+def stopped_and_resumed(started, stage, tmp_path, **settings):
+    """The weights after 6 steps, and after 3, a checkpoint, and 3 more in a new engine; and that set-up and engine."""
+    setup, engine = started(stage, **settings)
+    train(setup, engine, 0, 3)
+    checkpoint.save(engine, {"step": 3, "world_size": 1}, tmp_path / "checkpoints", keep=1, rank=0)
+    train(setup, engine, 3, 6)
+    whole = checkpoint.full_weights(engine)
+    setup, engine = started(stage, **settings)
+    checkpoint.load(engine, tmp_path / "checkpoints/step-00000003", 1)
+    train(setup, engine, 3, 6)
+    return whole, checkpoint.full_weights(engine), setup, engine
+
+
+def same(one, two):
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("sharing", ["none", "tied", "disentangled"])
+def test_replaced_token_detection_resumes_bit_identical_and_stays_shared(sharing, stage, started, tmp_path):
+    whole, resumed, setup, engine = stopped_and_resumed(started, stage, tmp_path, embedding_sharing=sharing)
+    assert same(whole, resumed)
+    generator, classifier = engine.module.generator, engine.module.classifier
+    words = generator.electra.embeddings.word_embeddings.weight
+    assert generator.generator_lm_head.weight is words
+    own = classifier.electra.embeddings
+    if sharing == "tied":
+        for name, parameter in generator.electra.embeddings.named_parameters():
+            assert own.get_parameter(name) is parameter, name
+    elif sharing == "disentangled":
+        assert own.word_embeddings.shared is words
+    _check_release(setup, resumed, sharing, tmp_path / "release")
+
+
+def _check_release(setup, weights, sharing, folder):
+    write_release(setup.folder, weights, 6, folder)
+    loaded = []
+    for model_class, place in (
+        (ElectraForPreTraining, folder),
+        (ElectraForSequenceClassification, folder),
+        (AutoModelForMaskedLM, folder / "generator"),
+    ):
+        model, info = model_class.from_pretrained(str(place), output_loading_info=True)
+        assert not info["missing_keys"]
+        assert not info["mismatched_keys"]
+        loaded.append(model)
+    tables = [m.electra.embeddings.word_embeddings.weight for m in loaded]
+    assert torch.equal(tables[0], tables[1])
+    assert torch.equal(tables[0], tables[2]) == (sharing == "tied")
+    assert torch.equal(loaded[2].generator_lm_head.weight, tables[2])
+    if sharing == "disentangled":
+        assert torch.equal(tables[0], tables[2] + weights[f"classifier.{WORDS}.delta"])
+    assert (folder / "generator/tokenizer.json").exists()
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["ElectraForSequenceClassification"]
