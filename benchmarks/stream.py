@@ -10,7 +10,10 @@ Also: the seconds to open the corpus and make batch 1,000,000 in a fresh process
 the memory of a reader that goes through an epoch in blocks of one shard, against the same for a corpus 4 and
 16 times as large. (A reader holds up to three blocks: a corpus of fewer shards needs a little less.)
 
-Bars: 300,000 pairs/s; 50 times the usual way; under a second; no growth with the corpus."""
+Also: every objective at its own length, and all three of the paper together.
+
+Bars: 300,000 pairs/s, or 30 M tokens/s of the longer ones; 50 times the usual way; under a second; no growth with the
+corpus."""
 
 import dataclasses
 import os
@@ -32,6 +35,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, pair_template
 from data_pipeline.write import write_manifest
+from objectives import mixture
 from objectives.mlm import MaskedLM
 
 CUT = {"truncation": "longest_first", "max_length": _common.MAX_LENGTH}
@@ -40,6 +44,7 @@ SEEK_BATCH, SEEK_PAIRS = 1_000_000, 4096
 TIMES_LARGER = (1, 4, 16)
 MOST_READS = 1000  # batches of an epoch that the memory test reads, evenly spread where there are more
 
+Rates = dict[str, tuple[int, float, float]]  # objective -> tokens of a pair at most, pairs/s, tokens/s
 Grown = dict[int, tuple[float, float]]  # times the corpus -> MB that the reader grew by: at the end, at most
 
 EPILOG = """example:
@@ -87,6 +92,28 @@ def take_turns(stream: PairStream, tokenizer: Any, num_batches: int, size: int) 
         for name, way in ways.items():
             spent[name].append(seconds(way, pairs if number else pairs[:LOADER_BATCH]))
     return {name: times[1:] for name, times in spent.items()}
+
+
+def by_objective(corpus: Corpus, template: Any, masking: MaskedLM, seed: int, num_batches: int, size: int) -> Rates:
+    """Pairs and tokens a second of each objective at its own length; they take turns, a global batch each."""
+    streams = {
+        name: PairStream(corpus, mixture(name), template, seed, masking=masking)
+        for name in _common.names_of_objectives()
+    }
+    spent: dict[str, list[float]] = {name: [] for name in streams}
+    tokens = dict.fromkeys(streams, 0)
+    for number in range(num_batches + 1):
+        for name, stream in streams.items():
+            stream.batch((2 * number) * size, size)  # warms the caches that the others swept
+            began = time.perf_counter()
+            batch = stream.batch((2 * number + 1) * size, size)
+            spent[name].append(time.perf_counter() - began)
+            tokens[name] += batch.num_tokens
+    rates = {}
+    for name, times in spent.items():
+        pairs = size / statistics.median(times[1:])
+        rates[name] = (streams[name].max_length, pairs, pairs * tokens[name] / (num_batches + 1) / size)
+    return rates
 
 
 def same_ids(stream: PairStream, tokenizer: Any, count: int = 500) -> float:
@@ -147,22 +174,28 @@ def main() -> None:
     setup = (pair_template(tokenizer), masking, args.seed)
     same = same_ids(_common.ssp_stream(corpus, setup[0], None, args.seed), tokenizer)
     spent = take_turns(_common.ssp_stream(corpus, *setup), tokenizer, args.pairs // args.batch, args.batch)
+    rates = by_objective(corpus, *setup, args.pairs // args.batch, args.batch)
     seek_seconds = _common.in_fresh_process(seek, args.corpus, *setup)
     grown = {}
     for times in TIMES_LARGER:
         with tempfile.TemporaryDirectory() as temporary:
             larger_corpus(Path(args.corpus), Path(temporary), times)
             grown[times] = _common.in_fresh_process(read_epoch, temporary, *setup, args.batch)
-    show(args.batch, spent, same, seek_seconds, grown)
+    show(args.batch, spent, same, rates, seek_seconds, grown)
 
 
-def show(size: int, spent: dict[str, list[float]], same: float, seek_seconds: float, grown: Grown) -> None:
+def show(
+    size: int, spent: dict[str, list[float]], same: float, rates: Rates, seek_seconds: float, grown: Grown
+) -> None:
     rate = {name: size / statistics.median(times) for name, times in spent.items()}
     overall = {name: size * len(times) / sum(times) for name, times in spent.items()}
     ratio = {name: rate["ours"] / rate[name] for name in rate}
     rows = [(n, f"{rate[n]:,.0f}", f"{overall[n]:,.0f}", f"{ratio[n]:.1f}") for n in rate]
     _common.print_table(("one core, pairs of at most 128 tokens", "pairs/s", "overall", "ours is x"), rows)
     print(f"\n{100 * same:.1f}% of the pairs have the same ids both ways, before masking\n")
+    each = [(n, str(most), f"{pairs:,.0f}", f"{tokens / 1e6:.1f} M") for n, (most, pairs, tokens) in rates.items()]
+    _common.print_table(("each objective at its own length", "at most", "pairs/s", "tokens/s"), each)
+    print()
     reader = [(f"open, and make batch {SEEK_BATCH:,} of {SEEK_PAIRS} pairs", f"{seek_seconds:.2f} s", "")]
     for times, (end, peak) in grown.items():
         what = f"memory after an epoch of {times} x the corpus"
@@ -171,6 +204,8 @@ def show(size: int, spent: dict[str, list[float]], same: float, seek_seconds: fl
     figures = {"pairs_per_second": rate["ours"], "pairs_per_second_overall": overall["ours"]}
     for name, prefix in (("usual way", "usual"), ("usual way, batched", "batched")):
         figures |= {f"{prefix}_pairs_per_second": rate[name], f"ratio_to_{prefix}": ratio[name]}
+    figures |= {f"{name}_pairs_per_second": pairs for name, (_, pairs, _) in rates.items()}
+    figures |= {f"{name}_tokens_per_second": tokens for name, (_, _, tokens) in rates.items()}
     figures |= {"same_ids_share": same, "seek_seconds": seek_seconds}
     figures |= {f"reader_mb_{times}x": end for times, (end, _) in grown.items()}
     figures |= {f"reader_peak_mb_{times}x": peak for times, (_, peak) in grown.items()}
