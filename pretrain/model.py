@@ -17,7 +17,7 @@ from data_pipeline.tokenizers import display_name
 
 from . import attention
 from .encoder import encode
-from .families import FAMILIES, Family
+from .families import FAMILIES
 from .sums import MLM_SUMS, mlm_sums, pair_sums, sum_names
 
 
@@ -115,7 +115,9 @@ def load_model(
         if scratch:
             parts.append(auto.from_config(**options))
             continue
-        model, missing = _load_part(auto, name_or_dir, family, options)
+        subfolder = Path(name_or_dir) / family.masked_lm_folder  # of a release, where its two heads share names
+        where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
+        model, missing = load_part(auto, where, options)
         parts.append(model)
         if missing:
             notes.append(
@@ -131,18 +133,21 @@ def load_model(
     return assemble(classifier, masked_lm, objectives), notes
 
 
-def _load_part(auto: Any, name_or_dir: str, family: Family, options: dict[str, Any]) -> tuple[Any, list[str]]:
-    """The model that ``auto`` makes of the weights, and the names of its tensors that they lack: a head's."""
-    subfolder = Path(name_or_dir) / family.masked_lm_folder  # of a release, where its two heads share names
-    where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
+def load_part(
+    model_class: Any, name_or_dir: str, options: dict[str, Any], flag: str = "--model"
+) -> tuple[Any, list[str]]:
+    """The model that ``model_class`` makes of the weights, and the names of its tensors that they lack: a head's.
+
+    Raises KinspanError, by ``flag``, where they cannot be loaded, or lack some of the encoder.
+    """
     try:
-        model, info = auto.from_pretrained(where, output_loading_info=True, **options)
+        model, info = model_class.from_pretrained(name_or_dir, output_loading_info=True, **options)
     except Exception as error:  # a damaged file, a missing one, the hub: one line to the user
-        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {first_line(error)}") from error
+        raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {first_line(error)}") from error
     missing = sorted(info["missing_keys"])
     lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
     if lost:
-        raise KinspanError(f"--model {name_or_dir} lacks weights of the encoder itself, such as {lost[0]}")
+        raise KinspanError(f"{flag} {name_or_dir} lacks weights of the encoder itself, such as {lost[0]}")
     return model, missing
 
 
