@@ -93,6 +93,7 @@ def set_up(config: PretrainConfig) -> Setup:
     settings = full_settings(deepspeed_settings, config, layout, precision)
     facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, max_length, total)
     facts["token_loss"] = token_loss
+    facts["objectives"] = _described(mixture)
     facts["warmup_steps"] = warmup
     facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
     setup = Setup(
@@ -163,6 +164,15 @@ def _masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedL
     words = tokenizers.word_continuations(tokenizer) if config.whole_word_masking else None
     masked = replaced_tokens if token_loss == "rtd" else MaskedLM
     return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
+
+
+def _described(mixture: Mixture) -> list[dict[str, Any]]:
+    """What a model card says of each objective."""
+    share = sum(mixture.weights)
+    return [
+        {"name": o.name, "share": w / share, "asks": o.asks, "source": o.source, "pairs_per_anchor": o.pairs_per_anchor}
+        for o, w in zip(mixture.objectives, mixture.weights, strict=True)
+    ]
 
 
 def _check_fits(model: Any, tokenizer: Any, max_length: int, flag: str, name: str) -> None:
