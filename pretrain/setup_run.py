@@ -13,6 +13,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.mixture import Mixture
 from data_pipeline.stream import PairStream
 from objectives import mixture as mixture_of
+from objectives import own_sources
 from objectives.mlm import MaskedLM
 from objectives.rtd import replaced_tokens
 
@@ -91,7 +92,7 @@ def set_up(config: PretrainConfig) -> Setup:
     total = _total_steps(config, train)
     warmup = _warmup(config, total)
     settings = full_settings(deepspeed_settings, config, layout, precision)
-    facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, max_length, total)
+    facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["token_loss"] = token_loss
     facts["objectives"] = _described(mixture)
     facts["warmup_steps"] = warmup
@@ -218,6 +219,7 @@ def _facts(
     model_name: str,
     deepspeed_settings: dict[str, Any],
     precision: str,
+    mixture: Mixture,
     max_length: int,
     total: int,
 ) -> dict[str, Any]:
@@ -248,6 +250,7 @@ def _facts(
         corpus_content=manifest.fingerprint,
         deepspeed=deepspeed_settings,
         precision_used=precision,
+        own_objectives=own_sources(mixture),
     )
     return {"identity": same, "settings": settings, **known}
 
