@@ -5,6 +5,7 @@ import importlib
 import inspect
 import math
 import os
+import re
 import sys
 from dataclasses import replace
 
@@ -50,21 +51,23 @@ def own_sources(mixture: Mixture) -> dict[str, str]:
 
 def _part(text: str, sampling: str) -> tuple[Objective, int]:
     """``name``, ``name:weight``, ``module:name`` or ``module:name:weight``."""
-    name, _, weight = text.rpartition(":")
-    if not name or not weight.isdigit():
+    name, colon, weight = text.rpartition(":")
+    if not colon or (name not in OBJECTIVES and not re.fullmatch("[0-9]+", weight)):
         name, weight = text, "1"
-    if not 1 <= int(weight) <= MAX_WEIGHT:
+    if not re.fullmatch("[0-9]{1,9}", weight) or not 1 <= int(weight) <= MAX_WEIGHT:
         raise KinspanError(f"--objective {text}: the weight must be a whole number from 1 to {MAX_WEIGHT}")
     return _objective(name, sampling), int(weight)
 
 
 def _objective(name: str, sampling: str) -> Objective:
     if ":" in name:
+        if sampling == "paper":
+            raise KinspanError(f"--sampling paper: {name} has no other way of sampling")
         return _own_objective(name)
     if name not in OBJECTIVES:
         raise KinspanError(
-            f"--objective {name}: there is no such objective; choose from {', '.join(OBJECTIVES)}, all, a mixture such "
-            "as ssp:2+sp:1, or your own as my_module:my_objective"
+            f"--objective {name}: there is no such objective; choose from {', '.join(OBJECTIVES)}, a mixture such "
+            "as ssp:2+sp:1, all by itself, or your own as my_module:my_objective"
         )
     if sampling == "paper" and name not in PAPER_SAMPLING:
         raise KinspanError(
@@ -81,7 +84,8 @@ def _own_objective(name: str) -> Objective:
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # whatever the user's module raises: one line
-        raise KinspanError(f"--objective {name} cannot be imported: {type(error).__name__}: {error}") from error
+        reason = " ".join(str(error).split())
+        raise KinspanError(f"--objective {name} cannot be imported: {type(error).__name__}: {reason}") from error
     if not isinstance(found, Objective):
         raise KinspanError(f"--objective {name} is a {type(found).__name__}, not a data_pipeline.pairs.Objective")
     return replace(found, name=name)

@@ -189,10 +189,14 @@ def every_span(paragraph: int, num_sentences: int, size: int) -> Spans:
 
 
 def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
-    """``[m, COMPARED]``: tokens at the start of each text's first run; of a shorter one, its last repeated."""
-    runs = block.token_runs(spans)
-    start, end = np.where(runs[0][1] > runs[0][0], runs[0], runs[-1])
-    at = np.minimum(start[:, None] + np.arange(COMPARED), end[:, None] - 1)
+    """``[m, COMPARED]``: the first tokens of each text, over its hole; of a shorter one, its last repeated."""
+    (start, end), *rest = block.token_runs(spans)
+    place = np.arange(COMPARED)
+    at = np.minimum(start[:, None] + place, end[:, None] - 1)
+    for more_start, more_end in rest:
+        beyond = place - (end - start)[:, None]
+        over = np.minimum(more_start[:, None] + beyond, more_end[:, None] - 1)
+        at = np.where((beyond >= 0) & (more_end > more_start)[:, None], over, at)
     out = np.empty(at.shape, dtype=np.int64)
     for shard, rows in block.by_shard(spans.paragraph):
         out[rows] = shard.tokens[at[rows]]

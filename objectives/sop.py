@@ -5,33 +5,76 @@ positive is two consecutive spans of one paragraph, the negative the same two sw
 are of 1-4 sentences, drawn alike: otherwise the longer one would tell the order.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from data_pipeline.block import Block, Spans
+from data_pipeline.errors import KinspanError
 from data_pipeline.pairs import HARD, POSITIVE, TWO_SENTENCES, Objective, Pairs, two_sentences
 from data_pipeline.random_words import bounded
 
+from .negatives import PROBES, equal_texts
+
 MAX_SPAN = 4  # sentences
+TRIES, PER_TRY = 4, 3
+NUM_WORDS = TRIES * PER_TRY
 
 
 def sample(block: Block, anchors: np.ndarray, words: np.ndarray) -> Pairs:
-    """Two pairs an anchor: in order, and swapped (a hard negative). words: ``[n, 4]``"""
+    """Two pairs an anchor: in order, and swapped (a hard negative). words: ``[n, NUM_WORDS]``
+
+    Two equal texts have no order: they are drawn again.
+    """
+    first, second = _consecutive(block, anchors, words)
+    equal = np.flatnonzero(equal_texts(block, first, second))
+    for attempt in range(1, TRIES):
+        again = _consecutive(block, anchors[equal], words[equal, attempt * PER_TRY :])
+        first.put(equal, again[0])
+        second.put(equal, again[1])
+        equal = equal[equal_texts(block, first[equal], second[equal])]
+    for row in equal.tolist():
+        other = _search(block, int(anchors[row]))
+        first.put(row, other[0])
+        second.put(row, other[1])
+    a, b = (_columns(*two) for two in ((first, second), (second, first)))
+    return Pairs(a, b, np.tile(np.array([POSITIVE, HARD], dtype=np.int8), (len(anchors), 1)))
+
+
+def _consecutive(block: Block, anchors: np.ndarray, words: np.ndarray) -> tuple[Spans, Spans]:
+    """Two consecutive spans of each paragraph, both counts drawn alike."""
     sentences = block.num_sentences[anchors].astype(np.int64)
     total = np.minimum(2 + bounded(words[:, 0], 2 * MAX_SPAN - 1), sentences)
     least = np.maximum(total - MAX_SPAN, 1)
-    first = least + bounded(words[:, 1], np.minimum(total - 1, MAX_SPAN) - least + 1)
+    cut = least + bounded(words[:, 1], np.minimum(total - 1, MAX_SPAN) - least + 1)
     start = bounded(words[:, 2], sentences - total + 1)
-    a, b = (start, start + first), (start + first, start + total)
-    paragraphs = np.column_stack([anchors, anchors])
-    left = Spans(paragraphs, *(np.column_stack([x, y]) for x, y in zip(a, b, strict=True)))
-    right = Spans(paragraphs, *(np.column_stack([y, x]) for x, y in zip(a, b, strict=True)))
-    return Pairs(left, right, np.tile(np.array([POSITIVE, HARD], dtype=np.int8), (len(anchors), 1)))
+    return Spans(anchors.copy(), start, start + cut), Spans(anchors.copy(), start + cut, start + total)
+
+
+def _search(block: Block, anchor: int) -> tuple[Spans, Spans]:
+    """Two different consecutive sentences of the anchor, or of the first paragraph after it that has some."""
+    for step in range(min(PROBES, len(block.paragraph))):
+        paragraph = (anchor + step) % len(block.paragraph)
+        for one, two in pairwise(range(int(block.num_sentences[paragraph]))):
+            spans = [Spans(*(np.array([x]) for x in (paragraph, k, k + 1))) for k in (one, two)]
+            if not equal_texts(block, *spans)[0]:
+                return spans[0][0], spans[1][0]
+    shard, document, _ = block.locate(anchor)
+    raise KinspanError(
+        f"document {shard.document_id(document)}: its sentences, and those of the documents after it, are one text "
+        "repeated: remove the duplicates and prepare the corpus again"
+    )
+
+
+def _columns(left: Spans, right: Spans) -> Spans:
+    pairs = ((getattr(left, name), getattr(right, name)) for name in ("paragraph", "start", "end"))
+    return Spans(*(np.column_stack(two) for two in pairs))
 
 
 SOP = Objective(
     "sop",
     128,
-    4,
+    NUM_WORDS,
     two_sentences,
     TWO_SENTENCES,
     sample,

@@ -209,7 +209,6 @@ def test_what_cannot_be_read_is_an_error_of_one_line(text, sampling, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="isdigit() takes digits that int() does not")
 def test_a_raised_digit_is_no_weight():
     with pytest.raises(KinspanError):
         mixture("ssp:²")
@@ -292,7 +291,6 @@ def test_what_is_wrong_with_a_module_of_ones_own_is_said_in_one_line(own_module)
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.xfail(strict=True, reason="the text of the module's own error is put in whole")
 def test_a_module_whose_error_has_lines_is_said_in_one(own_module):
     (own_module / "my_wordy.py").write_text("raise ValueError('first' + chr(10) + 'second')\n", encoding="utf-8")
     with pytest.raises(KinspanError) as error:
