@@ -16,7 +16,7 @@ from launch.prepare import PrepareConfig
 from pretrain.config import PretrainConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTRIES = ["prepare", "pretrain", "release", "inspect_pairs", "rank_document"]
+ENTRIES = ["prepare", "pretrain", "release", "inspect_pairs", "rank_document", "evaluate_pairs"]
 
 
 def run(path, *arguments, cwd, **variables):
@@ -96,6 +96,7 @@ def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
         ("pretrain", ["--micro_batch_size", "9", "--global_batch_size", "8"], "--micro_batch_size 9"),
         ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
         ("rank_document", ["--release", "absent"], "no release"),
+        ("evaluate_pairs", ["--model", "m", "--corpus", "absent", "--objective", "ssp"], "make one with"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(entry, arguments, text, tmp_path):
@@ -127,8 +128,3 @@ def test_bad_config_files_are_one_line(text, tmp_path):
     with pytest.raises(KinspanError, match=r"--config") as caught:
         parse(PretrainConfig, "", argv=["--config", str(path)])
     assert "\n" not in str(caught.value)
-
-
-def test_recipes_can_be_read():
-    for path in (ROOT / "launch/recipes").glob("*.yaml"):
-        assert parse(PretrainConfig, "", argv=["--config", str(path)]).objective == "ssp"
