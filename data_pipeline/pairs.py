@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 POSITIVE, HARD, EASY = 0, 1, 2
 KINDS = ("positive", "hard", "easy")
+DI_LIELLO = (
+    "Di Liello et al., 2022, *Pre-training Transformer Models with Sentence-Level Objectives for Answer Sentence "
+    "Selection*"
+)
 PAIRS_PER_ANCHOR = 5  # of the paper's objectives: one positive and four negatives (Di Liello et al., 2022, A.1)
 
 
@@ -39,6 +43,7 @@ class Objective:
     needs:      what a usable paragraph is, for error messages
     sample:     (block, anchors ``[n]``, words ``[n, num_words]``) -> Pairs; no randomness but the words
     pairs_per_anchor: one positive, the rest negatives
+    asks, source: what the label says of A and B, and whose objective it is: for model cards
     """
 
     name: str
@@ -48,6 +53,8 @@ class Objective:
     needs: str
     sample: Callable[["Block", np.ndarray, np.ndarray], Pairs]
     pairs_per_anchor: int = PAIRS_PER_ANCHOR
+    asks: str = "whether A and B belong together"
+    source: str = ""
 
 
 def two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:

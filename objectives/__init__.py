@@ -1,6 +1,8 @@
 """What is predicted: pair objectives (ssp, sp, psd, nsp, sop, ict) and token objectives (mlm, rtd). One file each."""
 
+import hashlib
 import importlib
+import inspect
 import math
 import os
 import sys
@@ -38,6 +40,12 @@ def mixture(text: str, sampling: str = "matched") -> Mixture:
         raise KinspanError(f"--objective {text}: {twice} stands twice; give it a weight, as in {twice}:2")
     divisor = math.gcd(*(w for _, w in parts))
     return Mixture(objectives, tuple(w // divisor for _, w in parts))
+
+
+def own_sources(mixture: Mixture) -> dict[str, str]:
+    """SHA-256 of the file of each objective from outside the packages: edited, it is another run."""
+    modules = {name: sys.modules[name.split(":")[0]] for name in mixture.names if ":" in name}
+    return {name: hashlib.sha256(inspect.getsource(module).encode()).hexdigest() for name, module in modules.items()}
 
 
 def _part(text: str, sampling: str) -> tuple[Objective, int]:

@@ -12,4 +12,13 @@ from data_pipeline.pairs import TWO_SENTENCES, Objective, two_sentences
 
 from . import sp
 
-ICT = Objective("ict", 256, sp.NUM_WORDS, two_sentences, TWO_SENTENCES, partial(sp.sample, max_a=1))
+ICT = Objective(
+    "ict",
+    256,
+    sp.NUM_WORDS,
+    two_sentences,
+    TWO_SENTENCES,
+    partial(sp.sample, max_a=1),
+    asks="whether the sentence A was taken out of the paragraph B",
+    source="Lee et al., 2019, *Latent Retrieval for Weakly Supervised Open Domain Question Answering*",
+)

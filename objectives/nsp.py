@@ -51,4 +51,14 @@ def _positive(block: Block, anchors: np.ndarray, words: np.ndarray) -> tuple[Spa
     return Spans(anchors, start, start + a), Spans(anchors, start + a, start + a + b)
 
 
-NSP = Objective("nsp", 128, NUM_WORDS, two_sentences, TWO_SENTENCES, sample, pairs_per_anchor=2)
+NSP = Objective(
+    "nsp",
+    128,
+    NUM_WORDS,
+    two_sentences,
+    TWO_SENTENCES,
+    sample,
+    pairs_per_anchor=2,
+    asks="whether B follows A",
+    source="Devlin et al., 2019, *BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding*",
+)

@@ -13,14 +13,14 @@ Example:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from data_pipeline.block import Block, Ranked, Spans
 from data_pipeline.errors import KinspanError
-from data_pipeline.pairs import Objective, Pairs
+from data_pipeline.pairs import DI_LIELLO, Objective, Pairs
 from data_pipeline.random_words import bounded
 
 from .negatives import NEGATIVES, PROBES, TRIES, Pool, assemble, equal_texts
@@ -122,6 +122,14 @@ def _freely(block: Block, anchors: np.ndarray) -> Pool:
     return Pool.of(block, anchors, block.once(_everything), np.zeros((len(anchors), 1), dtype=np.int64), max_hard=0)
 
 
-NEEDS = "a document of at least two paragraphs"
-PSD = Objective("psd", 256, NUM_WORDS, usable, NEEDS, sample)
-PSD_PAPER = Objective("psd", 256, NUM_WORDS, usable, NEEDS, partial(sample, matched=False))
+PSD = Objective(
+    "psd",
+    256,
+    NUM_WORDS,
+    usable,
+    "a document of at least two paragraphs",
+    sample,
+    asks="whether A and B are paragraphs of the same document",
+    source=DI_LIELLO,
+)
+PSD_PAPER = replace(PSD, sample=partial(sample, matched=False))

@@ -28,4 +28,14 @@ def sample(block: Block, anchors: np.ndarray, words: np.ndarray) -> Pairs:
     return Pairs(left, right, np.tile(np.array([POSITIVE, HARD], dtype=np.int8), (len(anchors), 1)))
 
 
-SOP = Objective("sop", 128, 4, two_sentences, TWO_SENTENCES, sample, pairs_per_anchor=2)
+SOP = Objective(
+    "sop",
+    128,
+    4,
+    two_sentences,
+    TWO_SENTENCES,
+    sample,
+    pairs_per_anchor=2,
+    asks="whether A stands before B",
+    source="Lan et al., 2020, *ALBERT: A Lite BERT for Self-supervised Learning of Language Representations*",
+)

@@ -18,12 +18,13 @@ Example:
     256
 """
 
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
 
 from data_pipeline.block import Block, Ranked, Spans
-from data_pipeline.pairs import TWO_SENTENCES, Objective, Pairs, two_sentences
+from data_pipeline.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, two_sentences
 from data_pipeline.random_words import bounded
 
 from .negatives import NEGATIVES, TRIES, Pool, assemble, equal_texts, every_span
@@ -119,5 +120,14 @@ def _at_least(counts: np.ndarray) -> np.ndarray:
     return counts[::-1].cumsum(axis=0)[::-1] > 0
 
 
-SP = Objective("sp", 256, NUM_WORDS, two_sentences, TWO_SENTENCES, sample)
-SP_PAPER = Objective("sp", 256, NUM_WORDS, two_sentences, TWO_SENTENCES, partial(sample, matched=False))
+SP = Objective(
+    "sp",
+    256,
+    NUM_WORDS,
+    two_sentences,
+    TWO_SENTENCES,
+    sample,
+    asks="whether A was taken out of the paragraph B",
+    source=DI_LIELLO,
+)
+SP_PAPER = replace(SP, sample=partial(sample, matched=False))

@@ -18,12 +18,13 @@ Example:
     128
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from data_pipeline.block import Block, Ranked, Spans
-from data_pipeline.pairs import TWO_SENTENCES, Objective, Pairs, two_sentences
+from data_pipeline.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, two_sentences
 from data_pipeline.random_words import bounded
 
 from .negatives import NEGATIVES, TRIES, Pool, assemble, equal_texts, every_span
@@ -104,5 +105,14 @@ def _negative(block: Block, paragraphs: np.ndarray, counts: np.ndarray, words: n
     return Spans(paragraphs, start, start + count)
 
 
-SSP = Objective("ssp", 128, NUM_WORDS, two_sentences, TWO_SENTENCES, sample)
-SSP_PAPER = Objective("ssp", 128, NUM_WORDS, two_sentences, TWO_SENTENCES, partial(sample, matched=False))
+SSP = Objective(
+    "ssp",
+    128,
+    NUM_WORDS,
+    two_sentences,
+    TWO_SENTENCES,
+    sample,
+    asks="whether A and B come from the same paragraph",
+    source=DI_LIELLO,
+)
+SSP_PAPER = replace(SSP, sample=partial(sample, matched=False))

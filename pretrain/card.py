@@ -1,5 +1,6 @@
 """The model card of a release."""
 
+import math
 from typing import Any
 
 from huggingface_hub import ModelCardData
@@ -12,9 +13,7 @@ _TEXT = """---
 
 # {title}
 
-{base} after continued pre-training with **{objective}** and {token_loss}: given two texts, it
-scores how likely they come from the same paragraph. Made to be fine-tuned on answer sentence selection, and
-usable as it is to rank sentences by how well they go with another.
+{base} after continued pre-training with **{objective}** and {token_loss}{scores}
 
 ## Use
 
@@ -32,9 +31,9 @@ model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 
 {training}
 
-Objectives: Di Liello et al., 2022, *Pre-training Transformer Models with Sentence-Level Objectives for Answer
-Sentence Selection* (EMNLP). One pair in five is positive; negatives come from the same document (hard) and
-from others (easy){lengths}.
+{objectives}
+
+Negatives come from the same document (hard) and from others (easy){lengths}.
 
 ## Data
 
@@ -46,7 +45,7 @@ On {pairs} pairs of held-out documents, before training and at this checkpoint:
 
 {figures}
 
-Always predicting the share of positives gives a pair loss of 0.500.
+Always predicting the share of positives ({positives:.0%}) gives a pair loss of {chance:.3f}.
 """
 
 _FIGURES = (
@@ -63,8 +62,15 @@ _FIGURES = (
 )
 
 
+_SCORES = """: given two texts A and B, it
+scores {asks}. Made to be fine-tuned on answer sentence selection, and usable as it is to rank
+sentences by how well they go with another."""
+
+_TOKENS_ALONE = """. The pair loss had no weight: the pairs gave the
+data, and **the pair head is untrained**. Made to be fine-tuned, and to compare with."""
+
 _LENGTHS = {
-    "matched": ", with as many sentences as positives, so that length does not give the label away",
+    "matched": ", about as long as positives, so that length does not give the label away",
     "paper": ", of lengths drawn freely",
 }
 
@@ -86,6 +92,7 @@ Hub."""
 def model_card(facts: dict[str, Any], model_type: str) -> str:
     """Markdown with the Hub's metadata block. ``facts``: see release.run_facts; ``model_type``: of FAMILIES."""
     family = FAMILIES[model_type]
+    objectives = facts["objectives"]
     with_generator = facts.get("token_loss") == "rtd"
     masked_lm = _GENERATOR if with_generator else _IN_A_FOLDER if family.masked_lm_folder else _BESIDE
     folder = "generator" if with_generator else family.masked_lm_folder
@@ -109,7 +116,11 @@ def model_card(facts: dict[str, Any], model_type: str) -> str:
         metadata=metadata.to_yaml().strip(),
         title=f"{facts['model']['name']}-{settings['objective']}",
         base=facts["model"]["name"],
-        objective=settings["objective"].upper(),
+        objective=settings["objective"] if ":" in settings["objective"] else settings["objective"].upper(),
+        scores=_scores(facts),
+        objectives="\n".join(map(_objective, objectives)),
+        positives=_positive_share(objectives),
+        chance=_entropy(_positive_share(objectives)),
         token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
         lengths=_LENGTHS[settings.get("sampling", "matched")],
         classifier=family.classifier,
@@ -119,6 +130,27 @@ def model_card(facts: dict[str, Any], model_type: str) -> str:
         pairs=f"{facts['eval_pairs']:,}",
         figures=_figures(facts),
     )
+
+
+def _scores(facts: dict[str, Any]) -> str:
+    if not facts["settings"]["pair_weight"]:
+        return _TOKENS_ALONE
+    return _SCORES.format(asks="; or ".join(o["asks"] for o in facts["objectives"]))
+
+
+def _objective(objective: dict[str, Any]) -> str:
+    name, share = objective["name"], f", {objective['share']:.0%} of the pairs" if objective["share"] < 1 else ""
+    source = f" ({objective['source']})" if objective["source"] else ""
+    return f"- **{name}**: {objective['asks']}{source}. One pair in {objective['pairs_per_anchor']} is positive{share}."
+
+
+def _positive_share(objectives: list[dict[str, Any]]) -> float:
+    return sum(o["share"] / o["pairs_per_anchor"] for o in objectives)
+
+
+def _entropy(share: float) -> float:
+    """The loss, in nats, of always predicting the share of positives."""
+    return -share * math.log(share) - (1 - share) * math.log(1 - share)
 
 
 def _data(corpus: dict[str, Any]) -> str:

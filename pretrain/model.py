@@ -17,7 +17,7 @@ from data_pipeline.tokenizers import display_name
 
 from . import attention
 from .encoder import encode
-from .families import FAMILIES, Family
+from .families import FAMILIES
 from .sums import MLM_SUMS, mlm_sums, pair_sums, sum_names
 
 
@@ -106,31 +106,23 @@ def load_model(
     config = load_config(name_or_dir)
     scratch = holds_no_weights(name_or_dir)
     family = FAMILIES[config.model_type]
-    # What cannot be packed stays on its own attention, and on the one that each such family has.
+    # A family that cannot be packed stays on its own attention, which goes by this name.
     attends_by = attention.NAME if family.packed else "eager"
-    options: dict[str, Any] = {"attn_implementation": attends_by, "dtype": torch.float32}
+    options: dict[str, Any] = {"config": config, "attn_implementation": attends_by, "dtype": torch.float32}
     parts, notes = [], []
     torch.manual_seed(seed)  # of fresh weights
-    for auto in (AutoModelForSequenceClassification, AutoModelForMaskedLM):
+    for head, auto in (("pair", AutoModelForSequenceClassification), ("masked-LM", AutoModelForMaskedLM)):
         if scratch:
-            parts.append(auto.from_config(config, **options))
+            parts.append(auto.from_config(**options))
             continue
-        try:
-            model, info = auto.from_pretrained(
-                _folder_of(auto, name_or_dir, family), config=config, output_loading_info=True, **options
-            )
-        except Exception as error:  # a damaged file, a missing one, the hub: one line to the user
-            raise KinspanError(f"--model {name_or_dir} cannot be loaded: {first_line(error)}") from error
+        subfolder = Path(name_or_dir) / family.masked_lm_folder  # of a release, where its two heads share names
+        where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
+        model, missing = load_part(auto, where, options)
         parts.append(model)
-        missing = sorted(info["missing_keys"])
         if missing:
-            head = "pair" if auto is AutoModelForSequenceClassification else "masked-LM"
             notes.append(
                 f"the {head} head starts fresh ({len(missing)} tensors are not in {display_name(name_or_dir)})"
             )
-        lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
-        if lost:
-            raise KinspanError(f"--model {name_or_dir} lacks weights of the encoder itself, such as {lost[0]}")
     if scratch or any(note.startswith("the pair head") for note in notes):
         start_at_base_rate(parts[0], positive_share)
     if scratch:
@@ -141,10 +133,22 @@ def load_model(
     return assemble(classifier, masked_lm, objectives), notes
 
 
-def _folder_of(auto: Any, name_or_dir: str, family: Family) -> str:
-    """Where the weights for ``auto`` lie: a release of some families keeps the masked-LM model in a subfolder."""
-    subfolder = Path(name_or_dir) / family.masked_lm_folder
-    return str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
+def load_part(
+    model_class: Any, name_or_dir: str, options: dict[str, Any], flag: str = "--model"
+) -> tuple[Any, list[str]]:
+    """The model that ``model_class`` makes of the weights, and the names of its tensors that they lack: a head's.
+
+    Raises KinspanError, by ``flag``, where they cannot be loaded, or lack some of the encoder.
+    """
+    try:
+        model, info = model_class.from_pretrained(name_or_dir, output_loading_info=True, **options)
+    except Exception as error:  # a damaged file, a missing one, the hub: one line to the user
+        raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {first_line(error)}") from error
+    missing = sorted(info["missing_keys"])
+    lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
+    if lost:
+        raise KinspanError(f"{flag} {name_or_dir} lacks weights of the encoder itself, such as {lost[0]}")
+    return model, missing
 
 
 def start_at_base_rate(classifier: nn.Module, positive_share: float) -> None:

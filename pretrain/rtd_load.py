@@ -13,7 +13,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import display_name
 
 from . import attention
-from .model import first_line, holds_no_weights, load_config, start_at_base_rate
+from .model import holds_no_weights, load_config, load_part, start_at_base_rate
 from .rtd import ReplacedTokenModel, share_embeddings
 
 OPTIONS: dict[str, Any] = {"attn_implementation": attention.NAME, "dtype": torch.float32}
@@ -63,8 +63,9 @@ def _discriminator(name_or_dir: str) -> tuple[Any, nn.Module, bool, list[str]]:
         )
         note = f"{display_name(name_or_dir)} holds no weights: the discriminator starts from scratch"
         return classifier, whole.discriminator_predictions, True, [note]
-    classifier, no_pair_head = _pretrained(ElectraForSequenceClassification, "--model", name_or_dir, config)
-    whole, no_token_head = _pretrained(ElectraForPreTraining, "--model", name_or_dir, config)
+    options = {"config": config, **OPTIONS}
+    classifier, no_pair_head = load_part(ElectraForSequenceClassification, name_or_dir, options)
+    whole, no_token_head = load_part(ElectraForPreTraining, name_or_dir, options)
     missing = {"pair": no_pair_head, "token-detection": no_token_head}
     notes = [
         f"the {head} head starts fresh ({len(names)} tensors are not in {display_name(name_or_dir)})"
@@ -84,7 +85,7 @@ def _generator(text: str, discriminator: Any) -> tuple[Any, bool, list[str]]:
         if holds_no_weights(text, "--generator"):
             made, note = ElectraForMaskedLM._from_config(config, **OPTIONS), f"{display_name(text)} holds no weights"
             return made, False, [f"{note}: the generator starts from scratch"]
-        made, missing = _pretrained(ElectraForMaskedLM, "--generator", text, config)
+        made, missing = load_part(ElectraForMaskedLM, text, {"config": config, **OPTIONS}, "--generator")
         note = f"the generator's masked-LM head starts fresh ({len(missing)} tensors are not in {display_name(text)})"
         return made, True, [note] if missing else []
     config = scaled(discriminator, factor)
@@ -119,19 +120,6 @@ def scaled(config: Any, factor: float) -> Any:
     out.hidden_size = out.num_attention_heads * head_dim
     out.intermediate_size = max(1, round(config.intermediate_size * factor))
     return out
-
-
-def _pretrained(model_class: Any, flag: str, name_or_dir: str, config: Any) -> tuple[Any, list[str]]:
-    """The model of a folder or the hub, and which of its head's tensors were not there."""
-    try:
-        model, info = model_class.from_pretrained(name_or_dir, config=config, output_loading_info=True, **OPTIONS)
-    except Exception as error:  # a damaged file, a missing one, the hub: one line to the user
-        raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {first_line(error)}") from error
-    missing = sorted(info["missing_keys"])
-    lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.")]
-    if lost:
-        raise KinspanError(f"{flag} {name_or_dir} lacks weights of the encoder itself, such as {lost[0]}")
-    return model, missing
 
 
 def _note_on_sharing(generator: Any, classifier: Any, sharing: str, both_loaded: bool) -> list[str]:

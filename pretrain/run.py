@@ -1,10 +1,12 @@
 """A pre-training run, from settings to summary.json."""
 
+import atexit
 import json
 import math
 import platform
 import time
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -55,8 +57,14 @@ def pretrain(config: PretrainConfig) -> dict[str, Any]:
         if is_out_of_memory(error):
             raise KinspanError(out_of_memory_text(setup.layout.largest, setup.train.max_length)) from error
         raise
-    dist.destroy_process_group()  # not after an error: the other ranks may be waiting for this one
+    _leave_at_exit()  # not after an error: the other ranks may be waiting for this one
     return summary
+
+
+@cache
+def _leave_at_exit() -> None:
+    """Leaves the process group when the program ends, not before: a second run in it finds the groups in place."""
+    atexit.register(dist.destroy_process_group)
 
 
 class _Run:

@@ -13,6 +13,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.mixture import Mixture
 from data_pipeline.stream import PairStream
 from objectives import mixture as mixture_of
+from objectives import own_sources
 from objectives.mlm import MaskedLM
 from objectives.rtd import replaced_tokens
 
@@ -91,8 +92,9 @@ def set_up(config: PretrainConfig) -> Setup:
     total = total_steps(config, train)
     warmup = warmup_of(config, total)
     settings = full_settings(deepspeed_settings, config, layout, precision)
-    facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, max_length, total)
+    facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["token_loss"] = token_loss
+    facts["objectives"] = _described(mixture)
     facts["warmup_steps"] = warmup
     facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
     setup = Setup(
@@ -164,6 +166,15 @@ def _masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedL
     return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
 
 
+def _described(mixture: Mixture) -> list[dict[str, Any]]:
+    """What a model card says of each objective."""
+    share = sum(mixture.weights)
+    return [
+        {"name": o.name, "share": w / share, "asks": o.asks, "source": o.source, "pairs_per_anchor": o.pairs_per_anchor}
+        for o, w in zip(mixture.objectives, mixture.weights, strict=True)
+    ]
+
+
 def _check_fits(model: Any, tokenizer: Any, max_length: int, flag: str, name: str) -> None:
     """``model``: its config."""
     check_positions(model, max_length, flag, name)
@@ -211,6 +222,7 @@ def _facts(
     model_name: str,
     deepspeed_settings: dict[str, Any],
     precision: str,
+    mixture: Mixture,
     max_length: int,
     total: int,
 ) -> dict[str, Any]:
@@ -241,6 +253,7 @@ def _facts(
         corpus_content=manifest.fingerprint,
         deepspeed=deepspeed_settings,
         precision_used=precision,
+        own_objectives=own_sources(mixture),
     )
     return {"identity": same, "settings": settings, **known}
 

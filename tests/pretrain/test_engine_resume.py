@@ -12,6 +12,7 @@ from pretrain.engine import build_engine
 from pretrain.release import write_release
 from pretrain.setup_run import set_up
 from pretrain.step import train_step
+from pretrain.sums import LossWeights
 
 STAGES = ["zero0", "zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3", "offload"))]
 WORDS = "electra.embeddings.word_embeddings"
@@ -39,9 +40,11 @@ def started(tmp_path, make_model, tiny_corpus):
 
 
 def train(setup, engine, first, end):
+    weights = LossWeights(pair=setup.config.pair_weight)
     for step in range(first, end):
         batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
-        train_step(engine, batches, batches[0], setup.layout, 0, 1, step)
+        stats = train_step(engine, batches, batches[0], setup.layout, 0, 1, step, weights).stats
+    return stats
 
 
 def stopped_and_resumed(started, stage, tmp_path, **settings):
@@ -76,6 +79,26 @@ def test_replaced_token_detection_resumes_bit_identical_and_stays_shared(sharing
     elif sharing == "disentangled":
         assert own.word_embeddings.shared is words
     _check_release(setup, resumed, sharing, tmp_path / "release")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_mixture_resumes_bit_identical(stage, started, tmp_path):
+    whole, resumed, *_ = stopped_and_resumed(started, stage, tmp_path, family="roberta", objective="ssp:2+sp:1+psd:1")
+    assert same(whole, resumed)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("family", ["roberta", "electra"])
+def test_the_token_loss_alone(family, stage, started):
+    """``--pair_weight 0``: the pair head stands still but for weight decay, its figures are still taken."""
+    setup, engine = started(stage, family, pair_weight=0.0, weight_decay=0.0)
+    before = checkpoint.full_weights(engine)
+    stats = train(setup, engine, 0, 2)
+    after = checkpoint.full_weights(engine)
+    moved = {name.split(".")[1] for name in before if not torch.equal(before[name], after[name])}
+    assert "classifier" not in moved
+    assert family in moved
+    assert dict(zip(engine.module.sum_names, stats.tolist(), strict=True))["ssp/pair_loss"] > 0
 
 
 def _check_release(setup, weights, sharing, folder):

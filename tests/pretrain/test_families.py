@@ -29,6 +29,7 @@ def test_trained_checkpointed_and_released(family, make_model, tiny_corpus, make
         corpus=str(tiny_corpus),
         model=str(small),
         output_dir=str(tmp_path / "run"),
+        token_loss="mlm",
         precision="fp32",
         global_batch_size=10,
         micro_batch_size=5,

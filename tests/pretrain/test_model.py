@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, GPT2Config
 
 from data_pipeline.errors import KinspanError
@@ -54,6 +55,47 @@ def test_packed_equals_unpacked(family, make_model, tiny_corpus, make_stream):
         packed = model.logits(to_tensors(batch, CPU))
     for ours, theirs in zip(packed, unpacked(model, batch), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5), (ours - theirs).abs().max()
+
+
+def test_losses_and_gradients_are_those_of_transformers_own_classes(make_model, tiny_corpus, make_stream):
+    """RoBERTa, masked language modelling and pairs, against padded rows with transformers' own loss functions."""
+    model, _ = load_model(str(make_model("roberta")), seed=3)
+    model.eval()  # no dropout
+    batch = make_stream(tiny_corpus, masking=True).batch(40, 21)
+    scales = {"mlm_scale": 1 / len(batch.masked_labels), "pair_scale": 1 / 21}
+    loss, stats, _ = model(**to_tensors(batch, CPU), **scales)
+    loss.backward()
+
+    classifier = AutoModelForSequenceClassification.from_config(model.config, attn_implementation="eager").eval()
+    classifier.load_state_dict(model.classifier.state_dict())
+    masked_lm = AutoModelForMaskedLM.from_config(model.config, attn_implementation="eager").eval()
+    masked_lm.roberta = classifier.roberta
+    masked_lm.lm_head.load_state_dict(model.mlm_head.lm_head.state_dict())
+    masked_lm.lm_head.decoder.weight = classifier.get_input_embeddings().weight
+    lengths = np.diff(batch.starts).tolist()
+    labels = np.full(batch.num_tokens, -100)
+    labels[batch.masked_positions] = batch.masked_labels
+    ids, types, labels, mask = (
+        pad_sequence(list(torch.from_numpy(row).long().split(lengths)), batch_first=True, padding_value=filler)
+        for row, filler in (
+            (batch.input_ids, model.config.pad_token_id),
+            (batch.token_type_ids, 0),
+            (labels, -100),
+            (np.ones(batch.num_tokens), 0),
+        )
+    )
+    rows = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    mlm = masked_lm(labels=labels, **rows).loss
+    pair = classifier(labels=torch.from_numpy(batch.labels).float()[:, None], **rows).loss
+    (mlm + pair).backward()
+
+    sums = dict(zip(model.sum_names, stats.tolist(), strict=True))
+    assert sums["mlm_loss"] / sums["mlm_tokens"] == pytest.approx(mlm.item(), rel=1e-6)
+    assert sums["ssp/pair_loss"] / 21 == pytest.approx(pair.item(), rel=1e-6)
+    theirs = {f"classifier.{k}": p.grad for k, p in classifier.named_parameters()}
+    theirs |= {f"mlm_head.lm_head.{k}": p.grad for k, p in masked_lm.lm_head.named_parameters()}
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad - theirs[name]).norm() <= 1e-5 * max(theirs[name].norm(), 1e-2), name
 
 
 def test_packed_equals_unpacked_with_real_weights(tiny_corpus, make_stream):

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -38,10 +39,15 @@ def environment():
     return {**inherited, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
 def command(settings, ranks=1):
-    start = (
-        [sys.executable] if ranks == 1 else ["deepspeed", "--num_accelerators", str(ranks), "--master_port", "29677"]
-    )
+    launcher = ["deepspeed", "--num_accelerators", str(ranks), "--master_port", free_port()]
+    start = [sys.executable] if ranks == 1 else launcher
     return [*start, str(ROOT / "launch/pretrain.py"), *(f"--{k}={v}" for k, v in settings.items())]
 
 
@@ -115,22 +121,47 @@ def test_a_killed_run_ends_bit_identical(settings, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stage", "precision"),
-    [(s, "fp32") for s in ("zero0", "zero1", "zero2", "zero3", "offload")]
-    + [(s, "bf16") for s in ("zero1", "zero2", "zero3")],
+    ("stage", "precision", "family", "objective"),
+    [(s, "fp32", "bert", "ssp") for s in ("zero0", "zero1", "zero2", "zero3", "offload")]
+    + [(s, "bf16", "bert", "ssp") for s in ("zero1", "zero2", "zero3")]
+    + [
+        (s, "fp32", *what)
+        for s in ("zero0", "zero1", "zero2", "zero3")
+        for what in (("electra", "ssp"), ("bert", "all"))
+    ],
 )
-def test_a_killed_run_of_two_ranks_ends_bit_identical(stage, precision, settings, tmp_path):
+def test_a_killed_run_of_two_ranks_ends_bit_identical(
+    stage, precision, family, objective, settings, tmp_path, make_model
+):
     settings |= {"deepspeed_config": f"ds_configs/{stage}.json", "precision": precision}
+    settings |= {"model": make_model(family), "objective": objective}
     killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks=2)
 
 
-def test_two_ranks_give_the_losses_of_one(settings, tmp_path, make_model):
-    settings |= {"model": make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)}
+OBJECTIVES = ("ssp", "sp", "psd", "nsp", "sop", "ict", "all")
+FAST = (("bert", "all"), ("electra", "ssp"))
+
+
+@pytest.mark.parametrize(
+    ("family", "objective"),
+    [
+        pytest.param(f, o, marks=() if (f, o) in FAST else pytest.mark.slow)
+        for f in ("bert", "electra")
+        for o in OBJECTIVES
+    ],
+)
+def test_two_ranks_give_the_losses_of_one(family, objective, settings, tmp_path, make_model):
+    """With masked language modelling (bert) and replaced-token detection (electra), in fp32, without dropout."""
+    settings |= {"model": make_model(family, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)}
+    settings |= {"objective": objective}
     settings |= {"global_batch_size": 7, "micro_batch_size": 2, "max_steps": 20, "save_steps": 20}
     one, two = ({**settings, "output_dir": tmp_path / name} for name in ("one", "two"))
     run(one, 1)
     run(two, 2)
     assert np.allclose(losses(one["output_dir"]), losses(two["output_dir"]), rtol=0, atol=1e-5)
+    if family == "electra":
+        detection = [logged(folder["output_dir"], "rtd_loss") for folder in (one, two)]
+        assert np.allclose(*detection, rtol=0, atol=1e-5)
     norms = [logged(folder["output_dir"], "grad_norm") for folder in (one, two)]
     assert np.allclose(*norms, rtol=1e-4)  # AdamW and clipping would hide a wrong constant in the losses
 

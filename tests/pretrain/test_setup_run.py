@@ -2,8 +2,12 @@
 
 import json
 import os
+import shutil
 
+import numpy as np
 import pytest
+import torch
+from transformers import ElectraConfig, ElectraForMaskedLM
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
@@ -114,3 +118,75 @@ def test_settings_may_change_until_the_first_checkpoint(make_model, tiny_corpus,
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_below_fp32_zero_is_needed(refused, precision):
     assert "zero1.json" in refused(precision=precision, deepspeed_config="ds_configs/zero0.json")
+
+
+def test_replaced_token_detection_is_for_electra(refused):
+    assert "--token_loss rtd needs an ELECTRA model" in refused(token_loss="rtd")
+
+
+@pytest.mark.parametrize(("generator", "says"), [("2", "must lie above 0"), ("/absent", "no model at /absent")])
+def test_a_generator_that_is_none(generator, says, refused, make_model):
+    assert says in refused(model=str(make_model("electra")), generator=generator)
+
+
+def test_a_generator_with_too_few_positions(refused, make_model):
+    generator = make_model("electra", max_position_embeddings=64)
+    text = refused(model=str(make_model("electra")), generator=str(generator), embedding_sharing="none")
+    assert f"more than the 64 positions of --generator {generator}" in text
+
+
+def test_the_token_loss_follows_from_the_family(make_model, tiny_corpus, tmp_path):
+    def started(family, **settings):
+        out = tmp_path / f"{family}-{len(settings)}"
+        known = {"corpus": str(tiny_corpus), "model": str(make_model(family)), "output_dir": str(out)}
+        return set_up(PretrainConfig(**known, **settings))
+
+    electra = started("electra")
+    assert electra.facts["token_loss"] == "rtd"
+    assert len(electra.train.batch(0, 4).noise)
+    assert (electra.folder / "generator/config.json").exists()
+    assert started("electra", token_loss="mlm").facts["token_loss"] == "mlm"
+    assert started("bert").facts["token_loss"] == "mlm"
+
+
+def test_a_run_is_named_by_its_generators_weights_not_by_where_they_lie(make_model, tiny_corpus, tmp_path):
+    def identity(generator):
+        known = {"corpus": str(tiny_corpus), "model": str(discriminator), "generator": str(generator)}
+        setup = set_up(PretrainConfig(**known, output_dir=str(tmp_path / f"out-{generator.name}")))
+        assert str(generator) not in (setup.folder / "run.json").read_text()
+        return setup.facts["identity"]
+
+    discriminator = make_model("electra")
+    config = ElectraConfig.from_pretrained(discriminator)
+    for name, seed in (("one", 1), ("two", 2)):
+        torch.manual_seed(seed)
+        ElectraForMaskedLM(config).save_pretrained(tmp_path / name)
+    shutil.copytree(tmp_path / "one", tmp_path / "moved")
+    assert identity(tmp_path / "one") == identity(tmp_path / "moved") != identity(tmp_path / "two")
+
+
+@pytest.mark.parametrize(("objective", "share"), [("ssp", 0.2), ("nsp", 0.5), ("ssp+nsp", 0.35)])
+@pytest.mark.parametrize("family", ["bert", "electra"])
+def test_a_fresh_pair_head_first_predicts_the_share_of_positives(
+    family, objective, share, make_model, tiny_corpus, tmp_path
+):
+    known = {"corpus": str(tiny_corpus), "model": str(make_model(family)), "output_dir": str(tmp_path / "run")}
+    classifier = set_up(PretrainConfig(**known, objective=objective)).model.classifier.classifier
+    bias = classifier.bias if family == "bert" else classifier.out_proj.bias
+    assert torch.sigmoid(bias).item() == pytest.approx(share)
+
+
+def test_whole_words_are_masked(make_model, tiny_corpus, tmp_path):
+    known = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
+    setup = set_up(PretrainConfig(**known, whole_word_masking=True))
+    assert setup.train.masking.continues is not None
+    batch = setup.train.batch(0, 50)
+    original = batch.input_ids.copy()
+    original[batch.masked_positions] = batch.masked_labels
+    goes_on = np.array([t.startswith("##") for t in setup.tokenizer.convert_ids_to_tokens(original.tolist())])
+    chosen = np.zeros(len(original), dtype=bool)
+    chosen[batch.masked_positions] = True
+    inner = np.flatnonzero(goes_on)
+    cut = batch.input_ids[inner - 1] == setup.tokenizer.sep_token_id  # a text may start or end inside a word
+    assert len(inner)
+    assert (chosen[inner] == chosen[inner - 1])[~cut].all()
