@@ -5,6 +5,7 @@ table 3: accuracy and F1 on the validation set. Every model is asked about the s
 runs by the plain forward of ``transformers``.
 """
 
+import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -167,7 +168,9 @@ def encode(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
     Both cut a pair that is too long longest-first, and read no special token from text.
     """
     if has_tokenizer_of(corpus, tokenizer):
-        batch = pairs.stream.batch(0, pairs.num_pairs)
+        stream = copy.copy(pairs.stream)
+        stream.template = tokenizers.pair_template(tokenizer)  # vocabularies are the same, special tokens may not be
+        batch = stream.batch(0, pairs.num_pairs)
         return Encoded(batch.input_ids, batch.token_type_ids, batch.starts)
     first, second = texts(pairs, tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
     out = tokenizer(

@@ -26,7 +26,7 @@ from objectives import mixture as mixture_of
 
 from .batches import Layout
 from .config import PretrainConfig, check
-from .defaults import default_corpus_folder, default_model
+from .defaults import DEFAULT_MODEL_NAME, default_corpus_folder, default_model
 from .engine import precision_of, read_deepspeed_config, zero_stage
 from .memory import activations, states
 from .metrics import FlopCounter
@@ -249,7 +249,7 @@ def as_text(plan: Plan) -> str:
     parts = zip(mixture.names, mixture.weights, strict=True)
     names = "+".join(f"{name}:{weight}" if len(mixture.names) > 1 else name for name, weight in parts)
     counted = ", ".join(f"{name} {count / 1e6:.1f} M" for name, count in plan.parameters.items())
-    model = tokenizers.display_name(config.model or default_model())
+    model = DEFAULT_MODEL_NAME if config.model is None else tokenizers.display_name(config.model)
     epochs = "unknown without a corpus"
     if plan.epoch_pairs:
         epochs = f"{plan.steps * config.global_batch_size / plan.epoch_pairs:.2f} of {plan.epoch_pairs:,} pairs"

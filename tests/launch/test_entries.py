@@ -128,3 +128,18 @@ def test_bad_config_files_are_one_line(text, tmp_path):
     with pytest.raises(KinspanError, match=r"--config") as caught:
         parse(PretrainConfig, "", argv=["--config", str(path)])
     assert "\n" not in str(caught.value)
+
+
+def test_a_dry_run_writes_nothing_and_needs_no_deepspeed(tiny_corpus, tmp_path):
+    probe = tmp_path / "probe.py"
+    arguments = ["pretrain.py", "--corpus", str(tiny_corpus), "--output_dir", "run", "--max_steps", "5", "--dry_run"]
+    probe.write_text(
+        "import runpy, sys\n"
+        f"sys.argv = {arguments!r}\n"
+        f"runpy.run_path({str(ROOT / 'launch/pretrain.py')!r}, run_name='__main__')\n"
+        "assert 'deepspeed' not in sys.modules\n"
+    )
+    done = run(probe, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tokens     " in done.stdout
+    assert list(tmp_path.iterdir()) == [probe]

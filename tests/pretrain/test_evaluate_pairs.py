@@ -109,6 +109,18 @@ def test_two_tokenizers_see_the_same_pairs(objective, corpus, other_tokenizer):
     assert (again.kinds == pairs.kinds).all()
 
 
+def test_special_tokens_are_the_models_own(corpus):
+    """A tokenizer of the corpus's vocabulary that joins two texts in another way."""
+    tokenizer = load_tokenizer(default_model())
+    ours = ("[SEP]", tokenizer.sep_token_id), ("[CLS]", tokenizer.cls_token_id)
+    tokenizer.backend_tokenizer.post_processor = processors.RobertaProcessing(*ours, add_prefix_space=False)
+    pairs = held_out(corpus, OBJECTIVES["ssp"], 4)
+    read = encode(pairs, corpus, tokenizer)
+    first, second = texts(pairs, tokenizer)
+    theirs = tokenizer(first, second, truncation="longest_first", max_length=128)["input_ids"]
+    assert np.concatenate(theirs).tolist() == read.ids.tolist()
+
+
 def texts_of(encoded, tokenizer):
     rows = [encoded.ids[a:b] for a, b in zip(encoded.starts[:-1], encoded.starts[1:], strict=True)]
     joined = tokenizer.batch_decode(rows, clean_up_tokenization_spaces=False)
