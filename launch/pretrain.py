@@ -1,5 +1,6 @@
 """Continued pre-training: run with the ``deepspeed`` launcher, or with ``python`` for one process."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,11 +18,18 @@ The same command again resumes from the newest whole checkpoint in --output_dir.
 EPILOG = """examples:
   deepspeed launch/pretrain.py --objective ssp
   deepspeed launch/pretrain.py --objective ssp --corpus corpora/docs --model roberta-base --output_dir runs/docs
+  python launch/pretrain.py --config launch/recipes/roberta-base-ssp.yaml --dry_run
   python launch/pretrain.py --config runs/docs/config.yaml --output_dir runs/again --seed 2"""
 
 
 def main() -> None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
+    if config.dry_run:
+        from pretrain.plan import as_text, make_plan
+
+        if os.environ.get("RANK", "0") == "0":
+            print(as_text(make_plan(config)))
+        return
     from pretrain.run import pretrain  # after the flags: DeepSpeed takes seconds to import
 
     pretrain(config)

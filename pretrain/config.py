@@ -88,6 +88,8 @@ class PretrainConfig:
     peak_tflops: float | None = setting(
         None, "Peak TFLOP/s of one device, for model FLOP utilisation; known GPUs are looked up."
     )
+    dry_run: bool = setting(False, "Print what these settings would do (tokens, memory, time), and stop.")
+    tokens_per_second: float | None = setting(None, "For --dry_run: the speed of all ranks that hours are told by.")
     local_rank: int = setting(-1, "Set by the deepspeed launcher.")
 
 
@@ -106,6 +108,8 @@ FREE_TO_CHANGE = (
     "release_every",
     "num_workers",
     "peak_tflops",
+    "dry_run",
+    "tokens_per_second",
     "local_rank",
 )
 
@@ -113,7 +117,7 @@ FREE_TO_CHANGE = (
 def check(config: PretrainConfig) -> None:
     """Refuse settings that cannot be meant, naming the flag."""
     positive = "global_batch_size micro_batch_size eval_steps log_steps save_steps keep_checkpoints num_workers "
-    positive += "max_steps max_epochs max_tokens max_length peak_tflops"
+    positive += "max_steps max_epochs max_tokens max_length peak_tflops tokens_per_second"
     for name in positive.split():
         value = getattr(config, name)
         if value is not None and not value > 0:
@@ -157,5 +161,6 @@ def identity(config: PretrainConfig, **facts: Any) -> dict[str, Any]:
 
 def as_dict(config: PretrainConfig) -> dict[str, Any]:
     values = asdict(config)
-    values.pop("local_rank")
+    for name in ("local_rank", "dry_run", "tokens_per_second"):  # they say nothing of the run
+        values.pop(name)
     return values

@@ -72,7 +72,7 @@ def set_up(config: PretrainConfig) -> Setup:
     if tokenizer.mask_token_id is None:
         raise KinspanError(f"--model {model_name}: its tokenizer has no mask token, which masked LM needs")
     corpus = _open_corpus(config, tokenizer, local_rank)
-    token_loss = _token_loss(config, model_name)
+    token_loss = token_loss_of(config, model_name, load_config(model_name).model_type)
     model, model_notes = _load(config, model_name, token_loss, mixture)
     notes += model_notes
     max_length = config.max_length or mixture.max_length
@@ -89,8 +89,8 @@ def set_up(config: PretrainConfig) -> Setup:
             validation = PairStream(corpus, mixture, template, SEED, "validation", max_length, masking)
     except KinspanError:
         notes.append("no validation: too few of the corpus's documents are held out")
-    total = _total_steps(config, train)
-    warmup = _warmup(config, total)
+    total = total_steps(config, train)
+    warmup = warmup_of(config, total)
     settings = full_settings(deepspeed_settings, config, layout, precision)
     facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["token_loss"] = token_loss
@@ -140,9 +140,8 @@ def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Cor
     return corpus
 
 
-def _token_loss(config: PretrainConfig, model_name: str) -> str:
+def token_loss_of(config: PretrainConfig, model_name: str, family: str) -> str:
     """Either "mlm" or "rtd", "auto" resolved by the model's family."""
-    family = load_config(model_name).model_type
     if config.token_loss == "auto":
         return "rtd" if family == "electra" else "mlm"
     if config.token_loss == "rtd" and family != "electra":
@@ -178,14 +177,18 @@ def _described(mixture: Mixture) -> list[dict[str, Any]]:
 
 def _check_fits(model: Any, tokenizer: Any, max_length: int, flag: str, name: str) -> None:
     """``model``: its config."""
-    positions = model.max_position_embeddings - FAMILIES[model.model_type].first_position(model)
-    if max_length > positions:
-        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {flag} {name}")
+    check_positions(model, max_length, flag, name)
     if len(tokenizer) > model.vocab_size:
         raise KinspanError(f"{flag} {name}: its tokenizer has {len(tokenizer)} entries, the model {model.vocab_size}")
 
 
-def _total_steps(config: PretrainConfig, train: PairStream) -> int:
+def check_positions(model: Any, max_length: int, flag: str, name: str) -> None:
+    positions = model.max_position_embeddings - FAMILIES[model.model_type].first_position(model)
+    if max_length > positions:
+        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {flag} {name}")
+
+
+def total_steps(config: PretrainConfig, train: PairStream) -> int:
     if config.max_epochs is not None:
         return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
     if config.max_tokens is not None:
@@ -193,7 +196,7 @@ def _total_steps(config: PretrainConfig, train: PairStream) -> int:
     return config.max_steps or 1000
 
 
-def _warmup(config: PretrainConfig, total: int) -> int:
+def warmup_of(config: PretrainConfig, total: int) -> int:
     warmup = total // 10 if config.warmup_steps is None else config.warmup_steps
     if warmup >= total:
         raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the run: lower it")

@@ -16,7 +16,7 @@ from launch.prepare import PrepareConfig
 from pretrain.config import PretrainConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTRIES = ["prepare", "pretrain", "release", "inspect_pairs", "rank_document"]
+ENTRIES = ["prepare", "pretrain", "release", "inspect_pairs", "rank_document", "evaluate_pairs"]
 
 
 def run(path, *arguments, cwd, **variables):
@@ -96,6 +96,7 @@ def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
         ("pretrain", ["--micro_batch_size", "9", "--global_batch_size", "8"], "--micro_batch_size 9"),
         ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
         ("rank_document", ["--release", "absent"], "no release"),
+        ("evaluate_pairs", ["--model", "m", "--corpus", "absent", "--objective", "ssp"], "make one with"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(entry, arguments, text, tmp_path):
@@ -129,6 +130,16 @@ def test_bad_config_files_are_one_line(text, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_recipes_can_be_read():
-    for path in (ROOT / "launch/recipes").glob("*.yaml"):
-        assert parse(PretrainConfig, "", argv=["--config", str(path)]).objective == "ssp"
+def test_a_dry_run_writes_nothing_and_needs_no_deepspeed(tiny_corpus, tmp_path):
+    probe = tmp_path / "probe.py"
+    arguments = ["pretrain.py", "--corpus", str(tiny_corpus), "--output_dir", "run", "--max_steps", "5", "--dry_run"]
+    probe.write_text(
+        "import runpy, sys\n"
+        f"sys.argv = {arguments!r}\n"
+        f"runpy.run_path({str(ROOT / 'launch/pretrain.py')!r}, run_name='__main__')\n"
+        "assert 'deepspeed' not in sys.modules\n"
+    )
+    done = run(probe, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tokens     " in done.stdout
+    assert list(tmp_path.iterdir()) == [probe]

@@ -1,0 +1,76 @@
+"""The code blocks of docs/, run as they are written."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig
+
+from data_pipeline.tokenizers import load_tokenizer
+from objectives import OBJECTIVES
+from pretrain.defaults import default_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture
+def place(tmp_path, tiny_corpus):
+    """A folder in which the pages' names stand for something small."""
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora/docs").symlink_to(tiny_corpus)
+    (tmp_path / "launch").symlink_to(ROOT / "launch")
+    tokenizer = load_tokenizer(default_model())
+    tokenizer.save_pretrained(str(tmp_path / "path/to/model"))
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    AutoConfig.for_model("bert", vocab_size=len(tokenizer), **small).save_pretrained(str(tmp_path / "path/to/model"))
+    return tmp_path
+
+
+def run(arguments, place):
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(arguments, cwd=place, env=variables, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_objectives(place):
+    (own,) = blocks("objectives.md", "python")
+    assert len(own.splitlines()) < 40
+    (place / "next_paragraph.py").write_text(own)
+    inspect, train, evaluate, mixture = blocks("objectives.md", "bash")
+    seen = run(["bash", "-ec", inspect], place)
+    assert re.findall(r"^pair \d+: next_paragraph:OBJECTIVE, (\w+)", seen, re.MULTILINE) == [
+        *("positive", "hard", "easy") * 2
+    ]
+    where = re.findall(r"^  ([AB]): (\S+) .*, paragraph (\d+)", seen, re.MULTILINE)
+    for (_, a, p), (_, b, q), kind in zip(where[::2], where[1::2], ("positive", "hard", "easy") * 2, strict=True):
+        assert (a == b) == (kind != "easy")
+        assert (a == b and int(q) == int(p) + 1) == (kind == "positive")
+        assert (a, p) != (b, q)
+    run(["bash", "-ec", train], place)
+    assert "held-out anchors" in run(["bash", "-ec", evaluate], place)
+    shown = re.findall(r"^pair \d+: (\S+),", run(["bash", "-ec", mixture], place), re.MULTILINE)
+    assert set(shown) == {"ssp", "next_paragraph:OBJECTIVE"}
+
+
+def test_python(place):
+    (place / "page.py").write_text("\n".join(blocks("python.md", "python")))
+    said = run([sys.executable, "page.py"], place)
+    assert "95% confidence" in said
+    assert "parameters (encoder" in said
+    assert (place / "releases/python/model.safetensors").exists()
+
+
+def test_the_table_lists_every_objective_as_it_is():
+    page = (ROOT / "docs/objectives.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if re.match(r"\| `\w", line)]
+    listed = {row[1].strip("`"): (int(row[6]), int(row[7])) for row in rows}
+    assert listed == {name: (o.pairs_per_anchor, o.max_length) for name, o in OBJECTIVES.items()}

@@ -1,0 +1,63 @@
+"""The recipes of the paper: Di Liello et al., 2022, appendix B."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launch._cli import parse
+from objectives import mixture
+from pretrain.config import PretrainConfig, check
+from pretrain.engine import read_deepspeed_config
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "launch/recipes"
+RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+PAPER = [f"{model}-base-{objective}" for model in ("roberta", "electra") for objective in ("ssp", "sp", "psd", "all")]
+ABLATIONS = [f"roberta-base-{objective}-mlm-only" for objective in ("ssp", "sp", "psd")]
+
+
+def read(name):
+    return parse(PretrainConfig, "", argv=["--config", str(FOLDER / f"{name}.yaml")])
+
+
+def test_there_is_one_for_each_row_of_the_papers_tables():
+    assert sorted([*PAPER, *ABLATIONS, "quickstart"]) == RECIPES
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_can_be_read_and_meant(name):
+    config = read(name)
+    check(config)
+    mixture(config.objective, config.sampling)
+    read_deepspeed_config(config.deepspeed_config)
+
+
+@pytest.mark.parametrize("name", [*PAPER, *ABLATIONS])
+def test_has_the_numbers_of_appendix_b(name):
+    config = read(name)
+    model, _, objective, *ablation = name.split("-")
+    assert config.objective == objective
+    assert config.global_batch_size == 4096
+    assert (config.max_length, config.max_steps) == ((128, 400_000) if objective in ("ssp", "all") else (256, 200_000))
+    assert config.max_length == mixture(objective).max_length
+    assert config.global_batch_size * config.max_length * config.max_steps == pytest.approx(210e9, rel=0.002)
+    assert (config.learning_rate, config.warmup_steps) == (1e-4, 10_000)
+    assert (config.weight_decay, config.max_grad_norm, config.mlm_probability) == (0.01, 1.0, 0.15)
+    assert (config.mlm_weight, config.rtd_weight, config.pair_weight) == (1.0, 50.0, 0.0 if ablation else 1.0)
+    assert config.sampling == "matched"
+    if model == "electra":
+        assert (config.model, config.generator) == (
+            "google/electra-base-discriminator",
+            "google/electra-base-generator",
+        )
+        assert config.token_loss == "rtd"
+    else:
+        assert (config.model, config.token_loss) == ("roberta-base", "mlm")
+
+
+@pytest.mark.parametrize("name", [*PAPER, *ABLATIONS])
+def test_says_where_it_is_from(name):
+    text = (FOLDER / f"{name}.yaml").read_text()
+    assert "Table 1" in text or "Tables 2 and 5" in text
+    assert yaml.safe_load(text)["output_dir"] == f"runs/{name}"
