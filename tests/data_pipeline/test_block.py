@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.block import Ranked, Spans, open_block, usable_counts
+from data_pipeline.block import Ranked, Spans, open_block, side_by_side, usable_counts
 from data_pipeline.corpus import Corpus
 from objectives import OBJECTIVES
 
@@ -87,3 +87,59 @@ def test_long_enough_ranks_the_paragraphs_of_each_count(sentences, most):
         assert ranked.paragraphs[first : first + total].tolist() == expected
         before = [sum(e < k for e in expected) for k in range(len(sentences) + 1)]
         assert ranked.before[count].tolist() == before
+
+
+# Spans with holes -----------------------------------------------------------------------------------------
+
+
+def holes_of(block, seed, count=60):
+    """Whole paragraphs without some of their sentences: at the start, at the end or between."""
+    rng = np.random.default_rng(seed)
+    paragraphs = rng.permutation(len(block.paragraph))[:count]
+    sentences = block.num_sentences[paragraphs].astype(np.int64)
+    start = rng.integers(0, sentences)
+    end = start + rng.integers(1, np.minimum(sentences - start, sentences - 1) + 1)
+    return Spans(paragraphs, np.zeros_like(sentences), sentences, start, end)
+
+
+def test_tokens_of_a_span_with_a_hole_are_those_of_its_sentences(corpus):
+    block = block_of(corpus)
+    spans = holes_of(block, 0)
+    lengths = block.num_tokens(spans)
+    for k in range(len(spans.paragraph)):
+        shard, row, number = block.locate(spans.paragraph[k])
+        sentences = shard.rows.column("tokens")[row].as_py()[number]
+        kept = sentences[: spans.hole_start[k]] + sentences[spans.hole_end[k] :]
+        assert block.tokens_of(spans[k]).tolist() == [t for s in kept for t in s]
+        assert lengths[k] == sum(map(len, kept)) > 0
+    assert 0 in spans.hole_start
+    assert (spans.hole_end == spans.end).any()
+    assert ((spans.hole_start > 0) & (spans.hole_end < spans.end)).any()
+
+
+def test_token_runs_of_a_span_with_a_hole_are_before_and_after_it(corpus):
+    block = block_of(corpus)
+    spans = holes_of(block, 1)
+    runs = block.token_runs(spans)
+    assert len(runs) == 2
+    for shard, rows in block.by_shard(spans.paragraph):
+        for k in np.arange(len(spans.paragraph))[rows].tolist():
+            found = np.concatenate([shard.tokens[first[k] : last[k]] for first, last in runs])
+            assert np.array_equal(found, block.tokens_of(spans[k]))
+            assert runs[1][0][k] - runs[0][1][k] == block.num_tokens(
+                Spans(spans.paragraph[k : k + 1], spans.hole_start[k : k + 1], spans.hole_end[k : k + 1])
+            )
+
+
+def test_spans_side_by_side_and_put_in_place_keep_their_holes(corpus):
+    spans = holes_of(block_of(corpus), 2, 30)
+    pairs = side_by_side(spans[:10], spans[10:].map(lambda x: x.reshape(10, 2)))
+    for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
+        expected = np.column_stack([getattr(spans, name)[:10], getattr(spans, name)[10:].reshape(10, 2)])
+        assert np.array_equal(getattr(pairs, name), expected)
+    pairs.put((3, 2), spans[0])
+    pairs.put(([1, 4], [0, 1]), spans[5:7])
+    for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
+        array, source = getattr(pairs, name), getattr(spans, name)
+        assert [array[3, 2], array[1, 0], array[4, 1]] == [source[0], source[5], source[6]]
+        assert array[3, 1] == source[16]

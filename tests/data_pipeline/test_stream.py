@@ -29,9 +29,10 @@ def rows_of(stream, first, count):
 
 
 def place(rows, spans, k):
-    """A span's document id, paragraph, first and last sentence."""
+    """A span's document id, paragraph, first and last sentence, and, where it has a hole, those of the hole."""
     shard, row, number = rows.block.locate(int(spans.paragraph[k]))
-    return shard.document_id(row), number, int(spans.start[k]), int(spans.end[k])
+    ends = (spans.start, spans.end, spans.hole_start, spans.hole_end)
+    return shard.document_id(row), number, *(int(x[k]) for x in ends if x is not None)
 
 
 # Ids ------------------------------------------------------------------------------------------------------
@@ -39,11 +40,12 @@ def place(rows, spans, k):
 
 def text_of(where, documents, tokenizer):
     """A span's sentences, from the source document, joined by one space."""
-    name, number, start, end = where
+    name, number, start, end, *hole = where
+    hole_start, hole_end = hole or (end, end)
     kept = [normalise(p) for p in documents[name]["paragraphs"]]
     kept = [p for p in kept if len(p) >= Rules().min_paragraph_chars]
     with_ids = [s for s in sentences_of(kept[number]) if tokenizer(s, add_special_tokens=False)["input_ids"]]
-    return " ".join(with_ids[start:end])
+    return " ".join(with_ids[start:hole_start] + with_ids[hole_end:end])
 
 
 @pytest.mark.parametrize("max_length", [128, 33, 32, 17])
@@ -71,6 +73,25 @@ def test_ids_are_those_that_the_tokenizer_gives_the_text(any_corpus, documents_o
             whole, cut = whole + (not long), cut + long
     assert cut
     assert whole or max_length == 17
+
+
+@pytest.mark.parametrize("max_length", [256, 40, 17])
+def test_ids_of_a_text_with_a_hole_are_those_that_the_tokenizer_gives_it(
+    any_corpus, documents_of, make_stream, helpers, max_length
+):
+    """Cut in either of its runs, or between them."""
+    tokenizer, documents = helpers.tokenizer(any_corpus / "tokenizer"), documents_of(any_corpus)
+    stream = make_stream(any_corpus, objective="sp", max_length=max_length)
+    batch, room = stream.batch(3, 200), max_length - stream.template.num_special
+    seen = set()
+    for k, (rows, row) in enumerate(rows_of(stream, 3, 200)):
+        a, b = (text_of(place(rows, s, row), documents, tokenizer) for s in (rows.a, rows.b))
+        expected = tokenizer(a, b, truncation="longest_first", max_length=max_length, split_special_tokens=True)
+        assert batch.input_ids[batch.starts[k] : batch.starts[k + 1]].tolist() == expected["input_ids"]
+        runs = [end[row] - start[row] for start, end in rows.block.token_runs(rows.b)]
+        _, kept = cut_longest_first(rows.block.num_tokens(rows.a[row : row + 1]), np.array([sum(runs)]), room)
+        seen.add("whole" if kept[0] == sum(runs) else "first" if kept[0] < runs[0] else "second" if runs[0] else "only")
+    assert seen >= {256: {"whole"}, 40: {"first", "second"}, 17: {"first"}}[max_length]
 
 
 def test_decoded_text_gives_the_same_ids_again(any_corpus, make_stream, helpers):

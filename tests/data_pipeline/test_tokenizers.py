@@ -160,3 +160,44 @@ def test_a_folder_without_a_usable_tokenizer_is_a_one_line_error(tmp_path, files
 def test_a_missing_folder_is_a_one_line_error(tmp_path):
     with pytest.raises(KinspanError, match="no such folder"):
         tokenizers.load_tokenizer(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("text", ["The playfulness of Zuckermannian rivers, again.", "unbelievably naïve 12.5"])
+def test_word_continuations_are_by_the_marks_of_the_vocabulary(tokenizer, text):
+    found = tokenizers.word_continuations(tokenizer)[ids(tokenizer, text)].tolist()
+    names = tokenizer.convert_ids_to_tokens(ids(tokenizer, text))
+    if tokenizer.mask_token == "[MASK]":
+        assert found == [n.startswith("##") for n in names]
+    else:
+        assert found == [not n.startswith("Ġ") for n in names]
+    assert found[0] is False
+
+
+def test_word_continuations_on_examples(tokenizer):
+    """Every word of letters is one that begins once."""
+    words = ["the", "unbelievably", "embarrassing", "Zuckermannian", "antidisestablishmentarianism"]
+    found = tokenizers.word_continuations(tokenizer)
+    assert len(found) == len(tokenizer)
+    for word in words:
+        pieces = found[ids(tokenizer, word)].tolist()
+        assert pieces == [False] + [True] * (len(pieces) - 1)
+    whole = found[ids(tokenizer, " ".join(words))]
+    assert (~whole).sum() == len(words) < len(whole)
+
+
+class Vocabulary(list):
+    """As much of a tokenizer as is asked for its tokens."""
+
+    def convert_ids_to_tokens(self, numbers):
+        return [self[k] for k in numbers]
+
+
+def test_word_continuations_of_sentencepiece_are_those_without_its_sign_for_a_space():
+    assert tokenizers.word_continuations(Vocabulary(["▁the", "▁riv", "er", "."])).tolist() == [False, False, True, True]
+
+
+def test_a_vocabulary_that_does_not_say_where_words_begin_is_an_error_of_one_line():
+    letters = Vocabulary([f"t{k}" for k in range(500)] + ["##a", "Ġb"])  # a stray mark means nothing
+    with pytest.raises(KinspanError, match="--whole_word_masking: this tokenizer's vocabulary") as error:
+        tokenizers.word_continuations(letters)
+    assert "\n" not in str(error.value)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.random_words import random_words
+from data_pipeline.tokenizers import word_continuations
 from objectives.mlm import MaskedLM
 
 MASK, VOCABULARY = 4, 1000
@@ -135,3 +136,100 @@ def test_masks_in_a_stream_are_those_of_the_unmasked_batch(any_corpus, make_stre
     assert close(len(masked.masked_positions) / text, 0.15, text)
     now = masked.input_ids[masked.masked_positions]
     assert close((now == tokenizer.mask_token_id).mean(), 0.8, len(now))
+
+
+# Whole words ----------------------------------------------------------------------------------------------
+
+CONTINUES = np.arange(VOCABULARY) % 3 == 0  # a third of the tokens go on with the word before them
+
+
+def two_numbers(num_pairs, max_length, seed=0):
+    return random_words(seed, "mask", 0, num_pairs, 2 * -(-max_length // 8) * 4)
+
+
+def words_of(ids, special, continues):
+    """The number of each token's word; a special token is a word by itself."""
+    number, found = 0, []
+    for k, token in enumerate(ids.tolist()):
+        number += bool(special[k] or k == 0 or special[k - 1] or not continues[token])
+        found.append(number)
+    return np.array(found)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    ids, starts, special = packed(6000, 64)
+    masking = MaskedLM(MASK, VOCABULARY, continues=CONTINUES)
+    out, positions, labels = applied(ids, starts, special, two_numbers(6000, 64), masking=masking)
+    return ids, special, words_of(ids, special, CONTINUES), out, positions, labels
+
+
+def test_all_tokens_of_a_word_are_chosen_or_none(whole):
+    ids, special, word, _, positions, _ = whole
+    chosen = np.zeros(len(ids), dtype=bool)
+    chosen[positions] = True
+    share = np.bincount(word, chosen) / np.maximum(np.bincount(word), 1)
+    assert set(share.tolist()) == {0.0, 1.0}
+    assert (np.bincount(word) > 2).any()
+    assert not special[positions].any()
+
+
+def test_fifteen_in_a_hundred_words_and_tokens_are_chosen(whole):
+    _, special, word, _, positions, _ = whole
+    words, tokens = len(np.unique(word[~special])), (~special).sum()
+    assert close(len(np.unique(word[positions])) / words, 0.15, words)
+    assert close(len(positions) / tokens, 0.15, tokens / 3)  # tokens of a word are chosen together
+
+
+def test_of_whole_words_too_eighty_become_the_mask_ten_random_ten_stay(whole):
+    """Each token on its own."""
+    ids, _, word, out, positions, labels = whole
+    assert np.array_equal(labels, ids[positions])
+    now, count = out[positions], len(positions)
+    assert close((now == MASK).mean(), 0.8 + 0.1 / VOCABULARY, count)
+    assert close((now == labels).mean(), 0.1 + 0.1 / VOCABULARY, count)
+    others = np.delete(np.arange(len(ids)), positions)
+    assert np.array_equal(out[others], ids[others])
+    together = word[positions[1:]] == word[positions[:-1]]
+    both = ((now[1:] == MASK) & (now[:-1] == MASK))[together]
+    assert close(both.mean(), 0.64, len(both) / 2)  # pairs overlap
+
+
+def test_where_every_token_is_a_word_the_same_tokens_are_chosen_as_without(large):
+    ids, starts, special, *_ = large
+    masking = MaskedLM(MASK, VOCABULARY, continues=np.zeros(VOCABULARY, dtype=bool))
+    numbers = two_numbers(6000, 64)
+    _, found, _ = applied(ids, starts, special, numbers, masking=masking)
+    _, expected, _ = applied(ids, starts, special, numbers)
+    assert np.array_equal(found, expected)
+
+
+@given(st.integers(2, 30), st.integers(8, 70), st.data())
+def test_the_whole_words_of_a_pair_do_not_depend_on_its_neighbours(num_pairs, max_length, data):
+    ids, starts, special = packed(num_pairs, max_length, seed=num_pairs)
+    numbers, masking = two_numbers(num_pairs, max_length), MaskedLM(MASK, VOCABULARY, continues=CONTINUES)
+    out, positions, _ = applied(ids, starts, special, numbers, masking=masking)
+    cut = data.draw(st.integers(1, num_pairs - 1))
+    token = starts[cut]
+    left = applied(ids[:token], starts[: cut + 1], special[:token], numbers[:cut], masking=masking)
+    right = applied(ids[token:], starts[cut:] - token, special[token:], numbers[cut:], masking=masking)
+    assert np.array_equal(np.concatenate([left[0], right[0]]), out)
+    assert np.array_equal(np.concatenate([left[1], right[1] + token]), positions)
+
+
+@pytest.mark.parametrize("objective", ["ssp", "sp"])
+def test_words_of_a_stream_are_those_of_the_text(any_corpus, make_stream, helpers, objective):
+    """By the tokenizer's own marks, read here from the tokens' names."""
+    tokenizer = helpers.tokenizer(any_corpus / "tokenizer")
+    masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer), continues=word_continuations(tokenizer))
+    plain = make_stream(any_corpus, objective=objective).batch(0, 300)
+    masked = make_stream(any_corpus, objective=objective, masking=masking).batch(0, 300)
+    names = tokenizer.convert_ids_to_tokens(plain.input_ids.tolist())
+    special = np.isin(plain.input_ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])
+    opens = [not n.startswith("##") if tokenizer.mask_token == "[MASK]" else n.startswith("Ġ") for n in names]
+    word = np.cumsum(np.array(opens) | special | np.append(True, special[:-1]))
+    chosen = np.zeros(len(names), dtype=bool)
+    chosen[masked.masked_positions] = True
+    assert set((np.bincount(word, chosen)[1:] / np.bincount(word)[1:]).tolist()) == {0.0, 1.0}
+    assert not chosen[special].any()
+    assert close(chosen[~special].mean(), 0.15, (~special).sum() / 3)

@@ -1,0 +1,250 @@
+"""Small corpora that make sampling hard: each objective gives pairs as defined, or an error of one line."""
+
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.pairs import EASY, HARD, POSITIVE
+
+ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
+NAMES = ["sp", "ict", "psd", "nsp", "sop"]
+SAME, BOILERPLATE = "Same text. " * 3, "This article is a stub. You can help by adding to it."
+
+
+def sentences(*numbers):
+    return " ".join(f"This is sentence w{n} of the text." for n in numbers)
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def stream_of(name, make_corpus, make_stream):
+    return lambda documents: make_stream(make_corpus(documents, **ALL), objective=name)
+
+
+def test_boilerplate_in_every_document_is_never_its_own_negative(stream_of, tools):
+    stream = stream_of([[sentences(3 * d, 3 * d + 1, 3 * d + 2), BOILERPLATE] for d in range(20)])
+    tools.check_stream(stream, count=2 * stream.epoch_pairs, hard_where_possible=False)
+
+
+def test_boilerplate_twice_in_a_document_is_never_its_own_negative(stream_of, tools):
+    documents = [
+        [BOILERPLATE, sentences(5 * d, 5 * d + 1), BOILERPLATE, sentences(5 * d + 2, 5 * d + 3, 5 * d + 4)]
+        for d in range(20)
+    ]
+    stream = stream_of(documents)
+    tools.check_stream(stream, count=2 * stream.epoch_pairs, hard_where_possible=False)
+
+
+def test_a_corpus_that_is_nearly_all_one_text_still_gives_pairs(stream_of, tools):
+    stream = stream_of([[SAME] * 3 for _ in range(40)] + [[sentences(1, 2, 3, 4), sentences(5, 6, 7)]])
+    began = time.monotonic()
+    tools.check_stream(stream, count=100, hard_where_possible=False)
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("name", ["sp", "ict", "psd", "nsp"])
+def test_a_corpus_that_is_all_one_text_is_an_error_and_no_loop(name, make_corpus, make_stream):
+    stream = make_stream(make_corpus([[SAME] * 3 for _ in range(100)], **ALL), objective=name)
+    began = time.monotonic()
+    with pytest.raises(KinspanError, match=r"document d.*one text repeated") as error:
+        stream.batch(0, 500)
+    assert time.monotonic() - began < 30
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("lone", [2, 8])
+def test_one_document_may_hold_nearly_all_paragraphs(stream_of, tools, lone):
+    hoarder = [sentences(*range(8 * p, 8 * p + 2 + p % 7)) for p in range(50)]
+    stream = stream_of([hoarder, [sentences(*range(900 + 10 * k, 900 + 10 * k + lone)) for k in range(2)]])
+    kinds = tools.check_stream(stream)
+    assert kinds[POSITIVE] == 52
+
+
+@pytest.mark.parametrize("name", ["sp", "ict"])
+def test_documents_of_one_usable_paragraph_have_easy_negatives_alone(name, make_corpus, make_stream, tools):
+    documents = [[sentences(*range(6 * d, 6 * d + 2 + d % 5)), f"One sentence w{d} alone."] for d in range(20)]
+    stream = make_stream(make_corpus(documents, **ALL), objective=name)
+    assert tools.check_stream(stream, count=1000) == {POSITIVE: 200, EASY: 800}
+
+
+@pytest.mark.parametrize("name", ["nsp", "sop", "psd"])
+def test_documents_of_one_paragraph_that_is_usable_give_pairs(name, make_corpus, make_stream, tools):
+    """To PSD, where a document has another, a paragraph of one sentence is one as well."""
+    documents = [[sentences(*range(6 * d, 6 * d + 2 + d % 5)), f"One sentence w{d} alone."] for d in range(20)]
+    stream = make_stream(make_corpus(documents, **ALL), objective=name)
+    kinds = tools.check_stream(stream, count=400)
+    assert kinds[HARD] == (200 if name == "sop" else 0)
+
+
+def test_paragraphs_of_two_sentences_give_one_each(stream_of, tools, name):
+    stream = stream_of([[sentences(6 * d + 2 * p, 6 * d + 2 * p + 1) for p in range(3)] for d in range(10)])
+    tools.check_stream(stream)
+    for these in tools.groups(stream, 0, stream.epoch_pairs):
+        left = these.b.end - these.b.start
+        if these.b.hole_start is not None:
+            left -= these.b.hole_end - these.b.hole_start
+        assert (left == (2 if name == "psd" else 1)).all()
+
+
+def test_paragraphs_of_one_sentence_are_pairs_of_paragraphs_and_no_others(name, make_corpus, make_stream, tools):
+    corpus = make_corpus([[f"One sentence w{d} of paragraph w{p}." for p in range(3)] for d in range(8)], **ALL)
+    if name == "psd":
+        assert tools.check_stream(make_stream(corpus, objective=name)) == {POSITIVE: 24, EASY: 96}
+        return
+    with pytest.raises(KinspanError, match=f"for {name}, which needs a paragraph of at least two sentences") as error:
+        make_stream(corpus, objective=name)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["sp", "ict", "nsp", "sop"])
+def test_a_huge_paragraph_is_sampled_all_over(name, make_corpus, make_stream, tools):
+    small = [[sentences(*range(4000 + 9 * d, 4009 + 9 * d))] for d in range(3)]
+    stream = make_stream(make_corpus([[sentences(*range(3000))], *small], **ALL), objective=name)
+    tools.check_stream(stream, count=2000)
+    starts = [
+        start
+        for these in tools.groups(stream, 0, 2000)
+        for start, sentences in zip(
+            these.a.start[:, 0], these.block.num_sentences[these.a.paragraph[:, 0]], strict=True
+        )
+        if sentences > 9
+    ]
+    assert min(starts) < 300
+    assert max(starts) > 2700
+
+
+def test_one_document_is_an_error(stream_of):
+    with pytest.raises(KinspanError, match="at least 2 are needed") as error:
+        stream_of([[sentences(*range(5 * p, 5 * p + 5)) for p in range(10)]])
+    assert "\n" not in str(error.value)
+
+
+def test_two_documents_of_which_one_is_usable_are_an_error(stream_of):
+    with pytest.raises(KinspanError, match="at least 2 are needed"):
+        stream_of([[sentences(1, 2, 3), sentences(4, 5)], ["One sentence alone."]])
+
+
+# Any block ------------------------------------------------------------------------------------------------
+
+PARAGRAPH = st.lists(st.integers(0, 4), min_size=1, max_size=8)  # few sentences, so that texts repeat
+DOCUMENT = st.lists(PARAGRAPH, min_size=1, max_size=4)
+SHARDS = st.lists(st.lists(DOCUMENT, min_size=1, max_size=3), min_size=1, max_size=3)
+
+
+def runs(paragraph, size):
+    return [paragraph[k : k + size] for k in range(len(paragraph) - size + 1)]
+
+
+def rests(paragraph, size):
+    """What is left of a paragraph without so many of its sentences, each way."""
+    return [paragraph[:k] + paragraph[k + size :] for k in range(len(paragraph) - size + 1)]
+
+
+def usable(name, document):
+    if name == "psd":
+        return document if len(document) >= 2 else []
+    return [p for p in document if len(p) >= 2]
+
+
+def sp_has_negatives(own, outside, matched, most=3):
+    for p in own:
+        for size in range(1, min(len(p) - 1, most) + 1):
+            if matched and not any(len(q) > size for q in outside):
+                continue  # A keeps to what others can lose
+            left = [
+                r
+                for q in outside
+                if q != p and len(q) > (size if matched else 1)
+                for r in rests(q, min(size, len(q) - 1))
+            ]
+            if not all(any(r != rest for r in left) for rest in rests(p, size)):
+                return False
+    return True
+
+
+def psd_has_negatives(own, outside):
+    return all(any(q not in (a, b) for q in outside) for k, a in enumerate(own) for b in own[:k] + own[k + 1 :])
+
+
+def nsp_has_negatives(own, outside):
+    for size in range(1, 6):
+        texts = [r for q in outside for r in runs(q, size)]
+        positives = [r for p in own for r in runs(p[1:], size)]
+        if texts and not all(any(t != r for t in texts) for r in positives):
+            return False
+    return True
+
+
+def has_negatives(name, documents, matched):
+    """Whether there is a negative for every positive that could be drawn of these documents' usable paragraphs."""
+    for k, own in enumerate(documents):
+        outside = [p for d in documents[:k] + documents[k + 1 :] for p in d]
+        right = {
+            "sp": lambda own, outside: sp_has_negatives(own, outside, matched),
+            "ict": lambda own, outside: sp_has_negatives(own, outside, matched, most=1),
+            "psd": psd_has_negatives,
+            "nsp": nsp_has_negatives,
+            "sop": lambda own, outside: True,  # its negatives are the positives' own texts
+        }[name]
+        if not right(own, outside):
+            return False
+    return True
+
+
+EQUAL = pytest.mark.xfail(strict=True, reason="equal texts with holes in other places are not seen to be equal")
+
+
+# 0 0 1 2 without its first sentence is 0 1 2, as is 0 1 0 2 without its third.
+SAME_REST = [[[[0, 0, 1, 2]], [[0, 1, 0, 2], [0, 1, 2, 0]]]]
+
+
+@settings(max_examples=60)
+@example(shards=SAME_REST, seed=0)
+@given(shards=SHARDS, seed=st.integers(0, 2**32))
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [
+        *(pytest.param(name, "matched", marks=EQUAL if name in ("sp", "ict") else ()) for name in NAMES),
+        pytest.param("sp", "paper", marks=EQUAL),
+        ("psd", "paper"),
+    ],
+)
+def test_any_block_gives_pairs_as_defined_or_a_named_error(tools, name, sampling, shards, seed):
+    documents = [d for d in (usable(name, d) for shard in shards for d in shard) if d]
+    if not documents:
+        return  # PairStream does not go so far
+    matched = {"matched": sampling == "matched"} if name in ("sp", "ict", "psd") else {}
+    reason = None
+    try:
+        these = tools.sampled(name, shards, seed, sampling=sampling)
+    except KinspanError as error:
+        reason = str(error)
+    if reason is None:
+        assert len(documents) >= 2 or name == "sop"
+        tools.check(name, [these], hard_where_possible=False, **matched)
+    else:
+        assert "\n" not in reason
+        assert len(documents) < 2 or not has_negatives(name, documents, sampling == "matched")
+
+
+@settings(max_examples=60)
+@given(
+    counts=st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=6), min_size=2, max_size=6),
+    seed=st.integers(0, 99),
+)
+@pytest.mark.parametrize("name", ["sp", "ict"])
+def test_hard_negatives_are_as_many_as_any_document_allows(tools, name, counts, seed):
+    """Where no two texts are equal: up to two, and one at least wherever there is another usable paragraph."""
+    number = iter(range(10_000))
+    documents = [[[next(number) for _ in range(n)] for n in document] for document in counts]
+    if sum(any(n >= 2 for n in document) for document in counts) < 2:
+        return
+    these = tools.sampled(name, [documents], seed)
+    tools.check(name, [these])

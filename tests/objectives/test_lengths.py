@@ -1,0 +1,119 @@
+"""Lengths must not give the label away: a classifier that sees nothing else is no better than chance."""
+
+import json
+import lzma
+from functools import cache
+from itertools import islice
+
+import numpy as np
+import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import roc_auc_score
+from threadpoolctl import threadpool_limits
+
+from data_pipeline.pairs import EASY, HARD, KINDS, POSITIVE
+from data_pipeline.stream import cut_longest_first
+
+NEGATIVES = {
+    "ssp": (EASY, HARD),
+    "sp": (EASY, HARD),
+    "ict": (EASY, HARD),
+    "psd": (EASY,),
+    "nsp": (EASY,),
+    "sop": (HARD,),
+}
+PAIRS = 50_000
+
+
+def lengths_of(stream, count):
+    """Tokens of A and of B after the cut, kinds, and the number of A's document."""
+    room = stream.max_length - stream.template.num_special
+    lengths, kinds, documents = [], [], []
+    for first in range(0, count, 4096):
+        for rows in stream.pairs(first, min(4096, count - first)):
+            full = (rows.block.num_tokens(spans) for spans in (rows.a, rows.b))
+            lengths.append(np.column_stack(cut_longest_first(*full, room)))
+            kinds.append(rows.kinds)
+            documents.append(rows.block.document[rows.a.paragraph])
+    return np.concatenate(lengths), np.concatenate(kinds), np.concatenate(documents)
+
+
+def auc_of_classifier(lengths, labels, documents):
+    """Fitted on half of the documents, tested on the others."""
+    half = documents % 2 == 0
+    with threadpool_limits(1):
+        model = HistGradientBoostingClassifier(max_iter=40, early_stopping=False, random_state=0)
+        model.fit(lengths[half], labels[half])
+        return roc_auc_score(labels[~half], model.predict_proba(lengths[~half])[:, 1])
+
+
+@pytest.fixture(scope="module")
+def wikinews_corpus(shared, make_corpus):
+    """Short paragraphs: freely drawn lengths give away the more."""
+    with lzma.open(shared / "data/corpus/wikinews.jsonl.xz", "rt", encoding="utf-8") as file:
+        documents = [json.loads(line) for line in islice(file, 1200)]
+    return make_corpus(documents, shared / "tokenizers/bert-uncased_electra-small")
+
+
+@pytest.fixture(scope="module")
+def uneven_corpus(make_corpus, helpers):
+    """Invented text, with nothing to be learned from its lengths but what sampling puts there."""
+    return make_corpus(helpers.synthetic_documents(400, seed="uneven"))
+
+
+@pytest.fixture(scope="module")
+def lengths(request, make_stream):
+    """``lengths(corpus, objective, sampling="matched")``: ``lengths_of`` two epochs, or more of a small corpus."""
+
+    @cache
+    def of(corpus, name, sampling="matched"):
+        stream = make_stream(request.getfixturevalue(corpus), objective=name, sampling=sampling)
+        return lengths_of(stream, max(2 * stream.epoch_pairs, PAIRS) // 10 * 10)
+
+    return of
+
+
+def rows_of(lengths, kinds, documents, kind):
+    """The positives and the negatives of a kind: lengths, labels and documents."""
+    rows = (kinds == POSITIVE) | (kinds == kind)
+    return lengths[rows], kinds[rows] == POSITIVE, documents[rows]
+
+
+# Not sp, ict and sop on wikinews, whose paragraphs begin with longer sentences: there the text itself tells.
+CORPORA = {name: ["uneven_corpus", "bert_corpus"] for name in NEGATIVES}
+for name in ("ssp", "psd", "nsp"):
+    CORPORA[name].append("wikinews_corpus")
+CASES = [(corpus, name, kind) for name in NEGATIVES for corpus in CORPORA[name] for kind in NEGATIVES[name]]
+FLATTENED = "the second hard negative is drawn without the first, which flattens sp's weights in short documents"
+
+
+def cases(flattened=None):
+    """CASES, that of the flattened weights with marks of its own."""
+    for corpus, name, kind in CASES:
+        marks = flattened if flattened and (corpus, name, kind) == ("uneven_corpus", "sp", HARD) else ()
+        yield pytest.param(corpus, name, kind, marks=marks, id=f"{corpus}-{name}-{KINDS[kind]}")
+
+
+# 0.03: with 50,000 pairs chance gives 0.005 or so to the first. A classifier is fitted on some 75 documents of the
+# smallest corpus and tested on as many, of which no two pairs of one are independent: up to 0.02 was seen where
+# there is nothing to be learned.
+
+
+@pytest.mark.parametrize(("corpus", "name", "kind"), cases(pytest.mark.xfail(strict=True, reason=FLATTENED)))
+def test_bs_of_positives_and_negatives_are_as_long(lengths, corpus, name, kind):
+    found, labels, _ = rows_of(*lengths(corpus, name), kind)
+    assert abs(roc_auc_score(labels, found[:, 1]) - 0.5) < 0.03
+
+
+@pytest.mark.parametrize(("corpus", "name", "kind"), cases())
+def test_lengths_alone_tell_positives_from_negatives_no_better_than_chance(lengths, corpus, name, kind):
+    assert abs(auc_of_classifier(*rows_of(*lengths(corpus, name), kind)) - 0.5) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("corpus", "name"), [("bert_corpus", "ssp"), ("uneven_corpus", "sp"), ("wikinews_corpus", "psd")]
+)
+def test_lengths_drawn_freely_give_the_label_away(lengths, corpus, name):
+    """So that the test above can fail. Each where it shows in so few documents."""
+    for kind in NEGATIVES[name]:
+        assert auc_of_classifier(*rows_of(*lengths(corpus, name, "paper"), kind)) > 0.54

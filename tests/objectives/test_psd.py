@@ -1,0 +1,103 @@
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.pairs import EASY, POSITIVE
+
+ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
+
+
+def block_of_lengths(rng, num_documents, num_paragraphs, alike=0.0):
+    """One shard of documents whose paragraphs are of 1-60 tokens, all different; alike: how much a document's are."""
+    first, documents = 0, []
+    for _ in range(num_documents):
+        typical = rng.integers(1, 61)
+        lengths = np.where(rng.random(num_paragraphs) < alike, typical, rng.integers(1, 61, num_paragraphs))
+        bounds = np.cumsum([first, *lengths]).tolist()
+        documents.append([list(range(a, b)) for a, b in pairwise(bounds)])
+        first = bounds[-1]
+    return [documents]
+
+
+@pytest.mark.parametrize("sampling", ["matched", "paper"])
+@pytest.mark.parametrize("block_anchors", [60, 10**6])
+def test_pairs_are_as_defined(any_corpus, make_stream, tools, sampling, block_anchors):
+    stream = make_stream(any_corpus, objective="psd", sampling=sampling, block_anchors=block_anchors)
+    count = min(stream.epoch_pairs, 3000)
+    for first in (0, stream.epoch_pairs):
+        assert tools.check_stream(stream, first, count) == {POSITIVE: count // 5, EASY: 4 * count // 5}
+
+
+@pytest.mark.parametrize("anchor", [0, 5, 11])
+def test_a_positives_b_is_each_other_paragraph_of_the_document_as_often(tools, anchor):
+    these = tools.sampled("psd", block_of_lengths(np.random.default_rng(0), 4, 12), repeat=1500)
+    rows = these.a.paragraph[:, 0] == 12 + anchor
+    partners = Counter((these.b.paragraph[rows, 0] - 12).tolist())
+    others = [p for p in range(12) if p != anchor]
+    assert set(partners) == set(others)
+    tools.as_likely((partners[p] for p in others), [1] * 11)
+
+
+def test_negatives_are_among_the_nearest_to_the_positives_b_in_length(any_corpus, make_stream, tools):
+    for these in tools.groups(make_stream(any_corpus, objective="psd"), 0, 3000):
+        block = these.block
+        lengths = np.sort(block.num_tokens(block.whole(np.arange(len(block.paragraph)))))
+        reach = max(16, len(lengths) // 200)
+        b = block.num_tokens(these.b)
+        shorter, longer = np.minimum(b, b[:, :1]), np.maximum(b, b[:, :1])
+        between = np.searchsorted(lengths, longer, "left") - np.searchsorted(lengths, shorter, "right")
+        assert between.max() <= 2 * reach  # where there are none on one side, there are more on the other
+        assert np.mean(between <= reach) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("anchor", "b", "window"), [(0, 21, range(5, 38)), (1, 1, range(1, 34)), (38, 40, range(8, 41))]
+)
+def test_each_of_the_nearest_of_other_documents_is_as_likely(tools, anchor, b, window):
+    """At the ends of the order by length the window is as wide."""
+    shards = [[[[k] * (d + 1 + 20 * k) for k in range(2)] for d in range(20)]]  # of lengths 1 .. 40, one each
+    these = tools.sampled("psd", shards, repeat=3000)
+    lengths = these.block.num_tokens(these.b)
+    rows = these.a.paragraph[:, 0] == anchor
+    assert (lengths[rows, 0] == b).all()
+    drawn = Counter(lengths[rows, 1:].ravel().tolist())
+    likely = set(window) - {b, b - 20, b + 20}
+    assert set(drawn) == likely
+    tools.as_likely((drawn[n] for n in likely), [1] * len(likely))
+
+
+def test_freely_drawn_negatives_are_any_paragraphs_of_other_documents_alike(tools):
+    these = tools.sampled("psd", block_of_lengths(np.random.default_rng(1), 8, 5), repeat=1000, sampling="paper")
+    rows = these.block.document[these.a.paragraph[:, 0]] == 3
+    drawn = Counter(these.b.paragraph[rows, 1:].ravel().tolist())
+    outside = [p for p in range(40) if p // 5 != 3]
+    assert set(drawn) == set(outside)
+    tools.as_likely((drawn[p] for p in outside), [1] * len(outside))
+
+
+def test_where_documents_are_of_one_length_each_only_matched_negatives_are_as_long(tools):
+    shards = block_of_lengths(np.random.default_rng(2), 250, 4, alike=0.9)
+    apart = {}
+    for sampling in ("matched", "paper"):
+        these = tools.sampled("psd", shards, repeat=5, sampling=sampling)
+        lengths = these.block.num_tokens(these.b)
+        apart[sampling] = np.abs(lengths[:, 1:] - lengths[:, :1]).mean()
+    assert apart["matched"] < 1.5 < 12 < apart["paper"]
+
+
+def test_paragraphs_of_documents_of_one_are_in_no_pair(tools):
+    lonely = [[[900 + d] * 3] for d in range(30)]
+    these = tools.sampled("psd", [[[[3 * d], [3 * d + 1, 3 * d + 2]] for d in range(10)] + lonely], repeat=50)
+    assert these.block.num_sentences.tolist() == [1, 2] * 10
+    tools.check("psd", [these])
+
+
+@pytest.mark.parametrize("documents", [1, 8])
+def test_a_corpus_of_documents_of_one_paragraph_is_an_error(make_corpus, make_stream, documents):
+    corpus = make_corpus([[f"Sentence w{d} one. Sentence w{d} two."] for d in range(documents)], **ALL)
+    with pytest.raises(KinspanError, match="for psd, which needs a document of at least two paragraphs") as error:
+        make_stream(corpus, objective="psd")
+    assert "\n" not in str(error.value)

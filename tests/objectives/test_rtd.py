@@ -1,0 +1,86 @@
+"""Masking for replaced-token detection: the mask token throughout, and a number to draw each replacement by."""
+
+import numpy as np
+import pytest
+
+from data_pipeline.random_words import random_words
+from data_pipeline.stream import Batch, concatenate
+from data_pipeline.tokenizers import word_continuations
+from objectives.rtd import replaced_tokens
+
+COUNT = 3000
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["tokens", "whole words"])
+def masking(request, tiny_corpus, helpers):
+    tokenizer = helpers.tokenizer(tiny_corpus / "tokenizer")
+    continues = word_continuations(tokenizer) if request.param else None
+    return replaced_tokens(tokenizer.mask_token_id, len(tokenizer), continues=continues)
+
+
+@pytest.fixture(scope="module")
+def batch(tiny_corpus, make_stream, masking):
+    return make_stream(tiny_corpus, masking=masking).batch(0, COUNT)
+
+
+def test_all_chosen_tokens_become_the_mask_token(batch, tiny_corpus, make_stream, masking):
+    plain = make_stream(tiny_corpus).batch(0, COUNT)
+    expected = plain.input_ids.copy()
+    expected[batch.masked_positions] = masking.mask_id
+    assert np.array_equal(batch.input_ids, expected)
+    assert np.array_equal(batch.masked_labels, plain.input_ids[batch.masked_positions])
+    assert abs(len(batch.masked_positions) / (batch.num_tokens - 3 * COUNT) - 0.15) < 0.005
+
+
+def test_noise_is_uniform_and_one_number_a_masked_token(batch):
+    assert batch.noise.shape == batch.masked_positions.shape
+    assert batch.noise.min() >= 0
+    assert batch.noise.max() < 1
+    tenths = np.bincount((batch.noise * 10).astype(int), minlength=10)
+    expected = len(batch.noise) / 10
+    assert (np.abs(tenths - expected) < 5 * np.sqrt(expected)).all()
+    assert len(np.unique(batch.noise)) > 0.999 * len(batch.noise)  # of 2**32 numbers
+
+
+def test_noise_has_nothing_to_do_with_what_was_chosen(batch, tiny_corpus, make_stream, masking):
+    stream = make_stream(tiny_corpus, masking=masking)
+    numbers = random_words(stream.seed, "mask", 0, COUNT, -(-stream.max_length // 8) * 4 * masking.numbers)
+    pair = np.searchsorted(batch.starts, batch.masked_positions, side="right") - 1
+    place = batch.position_ids[batch.masked_positions]
+    of_mask = numbers.view(np.uint32)[pair, place] / 2**32
+    assert (batch.noise == of_mask).mean() < 0.001
+    few = np.flatnonzero(of_mask < 0.15)
+    assert abs(np.corrcoef(batch.noise[few], of_mask[few])[0, 1]) < 5 / np.sqrt(len(few))
+    assert abs(np.corrcoef(batch.noise[1:], batch.noise[:-1])[0, 1]) < 5 / np.sqrt(len(batch.noise))
+
+
+@pytest.mark.parametrize("cut", [1, 333, 500])
+def test_noise_is_of_the_example_and_the_place_alone(tiny_corpus, make_stream, masking, monkeypatch, cut):
+    stream = make_stream(tiny_corpus, masking=masking)
+    whole = stream.batch(40, 501)
+    parts = concatenate([stream.batch(40, cut), stream.batch(40 + cut, 501 - cut)])
+    for name in Batch.__dataclass_fields__:
+        assert np.array_equal(getattr(whole, name), getattr(parts, name)), name
+    monkeypatch.setattr("data_pipeline.stream.CHUNK", 100)
+    assert np.array_equal(stream.batch(40, 501).noise, whole.noise)
+
+
+def test_another_seed_or_epoch_has_other_noise(batch, tiny_corpus, make_stream, masking):
+    def by_place(batch):
+        at = batch.masked_positions
+        pair = np.searchsorted(batch.starts, at, side="right") - 1
+        places = zip(pair.tolist(), batch.position_ids[at].tolist(), strict=True)
+        return dict(zip(places, batch.noise, strict=True))
+
+    here, epoch = by_place(batch), make_stream(tiny_corpus).epoch_pairs
+    for seed, first in ((2, 0), (1, epoch)):
+        there = by_place(make_stream(tiny_corpus, seed=seed, masking=masking).batch(first, COUNT))
+        both = here.keys() & there.keys()
+        assert len(both) > 100
+        assert sum(here[k] == there[k] for k in both) == 0
+
+
+def test_masked_language_modelling_draws_no_noise(tiny_corpus, make_stream):
+    batch = make_stream(tiny_corpus, masking=True).batch(0, 100)
+    assert len(batch.masked_positions) > 0
+    assert len(batch.noise) == 0
