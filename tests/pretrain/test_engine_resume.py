@@ -81,6 +81,14 @@ def test_replaced_token_detection_resumes_bit_identical_and_stays_shared(sharing
     _check_release(setup, resumed, sharing, tmp_path / "release")
 
 
+@pytest.mark.parametrize("stage", ["zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3"))])
+def test_replaced_token_detection_in_bf16(stage, started, tmp_path):
+    settings = {"embedding_sharing": "disentangled", "precision": "bf16"}
+    whole, resumed, setup, _ = stopped_and_resumed(started, stage, tmp_path, **settings)
+    assert same(whole, resumed)
+    _check_release(setup, resumed, "disentangled", tmp_path / "release")
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_mixture_resumes_bit_identical(stage, started, tmp_path):
     whole, resumed, *_ = stopped_and_resumed(started, stage, tmp_path, family="roberta", objective="ssp:2+sp:1+psd:1")
