@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .errors import KinspanError
+from .hub import expect_hub
 
 
 def load_tokenizer(name_or_dir: str) -> Any:
@@ -29,6 +30,7 @@ def load_tokenizer(name_or_dir: str) -> Any:
     logging.set_verbosity_error()
     if os.path.sep in name_or_dir and not Path(name_or_dir).is_dir() and name_or_dir.count("/") != 1:
         raise KinspanError(f"--tokenizer {name_or_dir}: no such folder")
+    expect_hub(name_or_dir)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_dir)
         if _is_byte_level(tokenizer):

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+
+os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reached is one line of ours, not ten
+
 from transformers import HfArgumentParser
 
 from data_pipeline.errors import KinspanError

@@ -26,6 +26,7 @@ from transformers.utils import logging
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.hub import expect_hub
 from data_pipeline.mixture import Mixture
 from data_pipeline.pairs import KINDS, Objective
 from data_pipeline.stream import PairStream
@@ -88,6 +89,7 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
     """
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    expect_hub(name_or_dir)
     try:
         config = AutoConfig.from_pretrained(name_or_dir)
     except Exception as error:  # a missing folder, a broken config, the hub: one line to the user

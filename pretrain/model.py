@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceC
 from transformers.utils import logging
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import display_name
 
 from . import attention
@@ -177,6 +178,7 @@ def holds_no_weights(name_or_dir: str, flag: str = "--model") -> bool:
 
 def load_config(name_or_dir: str, flag: str = "--model") -> Any:
     """Its config, with one logit. Raises KinspanError where it is no encoder that can be trained here."""
+    expect_hub(name_or_dir)
     try:
         config = AutoConfig.from_pretrained(name_or_dir)
     except Exception as error:
