@@ -7,6 +7,7 @@ their own order, as if it were alone. All of it is arithmetic on the index: noth
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -61,7 +62,12 @@ class Mixture:
 
     def _turns(self, part: int) -> np.ndarray:
         """The part's turns in the pattern, ascending."""
-        return np.flatnonzero(np.array(turn_pattern(self.weights)) == part)
+        return _turns(self.weights, part)
+
+
+@cache
+def _turns(weights: tuple[int, ...], part: int) -> np.ndarray:
+    return np.flatnonzero(np.array(turn_pattern(weights)) == part)
 
 
 def turn_pattern(weights: tuple[int, ...]) -> list[int]:

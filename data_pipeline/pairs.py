@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .errors import KinspanError
+
 if TYPE_CHECKING:
     from .block import Block, Spans
 
@@ -43,7 +45,10 @@ class Objective:
     needs:      what a usable paragraph is, for error messages
     sample:     (block, anchors ``[n]``, words ``[n, num_words]``) -> Pairs; no randomness but the words
     pairs_per_anchor: one positive, the rest negatives
-    asks, source: what the label says of A and B, and whose objective it is: for model cards
+    asks, negatives, source: what the label says of A and B, what negatives are, and whose objective it is: for model
+                cards
+
+    Raises KinspanError where a number cannot be.
     """
 
     name: str
@@ -54,7 +59,27 @@ class Objective:
     sample: Callable[["Block", np.ndarray, np.ndarray], Pairs]
     pairs_per_anchor: int = PAIRS_PER_ANCHOR
     asks: str = "whether A and B belong together"
+    negatives: str = ""
     source: str = ""
+
+    def __post_init__(self) -> None:
+        for name, right, rule in (
+            ("num_words", self.num_words > 0 and self.num_words % 4 == 0, "a multiple of 4"),
+            ("pairs_per_anchor", self.pairs_per_anchor >= 2, "2 or more: one positive, and negatives"),
+            ("max_length", self.max_length > 0, "above 0"),
+        ):
+            if not right:
+                raise KinspanError(f"objective {self.name}: {name} is {getattr(self, name)}, it must be {rule}")
+
+    def checked(self, pairs: Pairs, num_anchors: int) -> Pairs:
+        """``pairs``, if they are what was promised: else an example would depend on how a batch is cut."""
+        shape = (num_anchors, self.pairs_per_anchor)
+        if pairs.kind.shape != shape or not ((pairs.kind == POSITIVE).sum(axis=1) == 1).all():
+            raise KinspanError(
+                f"objective {self.name} made pairs of shape {pairs.kind.shape} for {num_anchors} anchors; it must be "
+                f"{shape}, with one positive in each row"
+            )
+        return pairs
 
 
 def two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:

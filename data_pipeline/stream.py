@@ -147,7 +147,7 @@ class PairStream:
             block = self._block(segment.shards, objective)
             purpose, n = f"pairs/{objective.name}", len(segment.anchors)
             words = random_words(self.seed, purpose, segment.first_anchor, n, objective.num_words)
-            pairs = objective.sample(block, segment.anchors, words)
+            pairs = objective.checked(objective.sample(block, segment.anchors, words), n)
             start = segment.first_anchor * group
             rows = slice(max(first - start, 0), min(end - start, n * group))
             index = self.mixture.index_of(part, np.arange(start + rows.start, start + rows.stop))

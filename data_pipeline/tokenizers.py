@@ -132,8 +132,8 @@ def word_continuations(tokenizer: Any) -> np.ndarray:
     sign for the space before what begins. Raises KinspanError where it has neither.
     """
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    wordpiece = np.array([t.startswith("##") for t in tokens])
-    begins = np.array([t.startswith(("\u0120", "\u2581")) for t in tokens])
+    wordpiece = np.array([(t or "").startswith("##") for t in tokens])
+    begins = np.array([(t or "").startswith(("\u0120", "\u2581")) for t in tokens])
     if wordpiece.mean() > 0.01:
         return wordpiece
     if begins.mean() > 0.01:

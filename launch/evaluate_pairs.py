@@ -45,7 +45,7 @@ class EvaluatePairsConfig:
     objective: str = field(metadata={"help": "As in launch/pretrain.py; of a mixture each part, without its weight."})
     sampling: Literal["matched", "paper"] = field(default="matched", metadata={"help": "As in launch/pretrain.py."})
     anchors: int = field(default=1000, metadata={"help": "Held-out anchors: the first of the order."})
-    max_length: int | None = field(default=None, metadata={"help": "Tokens of a pair; default: the objective's."})
+    max_length: int | None = field(default=None, metadata={"help": "Tokens of a pair; default: each objective's own."})
     batch_size: int = field(default=64, metadata={"help": "Pairs in one forward pass."})
     seed: int = field(default=0, metadata={"help": "Of the order of anchors, their spans and the bootstrap."})
 
@@ -63,7 +63,7 @@ def as_text(result: dict[str, Any]) -> str:
         lines += [
             "",
             f"{name}: the first {figures['anchors']:,} of {figures['anchors_held_out']:,} held-out anchors of seed "
-            f"{result['seed']}, {sum(pairs.values()):,} pairs ({counts}) of up to {result['max_length']} tokens",
+            f"{result['seed']}, {sum(pairs.values()):,} pairs ({counts}) of up to {figures['max_length']} tokens",
             " " * 24 + "".join(f"{title:<20}" for title in COLUMNS.values()).rstrip(),
         ]
         for group, title in ROWS.items():

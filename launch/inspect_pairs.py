@@ -15,14 +15,14 @@ from data_pipeline.block import Block, Spans
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.pairs import KINDS
-from data_pipeline.stream import PairRows, PairStream
+from data_pipeline.stream import CHUNK, PairRows, PairStream
 from launch._cli import parse, run
 from objectives import mixture
 from pretrain.defaults import default_corpus, default_model
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
 
-The pairs are those that launch/pretrain.py with the same --objective, --seed and --max_length trains on:
+The pairs are those that launch/pretrain.py with the same --objective, --sampling, --seed and --max_length trains on:
 step k of a global batch of B sees the indices from k * B to (k + 1) * B."""
 
 
@@ -54,10 +54,11 @@ def span(block: Block, spans: Spans, row: int, tokenizer: Any) -> dict[str, Any]
 
 def described(stream: PairStream, tokenizer: Any, start: int, count: int) -> Iterator[dict[str, Any]]:
     """A dictionary a pair, with the keys of ``--json`` and the documents' titles."""
-    every = stream.pairs(start, count)
-    found = [(int(index), rows, row) for rows in every for row, index in enumerate(rows.index)]
-    for _, rows, row in sorted(found, key=lambda place: place[0]):
-        yield _described(stream, rows, row, tokenizer)
+    for first in range(start, start + count, CHUNK):
+        every = stream.pairs(first, min(CHUNK, start + count - first))
+        found = [(int(index), rows, row) for rows in every for row, index in enumerate(rows.index)]
+        for _, rows, row in sorted(found, key=lambda place: place[0]):
+            yield _described(stream, rows, row, tokenizer)
 
 
 def _described(stream: PairStream, rows: PairRows, row: int, tokenizer: Any) -> dict[str, Any]:
@@ -105,6 +106,8 @@ def main() -> None:
     config = parse(InspectConfig, DESCRIPTION)
     if config.start < 0 or config.count < 1:
         raise KinspanError(f"--start {config.start} --count {config.count}: give an index from 0 and at least one pair")
+    if config.start + config.count >= 2**48 or not 0 <= config.seed < 2**63:
+        raise KinspanError(f"--start {config.start} --count {config.count} --seed {config.seed}: too large, or below 0")
     corpus = Corpus(config.corpus or default_corpus(tokenizers.load_tokenizer(default_model())))
     tokenizer = tokenizers.load_tokenizer(str(corpus.folder / "tokenizer"))
     objectives = mixture(config.objective, config.sampling)

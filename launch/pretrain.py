@@ -10,7 +10,8 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from launch._cli import parse, run
 from pretrain.config import PretrainConfig
 
-DESCRIPTION = """Continued pre-training of a text encoder with a sentence-level objective and masked language modelling.
+DESCRIPTION = """Continued pre-training of a text encoder with a sentence-level objective, together with
+masked language modelling or ELECTRA's replaced-token detection.
 
 With no --corpus and no --model it trains all-MiniLM-L6-v2 on the documentation that comes with Python.
 The same command again resumes from the newest whole checkpoint in --output_dir."""

@@ -12,7 +12,8 @@ from launch._cli import parse, run
 DESCRIPTION = """Writes a release: safetensors, config, tokenizer and model card.
 
 AutoModelForSequenceClassification, AutoModelForMaskedLM, AutoTokenizer and sentence-transformers' CrossEncoder
-load the folder with no code of this project."""
+load the folder with no code of this project. After replaced-token detection ElectraForPreTraining loads it too, and the
+masked-LM model, the generator, is in its folder generator/."""
 
 EPILOG = """example:
   python launch/release.py --run runs/ssp --output releases/ssp"""

@@ -2,12 +2,13 @@
 
 import hashlib
 import importlib
-import inspect
 import math
 import os
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.mixture import Mixture
@@ -44,9 +45,23 @@ def mixture(text: str, sampling: str = "matched") -> Mixture:
 
 
 def own_sources(mixture: Mixture) -> dict[str, str]:
-    """SHA-256 of the file of each objective from outside the packages: edited, it is another run."""
-    modules = {name: sys.modules[name.split(":")[0]] for name in mixture.names if ":" in name}
-    return {name: hashlib.sha256(inspect.getsource(module).encode()).hexdigest() for name, module in modules.items()}
+    """SHA-256 of the code of each objective from outside the packages: edited, it is another run.
+
+    Of the modules beside it as well, or of its package, as far as they are loaded.
+    """
+    return {name: _source(sys.modules[name.split(":")[0]]) for name in mixture.names if ":" in name}
+
+
+def _source(module: ModuleType) -> str:
+    own = Path(str(module.__file__)).resolve()
+    folder = own.parent
+    files = {Path(str(getattr(m, "__file__", None) or "/")).resolve() for m in list(sys.modules.values())}
+    digest = hashlib.sha256()
+    if own.name != "__init__.py":
+        files = {f for f in files if f.parent == folder}
+    for file in sorted(f for f in files if f.is_relative_to(folder) and f.is_file()):
+        digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _part(text: str, sampling: str) -> tuple[Objective, int]:
@@ -83,7 +98,7 @@ def _own_objective(name: str) -> Objective:
         sys.path.append(os.getcwd())
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # whatever the user's module raises: one line
+    except (Exception, SystemExit) as error:  # whatever the user's module raises: one line
         reason = " ".join(str(error).split())
         raise KinspanError(f"--objective {name} cannot be imported: {type(error).__name__}: {reason}") from error
     if not isinstance(found, Objective):

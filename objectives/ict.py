@@ -20,5 +20,6 @@ ICT = Objective(
     TWO_SENTENCES,
     partial(sp.sample, max_a=1),
     asks="whether the sentence A was taken out of the paragraph B",
+    negatives="another paragraph without a sentence, of the document (hard, up to two of four) or of others (easy)",
     source="Lee et al., 2019, *Latent Retrieval for Weakly Supervised Open Domain Question Answering*",
 )

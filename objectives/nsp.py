@@ -60,5 +60,6 @@ NSP = Objective(
     sample,
     pairs_per_anchor=2,
     asks="whether B follows A",
+    negatives="a text of another document, of as many sentences",
     source="Devlin et al., 2019, *BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding*",
 )

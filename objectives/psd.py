@@ -130,6 +130,7 @@ PSD = Objective(
     "a document of at least two paragraphs",
     sample,
     asks="whether A and B are paragraphs of the same document",
+    negatives="four paragraphs of other documents, about as long",
     source=DI_LIELLO,
 )
-PSD_PAPER = replace(PSD, sample=partial(sample, matched=False))
+PSD_PAPER = replace(PSD, sample=partial(sample, matched=False), negatives="drawn freely, as the paper does")

@@ -80,5 +80,6 @@ SOP = Objective(
     sample,
     pairs_per_anchor=2,
     asks="whether A stands before B",
+    negatives="the same two texts, swapped",
     source="Lan et al., 2020, *ALBERT: A Lite BERT for Self-supervised Learning of Language Representations*",
 )

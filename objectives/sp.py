@@ -128,6 +128,7 @@ SP = Objective(
     TWO_SENTENCES,
     sample,
     asks="whether A was taken out of the paragraph B",
+    negatives="other paragraphs without as many sentences, of the document (hard, up to two of four) or of others",
     source=DI_LIELLO,
 )
-SP_PAPER = replace(SP, sample=partial(sample, matched=False))
+SP_PAPER = replace(SP, sample=partial(sample, matched=False), negatives="drawn freely, as the paper does")

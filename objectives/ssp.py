@@ -113,6 +113,7 @@ SSP = Objective(
     TWO_SENTENCES,
     sample,
     asks="whether A and B come from the same paragraph",
+    negatives="spans of as many sentences, of the same document (hard, up to two of four) and of others (easy)",
     source=DI_LIELLO,
 )
-SSP_PAPER = replace(SSP, sample=partial(sample, matched=False))
+SSP_PAPER = replace(SSP, sample=partial(sample, matched=False), negatives="drawn freely, as the paper does")

@@ -40,7 +40,7 @@ class Packing:
         return Packing(starts, sequence * max_length + position_ids, mask[:, None, None], max_length)
 
 
-# Attention calls that came through here, so that a model that did not switch is noticed (see model.py).
+# Attention calls that came through here, so that a model that did not switch is noticed (see encoder.py).
 calls = 0
 
 

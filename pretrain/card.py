@@ -33,8 +33,6 @@ model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 
 {objectives}
 
-Negatives come from the same document (hard) and from others (easy){lengths}.
-
 ## Data
 
 {data}
@@ -69,12 +67,6 @@ sentences by how well they go with another."""
 _TOKENS_ALONE = """. The pair loss had no weight: the pairs gave the
 data, and **the pair head is untrained**. Made to be fine-tuned, and to compare with."""
 
-_LENGTHS = {
-    "matched": ", about as long as positives, so that length does not give the label away",
-    "paper": ", of lengths drawn freely",
-}
-
-
 _BESIDE = """`AutoModelForMaskedLM` (`{masked_lm}`) the masked-LM head. One file holds both heads, so that
 `transformers` lists the other one's tensors as UNEXPECTED; none is missing or fresh."""
 
@@ -106,11 +98,14 @@ def model_card(facts: dict[str, Any], model_type: str) -> str:
         "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
         "Pairs in a batch": settings["global_batch_size"],
         "Tokens of a pair, at most": facts["max_length"],
+        "Weights of the losses": _weights(settings, with_generator),
         "Peak learning rate": f"{settings['learning_rate']}, {facts['warmup_steps']} steps of warm-up",
         "Precision": facts["precision"],
         "ZeRO stage": facts["zero_stage"],
         "Seed": settings["seed"],
     }
+    if with_generator:
+        rows["Generator"] = f"{facts['generator']}, embeddings: {settings['embedding_sharing']}"
     training = "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows.items())
     return _TEXT.format(
         metadata=metadata.to_yaml().strip(),
@@ -122,7 +117,6 @@ def model_card(facts: dict[str, Any], model_type: str) -> str:
         positives=_positive_share(objectives),
         chance=_entropy(_positive_share(objectives)),
         token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
-        lengths=_LENGTHS[settings.get("sampling", "matched")],
         classifier=family.classifier,
         masked_lm=masked_lm.format(masked_lm=family.masked_lm, folder=folder),
         training=training,
@@ -130,6 +124,11 @@ def model_card(facts: dict[str, Any], model_type: str) -> str:
         pairs=f"{facts['eval_pairs']:,}",
         figures=_figures(facts),
     )
+
+
+def _weights(settings: dict[str, Any], with_generator: bool) -> str:
+    names = ("mlm", "rtd", "pair") if with_generator else ("mlm", "pair")
+    return ", ".join(f"{name} {settings[f'{name}_weight']:g}" for name in names)
 
 
 def _scores(facts: dict[str, Any]) -> str:
@@ -141,7 +140,9 @@ def _scores(facts: dict[str, Any]) -> str:
 def _objective(objective: dict[str, Any]) -> str:
     name, share = objective["name"], f", {objective['share']:.0%} of the pairs" if objective["share"] < 1 else ""
     source = f" ({objective['source']})" if objective["source"] else ""
-    return f"- **{name}**: {objective['asks']}{source}. One pair in {objective['pairs_per_anchor']} is positive{share}."
+    negatives = f" Negatives: {objective['negatives']}." if objective["negatives"] else ""
+    positives = f"One pair in {objective['pairs_per_anchor']} is positive{share}."
+    return f"- **{name}**: {objective['asks']}{source}. {positives}{negatives}"
 
 
 def _positive_share(objectives: list[dict[str, Any]]) -> float:

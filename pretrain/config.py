@@ -1,5 +1,6 @@
 """Every setting of a pre-training run, with the checks that need nothing but the settings."""
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -116,6 +117,11 @@ FREE_TO_CHANGE = (
 
 def check(config: PretrainConfig) -> None:
     """Refuse settings that cannot be meant, naming the flag."""
+    for name, value in asdict(config).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise KinspanError(f"--{name} {value}: must be a finite number")
+    if not config.pair_weight and not config.mlm_weight and (config.token_loss == "mlm" or not config.rtd_weight):
+        raise KinspanError("--pair_weight 0 with token losses of weight 0 trains nothing: give one of them a weight")
     positive = "global_batch_size micro_batch_size eval_steps log_steps save_steps keep_checkpoints num_workers "
     positive += "max_steps max_epochs max_tokens max_length peak_tflops tokens_per_second"
     for name in positive.split():

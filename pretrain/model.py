@@ -29,15 +29,12 @@ class PairModel(nn.Module):
     ``objectives``: the names of the mixture's parts.
     """
 
-    def __init__(
-        self, classifier: nn.Module, mlm_head: nn.Module, family_name: str, objectives: tuple[str, ...] = ("ssp",)
-    ) -> None:
+    def __init__(self, classifier: nn.Module, mlm_head: nn.Module, objectives: tuple[str, ...] = ("ssp",)) -> None:
         super().__init__()
         self.objectives = objectives
         self.classifier = classifier  # the architecture's own sequence classifier, encoder included
         self.mlm_head = mlm_head
-        self.family_name = family_name
-        self.family = FAMILIES[family_name]
+        self.family = FAMILIES[str(classifier.config.model_type)]  # type: ignore[union-attr]
 
     @property
     def config(self) -> Any:
@@ -164,7 +161,7 @@ def assemble(classifier: nn.Module, masked_lm: nn.Module, objectives: tuple[str,
     head = FAMILIES[family_name].mlm_head_of(masked_lm)
     decoder = masked_lm.get_output_embeddings()  # type: ignore[operator]
     decoder.weight = classifier.get_input_embeddings().weight  # type: ignore[operator]
-    return PairModel(classifier, head, family_name, objectives).train()  # from_pretrained leaves dropout off
+    return PairModel(classifier, head, objectives).train()  # from_pretrained leaves dropout off
 
 
 def holds_no_weights(name_or_dir: str, flag: str = "--model") -> bool:

@@ -63,9 +63,10 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run / MODEL_FOLDER, partial)
     config = json.loads((partial / "config.json").read_text())
-    generator = run / GENERATOR_FOLDER / "config.json"
-    if generator.exists():
-        models = released_pair_of_models(config, json.loads(generator.read_text()), weights)
+    facts = run_facts(run, step)
+    if facts["token_loss"] == "rtd":
+        generator = json.loads((run / GENERATOR_FOLDER / "config.json").read_text())
+        models = released_pair_of_models(config, generator, weights)
     else:
         models = released_models(config, weights)
     for subfolder, (own_config, own_weights) in models.items():
@@ -74,7 +75,6 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
             shutil.copytree(run / MODEL_FOLDER, folder)  # the tokenizer, so that each loads by itself
         save_file(own_weights, str(folder / "model.safetensors"), {"format": "pt"})
         (folder / "config.json").write_text(json.dumps(own_config, indent=2, sort_keys=True) + "\n")
-    facts = run_facts(run, step)
     (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
     (partial / "README.md").write_text(model_card(facts, config["model_type"]), encoding="utf-8")
     shutil.rmtree(output, ignore_errors=True)

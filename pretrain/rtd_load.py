@@ -105,7 +105,7 @@ def size_factor(text: str) -> float | None:
         factor = float(Fraction(text))
     except ValueError:
         return None
-    except ZeroDivisionError:
+    except (ZeroDivisionError, OverflowError):
         factor = 0.0
     if not 0 < factor <= 1:
         raise KinspanError(f"--generator {text}: a size must lie above 0 and not above 1")

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,7 @@ def set_up(config: PretrainConfig) -> Setup:
     facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["token_loss"] = token_loss
     facts["objectives"] = _described(mixture)
+    facts["generator"] = tokenizers.display_name(config.generator) if token_loss == "rtd" else None
     facts["warmup_steps"] = warmup
     facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
     setup = Setup(
@@ -170,7 +172,14 @@ def _described(mixture: Mixture) -> list[dict[str, Any]]:
     """What a model card says of each objective."""
     share = sum(mixture.weights)
     return [
-        {"name": o.name, "share": w / share, "asks": o.asks, "source": o.source, "pairs_per_anchor": o.pairs_per_anchor}
+        {
+            "name": o.name,
+            "share": w / share,
+            "asks": o.asks,
+            "negatives": o.negatives,
+            "source": o.source,
+            "pairs_per_anchor": o.pairs_per_anchor,
+        }
         for o, w in zip(mixture.objectives, mixture.weights, strict=True)
     ]
 
@@ -178,6 +187,9 @@ def _described(mixture: Mixture) -> list[dict[str, Any]]:
 def _check_fits(model: Any, tokenizer: Any, max_length: int, flag: str, name: str) -> None:
     """``model``: its config."""
     check_positions(model, max_length, flag, name)
+    types = getattr(model, "type_vocab_size", 0)
+    if FAMILIES[model.model_type].token_types and 0 < types <= tokenizers.pair_template(tokenizer).type_of_second:
+        raise KinspanError(f"{flag} {name} knows {types} token types, its tokenizer gives a second text another one")
     if len(tokenizer) > model.vocab_size:
         raise KinspanError(f"{flag} {name}: its tokenizer has {len(tokenizer)} entries, the model {model.vocab_size}")
 
@@ -270,6 +282,7 @@ def _claim(setup: Setup) -> None:
     if not path.exists() and {p.name for p in setup.folder.iterdir()} - {"run.json.tmp"}:
         raise KinspanError(f"--output_dir {setup.folder} is not empty and holds no run: choose another folder")
     write_atomically(path, json.dumps(setup.facts, indent=1) + "\n")
+    shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)  # of settings that came to no checkpoint
     for name, model_config in _configs(setup.model).items():
         (setup.folder / name).mkdir(exist_ok=True)
         model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
@@ -290,6 +303,11 @@ def _check_same_run(path: Path, setup: Setup) -> None:
         raise KinspanError(f"{path} is damaged: choose another --output_dir, or delete that folder") from error
     ours = json.loads(json.dumps(setup.facts["identity"]))
     for key in ours:
+        if key == "own_objectives" and theirs.get(key) != ours[key]:
+            raise KinspanError(
+                f"--output_dir {setup.folder} holds a different run: the code of --objective "
+                f"{setup.config.objective} was edited since; choose another --output_dir, or take the edit back"
+            )
         if theirs.get(key) != ours[key]:
             raise KinspanError(
                 f"--output_dir {setup.folder} holds a different run: its {key} is {_short(theirs.get(key))}, "

@@ -15,7 +15,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.mixture import Mixture, turn_pattern
 from data_pipeline.pairs import PAIRS_PER_ANCHOR, POSITIVE
 from data_pipeline.stream import Batch, concatenate
-from objectives import OBJECTIVES, mixture
+from objectives import OBJECTIVES, mixture, own_sources
 
 WEIGHTS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
@@ -296,3 +296,27 @@ def test_a_module_whose_error_has_lines_is_said_in_one(own_module):
     with pytest.raises(KinspanError) as error:
         mixture("my_wordy:x")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("wrong", [{"num_words": 5}, {"pairs_per_anchor": 1}, {"max_length": 0}])
+def test_an_objective_with_a_number_that_cannot_be_is_an_error(wrong):
+    with pytest.raises(KinspanError, match=f"objective ssp: {next(iter(wrong))} is"):
+        replace(OBJECTIVES["ssp"], **wrong)
+
+
+def test_pairs_of_another_shape_than_promised_are_an_error(tiny_corpus, make_stream):
+    stream = make_stream(tiny_corpus)
+    stream.mixture = Mixture((replace(OBJECTIVES["ssp"], pairs_per_anchor=4),))
+    with pytest.raises(KinspanError, match="made pairs of shape"):
+        stream.batch(0, 16)
+
+
+def test_an_edit_beside_an_own_objective_makes_it_another(own_module):
+    text = "from dataclasses import replace\nimport my_helper\nfrom objectives import OBJECTIVES\n"
+    (own_module / "my_helper.py").write_text("X = 1\n", encoding="utf-8")
+    (own_module / "my_own.py").write_text(text + "O = replace(OBJECTIVES['ssp'])\n", encoding="utf-8")
+    own = mixture("my_own:O")
+    before = own_sources(own)
+    assert before == own_sources(own)
+    (own_module / "my_helper.py").write_text("X = 2\n", encoding="utf-8")
+    assert own_sources(own) != before

@@ -34,12 +34,16 @@ def trained(request, make_model, tmp_path):
         "settings": {
             "objective": "ssp",
             "pair_weight": 1.0,
+            "mlm_weight": 1.0,
             "global_batch_size": 8,
             "learning_rate": 1e-4,
             "warmup_steps": 1,
             "seed": 1,
         },
-        "objectives": [{"name": "ssp", "share": 1.0, "asks": "A or B", "source": "", "pairs_per_anchor": 5}],
+        "token_loss": "mlm",
+        "objectives": [
+            {"name": "ssp", "share": 1.0, "asks": "A or B", "negatives": "", "source": "", "pairs_per_anchor": 5}
+        ],
         "max_length": 128,
         "precision": "fp32",
         "zero_stage": 2,
@@ -153,11 +157,18 @@ def test_what_is_no_run_is_one_line(tmp_path):
 def test_the_card_says_what_each_objective_asks_and_its_chance(trained, tmp_path):
     run, _ = trained
     facts = json.loads((run / "run.json").read_text())
-    nsp = {"name": "nsp", "share": 0.5, "asks": "whether B follows A", "source": "BERT", "pairs_per_anchor": 2}
+    nsp = {
+        "name": "nsp",
+        "share": 0.5,
+        "asks": "whether B follows A",
+        "negatives": "others",
+        "source": "BERT",
+        "pairs_per_anchor": 2,
+    }
     facts["objectives"] = [facts["objectives"][0] | {"share": 0.5}, nsp]
     (run / "run.json").write_text(json.dumps(facts))
     card = (release(run, tmp_path / "release") / "README.md").read_text()
-    assert "whether B follows A (BERT). One pair in 2 is positive, 50% of the pairs." in card
+    assert "whether B follows A (BERT). One pair in 2 is positive, 50% of the pairs. Negatives: others." in card
     assert "predicting the share of positives (35%) gives a pair loss of 0.647" in card
 
 
