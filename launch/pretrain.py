@@ -26,7 +26,8 @@ EPILOG = """examples:
 def main() -> None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
     if config.dry_run:
-        from pretrain.plan import as_text, make_plan
+        from pretrain.plan import make_plan
+        from pretrain.plan_text import as_text
 
         if os.environ.get("RANK", "0") == "0":
             print(as_text(make_plan(config)))

@@ -29,7 +29,7 @@ OURS = {
 def read_deepspeed_config(name: str) -> dict[str, Any]:
     """The JSON file of that name, looked for here and beside the packages.
 
-    Raises KinspanError where it is missing, is no JSON, or sets what one of our flags sets.
+    Raises KinspanError where it is missing, is no JSON, sets what one of our flags sets, or names no stage of ZeRO.
     """
     path = next((p for p in (Path(name), ROOT / name) if p.is_file()), None)
     if path is None:
@@ -41,11 +41,18 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
         raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {error}") from error
     for key in OURS.keys() & settings.keys():
         raise KinspanError(f'--deepspeed_config {name} sets "{key}", which {OURS[key]} sets: remove it from the file')
+    zero = settings.get("zero_optimization", {})
+    if not isinstance(zero, dict):
+        raise KinspanError(f'--deepspeed_config {name}: "zero_optimization" must be an object such as {{"stage": 2}}')
+    stage = zero.get("stage", 0)
+    if type(stage) is not int or stage not in range(4):  # JSON's true would pass for 1
+        raise KinspanError(f'--deepspeed_config {name}: "stage" is {json.dumps(stage)}, and must be 0, 1, 2 or 3')
     return settings
 
 
 def zero_stage(settings: dict[str, Any]) -> int:
-    return int(settings.get("zero_optimization", {}).get("stage", 0))
+    """Of settings that read_deepspeed_config returned."""
+    return settings.get("zero_optimization", {}).get("stage", 0)
 
 
 def precision_of(config: PretrainConfig, settings: dict[str, Any]) -> str:

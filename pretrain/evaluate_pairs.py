@@ -29,7 +29,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.hub import expect_hub
 from data_pipeline.mixture import Mixture
 from data_pipeline.pairs import KINDS, Objective
-from data_pipeline.stream import PairStream
+from data_pipeline.stream import MIN_TEXT_TOKENS, PairStream
 
 from .evaluate import SEED
 from .families import FAMILIES
@@ -151,9 +151,15 @@ def held_out(
 ) -> HeldOut:
     """The first ``anchors`` of the objective's validation order, or all that there are: the same for every model.
 
-    Raises KinspanError where too few documents are held out.
+    max_length: default: the objective's
+
+    Raises KinspanError where too few documents are held out, or ``max_length`` leaves no room for two texts.
     """
     template = tokenizers.pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
+    max_length = max_length or objective.max_length
+    least = template.num_special + MIN_TEXT_TOKENS
+    if max_length < least:
+        raise KinspanError(f"--max_length {max_length} is too short for two texts: use at least {least}")
     try:
         stream = PairStream(corpus, Mixture((objective,)), template, seed, "validation", max_length)
     except KinspanError as error:
@@ -202,22 +208,48 @@ def texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:
 
 
 def check_fits(scorer: Scorer, max_length: int) -> None:
+    """Raises KinspanError where pairs of this length, or the tokenizer's ids, are more than the model embeds."""
     config = scorer.model.config
-    family = FAMILIES.get(config.model_type)
-    positions = config.max_position_embeddings - (family.first_position(config) if family else 0)
-    if max_length > positions:
+    positions = _positions(scorer.model)
+    if positions is not None and max_length > positions:
         raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {scorer.name}")
     if len(scorer.tokenizer) > config.vocab_size:
         raise KinspanError(
             f"{scorer.name}: its tokenizer has {len(scorer.tokenizer)} entries, the model {config.vocab_size}"
         )
+    types = getattr(config, "type_vocab_size", None) or 0  # 0: the model ignores them
+    highest = max(scorer.tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"])
+    if _takes_types(scorer.model) and 0 < types <= highest:
+        raise KinspanError(
+            f"{scorer.name}: its tokenizer makes the token type {highest}, the model has {types}: "
+            "it needs the tokenizer that it was trained with"
+        )
+
+
+def _positions(model: Any) -> int | None:
+    """The longest input that the model has positions for; None where it has no table of them."""
+    config = model.config
+    rows = getattr(config, "max_position_embeddings", None)
+    if rows is None or rows < 1:  # XLNet says -1
+        return None
+    family = FAMILIES.get(config.model_type)
+    if family:
+        return rows - family.first_position(config)
+    words = model.get_input_embeddings()
+    tables = (m for m in model.modules() if isinstance(m, torch.nn.Embedding) and m is not words)
+    padding = (t.padding_idx for t in tables if t.num_embeddings == rows and t.padding_idx is not None)
+    return rows - next(padding, -1) - 1  # as in RoBERTa, positions go on after that of padding
+
+
+def _takes_types(model: Any) -> bool:
+    return "token_type_ids" in inspect.signature(model.forward).parameters
 
 
 @torch.inference_mode()
 def score(scorer: Scorer, pairs: Encoded, batch_size: int) -> np.ndarray:
     """The model's score of each pair, ``[n]``: above 0 it calls it positive. The longest pairs come first.
 
-    Raises KinspanError where memory is short, or a score is no number.
+    Raises KinspanError where memory is short, an input has no embedding, or a score is no number.
     """
     lengths = np.diff(pairs.starts)
     order = np.argsort(-lengths, kind="stable")
@@ -226,6 +258,11 @@ def score(scorer: Scorer, pairs: Encoded, batch_size: int) -> np.ndarray:
         rows = order[start : start + batch_size]
         try:
             scores[rows] = scorer.score(scorer.model(**_padded(scorer, pairs, rows))).double().cpu().numpy()
+        except IndexError as error:
+            raise KinspanError(
+                f"{scorer.name} has no embedding for what its tokenizer makes of pairs of {lengths[rows].max()} "
+                f"tokens ({first_line(error)}): lower --max_length, or give the model its own tokenizer"
+            ) from error
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -246,7 +283,7 @@ def _padded(scorer: Scorer, pairs: Encoded, rows: np.ndarray) -> dict[str, torch
     types = np.zeros(mask.shape, dtype=np.int64)
     ids[mask], types[mask] = pairs.ids[at], pairs.types[at]
     inputs = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
-    if "token_type_ids" in inspect.signature(scorer.model.forward).parameters:
+    if _takes_types(scorer.model):
         inputs["token_type_ids"] = types
     return {name: torch.from_numpy(x).to(scorer.model.device) for name, x in inputs.items()}
 
@@ -262,11 +299,10 @@ def evaluate_pairs(
 ) -> dict[str, Any]:
     """Figures of the model on each objective of the mixture, see pair_figures, and what they are of.
 
-    max_length: tokens of a pair; default: the mixture's
+    max_length: tokens of a pair; default: each objective's own, so that its figures do not depend on the mixture
     seed: of the order of anchors, their spans and the resamples
     """
-    max_length = max_length or mixture.max_length
-    check_fits(scorer, max_length)
+    check_fits(scorer, max_length or max(o.max_length for o in mixture.objectives))
     objectives = {}
     for objective in mixture.objectives:
         pairs = held_out(corpus, objective, anchors, max_length, seed)
@@ -274,6 +310,7 @@ def evaluate_pairs(
         objectives[objective.name] = {
             "anchors": len(pairs.kinds),
             "anchors_held_out": pairs.stream.orders[0].epoch_anchors,
+            "max_length": pairs.stream.max_length,
             "pairs": {kind: int((pairs.kinds == number).sum()) for number, kind in enumerate(KINDS)},
             **pair_figures(scores, pairs.kinds, seed),
         }
@@ -282,7 +319,6 @@ def evaluate_pairs(
         "head": scorer.head,
         "corpus": {"name": Path(corpus.folder).resolve().name, "fingerprint": corpus.manifest.fingerprint},
         "tokenizer": "corpus" if has_tokenizer_of(corpus, scorer.tokenizer) else "model",
-        "max_length": max_length,
         "seed": seed,
         "objectives": objectives,
     }

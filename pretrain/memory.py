@@ -10,6 +10,7 @@ from typing import Any
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 MOMENTS = 8  # Adam's two, in fp32
 MASTER = 4  # the fp32 copy that ZeRO updates, in fp32 runs too
+DRAWING = 8  # an entry's softmax and its padded copy, in fp32, see rtd.sample
 ACCUMULATED = {"fp32": 4, "bf16": 4, "fp16": 2}  # gradients: bf16 ones are added up in fp32, see engine.full_settings
 
 
@@ -47,21 +48,22 @@ def states(parameters: int, stage: int, precision: str, gpus: int, offload: bool
     return States(weights, gradients, master, moments)
 
 
-def activations(encoders: Iterable[Any], tokens: int, masked: int, precision: str) -> float:
+def activations(encoders: Iterable[Any], tokens: int, masked: int, precision: str, sampled: bool = False) -> float:
     """Bytes that the backward pass of a micro-batch needs, an estimate.
 
     encoders: the configs of the encoders that run;  tokens: in the micro-batch;  masked: those that the vocabulary is
-    projected for
+    projected for;  sampled: whether replacements are drawn for these, as replaced-token detection does
 
     For each token and layer ``(8 h + 2 f) b + 2 h``, h being the hidden size, f the inner size and b the bytes of a
     number: the inputs of the matrices, of GELU and of LayerNorm, and a byte for each of two dropouts. With f = 4 h and
     b = 2 these are the 34 h of Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer
     Models", section 4.1, without their attention matrices, which flash attention does not keep. For each masked token
-    ``V (b + 8)``: its logits over the V entries of the vocabulary, in fp32 their log-softmax and its gradient.
+    ``V (b + 8)``: its logits over the V entries of the vocabulary, in fp32 their log-softmax and its gradient; and
+    ``8 V`` more where a replacement is drawn: the softmax in fp32, and its copy padded to whole blocks.
     """
     size, layers, vocabulary = BYTES[precision], 0.0, 0
     for config in encoders:
         each = (8 * config.hidden_size + 2 * config.intermediate_size) * size + 2 * config.hidden_size
         layers += each * config.num_hidden_layers * getattr(config, "inner_group_num", 1)
         vocabulary = config.vocab_size
-    return tokens * layers + masked * vocabulary * (size + 8)
+    return tokens * layers + masked * vocabulary * (size + 8 + (DRAWING if sampled else 0))

@@ -1,5 +1,8 @@
 """How well scores tell positives from negatives, with confidence intervals by bootstrap over anchors."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
 from data_pipeline.pairs import EASY, HARD, KINDS, POSITIVE
@@ -7,9 +10,22 @@ from data_pipeline.pairs import EASY, HARD, KINDS, POSITIVE
 RESAMPLES = 1000
 COVERAGE = 0.95
 AGAINST = {"all": (HARD, EASY), "hard": (HARD,), "easy": (EASY,)}
-MOST_WEIGHTS = 4_000_000  # numbers held at a time, which bounds the memory of the areas under the curve
+MOST_NUMBERS = 1_000_000  # of an array over resamples and pairs, if one resample has fewer: a handful are held at once
 
 Figures = dict[str, dict[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """m pairs by ascending score.
+
+    anchor, positive: ``[m]`` the anchor of each, and whether it is a positive
+    first:            where each run of equal scores begins
+    """
+
+    anchor: np.ndarray
+    positive: np.ndarray
+    first: np.ndarray
 
 
 def pair_figures(scores: np.ndarray, kinds: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> Figures:
@@ -28,23 +44,33 @@ def pair_figures(scores: np.ndarray, kinds: np.ndarray, seed: int = 0, resamples
     The intervals are percentiles of the figures over resampled anchors (Efron and Tibshirani, 1993, chapter 13). The
     pairs of an anchor stay together, since they share a text.
     """
-    n = len(scores)
-    resampled = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
-    weights = np.vstack([np.ones(n, dtype=resampled.dtype), resampled])  # [1 + resamples, n]; the first: as observed
-    of_kind = [kinds == kind for kind in range(len(KINDS))]
-    pairs = np.stack([weights @ mask.sum(axis=1) for mask in of_kind], axis=1)  # [1 + resamples, kinds]
-    called = np.stack([weights @ (mask & (scores > 0)).sum(axis=1) for mask in of_kind], axis=1)
+    of_kind = np.stack([kinds == kind for kind in range(len(KINDS))])  # [kinds, n, g]
+    counts = np.concatenate([of_kind, of_kind & (scores > 0)]).sum(axis=2).T  # [n, 2 kinds]: all, called positive
+    groups = {name: _ranked(scores, kinds, negatives) for name, negatives in AGAINST.items()}
+    groups = {name: ranked for name, ranked in groups.items() if 0 < ranked.positive.sum() < len(ranked.positive)}
+    sums = np.concatenate(
+        [
+            np.column_stack([weights @ counts, *(_weighted_auc(ranked, weights) for ranked in groups.values())])
+            for weights in _weights(len(scores), seed, resamples, max(1, MOST_NUMBERS // scores.size))
+        ]
+    )
+    pairs, called, areas = np.split(sums, [len(KINDS), 2 * len(KINDS)], axis=1)
     out: Figures = {}
-    for group, negatives in AGAINST.items():
-        rows = np.isin(kinds, (POSITIVE, *negatives))
-        if of_kind[POSITIVE].any() and np.isin(kinds, negatives).any():
-            figures = _rates(pairs, called, list(negatives))
-            figures["auc"] = _weighted_auc(scores[rows], of_kind[POSITIVE][rows], weights, np.nonzero(rows)[0])
-            out[group] = {name: _interval(values) for name, values in figures.items()}
+    for name, area in zip(groups, areas.T, strict=True):
+        figures = {**_rates(pairs, called, list(AGAINST[name])), "auc": area}
+        out[name] = {figure: _interval(values) for figure, values in figures.items()}
     right = {KINDS[k]: called[:, k] if k == POSITIVE else pairs[:, k] - called[:, k] for k in range(len(KINDS))}
     present = {name: k for k, name in enumerate(KINDS) if of_kind[k].any()}
     out["kinds"] = {name: _interval(_over(right[name], pairs[:, k])) for name, k in present.items()}
     return out
+
+
+def _weights(n: int, seed: int, resamples: int, rows: int) -> Iterator[np.ndarray]:
+    """How often each anchor counts: once as observed, ``[1, n]``, then in the resamples, at most ``rows`` at a time."""
+    yield np.ones((1, n), dtype=np.int64)
+    generator, chances = np.random.default_rng(seed), np.full(n, 1 / n)
+    for start in range(0, resamples, rows):  # drawn one after another: the same whatever ``rows`` is
+        yield generator.multinomial(n, chances, size=min(rows, resamples - start))
 
 
 def _rates(pairs: np.ndarray, called: np.ndarray, negatives: list[int]) -> dict[str, np.ndarray]:
@@ -60,24 +86,23 @@ def _rates(pairs: np.ndarray, called: np.ndarray, negatives: list[int]) -> dict[
     }
 
 
-def _weighted_auc(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray, anchor: np.ndarray) -> np.ndarray:
-    """Area under the ROC curve of m pairs for each row of anchors' weights, ``[R]``; ties count one half.
+def _ranked(scores: np.ndarray, kinds: np.ndarray, negatives: tuple[int, ...]) -> Ranked:
+    """The positives and these negatives, sorted once for all resamples."""
+    rows = np.isin(kinds, (POSITIVE, *negatives))
+    order = np.argsort(scores[rows], kind="stable")
+    ordered = scores[rows][order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    return Ranked(np.nonzero(rows)[0][order], kinds[rows][order] == POSITIVE, first)
 
-    scores, positive, anchor: ``[m]``;  weights: ``[R, n]`` whole numbers
-    """
-    order = np.argsort(scores, kind="stable")
-    ordered = scores[order]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))  # of each run of equal scores
-    anchor, positive = anchor[order], positive[order]
-    areas = []
-    for rows in np.array_split(weights, max(1, weights.shape[0] * len(scores) // MOST_WEIGHTS)):
-        of_pair = rows[:, anchor].astype(np.float64)
-        above = np.add.reduceat(of_pair * positive, first, axis=1)
-        equal = np.add.reduceat(of_pair * ~positive, first, axis=1)
-        below = np.cumsum(equal, axis=1) - equal
-        won = (above * (below + equal / 2)).sum(axis=1)
-        areas.append(_over(won, above.sum(axis=1) * equal.sum(axis=1)))
-    return np.concatenate(areas)
+
+def _weighted_auc(ranked: Ranked, weights: np.ndarray) -> np.ndarray:
+    """Area under the ROC curve for each row of anchors' weights ``[R, n]``, ``[R]``; ties count one half."""
+    of_pair = weights[:, ranked.anchor].astype(np.float64)
+    above = np.add.reduceat(of_pair * ranked.positive, ranked.first, axis=1)
+    equal = np.add.reduceat(of_pair * ~ranked.positive, ranked.first, axis=1)
+    below = np.cumsum(equal, axis=1) - equal
+    won = (above * (below + equal / 2)).sum(axis=1)
+    return _over(won, above.sum(axis=1) * equal.sum(axis=1))
 
 
 def _over(value: np.ndarray, count: np.ndarray) -> np.ndarray:

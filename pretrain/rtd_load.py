@@ -13,6 +13,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import display_name
 
 from . import attention
+from .fits import check_generator
 from .model import holds_no_weights, load_config, load_part, start_at_base_rate
 from .rtd import ReplacedTokenModel, share_embeddings
 
@@ -40,12 +41,7 @@ def load_replaced_token_model(
     logging.disable_progress_bar()
     torch.manual_seed(seed)  # of fresh weights
     classifier, token_head, fresh_pair_head, notes = _discriminator(name_or_dir)
-    made, generator_loaded, generator_notes = _generator(generator, classifier.config)
-    if made.config.vocab_size != classifier.config.vocab_size:
-        raise KinspanError(
-            f"--generator {generator} has {made.config.vocab_size} vocabulary entries, --model {name_or_dir} "
-            f"{classifier.config.vocab_size}: they must be of one tokenizer"
-        )
+    made, generator_loaded, generator_notes = _generator(generator, name_or_dir, classifier.config)
     if fresh_pair_head:
         start_at_base_rate(classifier, positive_share)
     classifier_loaded = not holds_no_weights(name_or_dir)
@@ -75,13 +71,12 @@ def _discriminator(name_or_dir: str) -> tuple[Any, nn.Module, bool, list[str]]:
     return classifier, whole.discriminator_predictions, bool(no_pair_head), notes
 
 
-def _generator(text: str, discriminator: Any) -> tuple[Any, bool, list[str]]:
+def _generator(text: str, model_name: str, discriminator: Any) -> tuple[Any, bool, list[str]]:
     """The masked-LM model, whether its weights were loaded, and notes."""
     factor = size_factor(text)
     if factor is None:
         config = load_config(text, "--generator")
-        if config.model_type != "electra":
-            raise KinspanError(f"--generator {text} is of the type {config.model_type}: it must be an ELECTRA model")
+        check_generator(text, config, model_name, discriminator)
         if holds_no_weights(text, "--generator"):
             made, note = ElectraForMaskedLM._from_config(config, **OPTIONS), f"{display_name(text)} holds no weights"
             return made, False, [f"{note}: the generator starts from scratch"]

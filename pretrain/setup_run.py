@@ -24,7 +24,7 @@ from .config import PretrainConfig, as_dict, check, identity
 from .defaults import DEFAULT_MODEL_NAME, default_corpus, default_model
 from .engine import full_settings, precision_of, read_deepspeed_config, start_distributed, world, zero_stage
 from .evaluate import SEED
-from .families import FAMILIES
+from .fits import check_fits
 from .model import PairModel, load_config, load_model, weights_fingerprint
 from .release import GENERATOR_FOLDER, MODEL_FOLDER
 from .rtd import ReplacedTokenModel
@@ -70,19 +70,15 @@ def set_up(config: PretrainConfig) -> Setup:
 
     model_name = config.model or default_model()
     tokenizer = tokenizers.load_tokenizer(model_name)
-    if tokenizer.mask_token_id is None:
-        raise KinspanError(f"--model {model_name}: its tokenizer has no mask token, which masked LM needs")
     corpus = _open_corpus(config, tokenizer, local_rank)
     token_loss = token_loss_of(config, model_name, load_config(model_name).model_type)
     model, model_notes = _load(config, model_name, token_loss, mixture)
     notes += model_notes
     max_length = config.max_length or mixture.max_length
-    _check_fits(model.config, tokenizer, max_length, "--model", model_name)
-    if isinstance(model, ReplacedTokenModel):
-        _check_fits(model.generator.config, tokenizer, max_length, "--generator", config.generator)
+    check_fits(model, model_name, config.generator, tokenizer, max_length)
 
     template = tokenizers.pair_template(tokenizer)
-    masking = _masking(config, token_loss, tokenizer)
+    masking = masking_of(config, token_loss, tokenizer)
     train = PairStream(corpus, mixture, template, config.seed, "train", max_length, masking)
     validation = None
     try:
@@ -162,7 +158,8 @@ def _load(
     )
 
 
-def _masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM:
+def masking_of(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM:
+    """Raises KinspanError where whole words are asked for, and the tokenizer does not show them."""
     words = tokenizers.word_continuations(tokenizer) if config.whole_word_masking else None
     masked = replaced_tokens if token_loss == "rtd" else MaskedLM
     return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
@@ -182,22 +179,6 @@ def _described(mixture: Mixture) -> list[dict[str, Any]]:
         }
         for o, w in zip(mixture.objectives, mixture.weights, strict=True)
     ]
-
-
-def _check_fits(model: Any, tokenizer: Any, max_length: int, flag: str, name: str) -> None:
-    """``model``: its config."""
-    check_positions(model, max_length, flag, name)
-    types = getattr(model, "type_vocab_size", 0)
-    if FAMILIES[model.model_type].token_types and 0 < types <= tokenizers.pair_template(tokenizer).type_of_second:
-        raise KinspanError(f"{flag} {name} knows {types} token types, its tokenizer gives a second text another one")
-    if len(tokenizer) > model.vocab_size:
-        raise KinspanError(f"{flag} {name}: its tokenizer has {len(tokenizer)} entries, the model {model.vocab_size}")
-
-
-def check_positions(model: Any, max_length: int, flag: str, name: str) -> None:
-    positions = model.max_position_embeddings - FAMILIES[model.model_type].first_position(model)
-    if max_length > positions:
-        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {flag} {name}")
 
 
 def total_steps(config: PretrainConfig, train: PairStream) -> int:

@@ -6,6 +6,7 @@
 
 import json
 import lzma
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ settings.register_profile(
 )
 settings.load_profile("kinspan")
 
+LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 REAL_DOCUMENTS = 150
 
@@ -137,6 +139,14 @@ class Helpers:
     write_jsonl = staticmethod(write_jsonl)
     prepare = staticmethod(prepare_here)
     tokenizer = staticmethod(load)
+
+
+@pytest.fixture(autouse=True)
+def world_of_one() -> Iterator[None]:
+    """An engine in this process sets them: left there, processes that a later test starts would join its port."""
+    yield
+    for name in LAUNCHER_VARIABLES:
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")

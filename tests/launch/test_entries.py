@@ -81,7 +81,10 @@ def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
     )
     pairs = [json.loads(line) for line in done.stdout.splitlines()]
     assert [p["index"] for p in pairs] == [7, 8, 9, 10, 11]
-    keys = "index kind label doc_id a_paragraph a_sentences b_doc_id b_paragraph b_sentences a b input_ids"
+    keys = (
+        "index objective kind label doc_id a_paragraph a_sentences b_doc_id b_paragraph b_sentences b_without "
+        "a b input_ids"
+    )
     assert all(list(p) == keys.split() for p in pairs)
     assert all((p["kind"] == "positive") == (p["label"] == 1) for p in pairs)
     assert all((p["doc_id"] == p["b_doc_id"]) == (p["kind"] != "easy") for p in pairs)

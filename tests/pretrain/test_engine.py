@@ -1,14 +1,38 @@
 """The real DeepSpeed engine, in this process."""
 
+import json
+
 import pytest
 import torch
 
+from data_pipeline.errors import KinspanError
 from pretrain import checkpoint
 from pretrain.batches import to_tensors
 from pretrain.config import PretrainConfig
-from pretrain.engine import build_engine
+from pretrain.engine import build_engine, read_deepspeed_config, zero_stage
 from pretrain.setup_run import set_up
 from pretrain.step import train_step, try_largest
+
+
+@pytest.mark.parametrize(
+    ("zero", "text"),
+    [(None, "must be an object"), (2, "must be an object"), ([], "must be an object")]
+    + [({"stage": stage}, "must be 0, 1, 2 or 3") for stage in ("x", "2", 7, -1, 1.0, True, None)],
+)
+def test_a_stage_that_zero_does_not_have_is_one_line(zero, text, tmp_path):
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"zero_optimization": zero}))
+    with pytest.raises(KinspanError, match=text) as caught:
+        read_deepspeed_config(str(path))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("settings", "stage"), [({}, 0), ({"zero_optimization": {}}, 0)])
+def test_without_a_stage_it_is_0(settings, stage, tmp_path):
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(settings))
+    assert zero_stage(read_deepspeed_config(str(path))) == stage
 
 
 def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):

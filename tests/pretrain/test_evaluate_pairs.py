@@ -12,16 +12,20 @@ from transformers import (
     BertForMaskedLM,
     BertForNextSentencePrediction,
     BertForPreTraining,
+    DistilBertConfig,
     PreTrainedTokenizerFast,
+    XLMRobertaConfig,
+    XLNetConfig,
 )
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.pairs import POSITIVE
 from data_pipeline.tokenizers import load_tokenizer
+from launch.evaluate_pairs import as_text
 from objectives import OBJECTIVES, mixture
 from pretrain.defaults import default_model
-from pretrain.evaluate_pairs import encode, evaluate_pairs, held_out, load_scorer, score, texts
+from pretrain.evaluate_pairs import Scorer, check_fits, encode, evaluate_pairs, held_out, load_scorer, score, texts
 from pretrain.families import FAMILIES
 from pretrain.release import released_config
 
@@ -221,7 +225,52 @@ def test_what_cannot_be_scored_is_one_line(make_scored, make_model, make_corpus,
     refuses("more than the 512 positions", evaluate_pairs, scorer, corpus, mixture("ssp"), 5, 600)
     nothing = Corpus(make_corpus(tiny_documents[:5]))
     refuses("held out", evaluate_pairs, scorer, nothing, mixture("ssp"))
+    refuses("^--max_length 8 is too short", evaluate_pairs, scorer, corpus, mixture("ssp"), 5, 8)
     refuses("no head for pairs", load_scorer, electra_discriminator(make_scored))
+
+
+def test_each_objective_has_its_own_length(make_scored, corpus):
+    """Alone and in a mixture; sp's and psd's pairs are longer than ssp's."""
+    scorer = load_scorer(make_scored(AutoModelForSequenceClassification, num_labels=1)[0])
+    result = evaluate_pairs(scorer, corpus, mixture("all"), 4)
+    lengths = {name: OBJECTIVES[name].max_length for name in ("ssp", "sp", "psd")}
+    assert {name: figures["max_length"] for name, figures in result["objectives"].items()} == lengths
+    assert lengths["ssp"] == 128 < lengths["sp"]
+    assert result["objectives"]["sp"] == evaluate_pairs(scorer, corpus, mixture("sp"), 4)["objectives"]["sp"]
+    assert all("tokens" in line for line in as_text(result).splitlines() if "held-out anchors" in line)
+    assert f"of up to {lengths['sp']} tokens" in as_text(result)
+    given = evaluate_pairs(scorer, corpus, mixture("ssp+sp"), 4, 64)["objectives"]
+    assert [figures["max_length"] for figures in given.values()] == [64, 64]
+
+
+SMALL = {"vocab_size": 31_000, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        (XLMRobertaConfig(**SMALL, type_vocab_size=2, max_position_embeddings=66, pad_token_id=1), 64),
+        (DistilBertConfig(vocab_size=31_000, dim=32, n_layers=1, n_heads=2, hidden_dim=64), 512),
+        (XLNetConfig(vocab_size=31_000, d_model=32, n_layer=1, n_head=2, d_inner=64), None),
+    ],
+)
+def test_positions_of_families_that_are_not_trained_here(config, positions):
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    scorer = Scorer("it", model, load_tokenizer(default_model()), "", lambda out: out.logits[:, 0])
+    check_fits(scorer, positions or 100_000)
+    if positions:
+        ids = torch.full((1, positions), 1000)
+        model(ids)
+        with pytest.raises((IndexError, RuntimeError)):
+            model(torch.full((1, positions + 1), 1000))
+        with pytest.raises(KinspanError, match=f"more than the {positions} positions of it"):
+            check_fits(scorer, positions + 1)
+
+
+def test_a_second_text_needs_its_token_type(make_scored):
+    scorer = load_scorer(make_scored(AutoModelForSequenceClassification, num_labels=1, type_vocab_size=1)[0])
+    with pytest.raises(KinspanError, match="makes the token type 1, the model has 1"):
+        check_fits(scorer, 128)
 
 
 def electra_discriminator(make_scored):

@@ -25,10 +25,12 @@ def test_states_by_hand():
 
 
 def test_activations_by_hand():
-    """RoBERTa-base in bf16: 34 h bytes a token and layer, and 10 bytes an entry of the vocabulary and masked token."""
+    """RoBERTa-base in bf16: 34 h bytes a token and layer, and 10 bytes an entry of the vocabulary and masked token;
+    18 where a replacement is drawn."""
     config = type("Config", (), {})()
     config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.vocab_size = 768, 3072, 12, 50265
     assert activations([config], 1000, 150, "bf16") == 1000 * 12 * 34 * 768 + 150 * 50265 * 10
+    assert activations([config], 1000, 150, "bf16", sampled=True) == 1000 * 12 * 34 * 768 + 150 * 50265 * 18
 
 
 def test_activations_are_about_what_a_backward_pass_keeps(make_model, tiny_corpus, make_stream):

@@ -1,9 +1,11 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from data_pipeline.pairs import EASY, HARD, POSITIVE
-from pretrain.pair_figures import _weighted_auc, pair_figures
+from pretrain.pair_figures import _ranked, _weighted_auc, pair_figures
 
 NAMES = {"all": (HARD, EASY), "hard": (HARD,), "easy": (EASY,)}
 
@@ -35,12 +37,11 @@ def test_figures_equal_scikit_learns(seed, ties):
     assert figures["kinds"]["positive"][0] == pytest.approx((scores[kinds == POSITIVE] > 0).mean())
 
 
-def test_each_resample_is_scikit_learns_with_weights(monkeypatch):
-    monkeypatch.setattr("pretrain.pair_figures.MOST_WEIGHTS", 700)  # several pieces
+def test_each_resample_is_scikit_learns_with_weights():
     scores, kinds = some(5, n=40, ties=True)
     weights = np.random.default_rng(1).multinomial(40, np.full(40, 1 / 40), size=9)
     anchor = np.repeat(np.arange(40), 5)
-    ours = _weighted_auc(scores.ravel(), kinds.ravel() == POSITIVE, weights, anchor)
+    ours = _weighted_auc(_ranked(scores, kinds, (HARD, EASY)), weights)
     theirs = [roc_auc_score(kinds.ravel() == POSITIVE, scores.ravel(), sample_weight=w[anchor]) for w in weights]
     assert ours == pytest.approx(theirs)
 
@@ -81,3 +82,18 @@ def test_a_seed_gives_the_same_intervals():
     scores, kinds = some(2)
     assert pair_figures(scores, kinds, seed=4) == pair_figures(scores, kinds, seed=4)
     assert pair_figures(scores, kinds, seed=4) != pair_figures(scores, kinds, seed=5)
+
+
+def test_resamples_are_held_a_few_at_a_time(monkeypatch):
+    """2,000 resamples of 4,000 pairs are 64 MB a table of 8 bytes; figures do not depend on how many are held."""
+    scores, kinds = some(6)
+    whole = pair_figures(scores, kinds, resamples=50)
+    monkeypatch.setattr("pretrain.pair_figures.MOST_NUMBERS", 3 * scores.size)
+    assert pair_figures(scores, kinds, resamples=50) == whole
+    scores, kinds = some(7, n=800)
+    monkeypatch.setattr("pretrain.pair_figures.MOST_NUMBERS", 100_000)
+    tracemalloc.start()
+    pair_figures(scores, kinds, resamples=2000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000

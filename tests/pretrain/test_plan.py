@@ -1,17 +1,18 @@
 import json
 
 import pytest
-from transformers import AutoConfig, ElectraForMaskedLM, ElectraForPreTraining
+from transformers import AutoConfig, ElectraForMaskedLM, ElectraForPreTraining, PreTrainedTokenizerFast
 
 from data_pipeline.errors import KinspanError
 from launch._cli import parse
 from pretrain.batches import mean_tokens
 from pretrain.config import PretrainConfig, as_dict, identity
 from pretrain.engine import ROOT
-from pretrain.memory import states
+from pretrain.memory import activations, states
 from pretrain.metrics import FlopCounter
 from pretrain.model import load_model
-from pretrain.plan import as_text, make_plan
+from pretrain.plan import make_plan
+from pretrain.plan_text import _activations, as_text
 from pretrain.rtd_load import load_replaced_token_model
 
 
@@ -119,3 +120,50 @@ def test_neither_flag_is_of_the_runs_identity():
     plain, dry = PretrainConfig(), PretrainConfig(dry_run=True, tokens_per_second=5.0)
     assert identity(plain) == identity(dry)
     assert as_dict(plain) == as_dict(dry)
+
+
+def test_a_generator_that_the_run_would_refuse_is_refused(make_model, monkeypatch):
+    monkeypatch.undo()
+    model = str(make_model("electra"))
+
+    def refused(generator, sharing="none", **options):
+        with pytest.raises(KinspanError) as caught:
+            make_plan(PretrainConfig(model=model, generator=str(generator), embedding_sharing=sharing, **options))
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "vocabulary entries" in refused(make_model("electra", vocab_size=40_000))
+    assert "vocabulary entries" in refused(make_model("electra", vocab_size=40_000), "tied")
+    short = make_model("electra", max_position_embeddings=64)
+    assert f"64 positions of --generator {short}" in refused(short, max_length=100)
+    assert "must be an ELECTRA model" in refused(make_model("bert"))
+
+
+def test_a_tokenizer_that_the_run_would_refuse_is_refused(make_model, monkeypatch):
+    monkeypatch.undo()
+
+    def refused(folder, **options):
+        with pytest.raises(KinspanError) as caught:
+            make_plan(PretrainConfig(model=str(folder), **options))
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "tokenizer has 30522 entries, the model 30000" in refused(make_model(vocab_size=30_000))
+    folder = make_model()
+    PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]"
+    ).save_pretrained(str(folder))
+    assert "no mask token" in refused(folder)
+    tokenizer = json.loads((folder := make_model()).joinpath("tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {word.replace("##", "@@"): number for word, number in vocabulary.items()}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "--whole_word_masking" in refused(folder, whole_word_masking=True)
+
+
+def test_replaced_tokens_take_memory_to_draw(make_model, monkeypatch):
+    monkeypatch.undo()
+    plan = make_plan(PretrainConfig(model=str(make_model("electra"))))
+    configs = [encoder.config for encoder in plan.model.encoders]
+    tokens, masked = 8 * plan.max_length, round(8 * plan.max_length * 0.15)
+    assert _activations(plan, configs, 8) == activations(configs, tokens, masked, plan.precision, sampled=True)

@@ -29,14 +29,9 @@ SETTINGS = {
 }
 
 
-# Set in this process where another test started an engine in it.
-DISTRIBUTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
 def environment():
-    inherited = {k: v for k, v in os.environ.items() if k not in DISTRIBUTED}
-    path = f"{Path(sys.executable).parent}:{inherited['PATH']}"
-    return {**inherited, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}
 
 
 def free_port():
