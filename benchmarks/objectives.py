@@ -1,9 +1,10 @@
 """Trains every objective from the same start with the same budget, and says how well each is then done.
 
 all-MiniLM-L6-v2 (or --model), 240 updates of 32 pairs of at most 64 tokens, one process; then
-launch/evaluate_pairs.py's figures on held-out documents, the same anchors before and after. Accuracy and F1 depend on
-the share of positives, one in five or one in two; AUC, and the two "at 1:1", do not.
-Beside it table 3 of Di Liello et al., 2022: RoBERTa-Base after the paper's training.
+launch/evaluate_pairs.py's figures on held-out documents, where a fresh pair head is at an AUC of .50. Accuracy and F1
+depend on the share of positives, one in five or one in two; AUC, and the two "at 1:1", do not.
+Beside it table 3 of Di Liello et al., 2022: RoBERTa-Base after the paper's training, for NSP BERT's head, for SOP
+ALBERT's.
 
 The same command again goes on where it was; minutes an objective on two cores."""
 
