@@ -277,7 +277,8 @@ def copy_runs(out: np.ndarray, at: np.ndarray, source: np.ndarray, start: np.nda
     """``out[at[k] : at[k] + length[k]] = source[start[k] : start[k] + length[k]]`` for every k, vectorised."""
     before = np.cumsum(length) - length
     counter = np.arange(int(length.sum()))
-    out[counter + np.repeat(at - before, length)] = source[counter + np.repeat(start - before, length)]
+    tokens = source[counter + np.repeat(start - before, length)]
+    out[counter + np.repeat(at - before, length)] = tokens.astype(out.dtype)  # a cast as it scatters is slower
 
 
 def concatenate(parts: list[Batch]) -> Batch:

@@ -69,12 +69,10 @@ class MaskedLM:
         starts: np.ndarray, special: np.ndarray, numbers: np.ndarray, chosen: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Chosen positions, each by its own number, and those numbers, uniform below ``chosen``."""
-        pair, place = np.divmod(np.flatnonzero(numbers < np.uint32(chosen)), numbers.shape[1])
-        inside = place < np.diff(starts)[pair]
-        pair, place = pair[inside], place[inside]
-        positions = starts[pair] + place
-        keep = ~special[positions]
-        return positions[keep], numbers[pair[keep], place[keep]].astype(np.uint64)
+        own = np.arange(numbers.shape[1], dtype=np.int32) < np.diff(starts)[:, None]
+        number = numbers[own]  # [T]
+        positions = np.flatnonzero((number < np.uint32(chosen)) & ~special)
+        return positions, number[positions].astype(np.uint64)
 
     def _whole_words(
         self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, numbers: np.ndarray, chosen: int
