@@ -32,7 +32,7 @@ from .metrics import FlopCounter
 from .model import PairModel, assemble, load_config
 from .rtd import ReplacedTokenModel, share_embeddings
 from .rtd_load import scaled, size_factor
-from .setup_run import masking_of, token_loss_of, total_steps, warmup_of
+from .setup_run import masking_of, token_loss_of, total_steps, unused_flags, warmup_of
 
 SAMPLE = 20_000  # pairs whose lengths are counted
 ELECTRA_BASE = {"vocab_size": 30522, "embedding_size": 768, "max_position_embeddings": 512, "num_hidden_layers": 12}
@@ -102,6 +102,7 @@ def make_plan(config: PretrainConfig) -> Plan:
     name = config.model or default_model()
     model_config, built_in = _model_config(name, "--model", notes)
     token_loss = token_loss_of(config, name, model_config.model_type)
+    notes += unused_flags(config, token_loss)
     model = _on_meta(config, model_config, token_loss, mixture, notes)
     max_length = config.max_length or mixture.max_length
     tokenizer = None if built_in else _tokenizer(name)

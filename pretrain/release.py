@@ -136,7 +136,7 @@ def _plain_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
 def released_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
     """One logit, the sequence classifier by default, and CrossEncoder's activation: probabilities."""
     out = _plain_config(config, architecture)
-    out["id2label"], out["label2id"] = {"0": "SAME"}, {"SAME": 0}
+    out["id2label"], out["label2id"] = {"0": "POSITIVE"}, {"POSITIVE": 0}
     out["problem_type"] = "multi_label_classification"
     out["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     return out

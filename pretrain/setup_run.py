@@ -30,6 +30,7 @@ from .release import GENERATOR_FOLDER, MODEL_FOLDER
 from .rtd import ReplacedTokenModel
 from .rtd_load import load_replaced_token_model, size_factor
 
+RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
 SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
 
 
@@ -73,7 +74,7 @@ def set_up(config: PretrainConfig) -> Setup:
     corpus = _open_corpus(config, tokenizer, local_rank)
     token_loss = token_loss_of(config, model_name, load_config(model_name).model_type)
     model, model_notes = _load(config, model_name, token_loss, mixture)
-    notes += model_notes
+    notes += model_notes + unused_flags(config, token_loss)
     max_length = config.max_length or mixture.max_length
     check_fits(model, model_name, config.generator, tokenizer, max_length)
 
@@ -145,6 +146,15 @@ def token_loss_of(config: PretrainConfig, model_name: str, family: str) -> str:
     if config.token_loss == "rtd" and family != "electra":
         raise KinspanError(f"--token_loss rtd needs an ELECTRA model, and --model {model_name} is of the type {family}")
     return config.token_loss
+
+
+def unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
+    """Says which settings of replaced-token detection were given to a run without it."""
+    if token_loss == "rtd":
+        return []
+    default = PretrainConfig()
+    given = [n for n in RTD_SETTINGS if getattr(config, n) != getattr(default, n)]
+    return [f"the token loss is mlm: --{' and --'.join(given)} of replaced-token detection do nothing"] if given else []
 
 
 def _load(

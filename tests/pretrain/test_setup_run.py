@@ -11,7 +11,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.setup_run import set_up
+from pretrain.setup_run import set_up, unused_flags
 
 
 @pytest.fixture
@@ -190,3 +190,10 @@ def test_whole_words_are_masked(make_model, tiny_corpus, tmp_path):
     cut = batch.input_ids[inner - 1] == setup.tokenizer.sep_token_id  # a text may start or end inside a word
     assert len(inner)
     assert (chosen[inner] == chosen[inner - 1])[~cut].all()
+
+
+def test_settings_of_replaced_token_detection_that_do_nothing_are_named():
+    given = PretrainConfig(generator="1/2", rtd_weight=10.0)
+    (note,) = unused_flags(given, "mlm")
+    assert "--generator and --rtd_weight" in note
+    assert unused_flags(given, "rtd") == unused_flags(PretrainConfig(), "mlm") == []
