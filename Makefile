@@ -34,7 +34,7 @@ test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
 # The figures of benchmarks/RESULTS.md; CORPUS and BERT_CORPUS are prepared as it says.
 bench: $(INSTALLED)
