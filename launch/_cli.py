@@ -22,7 +22,8 @@ Config = TypeVar("Config")
 def parse(config_class: type[Config], description: str, epilog: str = "", argv: list[str] | None = None) -> Config:
     """The settings from ``--config FILE.yaml`` (if given) and the flags, which override it.
 
-    A line of the file becomes the flag of its name, so that both are checked alike.
+    A line of the file becomes the flag of its name, so that both are checked alike, unless that flag is given too: of
+    a flag that adds to a list, both would count.
     """
     from argparse import ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
 
@@ -39,18 +40,20 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     parser.add_argument("--config", help="YAML file with any of these settings; flags override it.")
     argv = sys.argv[1:] if argv is None else argv
     known = [f.name for f in fields(config_class)]  # type: ignore[arg-type]
+    given = {argument[2:].split("=", 1)[0].replace("-", "_") for argument in argv if argument.startswith("--")}
     from_file: list[str] = []
     for number, argument in enumerate(argv):
         if argument == "--config" and number + 1 < len(argv):
-            from_file += _file_as_flags(argv[number + 1], known)
+            from_file += _file_as_flags(argv[number + 1], known, given)
         elif argument.startswith("--config="):
-            from_file += _file_as_flags(argument.split("=", 1)[1], known)
+            from_file += _file_as_flags(argument.split("=", 1)[1], known, given)
     values = vars(parser.parse_args(from_file + argv))
     values.pop("config")
     return config_class(**values)
 
 
-def _file_as_flags(name: str, known: list[str]) -> list[str]:
+def _file_as_flags(name: str, known: list[str], given: set[str]) -> list[str]:
+    """The file's settings but for those ``given`` as flags."""
     try:
         settings = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -64,7 +67,7 @@ def _file_as_flags(name: str, known: list[str]) -> list[str]:
     for key, value in settings.items():
         if key not in known:
             raise KinspanError(f"--config {name}: there is no setting {key!r}; see --help")
-        if value is None:
+        if value is None or key in given:
             continue
         values = value if isinstance(value, list) else [value]
         flags += [f"--{key}", *map(str, values)] if isinstance(value, list) else [f"--{key}={values[0]}"]

@@ -61,15 +61,20 @@ def save(engine: Any, state: dict[str, Any], folder: Path, keep: int, rank: int)
 
 def full_weights(engine: Any) -> dict[str, torch.Tensor]:
     """Every parameter in fp32 from its master copy, gathered by all ranks; tied ones once."""
-    from deepspeed.utils import safe_get_full_fp32_param
-
+    master = _master_copy if engine.zero_optimization() else (lambda parameter: None)
     weights = {}
     for name, parameter in engine.module.named_parameters():
-        full = safe_get_full_fp32_param(parameter)
+        full = master(parameter)
         full = parameter if full is None else full
         weights[name] = full.detach().to("cpu", torch.float32).reshape(getattr(parameter, "ds_shape", parameter.shape))
         weights[name] = weights[name].clone().contiguous()
     return weights
+
+
+def _master_copy(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+    from deepspeed.utils import safe_get_full_fp32_param
+
+    return safe_get_full_fp32_param(parameter)
 
 
 def _seal(partial: Path) -> None:

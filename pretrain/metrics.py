@@ -150,7 +150,7 @@ class Log:
     A resumed run takes back the lines after the checkpoint, so that each step stands once.
     """
 
-    def __init__(self, folder: Path, first_step: int, total_steps: int) -> None:
+    def __init__(self, folder: Path, first_step: int, total_steps: int, what: str = "pre-training") -> None:
         from torch.utils.tensorboard import SummaryWriter
         from tqdm import tqdm
 
@@ -160,7 +160,7 @@ class Log:
         partial.write_text("".join(kept), encoding="utf-8")
         os.replace(partial, self.path)
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
-        self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc="pre-training", disable=None)
+        self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=what, disable=None)
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -191,6 +191,9 @@ _SHORT = {
     "pair_accuracy": "acc {:.3f}",
     "pair_f1": "F1 {:.3f}",
     "pair_auc": "AUC {:.3f}",
+    "map": "MAP {:.4f}",
+    "mrr": "MRR {:.4f}",
+    "p@1": "P@1 {:.4f}",
     "learning_rate": "lr {:.1e}",
     "tokens_per_second": "{:,.0f} tokens/s",
     "data_wait_percent": "wait {:.1f}%",

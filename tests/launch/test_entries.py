@@ -16,7 +16,18 @@ from launch.prepare import PrepareConfig
 from pretrain.config import PretrainConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTRIES = ["prepare", "pretrain", "release", "inspect_pairs", "rank_document", "evaluate_pairs"]
+ENTRIES = [
+    "prepare",
+    "pretrain",
+    "release",
+    "inspect_pairs",
+    "rank_document",
+    "evaluate_pairs",
+    "build_asnq",
+    "finetune",
+    "study",
+    "evaluate",
+]
 
 
 def run(path, *arguments, cwd, **variables):
@@ -40,7 +51,7 @@ def test_help_teaches(entry, tmp_path):
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_no_entry_shadows_a_package(entry, tmp_path):
     """Runs a copy that is not installed, from a folder of its own, with each way of naming the script."""
-    for package in ("pretrain", "objectives", "data_pipeline", "launch", "ds_configs"):
+    for package in ("pretrain", "finetune", "objectives", "data_pipeline", "launch", "ds_configs"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     probe = tmp_path / "probe.py"
     probe.write_text(

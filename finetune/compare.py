@@ -1,0 +1,188 @@
+"""Rankings of the same questions side by side: a table, tests of significance, and a page of where they differ."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .answers import AnswerSet
+from .metrics import MAP, METRICS, TITLES, Figures, best_first, means
+from .significance import compare
+
+PAGE_QUESTIONS = 50
+PAGE_ANSWERS = 3
+
+_TEMPLATE = """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{{ title }}</title>
+<style>
+:root { color-scheme: light dark }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 90rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; width: 100% }
+#figures { width: auto }
+th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #8886 }
+#figures td, small { font-variant-numeric: tabular-nums }
+section { margin-top: 2.5rem }
+section table { table-layout: fixed }
+section td, section th { overflow-wrap: anywhere }
+p { margin: 0 0 .5rem }
+.answer { font-weight: 600 }
+</style>
+<h1>{{ title }}</h1>
+<table id="figures">
+<tr><th>{% for metric in metrics %}<th>{{ titles[metric] }}{% endfor %}
+{% for row in rows %}
+<tr><th>{{ row.name }}{% for metric in metrics %}<td>{{ "%.4f" | format(row[metric]) }}
+{%- if row.against_first %}<br><small>{{ against(row.against_first[metric]) }}</small>{% endif %}{% endfor %}
+{% endfor %}
+</table>
+<p>Differences are from the first row; in brackets p of the paired t-test and of the paired randomisation test over
+questions.</p>
+<h2>Where they differ most</h2>
+<p>{{ questions | length }} questions, by how far apart the average precisions are, each with the first
+{{ num_answers }} candidates and the best right one. &#10003; marks a right one; the number in front is its rank.</p>
+{% for question in questions %}
+<section>
+<h3>{{ question.text }} <small>{{ question.id }}</small></h3>
+<table>
+<tr>{% for column in question.columns %}<th>{{ column.name }}<br>
+<small>average precision {{ "%.4f" | format(column.precision) }}</small>{% endfor %}
+<tr>{% for column in question.columns %}<td>
+{% for answer in column.answers %}<p{% if answer.label %} class="answer"{% endif %}>
+{{- answer.rank }}.{% if answer.label %} &#10003;{% endif %} {{ answer.text }}
+<small>{{ "%.4g" | format(answer.score) }}</small></p>
+{% endfor %}{% endfor %}
+</table>
+</section>
+{% endfor %}
+</html>
+"""
+
+
+def comparison(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
+    """A row for each system: ``name``, the mean of each metric, and ``against_first``: of each metric the fields of
+    ``significance.Comparison`` between this system and the first; None for the first itself."""
+    first = next(iter(systems.values()))
+    return [
+        {
+            "name": name,
+            **means(figures),
+            "against_first": None
+            if figures is first
+            else {metric: asdict(compare(figures[metric], first[metric], seed)) for metric in METRICS},
+        }
+        for name, figures in systems.items()
+    ]
+
+
+def as_table(rows: list[dict[str, Any]]) -> str:
+    """The figures to four decimals, and below them the differences from the first row with both p."""
+    width = max(len(row["name"]) for row in rows)
+    lines = [" " * width + "".join(f"  {TITLES[metric]:>7}" for metric in METRICS)]
+    lines += [f"{row['name']:<{width}}" + "".join(f"  {row[metric]:7.4f}" for metric in METRICS) for row in rows]
+    others = [row for row in rows if row["against_first"]]
+    if others:
+        lines += [
+            "",
+            f"against {rows[0]['name']}: difference (p of the paired t-test, of the paired randomisation test)",
+            " " * width + "".join(f"  {TITLES[metric]:<22}" for metric in METRICS).rstrip(),
+        ]
+    for row in others:
+        cells = [_against(row["against_first"][metric]) for metric in METRICS]
+        lines.append(f"{row['name']:<{width}}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
+    return "\n".join(lines)
+
+
+def _against(test: dict[str, float]) -> str:
+    p = ["<.001" if test[name] < 0.001 else f"{test[name]:.3f}" for name in ("t_test", "randomisation")]
+    return f"{test['difference']:+.4f} ({', '.join(p)})"
+
+
+def per_question(systems: dict[str, Figures], question_ids: Sequence[str]) -> str:
+    """The metrics of every question as CSV: ``system, question_id, map, mrr, p@1, ndcg@10``."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["system", "question_id", *METRICS])
+    for name, figures in systems.items():
+        columns = [figures[metric].tolist() for metric in METRICS]
+        writer.writerows([name, *row] for row in zip(question_ids, *columns, strict=True))
+    return text.getvalue()
+
+
+def page(
+    title: str,
+    data: AnswerSet,
+    scores: dict[str, np.ndarray],
+    systems: dict[str, Figures],
+    rows: list[dict[str, Any]],
+    shown: Sequence[str],
+) -> str:
+    """HTML: the figures, and the questions where the average precisions of the systems ``shown`` are furthest apart.
+
+    scores:  of each system, ``[N]``
+    systems: of each system, its figures by question
+    rows:    of ``comparison``
+    """
+    from jinja2 import Environment
+
+    precision = np.stack([systems[name][MAP] for name in shown])  # [systems, Q]
+    spread = np.ptp(precision, axis=0)
+    furthest = [q for q in np.argsort(-spread, kind="stable")[:PAGE_QUESTIONS].tolist() if spread[q] > 0]
+    orders = {name: best_first(data, scores[name]) for name in shown}
+    questions = [
+        {
+            "id": data.question_ids[q],
+            "text": data.questions[q],
+            "columns": [
+                {
+                    "name": name,
+                    "precision": systems[name][MAP][q],
+                    "answers": _answers(data, scores[name], orders[name][data.starts[q] : data.starts[q + 1]]),
+                }
+                for name in shown
+            ],
+        }
+        for q in furthest
+    ]
+    template = Environment(autoescape=True, trim_blocks=True).from_string(_TEMPLATE)
+    return template.render(
+        title=title,
+        rows=rows,
+        metrics=METRICS,
+        titles=TITLES,
+        against=_against,
+        questions=questions,
+        num_answers=PAGE_ANSWERS,
+    )
+
+
+def _answers(data: AnswerSet, scores: np.ndarray, order: np.ndarray) -> list[dict[str, Any]]:
+    """The first candidates of a question, and the best right one. ``order``: its rows, best first"""
+    right = np.flatnonzero(data.labels[order])[:1].tolist()
+    places = [*range(min(PAGE_ANSWERS, len(order))), *(place for place in right if place >= PAGE_ANSWERS)]
+    return [
+        {
+            "rank": place + 1,
+            "text": data.answers[order[place]].as_py(),
+            "score": float(scores[order[place]]),
+            "label": int(data.labels[order[place]]),
+        }
+        for place in places
+    ]
+
+
+def folder_names(names: Sequence[str]) -> list[str]:
+    """Of each system a folder name: the last parts of its path, as few as tell them all apart."""
+    parts = [Path(name).absolute().parts for name in names]
+    for depth in range(1, max(map(len, parts)) + 1):
+        folders = [re.sub(r"[^\w.-]+", "_", "-".join(of_name[-depth:])) for of_name in parts]
+        if len({folder.casefold() for folder in folders}) == len(folders):
+            return folders
+    return [f"{number}-{folder}" for number, folder in enumerate(folders, 1)]

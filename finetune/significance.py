@@ -1,0 +1,88 @@
+"""Whether one ranking is better than another by more than chance: tests paired over questions, and over seeds."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+DRAWS = 10_000
+BATCH = 1000  # draws that are held at once
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much better a is than b.
+
+    difference:    mean of a minus mean of b
+    t_test:        two-sided p of the paired t-test
+    randomisation: two-sided p of the paired randomisation test
+    """
+
+    difference: float
+    t_test: float
+    randomisation: float
+
+
+def compare(a: np.ndarray, b: np.ndarray, seed: int = 0) -> Comparison:
+    """Compares two systems by one metric of the same questions.
+
+    a, b: ``[Q]``, or ``[S, Q]`` for S runs of a system that differ in their seed, of which the mean is taken first: a
+          question remains one observation
+    seed: of the random signs
+
+    The t-test is the one of Di Liello et al., 2022, table 1. The randomisation test assumes no distribution: if the
+    systems were the same, each question's difference would as well have the other sign; p is the share of random signs
+    that give as large a mean (Smucker et al., 2007, "A comparison of statistical significance tests for information
+    retrieval evaluation").
+    """
+    a, b = np.atleast_2d(a).mean(axis=0), np.atleast_2d(b).mean(axis=0)
+    difference = a - b
+    return Comparison(float(difference.mean()), _t_test(difference), _randomisation(difference, seed))
+
+
+def compare_seeds(a: np.ndarray, b: np.ndarray) -> float:
+    """Two-sided p of Welch's t-test between the means of some runs of a, ``[S]``, and of b, ``[T]``.
+
+    It asks whether other seeds would give the same; ``compare`` asks whether other questions would. Needs two runs of
+    each.
+    """
+    from scipy.stats import ttest_ind
+
+    return _p(ttest_ind, a, b, equal_var=False)
+
+
+def _t_test(difference: np.ndarray) -> float:
+    from scipy.stats import ttest_rel
+
+    return _p(ttest_rel, difference, np.zeros(len(difference)))
+
+
+def _p(test: Callable[..., Any], a: np.ndarray, b: np.ndarray, **options: Any) -> float:
+    """The p of a t-test; 1 where it is not defined: equal values alone, or one observation."""
+    if np.ptp(np.concatenate([a, b])) == 0:
+        return 1.0
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # scipy's on differences that are all alike, and on too few
+        p = float(test(a, b, **options).pvalue)
+    return 1.0 if np.isnan(p) else p
+
+
+def _randomisation(difference: np.ndarray, seed: int) -> float:
+    """By random signs; by all of them where these are no more than the draws."""
+    from scipy.stats import permutation_test
+
+    moved = difference[difference != 0]  # a zero has no sign
+    if len(moved) < 2:  # either sign gives as large a mean
+        return 1.0
+    test = permutation_test(
+        (moved,),
+        lambda x, axis: x.sum(axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=DRAWS,
+        batch=BATCH,
+        rng=np.random.default_rng(seed),
+    )
+    return float(test.pvalue)

@@ -1,0 +1,240 @@
+"""A study: several experiments on one or more data sets in one table, with the papers' figures beside ours."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from data_pipeline.errors import KinspanError
+from pretrain.checkpoint import write_atomically
+
+from .bm25 import bm25_scores
+from .config import FinetuneConfig
+from .engine import join_ranks
+from .experiment import load_data, load_figures, run_experiment
+from .metrics import MAP, METRICS, TITLES, Figures, means, question_metrics
+from .significance import compare, compare_seeds
+from .study_report import Entry, write_page
+
+RESULTS = "study.json"
+ROW_KEYS = {"name", "settings", "paper", "tanda"}
+STUDY_KEYS = {"title", "source", "settings", "rows", "about"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One experiment of a study.
+
+    settings: as of launch/finetune.py, over those of the study
+    tanda:    whether it transfers from ``--transfer`` first
+    paper:    the paper's figures by data set and metric
+    """
+
+    name: str
+    settings: dict[str, Any]
+    tanda: bool
+    paper: dict[str, dict[str, float]]
+
+    @property
+    def folder(self) -> str:
+        return re.sub(r"[^\w.]+", "-", self.name).strip("-").lower()
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a recipe says; ``source`` names the paper's table, ``about`` what to keep in mind."""
+
+    title: str
+    source: str
+    about: str
+    settings: dict[str, Any]
+    rows: list[Row]
+
+
+def read_study(path: Path) -> Study:
+    """Reads a study's YAML file. Raises KinspanError, naming the file and the line of the structure."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise KinspanError(f"--study {path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not content.get("rows"):
+        raise KinspanError(f"--study {path} must have a title and rows; see launch/recipes/tanda-noise.yaml")
+    known = {f.name for f in fields(FinetuneConfig)}
+    _refuse(path, "the study", content, STUDY_KEYS)
+    _refuse(path, "settings", content.get("settings") or {}, known)
+    rows = []
+    for entry in content["rows"]:
+        if not isinstance(entry, dict) or not entry.get("name"):
+            raise KinspanError(f"--study {path}: a row needs a name: {entry}")
+        _refuse(path, f"row {entry['name']}", entry, ROW_KEYS)
+        _refuse(path, f"row {entry['name']}", entry.get("settings") or {}, known)
+        tanda = bool(entry.get("tanda"))
+        rows.append(Row(str(entry["name"]), entry.get("settings") or {}, tanda, entry.get("paper") or {}))
+    if len({row.folder for row in rows}) < len(rows):
+        raise KinspanError(f"--study {path}: two rows have one name")
+    title, source, about = (str(content.get(key, "")) for key in ("title", "source", "about"))
+    return Study(title or path.stem, source, about, content.get("settings") or {}, rows)
+
+
+def _refuse(path: Path, where: str, given: Any, known: set[str]) -> None:
+    if not isinstance(given, dict):
+        raise KinspanError(f"--study {path}: {where} must be lines of `name: value`")
+    for key in given:
+        if key not in known:
+            raise KinspanError(f"--study {path}: {where} has {key!r}, which is none of {', '.join(sorted(known))}")
+
+
+def run_study(
+    study: Study,
+    specs: list[str],
+    output: Path,
+    overrides: dict[str, Any],
+    transfer: str | None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Runs every row on every data set, and writes ``study.json`` and ``report.html``.
+
+    specs:     data sets such as wikiqa=FOLDER
+    overrides: settings over those of the study and its rows
+
+    The same call again resumes. Raises KinspanError for what the user can mend.
+    """
+    if transfer is None and any(row.tanda for row in study.rows):
+        raise KinspanError(f"{study.title}: the rows of TANDA need --transfer, such as asnq=FOLDER")
+    # Each row's settings are made before the first one runs, so that a wrong one costs no hours.
+    planned = [[(row, _config(study, row, spec, output, overrides, transfer)) for row in study.rows] for spec in specs]
+    tables = []
+    for spec, rows in zip(specs, planned, strict=True):
+        experiments = []
+        for row, config in rows:
+            say(f"\n== {row.name}: {config.output_dir}")
+            transfers = output / _set_name(spec) / "transfers"
+            experiments.append(run_experiment(config, say, transfers))
+        tables.append(_table(study, spec, rows, experiments, output / _set_name(spec) / "report.html"))
+    results = {"title": study.title, "source": study.source, "about": study.about, "tables": tables}
+    if join_ranks(planned[0][0][1])[0] == 0:
+        write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
+    return results
+
+
+def _set_name(spec: str) -> str:
+    return spec.partition("=")[0]
+
+
+def _config(
+    study: Study, row: Row, spec: str, output: Path, overrides: dict[str, Any], transfer: str | None
+) -> FinetuneConfig:
+    settings = {**study.settings, **row.settings, **overrides}
+    settings["transfer"] = transfer if row.tanda else None
+    if row.tanda and transfer and _set_name(transfer) == _set_name(spec):
+        raise KinspanError(f"--transfer {transfer}: it is the target's own data set")
+    settings["output_dir"] = str(output / _set_name(spec) / row.folder)
+    settings["data"] = spec
+    typed = {name: _typed(name, value) for name, value in settings.items()}
+    return FinetuneConfig(**typed)
+
+
+def _typed(name: str, value: Any) -> Any:
+    """YAML reads 1e-5 as text: a number where the setting's default is one."""
+    if isinstance(value, list):
+        return [_typed(name, one) for one in value]
+    if isinstance(value, str) and name not in ("data", "transfer", "output_dir", "model", "columns"):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _table(
+    study: Study, spec: str, rows: list[tuple[Row, FinetuneConfig]], experiments: list[dict[str, Any]], page: Path
+) -> dict[str, Any]:
+    """The comparison on one data set: BM25 first, then each row, tested against the study's first; and its page."""
+    first = rows[0][1]
+    data = load_data(next((config for _, config in rows if config.transfer), first))
+    test = data.test
+    figures = [load_figures(Path(config.output_dir), test, config.seeds) for _, config in rows]
+    bm25 = means(question_metrics(test, bm25_scores(test)))
+    lines: list[dict[str, Any]] = [{"name": "BM25", **{m: {"mean": bm25[m], "sd": None} for m in METRICS}, "p": None}]
+    entries = []
+    for (row, config), experiment, seeds in zip(rows, experiments, figures, strict=True):
+        p = None if seeds is figures[0] else _against(seeds, figures[0])
+        paper = row.paper.get(_set_name(spec), {})
+        line = {"name": row.name, **experiment["test"], "p": p, "paper": paper, "seeds": config.seeds}
+        lines.append({**line, "label_noise": config.label_noise, "tanda": row.tanda})
+        entries.append(Entry(row.name, config, seeds, p["t_test"] if p else None, paper, row.tanda))
+    splits = [(data.train, first.train_filter), (data.dev, first.eval_filter), (test, first.eval_filter)]
+    if data.transfer is not None:
+        splits.insert(0, (data.transfer, first.train_filter))
+    if join_ranks(first)[0] == 0:
+        notes = [line for line in (study.source, study.about) if line]
+        write_page(page, f"{study.title}: {_set_name(spec)}", [*notes, *data.notes], splits, entries)
+    return {
+        "data": _set_name(spec),
+        "questions": test.num_questions,
+        "pairs": test.num_pairs,
+        "report": str(page),
+        "rows": lines,
+    }
+
+
+def _against(seeds: list[Figures], first: list[Figures]) -> dict[str, float]:
+    """p of the difference in MAP: over questions (of each the mean over seeds), and over seeds."""
+    ours, theirs = (np.stack([of_seed[MAP] for of_seed in runs]) for runs in (seeds, first))
+    over_questions = compare(ours, theirs)
+    out = {
+        "difference": over_questions.difference,
+        "t_test": over_questions.t_test,
+        "randomisation": over_questions.randomisation,
+    }
+    if len(ours) > 1 and len(theirs) > 1:
+        out["over_seeds"] = compare_seeds(ours.mean(axis=1), theirs.mean(axis=1))
+    return out
+
+
+def as_text(results: dict[str, Any]) -> str:
+    """The tables, the papers' figures beside ours."""
+    lines = [f"\n{results['title']}" + (f" ({results['source']})" if results["source"] else "")]
+    for table in results["tables"]:
+        width = max(len(row["name"]) for row in table["rows"]) + 2
+        lines += ["", f"{table['data']}: {table['questions']:,} test questions, {table['pairs']:,} candidates"]
+        lines.append(" " * width + "".join(f"{TITLES[m]:>18}" for m in METRICS) + "   p of MAP: t-test, random, seeds")
+        for row in table["rows"]:
+            lines.append(f"{row['name']:<{width}}" + "".join(_cell(row[m]) for m in METRICS) + _p(row["p"]))
+            if row.get("paper"):
+                cells = "".join(f"{row['paper'][m]:.3f}".rjust(18) if m in row["paper"] else " " * 18 for m in METRICS)
+                lines.append(f"{'  paper':<{width}}{cells}".rstrip())
+        lines += [*_drops(table), f"page: {table['report']}"]
+    return "\n".join(lines)
+
+
+def _cell(figure: dict[str, float | None]) -> str:
+    sd = f" ({figure['sd']:.4f})" if figure["sd"] is not None else " " * 9
+    return f"{figure['mean']:.4f}{sd}".rjust(18)
+
+
+def _p(p: dict[str, float] | None) -> str:
+    if p is None:
+        return ""
+    seeds = f", {p['over_seeds']:.3f}" if "over_seeds" in p else ""
+    return f"   {p['difference']:+.4f}: {p['t_test']:.3f}, {p['randomisation']:.3f}{seeds}"
+
+
+def _drops(table: dict[str, Any]) -> list[str]:
+    """Of rows with flipped labels, the drop of MAP from the same method without (TANDA, table 5)."""
+    clean = {row["tanda"]: row for row in table["rows"] if row.get("label_noise") == 0}
+    lines = []
+    for row in table["rows"]:
+        base = clean.get(row.get("tanda"))
+        if row.get("label_noise") and base:
+            drop = 100 * (1 - row[MAP]["mean"] / base[MAP]["mean"])
+            theirs = ""
+            if MAP in row["paper"] and MAP in base["paper"]:
+                theirs = f" (paper: {100 * (1 - row['paper'][MAP] / base['paper'][MAP]):.2f}%)"
+            lines.append(f"{row['name']}: MAP drops by {drop:.2f}%{theirs}")
+    return lines

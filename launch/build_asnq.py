@@ -1,0 +1,84 @@
+"""Natural Questions -> ASNQ, the data set of TANDA's transfer step."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+
+from finetune.answers import RAW
+from finetune.build_asnq import TANDA_TABLE_1, Tally, build_asnq
+from finetune.natural_questions import LABELS
+from finetune.statistics import PAPER_COUNTS
+from launch._cli import parse, run
+
+DESCRIPTION = """Builds ASNQ from Natural Questions as section 4 of Garg et al., 2020 (TANDA) does: every sentence of a
+question's Wikipedia page, labelled by whether it is in the long answer and holds a short answer.
+
+Input: Natural Questions' .jsonl files (also .gz, .xz, .zst), in the simplified form or the original one; files, globs
+or folders. A question needs a long and a short answer: of its annotator, or of two of five. Output: train.tsv, dev.tsv
+and test.tsv, lines of question, sentence and label, which --train asnq=FOLDER and the like read:
+  1  outside the long answer, without the short answer's words     2  outside, with them
+  3  in the long answer, without a short answer                    4  in it and with one: the answer
+
+The published ASNQ can be used as it is. finetune/natural_questions.py says what the paper leaves open."""
+
+EPILOG = """examples:
+  python launch/build_asnq.py --train v1.0-simplified_simplified-nq-train.jsonl.gz --dev nq-dev/ --output asnq \\
+      --num_workers 16
+  python launch/build_asnq.py --dev 'nq-dev-*.jsonl.gz' --split_questions unique.dev unique.test --output asnq"""
+
+MEANING = {
+    1: "neither in the long answer nor with the short one",
+    2: "with the short answer's words, outside",
+    3: "in the long answer, without the short one",
+    4: "in the long answer, with the short one",
+}
+
+
+@dataclass
+class BuildAsnqConfig:
+    """Flags of this entry."""
+
+    output: str = field(metadata={"help": "Folder to write to; its train.tsv, dev.tsv and test.tsv are replaced."})
+    train: list[str] = field(default_factory=list, metadata={"help": "Files of the training set.", "nargs": "+"})
+    dev: list[str] = field(
+        default_factory=list, metadata={"help": "Files of the development set: becomes dev and test.", "nargs": "+"}
+    )
+    split_questions: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Two files, questions of dev and of test, one a line: the published unique.dev and unique.test. "
+            "Default: by a hash of the question, halves.",
+            "nargs": "+",
+        },
+    )
+    num_workers: int = field(default=1, metadata={"help": "Processes that cut pages into sentences."})
+
+
+def as_text(name: str, tally: Tally) -> str:
+    """What became of the questions, and sentences by label beside the paper's."""
+    lines = [f"--{name}"]
+    lines += [f"  questions: {reason:<52} {count:>12,}" for reason, count in tally.outcomes.items() if count]
+    splits = list(tally.labels)
+    lines.append(f"  {'label':<53}" + "".join(f"{split:>14}" for split in (*splits, f"TANDA {name}")))
+    for label in LABELS:
+        counts = [tally.labels[split][label] for split in splits] + [TANDA_TABLE_1[name][label]]
+        lines.append(f"  {label}  {MEANING[label]:<50}" + "".join(f"{count:>14,}" for count in counts))
+    questions = [tally.questions[split] for split in splits] + [PAPER_COUNTS["asnq", name, RAW][0].questions]
+    lines.append(f"  {'questions':<53}" + "".join(f"{count:>14,}" for count in questions))
+    if tally.rejected:
+        lines.append(f"  {tally.rejected:,} lines are not of the data; the first: {tally.first_rejected}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    config = parse(BuildAsnqConfig, DESCRIPTION, EPILOG)
+    tallies = build_asnq(config.train, config.dev, config.output, config.num_workers, config.split_questions)
+    for name, tally in tallies.items():
+        print(as_text(name, tally))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,36 @@
+"""Fine-tunes a ranker for answer sentence selection, with several seeds; TANDA with --transfer."""
+
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+
+from finetune.config import FinetuneConfig, check
+from launch._cli import parse, run
+
+DESCRIPTION = """Fine-tunes a checkpoint to rank candidate answers, with several seeds, and measures each on the test
+set: MAP, MRR, P@1 and nDCG@10 as trec_eval has them, mean and standard deviation.
+
+The head is a sequence classifier with one logit on the encoder. Each run stops early by the dev MAP and keeps its best
+checkpoint, in OUTPUT_DIR/seed-N/best, which CrossEncoder and AutoModelForSequenceClassification load; beside it are
+run.txt, qrels.txt and predictions.jsonl. With --transfer it is TANDA: first the transfer set, then the target. The
+same command again resumes."""
+
+EPILOG = """examples:
+  python launch/finetune.py --data wikiqa=WikiQACorpus --model releases/ssp --output_dir runs/wikiqa --seeds 5
+  deepspeed launch/finetune.py --config launch/recipes/wikiqa-di-liello.yaml --data wikiqa=WikiQACorpus
+  python launch/finetune.py --data wikiqa=WikiQACorpus --transfer asnq=ASNQ --learning_rate 1e-6 --epochs 3
+  python launch/finetune.py --data files=my_questions --columns question=query,answer=passage,label=relevant"""
+
+
+def main() -> None:
+    config = parse(FinetuneConfig, DESCRIPTION, EPILOG)
+    check(config)
+    from finetune.experiment import run_experiment  # after the flags: torch takes seconds to import
+
+    run_experiment(config)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,68 @@
+"""Runs a study of answer sentence selection: several ways of fine-tuning, in one table beside a paper's figures."""
+
+import json
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+
+import yaml
+
+from data_pipeline.errors import KinspanError
+from finetune.config import SPEC, FinetuneConfig
+from launch._cli import parse, run
+
+DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of launch/finetune.py with its seeds, and
+prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's own
+figures below ours. With an HTML page of curves, data and examples. The same command again resumes.
+
+Studies here: tanda-wikiqa-trecqa (tables 3 and 4), tanda-noise (table 5), tanda-asnq-labels (table 6), tanda-stability
+(figure 4), di-liello-roberta and di-liello-electra (table 1), as2 (what `make as2` runs)."""
+
+EPILOG = """examples:
+  python launch/study.py --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer asnq=ASNQ
+  python launch/study.py --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer trecqa=trecqa \\
+      --set model=releases/ssp seeds=2 epochs=2"""
+
+
+@dataclass
+class StudyConfig:
+    """Flags of this entry."""
+
+    study: str = field(metadata={"help": "YAML file: title, source, settings of all rows, rows."})
+    data: list[str] = field(metadata={"help": f"Data sets, a table each: {SPEC}."})
+    transfer: str | None = field(default=None, metadata={"help": "What rows of TANDA transfer from."})
+    output_dir: str = field(default="runs/study", metadata={"help": "Where the runs and the results go."})
+    set: list[str] = field(
+        default_factory=list, metadata={"help": "NAME=VALUE, settings over the study's, as of launch/finetune.py."}
+    )
+
+
+def overrides(settings: list[str]) -> dict[str, Any]:
+    """``["seeds=2"]`` as a dictionary. Raises KinspanError for what is no setting."""
+    known = {f.name for f in fields(FinetuneConfig)}
+    out = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or name not in known:
+            raise KinspanError(f"--set {setting}: write NAME=VALUE with a setting of launch/finetune.py")
+        out[name] = yaml.safe_load(value)
+    return out
+
+
+def main() -> None:
+    config = parse(StudyConfig, DESCRIPTION, EPILOG)
+    given = overrides(config.set)
+    from finetune.study import as_text, read_study, run_study  # after the flags: torch takes seconds to import
+
+    study = read_study(Path(config.study))
+    results = run_study(study, config.data, Path(config.output_dir), given, config.transfer)
+    print(as_text(results))
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    run(main)

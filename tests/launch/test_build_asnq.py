@@ -1,0 +1,54 @@
+"""The entry, run by its path: its workers must find the packages."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "launch/build_asnq.py"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        timeout=120,
+    )
+
+
+def test_help_teaches(tmp_path):
+    done = run("--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--split_questions" in done.stdout
+    assert len(done.stdout.splitlines()) > 20
+
+
+def test_a_tiny_run(tmp_path):
+    answer = {"long_answer": {"start_token": 0, "end_token": 6}, "short_answers": [{"start_token": 3, "end_token": 4}]}
+    page = {"document_text": "<P> It is blue . </P> <P> Not blue , red . </P> <P> No . </P>"}
+    annotations = {"annotations": [{**answer, "yes_no_answer": "NONE"}]}
+    lines = [json.dumps({"question_text": f"colour {k}", **page, **annotations}) for k in range(4)]
+    (tmp_path / "nq.jsonl").write_text("\n".join([*lines, "{"]))
+    done = run("--train", "nq.jsonl", "--dev", "nq.jsonl", "--output", "asnq", "--num_workers", 2, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "61,186" in done.stdout  # the paper's, beside ours
+    assert "1 lines are not of the data; the first: nq.jsonl line 5: not JSON" in done.stdout
+    written = {p.name: p.read_text().splitlines() for p in (tmp_path / "asnq").iterdir()}
+    assert {name: len(rows) for name, rows in written.items()} == {"train.tsv": 12, "dev.tsv": 6, "test.tsv": 6}
+    assert written["train.tsv"][:3] == [
+        "colour 0\tIt is blue .\t4",
+        "colour 0\tNot blue , red .\t2",
+        "colour 0\tNo .\t1",
+    ]
+
+
+def test_bad_input_is_one_line_and_status_2(tmp_path):
+    done = run("--train", "absent.jsonl", "--output", "asnq", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: --train absent.jsonl: no such file, or a folder without .jsonl files",
+    ]

@@ -1,0 +1,200 @@
+"""launch/evaluate.py: scoring files by its path as users run it, and models with ones that cost nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune import trec
+from finetune.metrics import METRICS
+from launch import evaluate
+from launch._cli import parse
+from launch.evaluate import EvaluateConfig, check
+from pretrain.defaults import default_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "launch/evaluate.py"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "run.txt").write_text("q1 Q0 a 1 0.5 t\nq1 Q0 b 2 0.7 t\nq2 Q0 a 1 1 t\nq9 Q0 a 1 1 t\n")
+    (tmp_path / "other.txt").write_text("q1 Q0 a 1 0.5 t\nq1 Q0 b 2 0.1 t\nq3 Q0 a 1 1 t\n")
+    (tmp_path / "qrels.txt").write_text("q1 0 a 1\nq1 0 b 0\nq2 0 a 1\nq3 0 a 1\n")
+    (tmp_path / "bad.txt").write_text("q1 Q0 a 1 0.5 t\nq1 Q0 a 1 0.5 t\n")
+    return tmp_path
+
+
+def test_files_give_a_table_notes_and_a_line_of_json(files):
+    done = run("--run", "run.txt", "--qrels", "qrels.txt", "--per_question", "each.csv", cwd=files)
+    assert done.returncode == 0, done.stderr
+    *text, last = done.stdout.splitlines()
+    assert "run.txt   0.5000   0.5000   0.3333   0.5436" in text  # (1/2 + 1 + 0) / 3, and so on
+    assert "run.txt: questions of the qrels that are not in the run, which count 0: 1" in text
+    assert "run.txt: questions of the run that are not in the qrels, which are ignored: 1" in text
+    result = json.loads(last)
+    assert result["questions"] == 3
+    assert result["systems"][0]["map"] == pytest.approx(0.5)
+    assert (files / "each.csv").read_text().splitlines()[:2] == [
+        "system,question_id,map,mrr,p@1,ndcg@10",
+        "run.txt,q1,0.5,0.5,0.0,0.6309297535714575",
+    ]
+
+
+def test_help_teaches(tmp_path):
+    done = run("--help", cwd=tmp_path)
+    assert "python launch/evaluate.py --run run.txt --qrels qrels.txt" in done.stdout
+    assert "wikiqa=FOLDER" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--run", "bad.txt", "--qrels", "qrels.txt"], "bad.txt line 2: candidate a of question q1 comes twice"),
+        (["--run", "run.txt", "--qrels", "absent"], "absent cannot be read"),
+        (["--model", "m", "--data", "wikiqa=absent"], "wikiqa=absent"),
+        ([], "nothing to evaluate"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(files, arguments, text):
+    done = run(*arguments, cwd=files)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert text in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ("", "give --run with --qrels or --model with --data"),
+        ("--qrels q", "nothing to evaluate"),
+        ("--run r", "--run needs --qrels"),
+        ("--model m", "--model needs --data"),
+        ("--run r --qrels q --model m", "--model does not go with --run"),
+        ("--run r --qrels q --split dev", "--split does not go with --run"),
+        ("--model m --data d=f --per_question x", "--per_question does not go with --model"),
+        ("--model m --model n m --data d=f", "--model m is given twice"),
+    ],
+)
+def test_flags_that_do_not_go_together(flags, text):
+    with pytest.raises(KinspanError, match=text):
+        check(parse(EvaluateConfig, "", argv=flags.split()))
+
+
+def test_a_flag_may_be_repeated_or_take_several(tmp_path):
+    for flags in ("--model a b --data x=y", "--model a --data x=y --model b", "--model=a --model=b --data=x=y"):
+        assert parse(EvaluateConfig, "", argv=flags.split()).model == ["a", "b"]
+    (tmp_path / "c.yaml").write_text("model: [a, b]\ndata: x=y\n")
+    from_file = ["--config", str(tmp_path / "c.yaml")]
+    assert parse(EvaluateConfig, "", argv=from_file).model == ["a", "b"]
+    assert parse(EvaluateConfig, "", argv=[*from_file, "--model", "c"]).model == ["c"]  # flags override
+
+
+@pytest.fixture
+def data_set(tmp_path):
+    """12 questions with one answer in four, and one without any, which the filter leaves out."""
+    lines = [
+        {
+            "question": f"Where is number {n} ?",
+            "question_id": f"q{n}",
+            "answer": f"{word} {n}",
+            "label": int(k == n % 4),
+        }
+        for n in range(12)
+        for k, word in enumerate(("harbour", "number", "castle", "mill"))
+    ]
+    lines.append({"question": "Where is nothing ?", "question_id": "none", "answer": "nothing here", "label": 0})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return f"files={tmp_path / 'data'}"
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """Models by name: one that knows, one that is always wrong. What was asked of them."""
+    asked = []
+
+    def score_answers(name, data, max_length=128, batch_tokens=8192):
+        asked.append((name, data.num_questions, max_length))
+        noise = np.random.default_rng(0).random(data.num_pairs) / 2
+        return {"knows": data.labels + noise, "wrong": noise - data.labels, "breaks": noise * np.nan}[Path(name).name]
+
+    monkeypatch.setitem(sys.modules, "finetune.score", SimpleNamespace(score_answers=score_answers))
+    return asked
+
+
+def evaluate_here(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, arguments)])
+    evaluate.main()
+    *text, last = capsys.readouterr().out.splitlines()
+    return text, json.loads(last)
+
+
+def test_models_are_compared_with_bm25(data_set, scored, monkeypatch, capsys, tmp_path):
+    flags = ["--model", "runs/knows", "--model", "runs/wrong", "--data", data_set, "--output", tmp_path / "out"]
+    text, result = evaluate_here(monkeypatch, capsys, *flags, "--max_length", 64)
+    assert scored == [("runs/knows", 12, 64), ("runs/wrong", 12, 64)]
+    assert text[0] == "files test, clean: 12 of 13 questions, 48 candidates"
+    knows, wrong, bm25 = result["systems"]
+    assert [knows["name"], wrong["name"], bm25["name"]] == ["runs/knows", "runs/wrong", "BM25"]
+    assert all(knows[metric] == 1 for metric in METRICS)
+    assert wrong["mrr"] == 0.25
+    assert wrong["against_first"]["map"]["difference"] == -0.75
+    for folder in ("knows", "wrong", "BM25"):
+        run_file, qrels_file = tmp_path / "out" / folder / "run.txt", tmp_path / "out" / folder / "qrels.txt"
+        assert trec.coverage(trec.read_qrels(qrels_file), trec.read_run(run_file)) == []
+    page = (tmp_path / "out/comparison.html").read_text(encoding="utf-8")
+    assert page.count("<section>") == 12
+    assert len((tmp_path / "out/per_question.csv").read_text().splitlines()) == 1 + 3 * 12
+    files = ["--run", tmp_path / "out/wrong/run.txt", "--qrels", tmp_path / "out/wrong/qrels.txt"]
+    _, again = evaluate_here(monkeypatch, capsys, *files)  # what is written scores as what was measured
+    assert all(again["systems"][0][metric] == wrong[metric] for metric in METRICS)
+
+
+def test_the_filter_and_one_model(data_set, scored, monkeypatch, capsys, tmp_path):
+    _, result = evaluate_here(monkeypatch, capsys, "--model", "knows", "--data", data_set, "--filter", "raw")
+    assert (result["questions"], result["candidates"]) == (13, 49)
+    assert result["systems"][0]["map"] == pytest.approx(12 / 13)
+    assert len(result["systems"]) == 2
+    assert list(tmp_path.iterdir()) == [tmp_path / "data"]  # nothing is written unless asked
+
+
+def test_scores_that_cannot_be_ranked_name_the_model(data_set, scored, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--model", "breaks", "--data", data_set])
+    with pytest.raises(KinspanError, match="breaks: question q0, candidate q0-1: the score nan"):
+        evaluate.main()
+
+
+@pytest.mark.slow
+def test_a_real_model_by_the_path_of_the_entry(data_set, tmp_path):
+    done = run("--model", default_model(), "--data", data_set, "--output", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert [system["name"] for system in result["systems"]] == [str(default_model()), "BM25"]
+    assert (tmp_path / "out/comparison.html").is_file()
+
+
+def test_real_data(shared, scored, monkeypatch, capsys):
+    """BM25's MAP on the clean test sets. 237 questions of WikiQA and 68 of TREC-QA (Garg et al., 2020, table 2)."""
+    for name, questions, value in (("wikiqa", 237, 0.56), ("trecqa", 68, 0.68)):
+        data = f"{name}={shared / 'data/as2' / name}"
+        _, result = evaluate_here(monkeypatch, capsys, "--model", "knows", "--data", data)
+        assert result["questions"] == questions
+        assert result["systems"][1]["map"] == pytest.approx(value, abs=0.02)
