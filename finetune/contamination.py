@@ -9,8 +9,8 @@ n-gram: the share of its 8-grams of words that occur anywhere; contaminated from
         "PaLM", section 8)
 
 GPT-3 (Brown et al., 2020, appendix C) called a text dirty if a single n-gram of 8 to 13 words occurs, 13 where texts
-are long. Sentences are short: half of WikiQA's have fewer than 24 words, so that 13-grams would leave one in six
-without any, and a single one of eight words is often a mere phrase. A share tells a sentence from a phrase.
+are long. Sentences are short: of WikiQA's test set 19% have no 13-gram, 5% no 8-gram; and a single 8-gram is often a
+mere phrase. A share tells a sentence from a phrase.
 
 A sentence of fewer than 8 words is not judged: "He was born in London." occurs without having leaked.
 """

@@ -19,10 +19,10 @@ from .config import FinetuneConfig, check, identity
 from .engine import join_ranks
 from .groups import with_noise
 from .metrics import METRICS, TITLES, Figures, means, question_metrics
-from .readers import load_split
+from .readers import NEGATIVE_GRADES, load_split, parse_columns
 from .score import score_answers
 from .statistics import count_lines
-from .train import BEST, Ranks, Stage, train_ranker
+from .train import BEST, Ranks, Stage, plan, train_ranker
 from .trec import write_predictions
 
 RESULTS = "results.json"
@@ -39,22 +39,15 @@ class Data:
     notes: list[str]
 
 
-def parse_columns(text: str | None) -> dict[str, str] | None:
-    """``question=query,label=relevant`` as a dictionary."""
-    if text is None:
-        return None
-    pairs = [part.partition("=") for part in text.split(",")]
-    if not all(name and equals and column for name, equals, column in pairs):
-        raise KinspanError(f"--columns {text}: write question=query,answer=passage,label=relevant")
-    return {name: column for name, _, column in pairs}
-
-
 def load_data(config: FinetuneConfig) -> Data:
     """Reads and filters what the settings name. Raises KinspanError."""
-    columns, negatives = parse_columns(config.columns), tuple(config.negative_labels)
+    named = [spec for spec in (config.data, config.transfer) if spec and spec.startswith(("files=", "hub="))]
     notes: list[str] = []
 
     def read(spec: str, split: str, mode: str) -> AnswerSet:
+        columns = parse_columns(config.columns) if spec in named or not named else None
+        # Labels of negatives select what is trained on; dev and test keep all their candidates.
+        negatives = tuple(config.negative_labels) if split == "train" else NEGATIVE_GRADES
         data, said = load_split(spec, split, columns, negatives)
         data = filtered(data, mode)
         notes.extend([*said, *count_lines(data.name, split, mode, data)])
@@ -114,7 +107,12 @@ def run_experiment(
         from .search import searched
 
         config = searched(config, data, output / "search", ranks, say)
-    runs = [_one_seed(config, data, seed, output, ranks, transfers, say) for seed in range(1, config.seeds + 1)]
+    transfer = transfer_stage(config, data) if data.transfer is not None else None
+    for stage in (transfer, target_stage(config, data, 1, str(config.model), "target's fine-tuning")):
+        if stage:  # what cannot be trained on is refused before hours of transfer
+            plan(config, stage, 1)
+    shared = transfers or output
+    runs = [_one_seed(config, data, transfer, seed, output, shared, ranks, say) for seed in range(1, config.seeds + 1)]
     results = {
         "model": _model_name(config),
         "data": data.train.name,
@@ -154,31 +152,45 @@ def _model_name(config: FinetuneConfig) -> str:
 def _one_seed(
     config: FinetuneConfig,
     data: Data,
+    transfer: Stage | None,
     seed: int,
     output: Path,
+    transfers: Path,
     ranks: Ranks,
-    transfers: Path | None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     folder = output / f"seed-{seed}"
     say(f"seed {seed}: {folder}")
     start, what = str(config.model), "fine-tuning"
-    if data.transfer is not None:
-        stage = transfer_stage(config, data)
-        there = (transfers or output) / f"transfer-{_digest(stage.identity)}" / f"seed-{seed}"
-        train_ranker(config, stage, seed, there, ranks)
+    if transfer is not None:
+        there = transfers / f"transfer-{_digest(transfer.identity)}" / f"seed-{seed}"
+        train_ranker(config, transfer, seed, there, ranks)
         start, what = str(there / BEST), "adaptation"
     stage = target_stage(config, data, seed, start, what)
     summary = train_ranker(config, stage, seed, folder, ranks)
-    figures, scored = {}, folder / "scores.json"
-    if ranks.rank == 0 and not scored.is_file():
-        for split in (data.dev, data.test):
-            scores = score_answers(str(folder / BEST), split, config.max_length)
-            figures[split.split] = means(question_metrics(split, scores))
-            write_predictions(folder / split.split, split, scores, f"{_model_name(config)}-seed-{seed}")
-        write_atomically(scored, json.dumps(figures, indent=1) + "\n")
+    scored = _scored(config, data, folder, f"{_model_name(config)}-seed-{seed}", ranks)
+    return {"seed": seed, "run": summary, "dev": scored["dev"], "test": scored["test"]}
+
+
+def _scored(config: FinetuneConfig, data: Data, folder: Path, tag: str, ranks: Ranks) -> dict[str, Any]:
+    """The figures of the folder's best ranker, measured where they are not yet, or were of other data.
+
+    Every rank scores: their shares make up the whole.
+    """
+    path, of = folder / "scores.json", [fingerprint(split) for split in (data.dev, data.test)]
+    figures: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    if figures.get("of") == of:
+        return figures
+    figures = {"of": of}
+    for split in (data.dev, data.test):
+        scores = score_answers(str(folder / BEST), split, config.max_length)
+        figures[split.split] = means(question_metrics(split, scores))
+        if ranks.rank == 0:
+            write_predictions(folder / split.split, split, scores, tag)
+    if ranks.rank == 0:
+        write_atomically(path, json.dumps(figures, indent=1) + "\n")
     barrier()
-    return {"seed": seed, "run": summary, **json.loads(scored.read_text())}
+    return figures
 
 
 def _digest(same: dict[str, Any]) -> str:
@@ -240,14 +252,14 @@ def as_text(results: dict[str, Any]) -> str:
     head = f"{results['model']} on {results['data']}"
     if results["transfer"]:
         head += f", transferred from {results['transfer']}"
-    lines = [f"{head}, {len(results['seeds'])} seed(s)", " " * 12 + "".join(f"{TITLES[m]:>18}" for m in METRICS)]
+    lines = [f"{head}, {len(results['seeds'])} seed(s)", " " * 14 + "".join(f"{TITLES[m]:>18}" for m in METRICS)]
     for split in ("dev", "test"):
         for run in results["seeds"]:
             lines.append(
-                f"{split} seed {run['seed']:<3}".ljust(12) + "".join(f"{run[split][m]:18.4f}" for m in METRICS)
+                f"{split} seed {run['seed']:<3}".ljust(14) + "".join(f"{run[split][m]:18.4f}" for m in METRICS)
             )
         cells = [f"{results[split][m]['mean']:.4f} ({results[split][m]['sd']:.4f})" for m in METRICS]
-        lines.append(f"{split} mean".ljust(12) + "".join(f"{cell:>18}" for cell in cells))
+        lines.append(f"{split} mean".ljust(14) + "".join(f"{cell:>18}" for cell in cells))
     return "\n".join(lines)
 
 

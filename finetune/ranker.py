@@ -5,12 +5,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.hub import expect_hub
+from data_pipeline.tokenizers import display_name
 from pretrain import attention
 from pretrain.encoder import encode
+from pretrain.evaluate_pairs import Scorer, check_fits
 from pretrain.families import FAMILIES
 from pretrain.model import first_line, holds_no_weights, load_config, load_part, start_at_base_rate
 
@@ -47,7 +50,7 @@ def load_ranker(
     quiet()
     config = load_config(name_or_dir)
     family = FAMILIES[config.model_type]
-    options = {
+    options: dict[str, Any] = {
         "config": config,
         "attn_implementation": attention.NAME if family.packed else "eager",
         "dtype": torch.float32,
@@ -57,9 +60,14 @@ def load_ranker(
         classifier, missing = AutoModelForSequenceClassification.from_config(**options), ["all"]
         notes = [f"{name_or_dir} holds no weights: the model starts from scratch"]
     else:
+        options["ignore_mismatched_sizes"] = fresh_head  # a head of several labels
+        if not fresh_head:
+            _check_labels(name_or_dir)
         classifier, missing = load_part(AutoModelForSequenceClassification, name_or_dir, options)
         notes = [f"the head starts fresh ({len(missing)} tensors are not in {name_or_dir})"] if missing else []
     if fresh_head and not missing:
+        for parameter in classifier.classifier.parameters():
+            parameter._is_hf_initialized = False  # transformers passes over what it has loaded
         classifier.classifier.apply(classifier._init_weights)
         notes = ["the head starts fresh, as --fresh_head asks"]
     if notes:
@@ -67,9 +75,25 @@ def load_ranker(
     return Ranker(classifier), notes
 
 
+def _check_labels(name_or_dir: str) -> None:
+    own = AutoConfig.from_pretrained(name_or_dir)
+    architecture = next(iter(own.architectures or []), "")
+    if architecture.endswith("ForSequenceClassification") and own.num_labels != 1:
+        raise KinspanError(
+            f"--model {name_or_dir} has a head of {own.num_labels} labels, not one logit: --fresh_head replaces it"
+        )
+
+
+def check_takes(ranker: Ranker, tokenizer: Any, name_or_dir: str, max_length: int) -> None:
+    """Raises KinspanError where pairs of this length, or the tokenizer's ids, are more than the model embeds."""
+    name = display_name(name_or_dir)
+    check_fits(Scorer(name, ranker.classifier, tokenizer, "one logit", torch.squeeze), max_length)
+
+
 def load_own_tokenizer(name_or_dir: str) -> Any:
     """The tokenizer as the folder has it, so that scores are those of CrossEncoder. Raises KinspanError."""
     quiet()
+    expect_hub(name_or_dir)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_dir)
     except Exception as error:

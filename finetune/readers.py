@@ -78,6 +78,16 @@ def load_split(
     return data, notes
 
 
+def parse_columns(text: str | None) -> dict[str, str] | None:
+    """``question=query,label=relevant`` as a dictionary."""
+    if text is None:
+        return None
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name and equals and column for name, equals, column in pairs):
+        raise KinspanError(f"--columns {text}: write question=query,answer=passage,label=relevant")
+    return {name: column for name, _, column in pairs}
+
+
 def splits_of(spec: str) -> list[str]:
     """The splits that are there, of "train", "dev" and "test". Raises KinspanError where there is none."""
     name, place = _parse(spec)

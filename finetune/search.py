@@ -1,6 +1,7 @@
 """Batch size and learning rate by cross-validation over the training questions."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -14,7 +15,7 @@ from data_pipeline.errors import KinspanError
 from .answers import filtered
 from .config import FinetuneConfig
 from .groups import random_of
-from .train import Ranks, train_ranker
+from .train import BEST, Ranks, train_ranker
 
 if TYPE_CHECKING:
     from .experiment import Data
@@ -62,6 +63,8 @@ def searched(
             stage = target_stage(replace(tried, test_every_validation=False), own, SEED, str(config.model), "search")
             where = folder / f"batch-{size}-rate-{rate:g}" / f"fold-{number}"
             maps.append(train_ranker(tried, stage, SEED, where, ranks)["dev_map"])
+            if ranks.rank == 0:
+                shutil.rmtree(where / BEST, ignore_errors=True)  # weights of so many runs fill a disk
         table.append({"batch_size": size, "learning_rate": rate, "map": float(np.mean(maps)), "folds": maps})
         say(f"search: batch {size}, learning rate {rate:g}: MAP {np.mean(maps):.4f} over {len(maps)} folds")
     best = max(table, key=lambda row: row["map"])

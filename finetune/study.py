@@ -3,25 +3,31 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import yaml
 
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoint import write_atomically
+from pretrain.engine import world
 
 from .bm25 import bm25_scores
-from .config import FinetuneConfig
-from .engine import join_ranks
+from .config import FinetuneConfig, check
 from .experiment import load_data, load_figures, run_experiment
 from .metrics import MAP, METRICS, TITLES, Figures, means, question_metrics
+from .readers import NAMES
 from .significance import compare, compare_seeds
 from .study_report import Entry, write_page
 
 RESULTS = "study.json"
+# A study's own: launch/study.py has flags for them, and every row an output folder.
+SETTINGS = {f.name for f in fields(FinetuneConfig)} - {"data", "transfer", "output_dir", "local_rank"}
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 ROW_KEYS = {"name", "settings", "paper", "tanda"}
 STUDY_KEYS = {"title", "source", "settings", "rows", "about"}
 
@@ -62,23 +68,34 @@ def read_study(path: Path) -> Study:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise KinspanError(f"--study {path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict) or not content.get("rows"):
-        raise KinspanError(f"--study {path} must have a title and rows; see launch/recipes/tanda-noise.yaml")
-    known = {f.name for f in fields(FinetuneConfig)}
+    if not isinstance(content, dict) or not content.get("rows") or not isinstance(content["rows"], list):
+        raise KinspanError(f"--study {path} must have a title and a list of rows; see launch/recipes/tanda-noise.yaml")
     _refuse(path, "the study", content, STUDY_KEYS)
-    _refuse(path, "settings", content.get("settings") or {}, known)
-    rows = []
-    for entry in content["rows"]:
-        if not isinstance(entry, dict) or not entry.get("name"):
-            raise KinspanError(f"--study {path}: a row needs a name: {entry}")
-        _refuse(path, f"row {entry['name']}", entry, ROW_KEYS)
-        _refuse(path, f"row {entry['name']}", entry.get("settings") or {}, known)
-        tanda = bool(entry.get("tanda"))
-        rows.append(Row(str(entry["name"]), entry.get("settings") or {}, tanda, entry.get("paper") or {}))
-    if len({row.folder for row in rows}) < len(rows):
-        raise KinspanError(f"--study {path}: two rows have one name")
+    _refuse(path, "settings", content.get("settings") or {}, SETTINGS)
+    rows = [_row(path, entry) for entry in content["rows"]]
+    for row in rows:
+        if not row.folder or [other.folder for other in rows].count(row.folder) > 1:
+            raise KinspanError(f"--study {path}: row {row.name}: its letters and digits must set it apart, as a folder")
     title, source, about = (str(content.get(key, "")) for key in ("title", "source", "about"))
     return Study(title or path.stem, source, about, content.get("settings") or {}, rows)
+
+
+def _row(path: Path, entry: Any) -> Row:
+    if not isinstance(entry, dict) or not entry.get("name"):
+        raise KinspanError(f"--study {path}: a row needs a name: {entry}")
+    where = f"row {entry['name']}"
+    _refuse(path, where, entry, ROW_KEYS)
+    settings, paper, tanda = entry.get("settings") or {}, entry.get("paper") or {}, entry.get("tanda", False)
+    _refuse(path, where, settings, SETTINGS)
+    _refuse(path, f"{where}: paper", paper, set(NAMES) | {"hub"})
+    for name, figures in paper.items():
+        _refuse(path, f"{where}: paper: {name}", figures, set(METRICS))
+        for metric, figure in figures.items():
+            if isinstance(figure, bool) or not isinstance(figure, int | float) or not 0 <= figure <= 1:
+                raise KinspanError(f"--study {path}: {where}: paper: {name}: {metric} {figure}: must be from 0 to 1")
+    if not isinstance(tanda, bool):
+        raise KinspanError(f"--study {path}: {where}: tanda {tanda}: must be true or false")
+    return Row(str(entry["name"]), settings, tanda, paper)
 
 
 def _refuse(path: Path, where: str, given: Any, known: set[str]) -> None:
@@ -106,8 +123,12 @@ def run_study(
     """
     if transfer is None and any(row.tanda for row in study.rows):
         raise KinspanError(f"{study.title}: the rows of TANDA need --transfer, such as asnq=FOLDER")
-    # Each row's settings are made before the first one runs, so that a wrong one costs no hours.
+    for spec in specs:
+        if [_set_name(other) for other in specs].count(_set_name(spec)) > 1:
+            raise KinspanError(f"--data {spec}: two of {_set_name(spec)}=: give each an --output_dir of its own")
+    # Each row's settings are checked before the first one runs, so that a wrong one costs no hours.
     planned = [[(row, _config(study, row, spec, output, overrides, transfer)) for row in study.rows] for spec in specs]
+    say = say if world()[0] == 0 else _silent
     tables = []
     for spec, rows in zip(specs, planned, strict=True):
         experiments = []
@@ -117,9 +138,14 @@ def run_study(
             experiments.append(run_experiment(config, say, transfers))
         tables.append(_table(study, spec, rows, experiments, output / _set_name(spec) / "report.html"))
     results = {"title": study.title, "source": study.source, "about": study.about, "tables": tables}
-    if join_ranks(planned[0][0][1])[0] == 0:
+    if world()[0] == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
+    say(as_text(results))
     return results
+
+
+def _silent(_: str) -> None:
+    pass
 
 
 def _set_name(spec: str) -> str:
@@ -131,24 +157,40 @@ def _config(
 ) -> FinetuneConfig:
     settings = {**study.settings, **row.settings, **overrides}
     settings["transfer"] = transfer if row.tanda else None
-    if row.tanda and transfer and _set_name(transfer) == _set_name(spec):
+    of_a_name = _set_name(spec) not in ("files", "hub")  # there are many of these
+    if row.tanda and transfer and (transfer == spec or (of_a_name and _set_name(transfer) == _set_name(spec))):
         raise KinspanError(f"--transfer {transfer}: it is the target's own data set")
     settings["output_dir"] = str(output / _set_name(spec) / row.folder)
     settings["data"] = spec
-    typed = {name: _typed(name, value) for name, value in settings.items()}
-    return FinetuneConfig(**typed)
+    try:
+        config = FinetuneConfig(**{name: _typed(name, value) for name, value in settings.items()})
+        check(config)
+    except KinspanError as error:
+        raise KinspanError(f"{study.title}: {row.name}: {error}") from error
+    return config
 
 
 def _typed(name: str, value: Any) -> Any:
-    """YAML reads 1e-5 as text: a number where the setting's default is one."""
-    if isinstance(value, list):
-        return [_typed(name, one) for one in value]
-    if isinstance(value, str) and name not in ("data", "transfer", "output_dir", "model", "columns"):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+    """The value as its setting's type; YAML reads 1e-5 as text. Raises KinspanError where it is of another."""
+    hint = get_type_hints(FinetuneConfig)[name]
+    kinds = [kind for kind in get_args(hint) if get_origin(hint) is UnionType] or [hint]
+    for kind in kinds:
+        if get_origin(kind) is list and isinstance(value, list) and value:
+            return [_one(name, one, get_args(kind)[0]) for one in value]
+    return None if value is None and NoneType in kinds else _one(name, value, kinds[0])
+
+
+def _one(name: str, value: Any, kind: Any) -> Any:
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    if value in choices or (kind in (bool, str) and isinstance(value, kind)):
+        return value
+    if kind in (int, float) and isinstance(value, int | float | str) and not isinstance(value, bool):
+        with suppress(ValueError):
+            number = float(value)
+            if kind is float or number == int(number):
+                return kind(number)
+    must = f"one of {', '.join(choices)}" if choices else KINDS.get(kind, "a list")
+    raise KinspanError(f"{name}: {value}: must be {must}")
 
 
 def _table(
@@ -166,12 +208,12 @@ def _table(
         p = None if seeds is figures[0] else _against(seeds, figures[0])
         paper = row.paper.get(_set_name(spec), {})
         line = {"name": row.name, **experiment["test"], "p": p, "paper": paper, "seeds": config.seeds}
-        lines.append({**line, "label_noise": config.label_noise, "tanda": row.tanda})
+        lines.append({**line, "label_noise": config.label_noise, "clean": _clean_row(config, rows)})
         entries.append(Entry(row.name, config, seeds, p["t_test"] if p else None, paper, row.tanda))
     splits = [(data.train, first.train_filter), (data.dev, first.eval_filter), (test, first.eval_filter)]
     if data.transfer is not None:
         splits.insert(0, (data.transfer, first.train_filter))
-    if join_ranks(first)[0] == 0:
+    if world()[0] == 0:
         notes = [line for line in (study.source, study.about) if line]
         write_page(page, f"{study.title}: {_set_name(spec)}", [*notes, *data.notes], splits, entries)
     return {
@@ -181,6 +223,15 @@ def _table(
         "report": str(page),
         "rows": lines,
     }
+
+
+def _clean_row(config: FinetuneConfig, rows: list[tuple[Row, FinetuneConfig]]) -> str | None:
+    """The row that differs by nothing but that it flips no labels."""
+    clean = replace(config, label_noise=0.0)
+    for row, other in rows:
+        if config.label_noise and replace(other, output_dir=config.output_dir) == clean:
+            return row.name
+    return None
 
 
 def _against(seeds: list[Figures], first: list[Figures]) -> dict[str, float]:
@@ -226,12 +277,12 @@ def _p(p: dict[str, float] | None) -> str:
 
 
 def _drops(table: dict[str, Any]) -> list[str]:
-    """Of rows with flipped labels, the drop of MAP from the same method without (TANDA, table 5)."""
-    clean = {row["tanda"]: row for row in table["rows"] if row.get("label_noise") == 0}
+    """Of rows with flipped labels, the drop of MAP from the same settings without (TANDA, table 5)."""
+    by_name = {row["name"]: row for row in table["rows"]}
     lines = []
     for row in table["rows"]:
-        base = clean.get(row.get("tanda"))
-        if row.get("label_noise") and base:
+        base = by_name.get(row.get("clean"))
+        if base and base[MAP]["mean"]:
             drop = 100 * (1 - row[MAP]["mean"] / base[MAP]["mean"])
             theirs = ""
             if MAP in row["paper"] and MAP in base["paper"]:

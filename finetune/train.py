@@ -28,11 +28,12 @@ from .encode import EncodedPairs, encode_pairs
 from .engine import make_engine
 from .groups import Groups, lists_of_epoch, pairs_of_epoch
 from .metrics import MAP, means, question_metrics
-from .ranker import load_own_tokenizer, load_ranker, save_ranker
+from .ranker import check_takes, load_own_tokenizer, load_ranker, save_ranker
 from .score import score_pairs
 
 BEST = "best"  # folder of the run: the ranker that was best on the dev set
 SUMMARY = "summary.json"
+RUN = "run.json"  # what makes it this run
 
 
 @dataclass(frozen=True)
@@ -85,43 +86,43 @@ def train_ranker(config: FinetuneConfig, stage: Stage, seed: int, folder: Path, 
 
     Run by every rank. Raises KinspanError for what the user can mend.
     """
-    summary = folder / SUMMARY
-    claim(folder, {**stage.identity, "seed": seed}, ranks.rank)
+    summary, identity = folder / SUMMARY, {**stage.identity, "seed": seed}
+    refuse_other(folder, identity)
+    checkpoint.barrier()
     if summary.is_file():
         return json.loads(summary.read_text())
     try:
-        return _Run(config, stage, seed, folder, ranks).run()
+        run = _Run(config, stage, seed, folder, ranks)
+        claim(folder, identity, ranks.rank)  # a model that cannot be loaded leaves the folder free
+        return run.run()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         raise KinspanError(
             f"out of memory with {config.micro_batch_size} pairs of {config.max_length} tokens: lower "
-            "--micro_batch_size (the batch stays)"
+            "--micro_batch_size (the batch stays), with another --output_dir"
         ) from error
 
 
 class _Run:
     def __init__(self, config: FinetuneConfig, stage: Stage, seed: int, folder: Path, ranks: Ranks) -> None:
         self.config, self.stage, self.seed, self.folder, self.ranks = config, stage, seed, folder, ranks
+        share = float(stage.train.labels.mean())
+        if config.loss == "pointwise" and stage.negatives_per_positive is not None:
+            share = max(share, 1 / (1 + stage.negatives_per_positive))
+        fresh = config.fresh_head and stage.model == config.model  # what a transfer has learned is kept
+        self.ranker, self.notes = load_ranker(stage.model, seed, min(max(share, 0.01), 0.99), fresh)
         self.tokenizer = load_own_tokenizer(stage.model)
+        check_takes(self.ranker, self.tokenizer, stage.model, config.max_length)
         self.train, self.dev, self.test = (
             encode_pairs(data, self.tokenizer, config.max_length) if data else None
             for data in (stage.train, stage.dev, stage.test)
         )
-        share = float(stage.train.labels.mean())
-        if config.loss == "pointwise" and stage.negatives_per_positive is not None:
-            share = max(share, 1 / (1 + stage.negatives_per_positive))
-        self.ranker, self.notes = load_ranker(stage.model, seed, min(max(share, 0.01), 0.99), config.fresh_head)
-        self.per_group = 1 if config.loss == "pointwise" else config.list_size  # pairs
-        groups = max(1, config.batch_size // self.per_group)
-        micro = max(1, min(groups, config.micro_batch_size // self.per_group))
-        self.layout = Layout(groups, micro, ranks.world)
-        self.epoch_steps = math.ceil(len(self.groups_of(0)) / groups)
-        self.total = min(stage.epochs * self.epoch_steps, stage.max_steps or stage.epochs * self.epoch_steps)
+        self.plan = plan(config, stage, seed)
+        micro = max(1, min(self.plan.groups, config.micro_batch_size // pairs_of_a_group(config)))
+        self.layout = Layout(self.plan.groups, micro, ranks.world)
+        self.epoch_steps, self.total, self.warmup = self.plan.epoch_steps, self.plan.total, self.plan.warmup
         self.eval_steps = stage.eval_steps or self.epoch_steps
-        self.warmup = int(config.warmup_share * self.total) if config.warmup_steps is None else config.warmup_steps
-        if self.warmup >= self.total:
-            raise KinspanError(f"--warmup_steps {self.warmup} is not below the {self.total} steps of the run: lower it")
         self.progress = Progress(world_size=ranks.world)
         self.log: Log | None = None
 
@@ -154,7 +155,10 @@ class _Run:
             step, began = progress.step, time.monotonic()
             if step != resumed_at and (step % self.eval_steps == 0 or step == self.total):
                 self.validate()
-                checkpoint.save(self.engine, asdict(progress), checkpoints, 1, self.ranks.rank)
+                if step:  # the start needs no checkpoint
+                    checkpoint.save(self.engine, asdict(progress), checkpoints, 1, self.ranks.rank)
+            if step == progress.best_step:  # after the checkpoint, from which a killed run then writes it anew
+                self.keep_best()
             if step >= self.total or progress.not_improved > self.config.patience:
                 break
             if step // self.epoch_steps != epoch:
@@ -168,10 +172,7 @@ class _Run:
                 self.log.step()
 
     def groups_of(self, epoch: int) -> Groups:
-        config, train = self.config, self.stage.train
-        if config.loss == "pointwise":
-            return pairs_of_epoch(train, self.seed, epoch, self.stage.negatives_per_positive)
-        return lists_of_epoch(train, self.seed, epoch, config.list_size)
+        return groups_of_epoch(self.config, self.stage, self.seed, epoch)
 
     def update(self, groups: Groups, step: int) -> None:
         """One update; the last batch of an epoch may be smaller.
@@ -216,7 +217,7 @@ class _Run:
         return function(logits.float(), labels, torch.from_numpy(group_of).to(logits.device))
 
     def validate(self) -> None:
-        """Measures the dev set, and keeps the ranker if it is the best so far."""
+        """Measures the dev set, and notes whether the ranker is the best so far."""
         progress, stage = self.progress, self.stage
         assert self.dev is not None
         loss, count = summed(self.window, ("loss", "groups")).values()
@@ -225,7 +226,6 @@ class _Run:
         figures = self.measure(stage.dev, self.dev)
         if figures[MAP] > progress.best_map:
             progress.best_step, progress.best_map, progress.not_improved = progress.step, figures[MAP], 0
-            self.keep_best()
         else:
             progress.not_improved += 1
         if self.log:
@@ -281,24 +281,62 @@ class _Run:
         return summary
 
 
-def claim(folder: Path, identity: dict[str, Any], rank: int) -> None:
-    """Makes the folder this run's, or finds that it is already; refuses another run's."""
-    path = folder / "run.json"
-    ours = json.loads(json.dumps(identity))
-    if path.is_file():
-        try:
-            theirs = json.loads(path.read_text())
-        except ValueError as error:
-            raise KinspanError(f"{path} is damaged: choose another --output_dir, or delete that folder") from error
-        for key in ours:
-            if theirs.get(key) != ours[key]:
-                raise KinspanError(
-                    f"{folder} holds a different run: its {key} is {theirs.get(key)}, now it is {ours[key]}; choose "
-                    "another --output_dir, or delete that folder"
-                )
-    elif rank == 0:
-        if folder.exists() and any(folder.iterdir()):
+@dataclass(frozen=True)
+class Plan:
+    """How long a stage is. groups: in one update, over all ranks; epoch_steps, total, warmup: updates."""
+
+    groups: int
+    epoch_steps: int
+    total: int
+    warmup: int
+
+
+def plan(config: FinetuneConfig, stage: Stage, seed: int) -> Plan:
+    """Raises KinspanError where the stage is shorter than its warm-up, or the loss finds no groups in its data."""
+    groups = max(1, config.batch_size // pairs_of_a_group(config))
+    epoch_steps = math.ceil(len(groups_of_epoch(config, stage, seed, 0)) / groups)
+    total = min(stage.epochs * epoch_steps, stage.max_steps or stage.epochs * epoch_steps)
+    warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps
+    if warmup >= total:
+        raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the {stage.what}: lower it")
+    return Plan(groups, epoch_steps, total, warmup)
+
+
+def pairs_of_a_group(config: FinetuneConfig) -> int:
+    return 1 if config.loss == "pointwise" else config.list_size
+
+
+def groups_of_epoch(config: FinetuneConfig, stage: Stage, seed: int, epoch: int) -> Groups:
+    if config.loss == "pointwise":
+        return pairs_of_epoch(stage.train, seed, epoch, stage.negatives_per_positive)
+    return lists_of_epoch(stage.train, seed, epoch, config.list_size)
+
+
+def refuse_other(folder: Path, identity: dict[str, Any]) -> None:
+    """Raises KinspanError where the folder holds another run, or no run but something else."""
+    path = folder / RUN
+    if not path.is_file():
+        if folder.is_dir() and any(p.name != RUN + ".tmp" for p in folder.iterdir()):
             raise KinspanError(f"{folder} is not empty and holds no run: choose another --output_dir")
-        folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_atomically(path, json.dumps(ours, indent=1) + "\n")
+        return
+    try:
+        theirs = dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise KinspanError(f"{path} is damaged: choose another --output_dir, or delete that folder") from error
+    for key, ours in json.loads(json.dumps(identity)).items():
+        if theirs.get(key) != ours:
+            raise KinspanError(
+                f"{folder} holds a different run: its {key} is {theirs.get(key)}, now it is {ours}; choose "
+                "another --output_dir, or delete that folder"
+            )
+
+
+def claim(folder: Path, identity: dict[str, Any], rank: int) -> None:
+    """Makes the folder this run's. Raises KinspanError where it cannot be written."""
+    if rank == 0 and not (folder / RUN).is_file():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            checkpoint.write_atomically(folder / RUN, json.dumps(identity, indent=1) + "\n")
+        except OSError as error:
+            raise KinspanError(f"--output_dir: {folder} cannot be written: {error.strerror}") from error
     checkpoint.barrier()

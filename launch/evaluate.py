@@ -17,7 +17,7 @@ from finetune import trec
 from finetune.answers import AnswerSet, filtered
 from finetune.compare import as_table, comparison, folder_names, page, per_question
 from finetune.metrics import Figures, question_metrics, run_metrics
-from finetune.readers import SPECS, load_split
+from finetune.readers import SPECS, load_split, parse_columns
 from launch._cli import parse, run
 
 DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10, equal to trec_eval's.
@@ -27,6 +27,9 @@ DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@
 classifier, or a bi-encoder of sentence-transformers by cosine. Of several, each is tested against the first, paired
 over questions, by t-test and by randomisation test.
 
+--contamination and --data tell how many test sentences stand in a pre-training corpus, word for word or nearly
+(8-grams), with examples; with --model also the metrics with and without the questions whose answers do.
+
 Candidates rank by score as a 32-bit float; ties go by candidate id, the last first; the rank column is ignored.
 Prints a table, and last a line of JSON."""
 
@@ -35,6 +38,7 @@ EPILOG = f"""examples:
   python launch/evaluate.py --run ours.txt theirs.txt --qrels qrels.txt --per_question questions.csv
   python launch/evaluate.py --model runs/wikiqa/best --data wikiqa=data/WikiQACorpus
   python launch/evaluate.py --model runs/ssp runs/base --data trecqa=data/trecqa --split dev --output compared/trecqa
+  python launch/evaluate.py --contamination corpora/docs --data wikiqa=data/WikiQACorpus --model runs/wikiqa/best
 
 --output has for each model run.txt, qrels.txt and predictions.jsonl in a folder of its name, the metrics of every
 question in per_question.csv, and in comparison.html the questions where the models differ most.
@@ -55,13 +59,20 @@ class EvaluateConfig:
     per_question: str | None = field(
         default=None, metadata={"help": "With --run: CSV file for the metrics of every question."}
     )
+    contamination: str | None = field(
+        default=None, metadata={"help": "Corpus folder, as launch/prepare.py writes it: what of --data stands in it?"}
+    )
     model: list[str] | None = field(
         default=None,
         metadata={"action": "extend", "help": "Model folders or hub names, of which the first is the baseline."},
     )
     data: str | None = field(
         default=None,
-        metadata={"help": "With --model: the data set, such as wikiqa=FOLDER; below are all."},
+        metadata={"help": "With --model and --contamination: the data set, such as wikiqa=FOLDER; below are all."},
+    )
+    columns: str | None = field(
+        default=None,
+        metadata={"help": "For files= and hub=: names of the columns: question=query,answer=passage,label=relevant."},
     )
     split: Literal["train", "dev", "test"] = field(default="test", metadata={"help": "With --model."})
     filter: Literal["raw", "no-all-negative", "clean"] = field(
@@ -96,9 +107,7 @@ def score_files(config: EvaluateConfig) -> None:
 def score_models(config: EvaluateConfig) -> None:
     """``--model``: the metrics of models and of BM25 on a data set."""
     models, output = config.model or [], Path(config.output) if config.output else None
-    if config.max_length < 1:
-        raise KinspanError(f"--max_length {config.max_length}: must be above 0")
-    whole, notes = load_split(str(config.data), config.split)
+    whole, notes = _load(config)
     data = filtered(whole, config.filter)
     if output:  # before the work, to see whether it can be made
         trec.make_folder(output)
@@ -122,6 +131,28 @@ def score_models(config: EvaluateConfig) -> None:
         notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
     facts = {"data": config.data, "split": config.split, "filter": config.filter, "questions": data.num_questions}
     _report(rows, notes, {**facts, "candidates": data.num_pairs})
+
+
+def search_corpus(config: EvaluateConfig) -> None:
+    """``--contamination``: what of the data set stands in a corpus, and what the models do without it."""
+    from data_pipeline.corpus import Corpus
+    from finetune.contamination import contamination, contamination_text, summary
+
+    corpus = Corpus(str(config.contamination))
+    whole, notes = _load(config)
+    data = filtered(whole, config.filter)
+    for note in notes:
+        print(note)
+    models = {name: _scores(name, data, config.max_length) for name in config.model or []}
+    found = contamination(data, corpus)
+    print(contamination_text(data, corpus, found, models))
+    print(json.dumps({"notes": notes, **summary(data, corpus, found, models)}, ensure_ascii=False))
+
+
+def _load(config: EvaluateConfig) -> tuple[AnswerSet, list[str]]:
+    if config.max_length < 1:
+        raise KinspanError(f"--max_length {config.max_length}: must be above 0")
+    return load_split(str(config.data), config.split, parse_columns(config.columns))
 
 
 def _scores(name: str, data: AnswerSet, max_length: int) -> np.ndarray:
@@ -153,7 +184,8 @@ def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any])
 # what is done, by the flag that asks for it, and the flags that go with it, of which the first must be given
 MODES: dict[str, tuple[Callable[[EvaluateConfig], None], tuple[str, ...]]] = {
     "run": (score_files, ("qrels", "per_question")),
-    "model": (score_models, ("data", "split", "filter", "max_length", "output")),
+    "contamination": (search_corpus, ("data", "columns", "split", "filter", "max_length", "model")),
+    "model": (score_models, ("data", "columns", "split", "filter", "max_length", "output")),
 }
 
 
@@ -171,10 +203,11 @@ def check(config: EvaluateConfig) -> str:
             raise KinspanError(f"--{name} does not go with --{mode}; see --help")
     if companions[0] not in given:
         raise KinspanError(f"--{mode} needs --{companions[0]}; see --help")
-    names = getattr(config, mode)
-    for name in names:
-        if names.count(name) > 1:
-            raise KinspanError(f"--{mode} {name} is given twice")
+    for flag in ("run", "model"):
+        names = getattr(config, flag) or []
+        for name in names:
+            if names.count(name) > 1:
+                raise KinspanError(f"--{flag} {name} is given twice")
     return mode
 
 

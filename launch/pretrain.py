@@ -20,6 +20,7 @@ EPILOG = """examples:
   deepspeed launch/pretrain.py --objective ssp
   deepspeed launch/pretrain.py --objective ssp --corpus corpora/docs --model roberta-base --output_dir runs/docs
   python launch/pretrain.py --config launch/recipes/roberta-base-ssp.yaml --dry_run
+  deepspeed launch/pretrain.py --corpus corpora/docs --probe wikiqa=WikiQACorpus --probe_steps 500
   python launch/pretrain.py --config runs/docs/config.yaml --output_dir runs/again --seed 2"""
 
 
@@ -32,9 +33,10 @@ def main() -> None:
         if os.environ.get("RANK", "0") == "0":
             print(as_text(make_plan(config)))
         return
+    from finetune.probe import make_probe
     from pretrain.run import pretrain  # after the flags: DeepSpeed takes seconds to import
 
-    pretrain(config)
+    pretrain(config, make_probe(config))
 
 
 if __name__ == "__main__":

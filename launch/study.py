@@ -1,8 +1,9 @@
 """Runs a study of answer sentence selection: several ways of fine-tuning, in one table beside a paper's figures."""
 
 import json
+import os
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 import yaml
 
 from data_pipeline.errors import KinspanError
-from finetune.config import SPEC, FinetuneConfig
+from finetune.config import SPEC
 from launch._cli import parse, run
 
 DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of launch/finetune.py with its seeds, and
@@ -35,6 +36,9 @@ class StudyConfig:
     study: str = field(metadata={"help": "YAML file: title, source, settings of all rows, rows."})
     data: list[str] = field(metadata={"help": f"Data sets, a table each: {SPEC}."})
     transfer: str | None = field(default=None, metadata={"help": "What rows of TANDA transfer from."})
+    model: str | None = field(
+        default=None, metadata={"help": "Where rows that name no model start; default: all-MiniLM-L6-v2."}
+    )
     output_dir: str = field(default="runs/study", metadata={"help": "Where the runs and the results go."})
     set: list[str] = field(
         default_factory=list, metadata={"help": "NAME=VALUE, settings over the study's, as of launch/finetune.py."}
@@ -43,25 +47,29 @@ class StudyConfig:
 
 def overrides(settings: list[str]) -> dict[str, Any]:
     """``["seeds=2"]`` as a dictionary. Raises KinspanError for what is no setting."""
-    known = {f.name for f in fields(FinetuneConfig)}
+    from finetune.study import SETTINGS
+
     out = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
-        if not equals or name not in known:
+        if not equals or name not in SETTINGS:
             raise KinspanError(f"--set {setting}: write NAME=VALUE with a setting of launch/finetune.py")
-        out[name] = yaml.safe_load(value)
+        try:
+            out[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise KinspanError(f"--set {setting}: the value cannot be read: {' '.join(str(error).split())}") from error
     return out
 
 
 def main() -> None:
     config = parse(StudyConfig, DESCRIPTION, EPILOG)
-    given = overrides(config.set)
-    from finetune.study import as_text, read_study, run_study  # after the flags: torch takes seconds to import
+    from finetune.study import read_study, run_study  # after the flags: torch takes seconds to import
 
-    study = read_study(Path(config.study))
+    given, study = overrides(config.set), read_study(Path(config.study))
+    study = replace(study, settings={"model": config.model, **study.settings})
     results = run_study(study, config.data, Path(config.output_dir), given, config.transfer)
-    print(as_text(results))
-    print(json.dumps(results))
+    if not int(os.environ.get("RANK", "0")):
+        print(json.dumps(results))
 
 
 if __name__ == "__main__":

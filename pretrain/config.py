@@ -81,6 +81,13 @@ class PretrainConfig:
 
     eval_steps: int = setting(100, "Validate on held-out documents every so many updates, and at the end.")
     eval_pairs: int = setting(1000, "Held-out pairs, the same every time.")
+    probe: str | None = setting(
+        None,
+        "Data set of answer sentence selection, such as wikiqa=FOLDER (see launch/finetune.py): now and then a copy of "
+        "the model is fine-tuned on a little of it, and ranks the candidates of its dev set.",
+    )
+    probe_steps: int = setting(1000, "Probe every so many updates, and at the start and at the end.")
+    probe_pairs: int = setting(1000, "Most pairs that a probe fine-tunes on, the same every time.")
     log_steps: int = setting(10, "Log every so many updates.")
     save_steps: int = setting(100, "Checkpoint every so many updates, and at the end.")
     keep_checkpoints: int = setting(2, "Newest checkpoints kept.")
@@ -103,6 +110,9 @@ FREE_TO_CHANGE = (
     "generator",
     "eval_steps",
     "eval_pairs",
+    "probe",
+    "probe_steps",
+    "probe_pairs",
     "log_steps",
     "save_steps",
     "keep_checkpoints",
@@ -123,7 +133,7 @@ def check(config: PretrainConfig) -> None:
     if not config.pair_weight and not config.mlm_weight and (config.token_loss == "mlm" or not config.rtd_weight):
         raise KinspanError("--pair_weight 0 with token losses of weight 0 trains nothing: give one of them a weight")
     positive = "global_batch_size micro_batch_size eval_steps log_steps save_steps keep_checkpoints num_workers "
-    positive += "max_steps max_epochs max_tokens max_length peak_tflops tokens_per_second"
+    positive += "max_steps max_epochs max_tokens max_length peak_tflops tokens_per_second probe_steps probe_pairs"
     for name in positive.split():
         value = getattr(config, name)
         if value is not None and not value > 0:

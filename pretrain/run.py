@@ -4,10 +4,13 @@ import atexit
 import json
 import math
 import platform
+import shutil
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +31,7 @@ from .setup_run import Setup, set_up
 from .step import StepResult, is_out_of_memory, out_of_memory_text, train_step, try_largest
 from .sums import LossWeights
 
+Probe = Callable[[Path], dict[str, float]]  # figures of a release
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 
 
@@ -45,14 +49,18 @@ class Progress:
     window: list[float] = field(default_factory=list)
 
 
-def pretrain(config: PretrainConfig) -> dict[str, Any]:
+def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, Any]:
     """Runs, or goes on with, the pre-training that ``config`` describes, and returns its summary.
+
+    probe: measures the model every ``config.probe_steps``, on rank 0; finetune.probe.make_probe makes it
 
     Run by every rank. Raises KinspanError for what the user can mend.
     """
     setup = set_up(config)
+    if config.probe and probe is None and setup.rank == 0:
+        raise KinspanError(f"--probe {config.probe}: give pretrain(config, probe) that of finetune.probe.make_probe")
     try:
-        summary = _Run(setup).run()
+        summary = _Run(setup, probe).run()
     except Exception as error:
         if is_out_of_memory(error):
             raise KinspanError(out_of_memory_text(setup.layout.largest, setup.train.max_length)) from error
@@ -68,8 +76,8 @@ def _leave_at_exit() -> None:
 
 
 class _Run:
-    def __init__(self, setup: Setup) -> None:
-        self.setup, self.config = setup, setup.config
+    def __init__(self, setup: Setup, probe: Probe | None) -> None:
+        self.setup, self.config, self.probe = setup, setup.config, probe
         self.weights = LossWeights(self.config.mlm_weight, self.config.pair_weight, self.config.rtd_weight)
         self.checkpoints = setup.folder / "checkpoints"
         self.names = setup.model.sum_names
@@ -104,7 +112,7 @@ class _Run:
         return self.finish()
 
     def loop(self, feeder: Feeder) -> None:
-        """Evaluate, save, stop?, step, log: in this order, once a step."""
+        """Evaluate, probe, save, stop?, step, log: in this order, once a step."""
         config, progress, total = self.config, self.progress, self.setup.total_steps
         filler = self.setup.train.batch(0, 1)
         resumed_at = progress.step if progress.step else None
@@ -117,6 +125,8 @@ class _Run:
             if step != resumed_at:  # the checkpoint was written after these
                 if step % config.eval_steps == 0 or step == total:
                     self.evaluate()
+                if config.probe and (step % config.probe_steps == 0 or step == total):
+                    self.measure()
                 if step and (step % config.save_steps == 0 or step == total):
                     window = self.save(window)
             if config.release_every and step and step % config.release_every == 0:
@@ -167,6 +177,21 @@ class _Run:
         )
         if self.log:
             self.log.write(self.progress.step, "validation", values)
+
+    def measure(self) -> None:
+        """Hands rank 0's probe a release of this step, to be gone after; the other ranks wait.
+
+        The run goes on as if nothing had been: dropout is seeded anew for each micro-batch.
+        """
+        weights = checkpoint.full_weights(self.engine)
+        if self.probe and self.log:
+            folder = self.setup.folder / "probe"
+            write_release(self.setup.folder, weights, self.progress.step, folder)
+            del weights
+            values = self.probe(folder)
+            shutil.rmtree(folder)
+            self.log.write(self.progress.step, "probe", values)
+        checkpoint.barrier()
 
     def save(self, window: torch.Tensor) -> torch.Tensor:
         """Checkpoints, and returns the log's window as a resumed run would find it."""
@@ -229,6 +254,7 @@ class _Run:
         lines = [json.loads(line) for line in (self.setup.folder / "metrics.jsonl").read_text().splitlines()]
         train = [line for line in lines if line["split"] == "train"]
         validation = [line for line in lines if line["split"] == "validation"]
+        probes = [line for line in lines if line["split"] == "probe"]
         settings = self.setup.settings
         summary = {
             "steps": self.progress.step,
@@ -238,6 +264,8 @@ class _Run:
             "last_losses": train[-1] if train else None,
             "first_validation": validation[0] if validation else None,
             "last_validation": validation[-1] if validation else None,
+            "first_probe": probes[0] if probes else None,
+            "last_probe": probes[-1] if probes else None,
             "wall_seconds": round(self.progress.wall_seconds, 1),
             "world_size": self.setup.layout.world,
             "corpus_fingerprint": self.setup.corpus.manifest.fingerprint,

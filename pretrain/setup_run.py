@@ -31,6 +31,7 @@ from .rtd import ReplacedTokenModel
 from .rtd_load import load_replaced_token_model, size_factor
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
+PROBE_SETTINGS = ("probe_steps", "probe_pairs")
 SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
 
 
@@ -149,12 +150,18 @@ def token_loss_of(config: PretrainConfig, model_name: str, family: str) -> str:
 
 
 def unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
-    """Says which settings of replaced-token detection were given to a run without it."""
-    if token_loss == "rtd":
-        return []
+    """Says which settings of replaced-token detection or of the probe were given to a run without it."""
     default = PretrainConfig()
-    given = [n for n in RTD_SETTINGS if getattr(config, n) != getattr(default, n)]
-    return [f"the token loss is mlm: --{' and --'.join(given)} of replaced-token detection do nothing"] if given else []
+    of_rtd, of_probe = (
+        " and ".join(f"--{n}" for n in names if getattr(config, n) != getattr(default, n))
+        for names in (RTD_SETTINGS, PROBE_SETTINGS)
+    )
+    notes = []
+    if token_loss != "rtd" and of_rtd:
+        notes.append(f"the token loss is mlm: {of_rtd} of replaced-token detection do nothing")
+    if config.probe is None and of_probe:
+        notes.append(f"there is no --probe: {of_probe} do nothing")
+    return notes
 
 
 def _load(
@@ -231,7 +238,7 @@ def _facts(
 ) -> dict[str, Any]:
     """What makes this run this run, and what its release will say of it; no path of this machine."""
     name = DEFAULT_MODEL_NAME if config.model is None else model_name
-    paths = ["corpus", "model", "output_dir", "deepspeed_config"]
+    paths = ["corpus", "model", "output_dir", "deepspeed_config", "probe"]
     paths += ["generator"] if size_factor(config.generator) is None else []
     settings = {k: v for k, v in as_dict(config).items() if k not in paths}
     manifest = corpus.manifest

@@ -1,5 +1,6 @@
 """The code blocks of docs/, run as they are written."""
 
+import json
 import os
 import re
 import subprocess
@@ -67,6 +68,38 @@ def test_python(place):
     assert "95% confidence" in said
     assert "parameters (encoder" in said
     assert (place / "releases/python/model.safetensors").exists()
+
+
+def write_questions(folder, documents):
+    """Questions in jsonl, and in ASNQ's form: the sentence that a question is about, and four others."""
+    sentences = [s for d in documents for p in d["paragraphs"] for s in p.split(". ")]
+    (folder / "questions").mkdir(parents=True)
+    (folder / "asnq").mkdir()
+    for number, split in enumerate(("train", "dev", "test")):
+        groups = [sentences[5 * q : 5 * q + 5] for q in range(10 * number, 10 * number + 10)]
+        rows = [(f"what of {own[0][:30]} ?", text, text == own[0]) for own in groups for text in own]
+        lines = [json.dumps({"question": q, "answer": a, "label": int(right)}) + "\n" for q, a, right in rows]
+        (folder / "questions" / f"{split}.jsonl").write_text("".join(lines))
+        graded = [f"{q}\t{a}\t{4 if right else 1 + n % 3}\n" for n, (q, a, right) in enumerate(rows)]
+        (folder / "asnq" / f"{split}.tsv").write_text("".join(graded))
+
+
+def test_as2(place, tiny_documents):
+    write_questions(place / "data", tiny_documents)
+    (study,) = blocks("as2.md", "yaml")
+    (place / "study.yaml").write_text(study)
+    (place / "releases").mkdir()
+    (place / "releases/docs").symlink_to(place / "path/to/model")
+    commands = blocks("as2.md", "bash")
+    tune, tanda, _, studied, trec, models, contamination = (run(["bash", "-ec", c], place) for c in commands)
+    figures = json.loads((place / "runs/as2/results.json").read_text())
+    of_file = json.loads(trec.splitlines()[-1])["systems"][0]
+    assert of_file["map"] == pytest.approx(figures["seeds"][0]["test"]["map"], abs=1e-9)
+    assert "test mean" in tune
+    assert "transferred from asnq" in tanda
+    assert "answers weigh more" in studied
+    assert [row["name"] for row in json.loads(models.splitlines()[-1])["systems"]][-1] == "BM25"
+    assert "word for word" in contamination
 
 
 def test_the_table_lists_every_objective_as_it_is():

@@ -1,0 +1,92 @@
+"""A tiny model, and data that it learns in seconds: an answer is what says "because"."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+from data_pipeline.tokenizers import load_tokenizer
+from finetune.answers import AnswerSet
+from finetune.readers import load_split
+from pretrain.defaults import default_model
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+WORDS = "river stone green market engine winter paper silver garden music bridge candle forest letter ocean".split()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _candidates(rng: random.Random, question: str, count: int) -> list[dict[str, Any]]:
+    """Candidates of a question, the first its answer; their lengths differ."""
+    rows = []
+    for number in range(count):
+        words = rng.choices(WORDS, k=rng.randint(3, 9))
+        if number == 0:
+            words.insert(rng.randrange(len(words)), "because")
+        text = " ".join(words)
+        rows.append({"question_id": question, "question": f"why {question}", "answer": text, "label": int(number == 0)})
+    rng.shuffle(rows)
+    return [{**row, "answer_id": f"{question}-{number}"} for number, row in enumerate(rows)]
+
+
+@pytest.fixture(scope="session")
+def write_sets(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``write_sets(train=5, dev=4, test=4, candidates=4, seed="a")``: a folder for files=, of so many questions."""
+
+    def write(candidates: int = 4, seed: str = "a", **questions: int) -> Path:
+        folder = tmp_path_factory.mktemp("sets")
+        for split, count in ({"train": 5, "dev": 4, "test": 4} | questions).items():
+            rng = random.Random(f"{seed}-{split}")
+            names = [f"{split} {rng.choice(WORDS)} {k}" for k in range(count)]
+            rows = [row for name in names for row in _candidates(rng, name.replace(" ", "-"), candidates)]
+            (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def sets(write_sets: Callable[..., Path]) -> Path:
+    """19 training pairs, for a last batch that is not full; 6 dev and 6 test questions of 5 candidates."""
+    folder = write_sets(train=5, dev=6, test=6, candidates=5)
+    lines = (folder / "train.jsonl").read_text().splitlines(keepends=True)
+    drop = [k for k, line in enumerate(lines) if json.loads(line)["label"] == 0][:6]
+    (folder / "train.jsonl").write_text("".join(line for k, line in enumerate(lines) if k not in drop))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def answer_set() -> Callable[[Path, str], AnswerSet]:
+    """``answer_set(folder, split)``"""
+    return lambda folder, split: load_split(f"files={folder}", split)[0]
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``make_model("bert", num_labels=1, headless=False, **config)``: a folder of small random weights."""
+
+    def make(family: str = "bert", headless: bool = False, tokenizer: Any = None, **options: Any) -> Path:
+        folder = tmp_path_factory.mktemp(f"small-{family}")
+        tokenizer = tokenizer or load_tokenizer(default_model())
+        tokenizer.save_pretrained(str(folder))
+        config = AutoConfig.for_model(family, **{"vocab_size": len(tokenizer), "num_labels": 1} | SMALL | options)
+        torch.manual_seed(1)
+        auto = AutoModel if headless else AutoModelForSequenceClassification
+        auto.from_config(config).save_pretrained(str(folder))
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def model(make_model: Callable[..., Path]) -> Path:
+    """A BERT with dropout and a head of one logit."""
+    return make_model()

@@ -1,0 +1,132 @@
+"""launch/finetune.py and launch/study.py by their paths, as users run them."""
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from data_pipeline.tokenizers import load_tokenizer
+from pretrain.defaults import default_model
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+FAST = ["--epochs=2", "--batch_size=8", "--max_length=32", "--precision=fp32", "--learning_rate=1e-3"]
+WORDS = "river stone green market engine winter paper silver garden music".split()
+
+
+def run(entry, *arguments, cwd, ranks=1):
+    start = [sys.executable]
+    if ranks > 1:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            start = ["deepspeed", "--num_accelerators", ranks, "--master_port", probe.getsockname()[1]]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        [str(part) for part in (*start, ROOT / f"launch/{entry}.py", *arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path},
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """``model``, a small BERT without dropout, and ``data`` of 5 training, 4 dev and 4 test questions."""
+    folder, rng = tmp_path_factory.mktemp("finetune"), random.Random(0)
+    tokenizer = load_tokenizer(default_model())
+    tokenizer.save_pretrained(str(folder / "model"))
+    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **SMALL, **STILL)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(str(folder / "model"))
+    (folder / "data").mkdir()
+    for split, count in {"train": 5, "dev": 4, "test": 4}.items():
+        rows = [
+            {"question": f"why {k}", "answer": " ".join(rng.choices(WORDS, k=rng.randint(3, 9))), "label": int(not n)}
+            for k in range(count)
+            for n in range(4)
+        ]
+        (folder / f"data/{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return folder
+
+
+def test_it_trains_prints_a_table_and_the_same_command_repeats_it(folder, tmp_path):
+    arguments = ["--data", f"files={folder}/data", "--model", folder / "model", "--seeds", "2", *FAST]
+    done = run("finetune", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "step 6/6  dev" in done.stdout
+    table = done.stdout[done.stdout.index("model on files, 2 seed(s)") :]
+    assert len([line for line in table.splitlines() if line.startswith("test ")]) == 3
+    assert (tmp_path / "runs/as2/seed-2/best/model.safetensors").is_file()
+    assert (tmp_path / "runs/as2/report.html").is_file()
+    again = run("finetune", *arguments, cwd=tmp_path)
+    assert again.stdout.endswith(table)
+    assert "step " not in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "wikiqa=nowhere"], "wikiqa=nowhere: no split train"),
+        (["--data", "wkqa=x"], "wkqa=x: not a data set; write NAME=PLACE"),
+        (["--data", "files=x", "--learning_rate", "0"], "--learning_rate 0.0: must be above 0"),
+        (["--data", "files=x", "--deepspeed_config", "none.json"], "--deepspeed_config none.json: no such file"),
+        (["--data", "files={data}", "--model", "no/such"], "no model at no/such"),
+    ],
+)
+def test_errors_are_one_line(arguments, message, folder, tmp_path):
+    done = run("finetune", *(a.format(data=folder / "data") for a in arguments), cwd=tmp_path)
+    assert done.returncode == 2
+    [line] = [line for line in done.stderr.splitlines() if "[WARNING]" not in line]
+    assert line.startswith("error: ")
+    assert message in line
+
+
+@pytest.mark.parametrize("entry", ["finetune", "study"])
+def test_help_teaches(entry, tmp_path):
+    done = run(entry, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for text in ("--data", "--transfer", "--output_dir", "examples:", f"launch/{entry}.py", "same", "resumes"):
+        assert text in done.stdout
+
+
+def test_a_study(folder, tmp_path):
+    rows = "rows:\n  - name: one\n  - name: two\n    settings: {loss: listwise}\n"
+    (tmp_path / "study.yaml").write_text("title: Losses\nsettings: {seeds: 1, epochs: 1, max_length: 32}\n" + rows)
+    arguments = ["--study", "study.yaml", "--data", f"files={folder}/data", "--set", f"model={folder}/model"]
+    done = run("study", *arguments, "batch_size=8", "precision=fp32", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    *_, last = done.stdout.splitlines()
+    assert [row["name"] for row in json.loads(last)["tables"][0]["rows"]] == ["BM25", "one", "two"]
+    assert done.stdout.count("files: 4 test questions, 16 candidates") == 1
+    for wrong in ("batch_size=[", "data=files=x", "batch", "epochs=many"):
+        done = run("study", *arguments, wrong, cwd=tmp_path)
+        assert done.returncode == 2
+        assert [line for line in done.stderr.splitlines() if "[WARNING]" not in line][-1].startswith("error: ")
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["pointwise", "listwise"])
+def test_two_ranks_learn_what_one_does(loss, folder, tmp_path):
+    """DeepSpeed's launcher, shares that are not even; each rank scores its part of dev and test."""
+    arguments = ["--data", f"files={folder}/data", "--model", folder / "model", "--seeds", 1, *FAST, "--loss", loss]
+    arguments += ["--deepspeed_config", "ds_configs/zero1.json", "--micro_batch_size", 3, "--list_size", 3]
+    results = []
+    for ranks in (1, 2):
+        done = run("finetune", *arguments, "--output_dir", tmp_path / f"ranks-{ranks}", cwd=ROOT, ranks=ranks)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.count("model on files, 1 seed(s)") == 1
+        lines = (tmp_path / f"ranks-{ranks}/seed-1/metrics.jsonl").read_text().splitlines()
+        losses = [json.loads(line)["loss"] for line in lines if json.loads(line)["split"] == "train"]
+        found = json.loads((tmp_path / f"ranks-{ranks}/results.json").read_text())
+        results.append((losses, found["dev"], found["test"]))
+    assert results[1][0] == pytest.approx(results[0][0], abs=1e-5)
+    assert results[1][1:] == results[0][1:]

@@ -1,0 +1,187 @@
+"""The studies of the papers' tables, against the papers' own figures and settings."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from data_pipeline.errors import KinspanError
+from finetune.config import check
+from finetune.study import _config, read_study, run_study
+
+FOLDER = Path(__file__).resolve().parents[2] / "launch/recipes"
+STUDIES = sorted(p.stem for p in FOLDER.glob("*.yaml") if "rows" in yaml.safe_load(p.read_text()))
+TANDA = ["tanda-asnq-labels", "tanda-noise", "tanda-stability", "tanda-wikiqa-trecqa"]
+DI_LIELLO = ["di-liello-asnq", "di-liello-electra", "di-liello-roberta"]
+
+# MAP and MRR of WikiQA, then of TREC-QA, as the papers' tables have them: fractions in one, percent in the other.
+# P@1, MAP and MRR in Di Liello et al.
+FIGURES = {
+    "tanda-wikiqa-trecqa": {
+        "BERT-B FT": "0.813 0.828 0.857 0.937",
+        "BERT-B FT ASNQ": "0.884 0.898 0.823 0.872",
+        "BERT-B TANDA": "0.893 0.903 0.912 0.951",
+        "RoBERTa-B FT ASNQ": "0.882 0.894 0.849 0.907",
+        "RoBERTa-B TANDA": "0.889 0.901 0.914 0.952",
+    },
+    "tanda-noise": {
+        "FT": "0.813 0.828 0.857 0.937",
+        "FT, 10% noise": "0.775 0.793 0.826 0.902",
+        "FT, 20% noise": "0.629 0.645 0.738 0.843",
+        "TANDA": "0.893 0.903 0.912 0.951",
+        "TANDA, 10% noise": "0.876 0.889 0.896 0.941",
+        "TANDA, 20% noise": "0.870 0.886 0.891 0.937",
+    },
+    "tanda-asnq-labels": {
+        "negatives 1": "0.870 0.880 0.808 0.847",
+        "negatives 2": "0.751 0.763 0.662 0.751",
+        "negatives 3": "0.881 0.895 0.821 0.869",
+        "negatives 2, 3": "0.883 0.898 0.823 0.871",
+        "negatives 1, 2, 3": "0.884 0.898 0.823 0.872",
+    },
+    "di-liello-roberta": {
+        "RoBERTa-Base": "78.3 85.8 87.2 90.0 89.7 94.4",
+        "RoBERTa + SSP": "82.9 88.7 89.9 88.5 89.3 93.6",
+        "RoBERTa + SP": "81.0 87.7 88.9 90.9 90.1 94.7",
+        "RoBERTa + PSD": "80.5 86.4 88.0 90.3 90.3 95.1",
+        "RoBERTa + All": "82.5 88.2 89.5 87.9 89.3 93.4",
+        "TANDA RoBERTa": "83.0 88.5 89.9 89.7 90.1 94.1",
+        "RoBERTa + SSP data, MLM only": "76.7 84.5 85.8 87.4 88.8 93.1",
+        "RoBERTa + SP data, MLM only": "76.8 84.7 86.2 88.8 89.8 93.7",
+        "RoBERTa + PSD data, MLM only": "79.1 85.6 87.1 87.1 89.6 92.7",
+    },
+    "di-liello-electra": {
+        "ELECTRA-Base": "77.1 85.0 86.5 90.3 89.9 94.0",
+        "ELECTRA + SSP": "82.5 88.6 90.0 88.5 89.6 93.5",
+        "ELECTRA + SP": "81.8 88.1 89.5 91.2 90.3 94.6",
+        "ELECTRA + PSD": "78.6 85.6 87.3 85.9 87.9 92.2",
+        "ELECTRA + All": "80.8 87.3 88.7 92.6 90.4 95.5",
+        "TANDA ELECTRA": "85.6 90.2 91.4 92.6 91.6 95.5",
+    },
+    "di-liello-asnq": {
+        "RoBERTa-Base": "61.8 66.9 73.1",
+        "RoBERTa + SSP": "64.1 68.1 74.5",
+        "RoBERTa + SP": "64.1 68.3 74.5",
+        "RoBERTa + PSD": "62.6 67.7 73.7",
+        "RoBERTa + All": "63.9 68.0 74.1",
+        "RoBERTa + SSP data, MLM only": "63.4 67.1 73.8",
+        "RoBERTa + SP data, MLM only": "62.8 67.2 73.7",
+        "RoBERTa + PSD data, MLM only": "64.1 67.3 73.7",
+        "ELECTRA-Base": "62.4 67.5 73.6",
+        "ELECTRA + SSP": "65.3 69.7 75.7",
+        "ELECTRA + SP": "65.0 69.0 75.1",
+        "ELECTRA + PSD": "65.3 68.9 75.1",
+        "ELECTRA + All": "65.0 69.3 75.2",
+    },
+    "tanda-stability": {"FT": "", "TANDA": ""},
+}
+
+
+def configs(name, data="wikiqa=W"):
+    """Of each row of a study, what it fine-tunes with."""
+    study = read_study(FOLDER / f"{name}.yaml")
+    return {row.name: (row, _config(study, row, data, Path("runs"), {}, "asnq=A")) for row in study.rows}
+
+
+def test_there_is_one_for_each_table():
+    assert set(TANDA + DI_LIELLO) <= set(STUDIES)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_can_be_read_and_meant(name):
+    study = read_study(FOLDER / f"{name}.yaml")
+    assert study.title
+    for _, config in configs(name).values():
+        check(config)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_has_the_figures_of_the_paper(name):
+    rows = read_study(FOLDER / f"{name}.yaml").rows
+    assert [row.name for row in rows] == list(FIGURES[name])
+    percent = name in DI_LIELLO
+    sets = ["asnq"] if name == "di-liello-asnq" else ["wikiqa", "trecqa"]
+    metrics = ["p@1", "map", "mrr"] if percent else ["map", "mrr"]
+    for row in rows:
+        figures = [float(f) / (100 if percent else 1) for f in FIGURES[name][row.name].split()]
+        ours = [row.paper[data][metric] for data in row.paper for metric in metrics]
+        assert ours == pytest.approx(figures)
+        assert list(row.paper) == (sets if figures else [])
+        assert all(set(of_set) == set(metrics) for of_set in row.paper.values())
+
+
+@pytest.mark.parametrize("name", TANDA)
+def test_has_the_numbers_of_tandas_section_5(name):
+    for row, config in configs(name).values():
+        assert (config.train_filter, config.eval_filter) == ("no-all-negative", "clean")
+        assert (config.max_length, config.weight_decay, config.search_folds) == (128, 0.0, None)
+        assert config.loss == "pointwise"
+        assert (config.transfer is not None) == row.tanda
+        assert config.model == ("roberta-base" if row.name.startswith("RoBERTa-B") else "bert-base-uncased")
+        if not row.tanda:
+            assert 1e-6 <= config.learning_rate <= 2e-5
+            continue
+        assert (config.transfer_learning_rate, config.transfer_epochs) == (2e-5, 9)
+        if name == "tanda-stability":
+            assert (config.learning_rate, config.test_every_validation) == (1e-6, True)
+        elif row.name.endswith("FT ASNQ") or name == "tanda-asnq-labels":
+            assert config.epochs == 0  # no adapt step
+        else:
+            assert (config.learning_rate, config.epochs) == (1e-6, 3)
+
+
+def test_nothing_stops_the_curves_of_stability_early():
+    for _, config in configs("tanda-stability").values():
+        assert config.patience > max(config.epochs, config.transfer_epochs)
+
+
+def test_noise_and_negatives_are_those_of_the_row():
+    noise = {name: config.label_noise for name, (_, config) in configs("tanda-noise").items()}
+    assert noise == {"FT": 0, "FT, 10% noise": 0.1, "FT, 20% noise": 0.2} | {
+        "TANDA": 0,
+        "TANDA, 10% noise": 0.1,
+        "TANDA, 20% noise": 0.2,
+    }
+    for name, (_, config) in configs("tanda-asnq-labels").items():
+        assert name == "negatives " + ", ".join(map(str, config.negative_labels))
+
+
+@pytest.mark.parametrize("name", DI_LIELLO)
+def test_has_the_numbers_of_di_liellos_appendix_b(name):
+    for row, config in configs(name).values():
+        base = "electra-base" if "ELECTRA" in row.name else "roberta-base"
+        assert (config.weight_decay, config.max_grad_norm, config.patience, config.seeds) == (0.01, 1.0, 5, 5)
+        assert (config.train_filter, config.warmup_steps) == ("raw", 1000)
+        assert config.fresh_head == ("MLM only" in row.name)
+        if row.name.endswith("Base") or row.tanda:
+            assert config.model == {"electra-base": "google/electra-base-discriminator"}.get(base, base)
+        else:
+            objective = row.name.split()[2].lower() + ("-mlm-only" if config.fresh_head else "")
+            run = FOLDER / f"{base}-{objective}.yaml"
+            assert config.model == yaml.safe_load(run.read_text())["output_dir"] + "/release"
+        if name == "di-liello-asnq":
+            assert (config.epochs, config.learning_rate, config.search_folds) == (6, 1e-5, None)
+            assert config.batch_size == (1024 if base == "electra-base" else 2048)
+        else:
+            assert config.epochs == 40
+            assert config.search_batch_sizes == [16, 32, 64]
+            assert config.search_learning_rates == [2e-6, 5e-5, 1e-5, 2e-5]
+            assert (config.search_folds is None) == row.tanda
+        if row.tanda:
+            assert (config.transfer_epochs, config.transfer_learning_rate) == (6, 1e-5)
+
+
+@pytest.mark.parametrize("name", [*TANDA, *DI_LIELLO])
+def test_its_head_names_the_paper_and_the_command(name):
+    text = (FOLDER / f"{name}.yaml").read_text()
+    head = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
+    assert "Garg et al., 2020" in head if name in TANDA else "Di Liello et al., 2022" in head
+    assert f"launch/study.py --study launch/recipes/{name}.yaml" in head
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("name", [n for n in TANDA if n != "tanda-stability"])
+def test_one_that_transfers_asks_for_what_from(name, tmp_path):
+    study = read_study(FOLDER / f"{name}.yaml")
+    with pytest.raises(KinspanError, match="--transfer"):
+        run_study(study, ["wikiqa=absent"], tmp_path, {}, None)
