@@ -56,7 +56,7 @@ class FinetuneConfig:
     learning_rate: float = setting(1e-5, "Peak of the triangular schedule.")
     batch_size: int = setting(32, "Pairs in one update, over all ranks.")
     micro_batch_size: int = setting(16, "Most pairs in one forward pass of one rank.")
-    epochs: int = setting(40, "At most so many.")
+    epochs: int = setting(40, "At most so many. 0, with --transfer: the transferred model as it is.")
     max_steps: int | None = setting(None, "At most so many updates, if that is less.")
     warmup_share: float = setting(0.1, "Share of all updates until the peak; the rate then falls linearly to zero.")
     warmup_steps: int | None = setting(None, "Updates until the peak, instead of --warmup_share.")
@@ -103,9 +103,7 @@ def check(config: FinetuneConfig) -> None:
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, float) and not math.isfinite(number):
                 raise KinspanError(f"--{name} {number}: must be a finite number")
-    positive = (
-        "batch_size micro_batch_size epochs max_steps transfer_epochs transfer_steps eval_steps seeds max_length "
-    )
+    positive = "batch_size micro_batch_size max_steps transfer_epochs transfer_steps eval_steps seeds max_length "
     positive += "transfer_eval_steps negatives_per_positive transfer_negatives positive_weight search_batch_sizes "
     positive += "search_learning_rates learning_rate transfer_learning_rate"
     for name in positive.split():
@@ -113,6 +111,8 @@ def check(config: FinetuneConfig) -> None:
         for number in value if isinstance(value, list) else [value]:
             if number is not None and not number > 0:
                 raise KinspanError(f"--{name} {number}: must be above 0")
+    if config.epochs < (0 if config.transfer else 1):
+        raise KinspanError(f"--epochs {config.epochs}: must be above 0 (0 is for --transfer: no second step)")
     for name in ("weight_decay", "max_grad_norm", "patience", "warmup_steps"):
         value = getattr(config, name)
         if value is not None and value < 0:

@@ -297,7 +297,7 @@ def plan(config: FinetuneConfig, stage: Stage, seed: int) -> Plan:
     epoch_steps = math.ceil(len(groups_of_epoch(config, stage, seed, 0)) / groups)
     total = min(stage.epochs * epoch_steps, stage.max_steps or stage.epochs * epoch_steps)
     warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps
-    if warmup >= total:
+    if warmup >= total and total:
         raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the {stage.what}: lower it")
     return Plan(groups, epoch_steps, total, warmup)
 

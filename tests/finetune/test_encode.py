@@ -13,8 +13,13 @@ from finetune.encode import encode_pairs
 from finetune.ranker import load_own_tokenizer
 from pretrain.defaults import default_model
 
-QUESTIONS = {"what is [SEP] a </s> token?": ["It ends.", "", "  [CLS] <s> one two three  "], "": ["x", "naïve café — 東京"]}
-TEXTS = st.text(max_size=40) | st.lists(st.sampled_from("a bee [SEP] </s> ## Ġ 東京 é".split()), max_size=30).map(" ".join)
+QUESTIONS = {
+    "what is [SEP] a </s> token?": ["It ends.", "", "  [CLS] <s> one two three  "],
+    "": ["x", "naïve café — 東京"],
+}
+TEXTS = st.text(max_size=40) | st.lists(st.sampled_from("a bee [SEP] </s> ## Ġ 東京 é".split()), max_size=30).map(
+    " ".join
+)
 
 
 def answers_of(questions):

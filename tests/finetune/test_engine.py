@@ -41,7 +41,10 @@ def test_the_update_is_adamw_of_the_mean_gradient_clipped():
     model = Linear()
     reference = Linear()
     optimizer = torch.optim.AdamW(
-        [{"params": [reference.layer.weight], "weight_decay": 0.01}, {"params": [reference.layer.bias], "weight_decay": 0}]
+        [
+            {"params": [reference.layer.weight], "weight_decay": 0.01},
+            {"params": [reference.layer.bias], "weight_decay": 0},
+        ]
     )
     for step in range(3):
         for group in optimizer.param_groups:

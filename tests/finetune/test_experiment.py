@@ -135,9 +135,7 @@ def test_tanda_transfers_and_adapts(tanda, tmp_path, trained):
 def test_experiments_share_a_transfer_where_only_the_targets_settings_differ(tanda, tmp_path, trained):
     shared = tmp_path / "transfers"
     quietly(tanda, transfers=shared)
-    for number, (setting, value) in enumerate(
-        [("learning_rate", 2e-3), ("label_noise", 0.2), ("transfer_epochs", 1)]
-    ):
+    for number, (setting, value) in enumerate([("learning_rate", 2e-3), ("label_noise", 0.2), ("transfer_epochs", 1)]):
         quietly(replace(tanda, output_dir=str(tmp_path / f"out-{number}"), **{setting: value}), transfers=shared)
     assert [stage.what for stage in trained] == ["transfer", *["adaptation"] * 3, "transfer", "adaptation"]
     assert len(list(shared.glob("transfer-*"))) == 2
@@ -240,3 +238,13 @@ def test_a_run_killed_before_its_scores_goes_on(config, trained, monkeypatch):
             quietly(config)
     assert quietly(config)["test"] == whole["test"]
     assert len(trained) == 2
+
+
+def test_no_epochs_measure_the_transferred_model(tanda, trained, tmp_path):
+    results = quietly(replace(tanda, epochs=0, warmup_steps=1))
+    assert [stage.what for stage in trained] == ["transfer", "adaptation"]
+    summaries = [json.loads(p.read_text()) for p in tmp_path.glob("out/**/summary.json")]
+    assert summaries[0]["dev_map"] == summaries[1]["dev_map"] == results["dev"]["map"]["mean"]
+    assert {s["steps"] for s in summaries} >= {0}
+    with pytest.raises(KinspanError, match="--epochs 0: must be above 0"):
+        quietly(replace(tanda, transfer=None, epochs=0))

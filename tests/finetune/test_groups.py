@@ -26,7 +26,9 @@ def members(groups):
     return [sorted(rows[group_of == g].tolist()) for g in range(len(groups))]
 
 
-@pytest.mark.parametrize("make", [lambda d, s, e: pairs_of_epoch(d, s, e, 1.5), lambda d, s, e: lists_of_epoch(d, s, e, 3)])
+@pytest.mark.parametrize(
+    "make", [lambda d, s, e: pairs_of_epoch(d, s, e, 1.5), lambda d, s, e: lists_of_epoch(d, s, e, 3)]
+)
 def test_a_function_of_seed_and_epoch(data, make):
     one, other = make(data, 1, 3), make(data, 1, 3)
     assert one.rows.tolist() == other.rows.tolist()
@@ -73,7 +75,11 @@ def test_every_negative_is_drawn_at_some_time(data):
 
 def test_answers_of_one_question_draw_for_themselves(data):
     of_last = [
-        [tuple(r for r in rows if not data.labels[r]) for rows in members(lists_of_epoch(data, 1, e, 2)) if rows[0] >= 14]
+        [
+            tuple(r for r in rows if not data.labels[r])
+            for rows in members(lists_of_epoch(data, 1, e, 2))
+            if rows[0] >= 14
+        ]
         for e in range(20)
     ]
     assert any(len(set(drawn)) > 1 for drawn in of_last)

@@ -49,9 +49,7 @@ def with_transformers(folder, data):
     tokenizer = CrossEncoder(str(folder)).tokenizer
     out = []
     for question, answer in pairs_of(data):
-        inputs = tokenizer(
-            question, answer, truncation="longest_first", max_length=MAX_LENGTH, return_tensors="pt"
-        )
+        inputs = tokenizer(question, answer, truncation="longest_first", max_length=MAX_LENGTH, return_tensors="pt")
         with torch.no_grad():
             out.append(model(**inputs).logits[0])
     return torch.stack(out).double().numpy()

@@ -52,7 +52,10 @@ def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
         seen.setdefault(key, []).append(held_out)
         assert str(folder) not in seen
         seen[str(folder)] = True
-        return {"dev_map": {(4, 1e-5): 0.5, (4, 3e-4): 0.6, (8, 1e-5): 0.7, (8, 3e-4): 0.4}[key] + 0.1 * (len(seen[key]) - 2)}
+        return {
+            "dev_map": {(4, 1e-5): 0.5, (4, 3e-4): 0.6, (8, 1e-5): 0.7, (8, 3e-4): 0.4}[key]
+            + 0.1 * (len(seen[key]) - 2)
+        }
 
     monkeypatch.setattr(search, "train_ranker", fake)
     (tmp_path / "search").mkdir()

@@ -105,7 +105,9 @@ def test_a_file_that_is_not_there(tmp_path):
         read_study(tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize("path", [p for p in sorted(RECIPES.glob("*.yaml")) if "rows:" in p.read_text()], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [p for p in sorted(RECIPES.glob("*.yaml")) if "rows:" in p.read_text()], ids=lambda p: p.stem
+)
 def test_the_studies_that_are_here_can_be_read(path, tmp_path, monkeypatch):
     from finetune import study
 

@@ -70,7 +70,9 @@ def untimed(summary):
 def test_it_learns(loss, job, write_sets, answer_set):
     data = write_sets(train=40, dev=12)
     list_size, lr = {"list_size": 4}, 3e-3
-    summary, folder = job(loss=loss, data=data, epochs=10, learning_rate=lr, batch_size=16, micro_batch_size=16, **list_size)
+    summary, folder = job(
+        loss=loss, data=data, epochs=10, learning_rate=lr, batch_size=16, micro_batch_size=16, **list_size
+    )
     first = next(line for line in logged(folder) if line["split"] == "dev")
     assert summary["dev_map"] > max(0.9, first[MAP])
     losses = [line["loss"] for line in logged(folder) if line["split"] == "train"]
@@ -188,9 +190,7 @@ def test_patience(patience, maps, steps, best, job, monkeypatch):
 def test_dev_is_measured_without_dropout_and_training_has_it(job, make_model, monkeypatch):
     seen = []
     measure, update = train._Run.measure, train._Run.update
-    monkeypatch.setattr(
-        train._Run, "measure", lambda run, *a: (measure(run, *a), seen.append(run.ranker.training))[0]
-    )
+    monkeypatch.setattr(train._Run, "measure", lambda run, *a: (measure(run, *a), seen.append(run.ranker.training))[0])
     monkeypatch.setattr(train._Run, "update", lambda run, *a: (update(run, *a), seen.append(run.ranker.training))[0])
     job(epochs=1, eval_steps=2)
     assert seen == [False, True, True, False, True, False]

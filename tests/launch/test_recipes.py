@@ -12,7 +12,7 @@ from pretrain.engine import read_deepspeed_config
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "launch/recipes"
-RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+RECIPES = sorted(p.stem for p in FOLDER.glob("*.yaml") if "rows" not in yaml.safe_load(p.read_text()))  # no studies
 PAPER = [f"{model}-base-{objective}" for model in ("roberta", "electra") for objective in ("ssp", "sp", "psd", "all")]
 ABLATIONS = [f"roberta-base-{objective}-mlm-only" for objective in ("ssp", "sp", "psd")]
 
@@ -22,7 +22,7 @@ def read(name):
 
 
 def test_there_is_one_for_each_row_of_the_papers_tables():
-    assert sorted([*PAPER, *ABLATIONS, "quickstart"]) == RECIPES
+    assert sorted([*PAPER, *ABLATIONS, "quickstart", "as2-mlm", "as2-ssp"]) == RECIPES
 
 
 @pytest.mark.parametrize("name", RECIPES)
