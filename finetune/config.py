@@ -36,6 +36,7 @@ class FinetuneConfig:
     transfer_epochs: int = setting(9, "TANDA: most epochs of the transfer step.")
     transfer_steps: int | None = setting(None, "TANDA: most updates of the transfer step.")
     transfer_eval_steps: int | None = setting(None, "As --eval_steps, of the transfer step.")
+    transfer_batch_size: int | None = setting(None, "As --batch_size, of the transfer step. Default: that.")
     transfer_negatives: float | None = setting(None, "As --negatives_per_positive, of the transfer step.")
     negative_labels: list[int] = field(
         default_factory=lambda: [1, 2, 3], metadata={"help": "ASNQ: its labels that are negatives; 4 is positive."}
@@ -104,8 +105,8 @@ def check(config: FinetuneConfig) -> None:
             if isinstance(number, float) and not math.isfinite(number):
                 raise KinspanError(f"--{name} {number}: must be a finite number")
     positive = "batch_size micro_batch_size max_steps transfer_epochs transfer_steps eval_steps seeds max_length "
-    positive += "transfer_eval_steps negatives_per_positive transfer_negatives positive_weight search_batch_sizes "
-    positive += "search_learning_rates learning_rate transfer_learning_rate"
+    positive += "transfer_eval_steps transfer_batch_size negatives_per_positive transfer_negatives positive_weight "
+    positive += "search_batch_sizes search_learning_rates learning_rate transfer_learning_rate"
     for name in positive.split():
         value = getattr(config, name)
         for number in value if isinstance(value, list) else [value]:

@@ -215,6 +215,7 @@ def transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
         config.transfer_eval_steps,
         config.transfer_negatives,
         {k: v for k, v in same.items() if k not in target_alone},
+        config.transfer_batch_size,
     )
 
 

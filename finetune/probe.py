@@ -115,6 +115,6 @@ def fine_tuned_figures(folder: Path, train: AnswerSet, dev: AnswerSet) -> dict[s
 def _scores(ranker: torch.nn.Module, pairs: EncodedPairs, device: torch.device) -> np.ndarray:
     """Of every pair, ``[N]``; score_pairs would share them out over the ranks, which wait."""
     scores = np.zeros(len(pairs.lengths))
-    for rows in pairs.by_length(BATCH_TOKENS):
+    for rows in pairs.by_length(BATCH_TOKENS[device.type]):
         scores[rows] = ranker(**pairs.pack(rows, device)).double().cpu().numpy()
     return scores

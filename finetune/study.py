@@ -28,6 +28,7 @@ RESULTS = "study.json"
 # A study's own: launch/study.py has flags for them, and every row an output folder.
 SETTINGS = {f.name for f in fields(FinetuneConfig)} - {"data", "transfer", "output_dir", "local_rank"}
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+PAPERS_NAME = {"jacana": "trecqa"}  # one data set in two forms
 ROW_KEYS = {"name", "settings", "paper", "tanda"}
 STUDY_KEYS = {"title", "source", "settings", "rows", "about"}
 
@@ -206,7 +207,7 @@ def _table(
     entries = []
     for (row, config), experiment, seeds in zip(rows, experiments, figures, strict=True):
         p = None if seeds is figures[0] else _against(seeds, figures[0])
-        paper = row.paper.get(_set_name(spec), {})
+        paper = row.paper.get(PAPERS_NAME.get(_set_name(spec), _set_name(spec)), {})
         line = {"name": row.name, **experiment["test"], "p": p, "paper": paper, "seeds": config.seeds}
         lines.append({**line, "label_noise": config.label_noise, "clean": _clean_row(config, rows)})
         entries.append(Entry(row.name, config, seeds, p["t_test"] if p else None, paper, row.tanda))

@@ -58,6 +58,7 @@ class Stage:
     eval_steps: int | None
     negatives_per_positive: float | None
     identity: dict[str, Any]
+    batch_size: int | None = None  # where it is not the settings'
 
 
 @dataclass
@@ -293,7 +294,7 @@ class Plan:
 
 def plan(config: FinetuneConfig, stage: Stage, seed: int) -> Plan:
     """Raises KinspanError where the stage is shorter than its warm-up, or the loss finds no groups in its data."""
-    groups = max(1, config.batch_size // pairs_of_a_group(config))
+    groups = max(1, (stage.batch_size or config.batch_size) // pairs_of_a_group(config))
     epoch_steps = math.ceil(len(groups_of_epoch(config, stage, seed, 0)) / groups)
     total = min(stage.epochs * epoch_steps, stage.max_steps or stage.epochs * epoch_steps)
     warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps

@@ -83,6 +83,9 @@ class EvaluateConfig:
         },
     )
     max_length: int = field(default=128, metadata={"help": "With --model: tokens of a question with a candidate."})
+    precision: Literal["fp32", "bf16"] = field(
+        default="fp32", metadata={"help": "With --model: bf16 is faster, and rounds scores."}
+    )
     output: str | None = field(
         default=None, metadata={"help": "With --model: folder for the predictions and the page."}
     )
@@ -119,7 +122,7 @@ def score_models(config: EvaluateConfig) -> None:
     names = [*models, BM25]
     scores: dict[str, np.ndarray] = {}
     for name, folder in zip(names, folder_names(names), strict=True):
-        scores[name] = _scores(name, data, config.max_length)
+        scores[name] = _scores(name, data, config)
         if output:
             _named(name, trec.write_predictions, output / folder, data, scores[name], folder)
     systems = {name: _named(name, question_metrics, data, scores[name]) for name in names}
@@ -143,7 +146,7 @@ def search_corpus(config: EvaluateConfig) -> None:
     data = filtered(whole, config.filter)
     for note in notes:
         print(note)
-    models = {name: _scores(name, data, config.max_length) for name in config.model or []}
+    models = {name: _scores(name, data, config) for name in config.model or []}
     found = contamination(data, corpus)
     print(contamination_text(data, corpus, found, models))
     print(json.dumps({"notes": notes, **summary(data, corpus, found, models)}, ensure_ascii=False))
@@ -155,14 +158,14 @@ def _load(config: EvaluateConfig) -> tuple[AnswerSet, list[str]]:
     return load_split(str(config.data), config.split, parse_columns(config.columns))
 
 
-def _scores(name: str, data: AnswerSet, max_length: int) -> np.ndarray:
+def _scores(name: str, data: AnswerSet, config: EvaluateConfig) -> np.ndarray:
     if name == BM25:
         from finetune.bm25 import bm25_scores
 
         return bm25_scores(data)
     from finetune.score import score_answers
 
-    return score_answers(name, data, max_length)
+    return score_answers(name, data, config.max_length, precision=config.precision)
 
 
 def _named(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -184,8 +187,8 @@ def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any])
 # what is done, by the flag that asks for it, and the flags that go with it, of which the first must be given
 MODES: dict[str, tuple[Callable[[EvaluateConfig], None], tuple[str, ...]]] = {
     "run": (score_files, ("qrels", "per_question")),
-    "contamination": (search_corpus, ("data", "columns", "split", "filter", "max_length", "model")),
-    "model": (score_models, ("data", "columns", "split", "filter", "max_length", "output")),
+    "contamination": (search_corpus, ("data", "columns", "split", "filter", "max_length", "precision", "model")),
+    "model": (score_models, ("data", "columns", "split", "filter", "max_length", "precision", "output")),
 }
 
 

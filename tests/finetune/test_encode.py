@@ -17,9 +17,8 @@ QUESTIONS = {
     "what is [SEP] a </s> token?": ["It ends.", "", "  [CLS] <s> one two three  "],
     "": ["x", "naïve café — 東京"],
 }
-TEXTS = st.text(max_size=40) | st.lists(st.sampled_from("a bee [SEP] </s> ## Ġ 東京 é".split()), max_size=30).map(
-    " ".join
-)
+PIECES = ["a", "bee", "[SEP]", "</s>", "##", "Ġ", "東京", "é"]
+TEXTS = st.text(max_size=40) | st.lists(st.sampled_from(PIECES), max_size=30).map(" ".join)
 
 
 def answers_of(questions):

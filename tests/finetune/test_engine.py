@@ -93,7 +93,7 @@ def test_alone_without_deepspeed():
 
 
 def test_deepspeed_settings_that_are_none():
-    with pytest.raises(KinspanError, match="--deepspeed_config nowhere.json: no such file"):
+    with pytest.raises(KinspanError, match=r"--deepspeed_config nowhere.json: no such file"):
         join_ranks(config(deepspeed_config="nowhere.json"))
 
 

@@ -31,10 +31,10 @@ def refused(study_file, tmp_path, sets, model):
     """``refused(content)``: the message of the error, which no training comes before."""
 
     def run(content, specs=None, overrides=None, transfer=None):
+        path, given = study_file(content), {"model": str(model), **(overrides or {})}
+        arguments = (specs or [f"files={sets}"], tmp_path / "out", given, transfer, lambda _: None)
         with pytest.raises(KinspanError) as error:
-            study = read_study(study_file(content))
-            given = {"model": str(model), **(overrides or {})}
-            run_study(study, specs or [f"files={sets}"], tmp_path / "out", given, transfer, lambda _: None)
+            run_study(read_study(path), *arguments)
         assert not list(tmp_path.glob("out/**/run.json"))
         assert "\n" not in str(error.value)
         return str(error.value)

@@ -247,7 +247,7 @@ def test_a_damaged_checkpoint_is_passed_over(job, monkeypatch, capsys, tmp_path)
 
 def test_a_fresh_head_on_a_classifier_of_several_labels(job, make_model):
     start = make_model(num_labels=3)
-    summary, folder = job(start=start, fresh_head=True, epochs=1)
+    _, folder = job(start=start, fresh_head=True, epochs=1)
     assert weights(folder)["classifier.weight"].shape == (1, 32)
 
 

@@ -83,7 +83,7 @@ def test_bad_input_is_one_line_and_status_2(files, arguments, text):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ("", "give --run with --qrels or --model with --data"),
+        ("", "give --run with --qrels or --contamination with --data or --model with --data"),
         ("--qrels q", "nothing to evaluate"),
         ("--run r", "--run needs --qrels"),
         ("--model m", "--model needs --data"),
@@ -131,7 +131,7 @@ def scored(monkeypatch):
     """Models by name: one that knows, one that is always wrong. What was asked of them."""
     asked = []
 
-    def score_answers(name, data, max_length=128, batch_tokens=8192):
+    def score_answers(name, data, max_length=128, batch_tokens=None, precision="fp32"):
         asked.append((name, data.num_questions, max_length))
         noise = np.random.default_rng(0).random(data.num_pairs) / 2
         return {"knows": data.labels + noise, "wrong": noise - data.labels, "breaks": noise * np.nan}[Path(name).name]

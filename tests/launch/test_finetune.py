@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
+from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
+from launch.study import overrides
 from pretrain.defaults import default_model
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 FAST = ["--epochs=2", "--batch_size=8", "--max_length=32", "--precision=fp32", "--learning_rate=1e-3"]
-WORDS = "river stone green market engine winter paper silver garden music".split()
+WORDS = ["river", "stone", "green", "market", "engine", "winter", "paper", "silver", "garden", "music"]
 
 
 def run(entry, *arguments, cwd, ranks=1):
@@ -40,12 +42,12 @@ def run(entry, *arguments, cwd, ranks=1):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """``model``, a small BERT without dropout, and ``data`` of 5 training, 4 dev and 4 test questions."""
+    """``small``, a small BERT without dropout, and ``data`` of 5 training, 4 dev and 4 test questions."""
     folder, rng = tmp_path_factory.mktemp("finetune"), random.Random(0)
     tokenizer = load_tokenizer(default_model())
-    tokenizer.save_pretrained(str(folder / "model"))
+    tokenizer.save_pretrained(str(folder / "small"))
     config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **SMALL, **STILL)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(str(folder / "model"))
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(str(folder / "small"))
     (folder / "data").mkdir()
     for split, count in {"train": 5, "dev": 4, "test": 4}.items():
         rows = [
@@ -58,11 +60,11 @@ def folder(tmp_path_factory):
 
 
 def test_it_trains_prints_a_table_and_the_same_command_repeats_it(folder, tmp_path):
-    arguments = ["--data", f"files={folder}/data", "--model", folder / "model", "--seeds", "2", *FAST]
+    arguments = ["--data", f"files={folder}/data", "--model", folder / "small", "--seeds", "2", *FAST]
     done = run("finetune", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "step 6/6  dev" in done.stdout
-    table = done.stdout[done.stdout.index("model on files, 2 seed(s)") :]
+    table = done.stdout[done.stdout.index("small on files, 2 seed(s)") :]
     assert len([line for line in table.splitlines() if line.startswith("test ")]) == 3
     assert (tmp_path / "runs/as2/seed-2/best/model.safetensors").is_file()
     assert (tmp_path / "runs/as2/report.html").is_file()
@@ -75,9 +77,7 @@ def test_it_trains_prints_a_table_and_the_same_command_repeats_it(folder, tmp_pa
     ("arguments", "message"),
     [
         (["--data", "wikiqa=nowhere"], "wikiqa=nowhere: no split train"),
-        (["--data", "wkqa=x"], "wkqa=x: not a data set; write NAME=PLACE"),
         (["--data", "files=x", "--learning_rate", "0"], "--learning_rate 0.0: must be above 0"),
-        (["--data", "files=x", "--deepspeed_config", "none.json"], "--deepspeed_config none.json: no such file"),
         (["--data", "files={data}", "--model", "no/such"], "no model at no/such"),
     ],
 )
@@ -100,30 +100,32 @@ def test_help_teaches(entry, tmp_path):
 def test_a_study(folder, tmp_path):
     rows = "rows:\n  - name: one\n  - name: two\n    settings: {loss: listwise}\n"
     (tmp_path / "study.yaml").write_text("title: Losses\nsettings: {seeds: 1, epochs: 1, max_length: 32}\n" + rows)
-    arguments = ["--study", "study.yaml", "--data", f"files={folder}/data", "--set", f"model={folder}/model"]
+    arguments = ["--study", "study.yaml", "--data", f"files={folder}/data", "--set", f"model={folder}/small"]
     done = run("study", *arguments, "batch_size=8", "precision=fp32", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     *_, last = done.stdout.splitlines()
     assert [row["name"] for row in json.loads(last)["tables"][0]["rows"]] == ["BM25", "one", "two"]
     assert done.stdout.count("files: 4 test questions, 16 candidates") == 1
-    for wrong in ("batch_size=[", "data=files=x", "batch", "epochs=many"):
-        done = run("study", *arguments, wrong, cwd=tmp_path)
-        assert done.returncode == 2
-        assert [line for line in done.stderr.splitlines() if "[WARNING]" not in line][-1].startswith("error: ")
-        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("wrong", ["batch_size=[", "data=files=x", "output_dir=x", "batch", "seed=1"])
+def test_settings_of_a_study_that_are_none(wrong):
+    with pytest.raises(KinspanError, match="--set ") as error:
+        overrides(["seeds=2", wrong])
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["pointwise", "listwise"])
 def test_two_ranks_learn_what_one_does(loss, folder, tmp_path):
     """DeepSpeed's launcher, shares that are not even; each rank scores its part of dev and test."""
-    arguments = ["--data", f"files={folder}/data", "--model", folder / "model", "--seeds", 1, *FAST, "--loss", loss]
+    arguments = ["--data", f"files={folder}/data", "--model", folder / "small", "--seeds", 1, *FAST, "--loss", loss]
     arguments += ["--deepspeed_config", "ds_configs/zero1.json", "--micro_batch_size", 3, "--list_size", 3]
     results = []
     for ranks in (1, 2):
         done = run("finetune", *arguments, "--output_dir", tmp_path / f"ranks-{ranks}", cwd=ROOT, ranks=ranks)
         assert done.returncode == 0, done.stderr[-3000:]
-        assert done.stdout.count("model on files, 1 seed(s)") == 1
+        assert done.stdout.count("small on files, 1 seed(s)") == 1
         lines = (tmp_path / f"ranks-{ranks}/seed-1/metrics.jsonl").read_text().splitlines()
         losses = [json.loads(line)["loss"] for line in lines if json.loads(line)["split"] == "train"]
         found = json.loads((tmp_path / f"ranks-{ranks}/results.json").read_text())
