@@ -76,7 +76,7 @@ def dots(
 def curves(rows: Mapping[str, Mapping[str, Sequence[np.ndarray]]]) -> str:
     """A line of panels for each row: of each quantity a panel, with a line for each seed.
 
-    rows: name -> quantity -> of each seed its values by epoch, ``[E]``, the first of epoch 1. A quantity that a row
+    rows: name -> quantity -> of each seed its values at each validation, ``[E]``. A quantity that a row
           lacks leaves its panel out. Panels of one quantity have one scale.
     """
     quantities = list(dict.fromkeys(quantity for row in rows.values() for quantity in row))
@@ -88,16 +88,21 @@ def curves(rows: Mapping[str, Mapping[str, Sequence[np.ndarray]]]) -> str:
                 if quantity not in row:
                     axes.set_axis_off()
                     continue
-                axes.set_title(
-                    f"{name}\n{quantity}" if axes is line[0] else f"\n{quantity}"
-                )  # names run on to the right
+                axes.set_title(f"{name if axes is line[0] else ''}\n{quantity}")  # names run on to the right
                 for seed, (values, colour) in enumerate(zip(row[quantity], cycle(COLOURS)), 1):
-                    epochs = np.arange(1, len(values) + 1)
-                    axes.plot(epochs, values, "-o", color=colour, markersize=3, linewidth=1.3, label=f"run {seed}")
+                    axes.plot(
+                        np.arange(1, len(values) + 1),
+                        values,
+                        "-o",
+                        color=colour,
+                        markersize=3,
+                        linewidth=1.3,
+                        label=f"run {seed}",
+                    )
                 axes.tick_params(labelleft=True)
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for axes in grid[-1]:
-            axes.set_xlabel("epoch")
+            axes.set_xlabel("validation")
         return _svg(figure, "training curves")
 
 

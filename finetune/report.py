@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Curves:
-    """A row's quantities by epoch, ``[E]`` of each seed, from epoch 1 on; E may differ, where a run stopped early.
+    """A row's quantities at each validation, ``[E]`` of each seed; E may differ, where a run stopped early.
 
     test_map: where it was measured: how stable fine-tuning is (Garg et al., 2020, figure 4)
     """
