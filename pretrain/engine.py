@@ -1,5 +1,6 @@
 """The DeepSpeed engine: settings, optimizer, and what the launcher tells us."""
 
+import atexit
 import json
 import os
 import warnings
@@ -128,6 +129,13 @@ def start_distributed() -> None:
         local = int(os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
     deepspeed.init_distributed(verbose=False)
+    atexit.register(_free_shared_memory, os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
+
+
+def _free_shared_memory(address: str, port: str) -> None:
+    """DeepSpeed's CPU collectives leave 69 MB a rank behind, by name of the port, until the machine restarts."""
+    for path in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_*"):
+        path.unlink(missing_ok=True)
 
 
 def _free_port() -> str:
