@@ -185,35 +185,15 @@ class PairStream:
             b_len[at] = sum(stop - start for start, stop in b_runs)
             kinds[at], part[at] = rows.kinds, rows.part
         a_len, b_len = cut_longest_first(a_len, b_len, self.max_length - template.num_special)
-        first_len = len(template.head) + a_len + len(template.middle)  # token type 0
-        second_len = b_len + len(template.tail)
-        starts = np.zeros(n + 1, dtype=np.int32)
-        np.cumsum(first_len + second_len, out=starts[1:])
-        ids, special = self._special_tokens(starts, a_len)
+        row = lay_out(template, a_len, b_len)
         for rows, a_runs, b_runs in runs:
             at = rows.index - first
-            copy_texts(ids, starts[at] + len(template.head), a_len[at], rows.block, rows.a.paragraph, a_runs)
-            copy_texts(ids, starts[at] + first_len[at], b_len[at], rows.block, rows.b.paragraph, b_runs)
-        positions = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
-        segments = np.tile(np.array([0, template.type_of_second], dtype=np.int32), n)
-        types = np.repeat(segments, np.column_stack([first_len, second_len]).ravel())
-        masked = self._mask(ids, starts, special, first)
+            copy_texts(row.ids, row.a_at[at], a_len[at], rows.block, rows.a.paragraph, a_runs)
+            copy_texts(row.ids, row.b_at[at], b_len[at], rows.block, rows.b.paragraph, b_runs)
+        masked = self._mask(row.ids, row.starts, row.special, first)
         labels = (kinds == POSITIVE).astype(np.int8)
-        return Batch(ids, types, positions, starts, *masked, labels, kinds, part, np.arange(first, first + n))
-
-    def _special_tokens(self, starts: np.ndarray, a_len: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids with the special tokens in place, and where they are, both ``[T]``."""
-        template = self.template
-        ids = np.empty(starts[-1], dtype=np.int32)
-        special = np.zeros(starts[-1], dtype=bool)
-        for piece, at in (
-            (template.head, starts[:-1]),
-            (template.middle, starts[:-1] + len(template.head) + a_len),
-            (template.tail, starts[1:] - len(template.tail)),
-        ):
-            for offset, token in enumerate(piece):
-                ids[at + offset], special[at + offset] = token, True
-        return ids, special
+        index = np.arange(first, first + n)
+        return Batch(row.ids, row.types, row.positions, row.starts, *masked, labels, kinds, part, index)
 
     def _mask(
         self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, first: int
@@ -242,6 +222,45 @@ def _order(corpus: Corpus, objective: Objective, seed: int, split: str, block_an
             f"{objective.needs}: prepare more documents"
         )
     return Order(anchors, documents, seed, block_anchors, objective.name)
+
+
+@dataclass(frozen=True)
+class PackedRow:
+    """n pairs one after another in a row of T tokens, special tokens in place, texts still to be copied in.
+
+    ids, types, positions ``[T]`` int32 and starts ``[n + 1]`` as of Batch;  special ``[T]`` bool, where special tokens
+    are;  a_at, b_at ``[n]`` where A and B begin
+    """
+
+    ids: np.ndarray
+    types: np.ndarray
+    positions: np.ndarray
+    starts: np.ndarray
+    special: np.ndarray
+    a_at: np.ndarray
+    b_at: np.ndarray
+
+
+def lay_out(template: PairTemplate, a_len: np.ndarray, b_len: np.ndarray) -> PackedRow:
+    """The row of pairs whose texts have so many tokens, ``[n]`` each, cut."""
+    first_len = len(template.head) + a_len + len(template.middle)  # token type 0
+    second_len = b_len + len(template.tail)
+    starts = np.zeros(len(a_len) + 1, dtype=np.int32)
+    np.cumsum(first_len + second_len, out=starts[1:])
+    a_at, b_at = starts[:-1] + len(template.head), starts[:-1] + first_len
+    ids = np.empty(starts[-1], dtype=np.int32)
+    special = np.zeros(starts[-1], dtype=bool)
+    for piece, at in (
+        (template.head, starts[:-1]),
+        (template.middle, a_at + a_len),
+        (template.tail, starts[1:] - len(template.tail)),
+    ):
+        for offset, token in enumerate(piece):
+            ids[at + offset], special[at + offset] = token, True
+    positions = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
+    segments = np.tile(np.array([0, template.type_of_second], dtype=np.int32), len(a_len))
+    types = np.repeat(segments, np.column_stack([first_len, second_len]).ravel())
+    return PackedRow(ids, types, positions, starts, special, a_at, b_at)
 
 
 def cut_longest_first(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:

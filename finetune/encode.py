@@ -11,7 +11,7 @@ import torch
 from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.stream import MIN_TEXT_TOKENS, copy_runs, cut_longest_first
+from data_pipeline.stream import MIN_TEXT_TOKENS, copy_runs, cut_longest_first, lay_out
 from data_pipeline.tokenizers import PairTemplate, pair_template
 
 from .answers import AnswerSet
@@ -44,33 +44,19 @@ class EncodedPairs:
 
     def pack(self, rows: np.ndarray, device: torch.device) -> dict[str, Any]:
         """These pairs, one after another, as the inputs of pretrain.encoder.encode."""
-        template, n, asked = self.template, len(rows), self.question_of[rows]
-        a_len, b_len = _cut(self.questions.lengths[asked], self.answers.lengths[rows], template, self.max_length)
-        first_len = len(template.head) + a_len + len(template.middle)  # token type 0
-        second_len = b_len + len(template.tail)
-        starts = np.zeros(n + 1, dtype=np.int32)
-        np.cumsum(first_len + second_len, out=starts[1:])
-        ids = np.empty(starts[-1], dtype=np.int64)
-        for piece, at in (
-            (template.head, starts[:-1]),
-            (template.middle, starts[:-1] + len(template.head) + a_len),
-            (template.tail, starts[1:] - len(template.tail)),
-        ):
-            for offset, token in enumerate(piece):
-                ids[at + offset] = token
-        copy_runs(ids, starts[:-1] + len(template.head), self.questions.ids, self.questions.starts[asked], a_len)
-        copy_runs(ids, starts[:-1] + first_len, self.answers.ids, self.answers.starts[rows], b_len)
-        lengths = np.diff(starts)
+        asked = self.question_of[rows]
+        a_len, b_len = _cut(self.questions.lengths[asked], self.answers.lengths[rows], self.template, self.max_length)
+        row = lay_out(self.template, a_len, b_len)
+        copy_runs(row.ids, row.a_at, self.questions.ids, self.questions.starts[asked], a_len)
+        copy_runs(row.ids, row.b_at, self.answers.ids, self.answers.starts[rows], b_len)
         arrays = {
-            "input_ids": ids,
-            "token_type_ids": np.repeat(
-                np.tile([0, template.type_of_second], n), np.column_stack([first_len, second_len]).ravel()
-            ),
-            "position_ids": np.arange(starts[-1]) - np.repeat(starts[:-1], lengths),
-            "starts": starts,
+            "input_ids": row.ids,
+            "token_type_ids": row.types,
+            "position_ids": row.positions,
+            "starts": row.starts,
         }
         tensors = {name: torch.from_numpy(a).to(device, non_blocking=True) for name, a in arrays.items()}
-        return {**tensors, "max_length": int(lengths.max())}
+        return {**tensors, "max_length": int(np.diff(row.starts).max())}
 
     def by_length(self, batch_tokens: int, rows: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """All pairs (or these rows) in batches of at most ``batch_tokens`` tokens, pairs of like length together.

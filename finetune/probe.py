@@ -23,14 +23,14 @@ from pretrain.step import dropout_seed
 
 from .answers import CLEAN, AnswerSet, filtered
 from .config import FinetuneConfig
-from .encode import EncodedPairs, encode_pairs
+from .encode import encode_pairs
 from .engine import make_engine
 from .groups import lists_of_epoch, random_of
 from .losses import listwise
 from .metrics import means, question_metrics
 from .ranker import check_takes, load_own_tokenizer, load_ranker
 from .readers import load_split
-from .score import BATCH_TOKENS
+from .score import score_pairs
 
 SEED = 0  # of pairs, order and dropout: not the run's, so that runs compare
 DEV_KEY = 2**34  # of the random numbers that draw dev questions
@@ -108,13 +108,4 @@ def fine_tuned_figures(folder: Path, train: AnswerSet, dev: AnswerSet) -> dict[s
         logits = engine(**pairs.pack(rows, engine.device))
         engine.backward(listwise(logits, labels, group_of) / len(numbers))
         engine.step()
-    return means(question_metrics(dev, _scores(ranker.eval(), dev_pairs, engine.device)))
-
-
-@torch.inference_mode()
-def _scores(ranker: torch.nn.Module, pairs: EncodedPairs, device: torch.device) -> np.ndarray:
-    """Of every pair, ``[N]``; score_pairs would share them out over the ranks, which wait."""
-    scores = np.zeros(len(pairs.lengths))
-    for rows in pairs.by_length(BATCH_TOKENS[device.type]):
-        scores[rows] = ranker(**pairs.pack(rows, device)).double().cpu().numpy()
-    return scores
+    return means(question_metrics(dev, score_pairs(ranker.eval(), dev_pairs, engine.device, what="probe", alone=True)))

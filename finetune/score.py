@@ -33,14 +33,18 @@ def score_pairs(
     batch_tokens: int | None = None,
     what: str = "scoring",
     precision: str = "fp32",
+    alone: bool = False,
 ) -> np.ndarray:
     """``ranker``'s score of every pair, ``[N]`` float64, in the precision that its weights have; or, of fp32 ones,
     in bf16 by autocast, faster and rounded.
 
+    alone: this process scores everything, while the other ranks wait
+
     With several ranks each scores its share, in as many forward passes, which ZeRO 3 needs; all get all scores.
     Raises KinspanError where memory is short.
     """
-    rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    shared = dist.is_initialized() and not alone
+    rank, size = (dist.get_rank(), dist.get_world_size()) if shared else (0, 1)
     batches = list(pairs.by_length(batch_tokens or BATCH_TOKENS[device.type]))
     half = PRECISIONS[precision]
     scores = torch.zeros(len(pairs.lengths), dtype=torch.float64, device=device)

@@ -4,6 +4,7 @@ import atexit
 import json
 import os
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from data_pipeline.errors import KinspanError
 
 from .batches import Layout
+from .compile_lock import no_dead_locks
 from .config import PretrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -128,7 +130,8 @@ def start_distributed() -> None:
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
         local = int(os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
-    deepspeed.init_distributed(verbose=False)
+    with no_dead_locks() if os.environ.get("LOCAL_RANK", "0") == "0" else nullcontext():
+        deepspeed.init_distributed(verbose=False)
     atexit.register(_free_shared_memory, os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
 
 
