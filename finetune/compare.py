@@ -12,58 +12,11 @@ import numpy as np
 
 from .answers import AnswerSet
 from .metrics import MAP, METRICS, TITLES, Figures, best_first, means
+from .pages import candidates, render
 from .significance import compare
 
 PAGE_QUESTIONS = 50
 PAGE_ANSWERS = 3
-
-_TEMPLATE = """<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{{ title }}</title>
-<style>
-:root { color-scheme: light dark }
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 90rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100% }
-#figures { width: auto }
-th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #8886 }
-#figures td, small { font-variant-numeric: tabular-nums }
-section { margin-top: 2.5rem }
-section table { table-layout: fixed }
-section td, section th { overflow-wrap: anywhere }
-p { margin: 0 0 .5rem }
-.answer { font-weight: 600 }
-</style>
-<h1>{{ title }}</h1>
-<table id="figures">
-<tr><th>{% for metric in metrics %}<th>{{ titles[metric] }}{% endfor %}
-{% for row in rows %}
-<tr><th>{{ row.name }}{% for metric in metrics %}<td>{{ "%.4f" | format(row[metric]) }}
-{%- if row.against_first %}<br><small>{{ against(row.against_first[metric]) }}</small>{% endif %}{% endfor %}
-{% endfor %}
-</table>
-<p>Differences are from the first row; in brackets p of the paired t-test and of the paired randomisation test over
-questions.</p>
-<h2>Where they differ most</h2>
-<p>{{ questions | length }} questions, by how far apart the average precisions are, each with the first
-{{ num_answers }} candidates and the best right one. &#10003; marks a right one; the number in front is its rank.</p>
-{% for question in questions %}
-<section>
-<h3>{{ question.text }} <small>{{ question.id }}</small></h3>
-<table>
-<tr>{% for column in question.columns %}<th>{{ column.name }}<br>
-<small>average precision {{ "%.4f" | format(column.precision) }}</small>{% endfor %}
-<tr>{% for column in question.columns %}<td>
-{% for answer in column.answers %}<p{% if answer.label %} class="answer"{% endif %}>
-{{- answer.rank }}.{% if answer.label %} &#10003;{% endif %} {{ answer.text }}
-<small>{{ "%.4g" | format(answer.score) }}</small></p>
-{% endfor %}{% endfor %}
-</table>
-</section>
-{% endfor %}
-</html>
-"""
 
 
 def comparison(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
@@ -130,8 +83,6 @@ def page(
     systems: of each system, its figures by question
     rows:    of ``comparison``
     """
-    from jinja2 import Environment
-
     precision = np.stack([systems[name][MAP] for name in shown])  # [systems, Q]
     spread = np.ptp(precision, axis=0)
     furthest = [q for q in np.argsort(-spread, kind="stable")[:PAGE_QUESTIONS].tolist() if spread[q] > 0]
@@ -144,15 +95,15 @@ def page(
                 {
                     "name": name,
                     "precision": systems[name][MAP][q],
-                    "answers": _answers(data, scores[name], orders[name][data.starts[q] : data.starts[q + 1]]),
+                    "answers": candidates(data, scores[name], orders[name], q, PAGE_ANSWERS),
                 }
                 for name in shown
             ],
         }
         for q in furthest
     ]
-    template = Environment(autoescape=True, trim_blocks=True).from_string(_TEMPLATE)
-    return template.render(
+    return render(
+        "compare.html",
         title=title,
         rows=rows,
         metrics=METRICS,
@@ -161,21 +112,6 @@ def page(
         questions=questions,
         num_answers=PAGE_ANSWERS,
     )
-
-
-def _answers(data: AnswerSet, scores: np.ndarray, order: np.ndarray) -> list[dict[str, Any]]:
-    """The first candidates of a question, and the best right one. ``order``: its rows, best first"""
-    right = np.flatnonzero(data.labels[order])[:1].tolist()
-    places = [*range(min(PAGE_ANSWERS, len(order))), *(place for place in right if place >= PAGE_ANSWERS)]
-    return [
-        {
-            "rank": place + 1,
-            "text": data.answers[order[place]].as_py(),
-            "score": float(scores[order[place]]),
-            "label": int(data.labels[order[place]]),
-        }
-        for place in places
-    ]
 
 
 def folder_names(names: Sequence[str]) -> list[str]:

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 from .answers import AnswerSet
 from .metrics import MAP, METRICS, TITLES, best_first
+from .pages import Candidate, candidates, render
 from .plots import curves, deviation, dots, histograms, noise
 from .trec import write_whole
 
-TEMPLATES = Path(__file__).resolve().parent / "templates"
 SIGNIFICANT = 0.05  # as Di Liello et al., 2022, table 1
 TOP = 5  # candidates shown of an example
 
@@ -80,14 +80,6 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    rank: int
-    text: str
-    score: float
-    right: bool
-
-
-@dataclass(frozen=True)
 class Example:
     """A question with its first candidates, and the best right one if it comes later."""
 
@@ -133,17 +125,7 @@ def examples(data: AnswerSet, scores: np.ndarray, questions: Sequence[int], top:
     Raises KinspanError for a score that is not finite.
     """
     order = best_first(data, scores)
-    return [Example(data.questions[q], _candidates(data, scores, order, q, top)) for q in questions]
-
-
-def _candidates(data: AnswerSet, scores: np.ndarray, order: np.ndarray, question: int, top: int) -> list[Candidate]:
-    rows = order[data.starts[question] : data.starts[question + 1]]
-    first_right = np.flatnonzero(data.labels[rows])[:1]
-    ranks = np.union1d(np.arange(min(top, len(rows))), first_right).astype(np.int64)
-    return [
-        Candidate(rank + 1, data.answers[row].as_py(), float(scores[row]), bool(data.labels[row]))
-        for rank, row in zip(ranks.tolist(), rows[ranks].tolist(), strict=True)
-    ]
+    return [Example(data.questions[q], candidates(data, scores, order, q, top)) for q in questions]
 
 
 def write_report(path: Path, report: Report) -> None:
@@ -153,18 +135,13 @@ def write_report(path: Path, report: Report) -> None:
 
 def page(report: Report) -> str:
     """The HTML of a report. Texts are escaped, plots are part of it, and it loads nothing."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {"deviation": deviation, "figure": figure, "chance": chance}
-    return environment.get_template("report.html").render(
-        report=report, metrics=TITLES, plots=_plots(report), significant=SIGNIFICANT
+    return render(
+        "report.html",
+        {"deviation": deviation, "figure": figure, "chance": chance},
+        report=report,
+        metrics=TITLES,
+        plots=_plots(report),
+        significant=SIGNIFICANT,
     )
 
 
