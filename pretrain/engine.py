@@ -1,10 +1,8 @@
 """The DeepSpeed engine: settings, optimizer, and what the launcher tells us."""
 
-import atexit
 import json
 import os
 import warnings
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import torch
 from data_pipeline.errors import KinspanError
 
 from .batches import Layout
-from .compile_lock import no_dead_locks
 from .config import PretrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -130,15 +127,10 @@ def start_distributed() -> None:
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
         local = int(os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
-    with no_dead_locks() if os.environ.get("LOCAL_RANK", "0") == "0" else nullcontext():
-        deepspeed.init_distributed(verbose=False)
-    atexit.register(_free_shared_memory, os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
-
-
-def _free_shared_memory(address: str, port: str) -> None:
-    """DeepSpeed's CPU collectives leave 69 MB a rank behind, by name of the port, until the machine restarts."""
-    for path in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_*"):
-        path.unlink(missing_ok=True)
+    # Else DeepSpeed compiles an operator for inference that training never calls: a minute at the first start, a lock
+    # at which every later start hangs if that is killed, and 69 MB of shared memory a rank that nobody frees
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(verbose=False)
 
 
 def _free_port() -> str:
