@@ -41,6 +41,7 @@ class PlainEngine:
         self.accumulation, self.max_grad_norm, self.micro_steps = accumulation, config.max_grad_norm, 0
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         self.autocast = torch.autocast(self.device.type, half) if half else nullcontext()
+        self.checkpoint_engine: Any = None  # pretrain.checkpoint's, while it saves
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
 
     def __call__(self, **inputs: Any) -> torch.Tensor:
@@ -66,14 +67,12 @@ class PlainEngine:
         return False
 
     def save_checkpoint(self, folder: str, tag: str, save_latest: bool = False) -> None:
-        path = Path(folder) / tag / STATE
-        path.parent.mkdir()
         state = {
             "model": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
         }
-        torch.save(state, path)
+        self.checkpoint_engine.save(state, f"{folder}/{tag}/{STATE}")
 
     def load_checkpoint(self, folder: str, tag: str) -> tuple[str, None]:
         path = Path(folder) / tag / STATE

@@ -11,8 +11,9 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import display_name
-from pretrain.checkpoint import barrier, write_atomically
 from pretrain.defaults import DEFAULT_MODEL_NAME, default_model
+from pretrain.manifest import write_atomically
+from pretrain.ranks import barrier
 
 from .answers import AnswerSet, filtered
 from .config import FinetuneConfig, check, identity

@@ -13,8 +13,8 @@ import numpy as np
 import yaml
 
 from data_pipeline.errors import KinspanError
-from pretrain.checkpoint import write_atomically
 from pretrain.engine import world
+from pretrain.manifest import write_atomically
 
 from .bm25 import bm25_scores
 from .config import FinetuneConfig, check

@@ -17,7 +17,10 @@ from data_pipeline.errors import KinspanError
 from pretrain import checkpoint
 from pretrain.batches import Layout
 from pretrain.engine import set_learning_rate
-from pretrain.metrics import Log, summed
+from pretrain.log import Log
+from pretrain.manifest import write_atomically
+from pretrain.metrics import summed
+from pretrain.ranks import barrier
 from pretrain.schedule import learning_rate
 from pretrain.step import dropout_seed, is_out_of_memory
 
@@ -89,7 +92,7 @@ def train_ranker(config: FinetuneConfig, stage: Stage, seed: int, folder: Path, 
     """
     summary, identity = folder / SUMMARY, {**stage.identity, "seed": seed}
     refuse_other(folder, identity)
-    checkpoint.barrier()
+    barrier()
     if summary.is_file():
         return json.loads(summary.read_text())
     try:
@@ -150,14 +153,14 @@ class _Run:
 
     def loop(self, checkpoints: Path, resumed_at: int | None) -> None:
         """Validate, save, stop?, step: in this order, once a step."""
-        progress = self.progress
+        progress, writer = self.progress, checkpoint.Writer(checkpoints, self.ranks.rank, tell=self.say)
         groups, epoch = self.groups_of(0), 0
         while True:
             step, began = progress.step, time.monotonic()
             if step != resumed_at and (step % self.eval_steps == 0 or step == self.total):
                 self.validate()
                 if step:  # the start needs no checkpoint
-                    checkpoint.save(self.engine, asdict(progress), checkpoints, 1, self.ranks.rank)
+                    writer.save(self.engine, asdict(progress))
             if step == progress.best_step:  # after the checkpoint, from which a killed run then writes it anew
                 self.keep_best()
             if step >= self.total or progress.not_improved > self.config.patience:
@@ -171,6 +174,10 @@ class _Run:
             progress.wall_seconds += time.monotonic() - began
             if self.log:
                 self.log.step()
+
+    def say(self, line: str) -> None:
+        if self.log:
+            self.log.say(line)
 
     def groups_of(self, epoch: int) -> Groups:
         return groups_of_epoch(self.config, self.stage, self.seed, epoch)
@@ -260,7 +267,7 @@ class _Run:
             save_ranker(self.ranker.classifier.config, self.tokenizer, weights, partial_folder)
             shutil.rmtree(best, ignore_errors=True)
             partial_folder.replace(best)
-        checkpoint.barrier()
+        barrier()
 
     def finish(self, checkpoints: Path) -> dict[str, Any]:
         """Writes summary.json, last of all; the checkpoints are then of no use."""
@@ -276,9 +283,9 @@ class _Run:
             "wall_seconds": round(progress.wall_seconds, 1),
         }
         if self.ranks.rank == 0:
-            checkpoint.write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+            write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
             shutil.rmtree(checkpoints, ignore_errors=True)
-        checkpoint.barrier()
+        barrier()
         return summary
 
 
@@ -337,7 +344,7 @@ def claim(folder: Path, identity: dict[str, Any], rank: int) -> None:
     if rank == 0 and not (folder / RUN).is_file():
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            checkpoint.write_atomically(folder / RUN, json.dumps(identity, indent=1) + "\n")
+            write_atomically(folder / RUN, json.dumps(identity, indent=1) + "\n")
         except OSError as error:
             raise KinspanError(f"--output_dir: {folder} cannot be written: {error.strerror}") from error
-    checkpoint.barrier()
+    barrier()

@@ -3,6 +3,7 @@
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -47,15 +48,31 @@ class Layout:
         return list(pairwise(cuts))
 
 
+def batch_of_step(step: int, left_out: Sequence[Sequence[int]]) -> int:
+    """The number of the global batch that a step trains on: its own, or a later one where batches are left out."""
+    for first, last in sorted(left_out, key=lambda batches: batches[0]):
+        if step >= first:
+            step += last - first + 1
+    return step
+
+
 class Feeder:
     """The micro-batches of one rank, step after step, made ahead by ``num_workers`` threads.
 
     ``waited`` adds up the seconds that the training loop stood still for data. What comes out does not depend
-    on the number of threads: step ``k`` is a function of ``k``.
+    on the number of threads: step ``k`` is a function of ``k``, and of the ``left_out`` batches, first and last each.
     """
 
-    def __init__(self, stream: PairStream, layout: Layout, rank: int, first_step: int, num_workers: int) -> None:
-        self.stream, self.layout, self.rank = stream, layout, rank
+    def __init__(
+        self,
+        stream: PairStream,
+        layout: Layout,
+        rank: int,
+        first_step: int,
+        num_workers: int,
+        left_out: Sequence[Sequence[int]] = (),
+    ) -> None:
+        self.stream, self.layout, self.rank, self.left_out = stream, layout, rank, left_out
         self.waited = 0.0
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="batches")
         self._next = first_step
@@ -68,7 +85,7 @@ class Feeder:
         self._next += 1
 
     def _make(self, step: int) -> list[Batch | None]:
-        first = step * self.layout.size
+        first = batch_of_step(step, self.left_out) * self.layout.size
         spans = self.layout.micro_batches(self.rank)
         return [self.stream.batch(first + a, b - a) if b > a else None for a, b in spans]
 

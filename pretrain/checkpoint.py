@@ -7,56 +7,191 @@ step-00000100/
     engine/              DeepSpeed's files: its parameters and each rank's optimizer shard
 """
 
+import copy
 import json
 import os
+import secrets
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 
-from data_pipeline.corpus import sha256_of
 from data_pipeline.errors import KinspanError
 
+from . import ranks
+from .manifest import entry, sync, why_not_whole, write_atomically, write_manifest
+
 TAG = "engine"
+Files = dict[str, dict[str, Any]]
 
 
-def barrier() -> None:
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.barrier()
+class Writer:
+    """Writes the checkpoints of a run, ``folder/step-N``, with all ranks; one at a time.
 
+    keep:       the newest so many stay, and
+    keep_every: those whose step is a multiple of it, if not 0
+    background: training goes on while a thread writes what was copied to host memory
+    tell:       told, on rank 0, of a checkpoint that could not be written
 
-def save(engine: Any, state: dict[str, Any], folder: Path, keep: int, rank: int) -> None:
-    """Writes ``folder/step-N`` with all ranks, N being ``state["step"]``, and removes old checkpoints.
-
-    ``latest`` is replaced last; nothing that was good before is touched until the new one is whole.
+    ``latest`` is replaced last; nothing that was good before is touched until the new one is whole. Where it cannot be
+    written (a full disk, say) what there is of it is removed, and the run goes on: ``finish`` says why.
     """
-    final = folder / f"step-{state['step']:08d}"
-    partial = final.with_suffix(".tmp")
-    if rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-    barrier()
-    engine.save_checkpoint(str(partial), tag=TAG, save_latest=False)
-    weights = full_weights(engine)
-    if rank == 0:
-        save_file(weights, str(partial / "weights.safetensors"), metadata={"format": "pt"})
-        (partial / "state.json").write_text(json.dumps(state))
-    barrier()
-    if rank == 0:
-        _seal(partial)
-        shutil.rmtree(final, ignore_errors=True)
-        partial.replace(final)
-        _sync(folder)
-        write_atomically(folder / "latest", final.name)
-        for old in _stale(folder, state["step"], keep):
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        keep: int = 1,
+        keep_every: int = 0,
+        background: bool = False,
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        self.folder, self.rank, self.keep, self.keep_every = folder, rank, keep, keep_every
+        self.background, self.tell = background, tell
+        self.thread: threading.Thread | None = None
+        self.failure: str | None = None
+        # Of its own, so that a late rank of a dead run writes nowhere that matters
+        self.suffix = ranks.from_rank_0(lambda: f".{secrets.token_hex(3)}.tmp")
+        if rank == 0:
+            for leftover in folder.glob("step-*.tmp"):
+                shutil.rmtree(leftover, ignore_errors=True)
+
+    def save(self, engine: Any, state: dict[str, Any]) -> None:
+        """Called by all ranks. Returns when ``engine`` may train on, N being ``state["step"]``."""
+        self.join()
+        captured = capture(engine, copied=self.background)
+        weights = full_weights(engine)
+        if self.rank:
+            weights = {}
+        if not self.background:
+            return self._write(captured, weights, state)
+        self.thread = threading.Thread(target=self._write, args=(captured, weights, state), daemon=True)
+        self.thread.start()
+
+    def join(self) -> None:
+        if self.thread:
+            self.thread.join()
+            self.thread = None
+
+    def finish(self) -> str | None:
+        """Waits until all is written; what went wrong with the last checkpoint, if anything."""
+        self.join()
+        return self.failure
+
+    def _write(self, captured: dict[str, Any], weights: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        partial = self.folder / f"step-{state['step']:08d}{self.suffix}"
+        try:
+            mine: Files | str = self._write_files(partial, captured, weights, state)
+        except Exception as error:  # torch's zip writer makes a full disk a RuntimeError
+            mine = f"rank {self.rank}: {' '.join(str(error).split())[:300]}"
+        everyone = ranks.gathered(mine, "writer")
+        wrong = [said for said in everyone if isinstance(said, str)]
+        sealed = None
+        if self.rank == 0 and not wrong:
+            sealed = self._seal(partial, {k: v for files in everyone for k, v in files.items()}, state["step"])  # type: ignore[union-attr]
+        wrong += [said for said in ranks.gathered(sealed, "writer") if said]
+        self.failure = "; ".join(wrong) or None
+        if self.failure and self.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            self.tell(
+                f"the checkpoint of step {state['step']} could not be written ({self.failure}): training goes on, and "
+                "the one before stays; make room before the next"
+            )
+
+    def _write_files(
+        self, partial: Path, captured: dict[str, Any], weights: dict[str, torch.Tensor], state: dict[str, Any]
+    ) -> Files:
+        """This rank's files, safe on the disk."""
+        names = []
+        for name, value in captured.items():
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            torch.save(value, partial / name)
+            names.append(name)
+        if self.rank == 0:
+            partial.mkdir(parents=True, exist_ok=True)
+            save_file(weights, str(partial / "weights.safetensors"), metadata={"format": "pt"})
+            (partial / "state.json").write_text(json.dumps(state))
+            names += ["weights.safetensors", "state.json"]
+        return {name: entry(partial / name) for name in names}
+
+    def _seal(self, partial: Path, files: Files, step: int) -> str | None:
+        final = self.folder / f"step-{step:08d}"
+        try:
+            write_manifest(partial, files)
+            shutil.rmtree(final, ignore_errors=True)  # was damaged, or the run would have begun after it
+            partial.replace(final)
+            sync(self.folder)
+            write_atomically(self.folder / "latest", final.name)
+        except OSError as error:
+            return f"rank 0: {error}"
+        for old in _stale(self.folder, step, self.keep, self.keep_every):
             shutil.rmtree(old, ignore_errors=True)
-    barrier()
+        return None
+
+
+def capture(engine: Any, copied: bool) -> dict[str, Any]:
+    """What this rank's engine would write to disk, by file name within the checkpoint.
+
+    copied: in host memory of its own, so that training may go on
+    """
+    keeper = _Keeper()
+    before, engine.checkpoint_engine = engine.checkpoint_engine, keeper
+    engine._copy_recovery_script = lambda folder: None  # a program, where there should be data
+    try:
+        engine.save_checkpoint(".", tag=TAG, save_latest=False)
+    finally:
+        engine.checkpoint_engine = before
+    seen: dict[Any, torch.Tensor] = {}
+    return {name: _on_host(state, seen) if copied else state for name, state in keeper.states.items()}
+
+
+class _Keeper:
+    """Stands in for DeepSpeed's checkpoint engine, and keeps what that would write."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, Any] = {}
+
+    def save(self, state_dict: Any, path: str) -> None:
+        self.states[Path(path).as_posix()] = state_dict
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        pass
+
+    def create(self, info: Any) -> None:
+        pass
+
+    def commit(self, info: Any) -> None:
+        pass
+
+    def is_data_parallel_writer(self, dp_rank: int) -> bool:
+        return dp_rank == 0
+
+    def is_decoupled(self) -> bool:
+        return False
+
+    def preserves_storage_sharing(self) -> bool:
+        return True
+
+
+def _on_host(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
+    """A copy of nested values; a tensor that stands there twice is one in the copy too."""
+    if isinstance(value, torch.Tensor):
+        place = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
+        if place not in seen:
+            seen[place] = value.detach().to("cpu", copy=True)
+        return seen[place]
+    if isinstance(value, dict):
+        copied = copy.copy(value)
+        copied.update((k, _on_host(v, seen)) for k, v in value.items())
+        return copied
+    if type(value) in (list, tuple):
+        return type(value)(_on_host(v, seen) for v in value)
+    return copy.deepcopy(value)
 
 
 def full_weights(engine: Any) -> dict[str, torch.Tensor]:
@@ -77,69 +212,36 @@ def _master_copy(parameter: torch.nn.Parameter) -> torch.Tensor | None:
     return safe_get_full_fp32_param(parameter)
 
 
-def _seal(partial: Path) -> None:
-    """Syncs every file to disk and writes the manifest, by which ``is_whole`` judges."""
-    files = sorted(p for p in partial.rglob("*") if p.is_file())
-    entries = {}
-    for folder in {path.parent for path in files}:
-        _sync(folder)
-    for path in files:
-        _sync(path)
-        entries[path.relative_to(partial).as_posix()] = {
-            "bytes": path.stat().st_size,
-            "sha256": sha256_of(path),
-        }
-    write_atomically(partial / "manifest.json", json.dumps({"files": entries}, indent=1))
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name[5:])
 
 
-def write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".tmp")
-    partial.write_text(text)
-    _sync(partial)
-    partial.replace(path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _by_step(folder: Path) -> list[Path]:
+def by_step(folder: Path) -> list[Path]:
     """Checkpoint folders, newest first."""
-    found = [p for p in folder.glob("step-*") if p.suffix != ".tmp" and p.name[5:].isdigit()]
-    return sorted(found, key=lambda p: int(p.name[5:]), reverse=True)
+    return sorted((p for p in folder.glob("step-*") if p.name[5:].isdecimal()), key=step_of, reverse=True)
 
 
-def _stale(folder: Path, step: int, keep: int) -> list[Path]:
-    """Checkpoints to remove once ``step`` is whole: all but ``keep``, and later ones, which were damaged."""
-    found = _by_step(folder)
-    earlier = [p for p in found if int(p.name[5:]) <= step]
-    return [p for p in found if p not in earlier] + earlier[keep:]
+def _stale(folder: Path, step: int, keep: int, keep_every: int = 0) -> list[Path]:
+    """Checkpoints to remove once ``step`` is whole: all but those to keep, and later ones, which were damaged."""
+    found = by_step(folder)
+    earlier = [p for p in found if step_of(p) <= step]
+    older = [p for p in earlier[keep:] if not (keep_every and step_of(p) % keep_every == 0)]
+    return [p for p in found if p not in earlier] + older
 
 
-def why_not_whole(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, by its manifest; None where every file is as it was written."""
-    try:
-        files = json.loads((checkpoint / "manifest.json").read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return "manifest.json is missing or damaged"
-    for name, entry in files.items():
-        path = checkpoint / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != entry["bytes"] or sha256_of(path) != entry["sha256"]:
-            return f"{name} is damaged"
-    return None
+def drop_after(folder: Path, step: int) -> None:
+    """Removes the checkpoints of later steps: the run went back, and must not resume from them."""
+    for checkpoint in by_step(folder):
+        if step_of(checkpoint) > step:
+            shutil.rmtree(checkpoint, ignore_errors=True)
 
 
-def newest(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that verifies, and a line for each newer one that does not."""
+def newest(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that verifies, up to a step if given, and a line for each newer one that does not."""
     skipped: list[str] = []
-    for checkpoint in _by_step(folder):
+    for checkpoint in by_step(folder):
+        if last_step is not None and step_of(checkpoint) > last_step:
+            continue
         wrong = why_not_whole(checkpoint)
         if wrong is None:
             return checkpoint, skipped
@@ -147,14 +249,13 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
     return None, skipped
 
 
-def agreed_newest(folder: Path) -> tuple[Path | None, list[str]]:
+def agreed_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
     """``newest`` as rank 0 finds it, for all ranks: they must resume from one checkpoint."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return newest(folder)
-    found = [newest(folder) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(found)
-    assert found[0]
-    return found[0]
+    return ranks.from_rank_0(lambda: newest(folder, last_step))
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    return json.loads((checkpoint / "state.json").read_text())
 
 
 def load(engine: Any, checkpoint: Path, world: int) -> dict[str, Any]:
@@ -162,13 +263,13 @@ def load(engine: Any, checkpoint: Path, world: int) -> dict[str, Any]:
 
     Raises KinspanError where the number of ranks is another than it was written by.
     """
-    state = json.loads((checkpoint / "state.json").read_text())
+    state = read_state(checkpoint)
     if state["world_size"] != world:
         raise KinspanError(
             f"{checkpoint} was written by {state['world_size']} ranks, this run has {world}: start it with "
             f"{state['world_size']} ranks, or with another --output_dir"
         )
-    with _restricted_unpickling():
+    with restricted_unpickling():
         path, _ = engine.load_checkpoint(str(checkpoint), tag=TAG)
     if path is None:
         raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
@@ -185,7 +286,7 @@ def _allowed_classes() -> list[Any]:
 
 
 @contextmanager
-def _restricted_unpickling() -> Iterator[None]:
+def restricted_unpickling() -> Iterator[None]:
     """DeepSpeed's pickles may make tensors and a few named classes, nothing else.
 
     DeepSpeed asks torch for unrestricted loading; the variable overrules it.

@@ -91,7 +91,30 @@ class PretrainConfig:
     log_steps: int = setting(10, "Log every so many updates.")
     save_steps: int = setting(100, "Checkpoint every so many updates, and at the end.")
     keep_checkpoints: int = setting(2, "Newest checkpoints kept.")
+    keep_every: int = setting(0, "Also keep, for good, the checkpoints of steps that are a multiple of it; 0: none.")
+    async_checkpoints: bool = setting(
+        True, "Train on while a checkpoint is written, from a copy in host memory; --no_async_checkpoints: wait for it."
+    )
     release_every: int = setting(0, "Also write a release (see launch/release.py) every so many updates; 0: never.")
+    max_hours: float | None = setting(
+        None,
+        "Stop with a checkpoint and status 75 after so many hours, as at a signal: for the limit of a batch queue.",
+    )
+    stall_minutes: float = setting(
+        10.0,
+        "End all ranks, with their stacks and the name of the one that stalls, when none came further for so long.",
+    )
+    max_skipped_steps: int = setting(
+        20, "End the run after so many updates in a row that were skipped because a loss or gradient was not finite."
+    )
+    on_spike: Literal["warn", "rewind", "ignore"] = setting(
+        "warn",
+        "When the loss of a line of the log leaps up: say so, or go back to the checkpoint before and leave out the "
+        "batches of that line.",
+    )
+    deterministic: bool = setting(
+        False, "Only algorithms that give the same bits every time; on a GPU slower, on a CPU they all do."
+    )
     num_workers: int = setting(1, "Threads a rank that make batches ahead. The batches do not depend on it.")
     peak_tflops: float | None = setting(
         None, "Peak TFLOP/s of one device, for model FLOP utilisation; known GPUs are looked up."
@@ -116,6 +139,13 @@ FREE_TO_CHANGE = (
     "log_steps",
     "save_steps",
     "keep_checkpoints",
+    "keep_every",
+    "async_checkpoints",
+    "max_hours",
+    "stall_minutes",
+    "max_skipped_steps",
+    "on_spike",
+    "deterministic",
     "release_every",
     "num_workers",
     "peak_tflops",
@@ -133,7 +163,8 @@ def check(config: PretrainConfig) -> None:
     if not config.pair_weight and not config.mlm_weight and (config.token_loss == "mlm" or not config.rtd_weight):
         raise KinspanError("--pair_weight 0 with token losses of weight 0 trains nothing: give one of them a weight")
     positive = "global_batch_size micro_batch_size eval_steps log_steps save_steps keep_checkpoints num_workers "
-    positive += "max_steps max_epochs max_tokens max_length peak_tflops tokens_per_second probe_steps probe_pairs"
+    positive += "max_steps max_epochs max_tokens max_length peak_tflops tokens_per_second probe_steps probe_pairs "
+    positive += "max_hours stall_minutes max_skipped_steps"
     for name in positive.split():
         value = getattr(config, name)
         if value is not None and not value > 0:
@@ -146,6 +177,7 @@ def check(config: PretrainConfig) -> None:
         "pair_weight",
         "eval_pairs",
         "release_every",
+        "keep_every",
         "learning_rate",
         "max_grad_norm",
     ):

@@ -10,6 +10,7 @@ import torch
 
 from data_pipeline.errors import KinspanError
 
+from . import ranks
 from .batches import Layout
 from .config import PretrainConfig
 
@@ -131,6 +132,8 @@ def start_distributed() -> None:
     # at which every later start hangs if that is killed, and 69 MB of shared memory a rank that nobody frees
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(verbose=False)
+    if ranks.several():  # made now, in one order on all ranks
+        ranks.group("control"), ranks.group("writer")
 
 
 def _free_port() -> str:

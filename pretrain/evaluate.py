@@ -1,5 +1,6 @@
 """Validation: the same held-out pairs every time, on all ranks together."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ def evaluate(
     rank: int,
     world: int,
     weights: LossWeights = PAPER_WEIGHTS,
+    mark: Callable[[str], None] = lambda place: None,
 ) -> dict[str, float]:
     """Losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
 
@@ -39,6 +41,7 @@ def evaluate(
     stats = torch.zeros(len(names), dtype=torch.float64, device=engine.device)
     engine.eval()
     for start, end in layout.micro_batches(rank):
+        mark(f"validation, pairs {start} to {end}")
         inputs = to_tensors(stream.batch(start, max(end - start, 1)), engine.device)  # ZeRO-3: a forward of every rank
         _, sums, logits = engine(**inputs, mlm_scale=1.0, rtd_scale=1.0, pair_scale=1.0)
         if end > start:

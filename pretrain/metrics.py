@@ -1,9 +1,6 @@
 """From sums to figures, and from figures to the screen, metrics.jsonl and TensorBoard."""
 
-import json
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -142,70 +139,3 @@ def padding_share(batch: Batch, jagged: bool) -> tuple[int, int]:
         return 0, batch.num_tokens
     slots = batch.num_pairs * int((batch.starts[1:] - batch.starts[:-1]).max())
     return slots - batch.num_tokens, slots
-
-
-class Log:
-    """metrics.jsonl, TensorBoard and a line on the screen; on rank 0 alone.
-
-    A resumed run takes back the lines after the checkpoint, so that each step stands once.
-    """
-
-    def __init__(self, folder: Path, first_step: int, total_steps: int, what: str = "pre-training") -> None:
-        from torch.utils.tensorboard import SummaryWriter
-        from tqdm import tqdm
-
-        self.path = folder / "metrics.jsonl"
-        kept = [line for line in complete_lines(self.path) if 0 < first_step >= json.loads(line)["step"]]
-        partial = self.path.with_suffix(".tmp")
-        partial.write_text("".join(kept), encoding="utf-8")
-        os.replace(partial, self.path)
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
-        self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=what, disable=None)
-
-    def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
-        for name, value in values.items():
-            self.writer.add_scalar(f"{split}/{name}", value, step)
-        self.writer.flush()
-        self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(_short(values, split)))
-
-    def say(self, text: str) -> None:
-        self.bar.write(text)
-
-    def step(self) -> None:
-        self.bar.update(1)
-
-    def close(self) -> None:
-        self.bar.close()
-        self.writer.close()
-
-
-_SHORT = {
-    "loss": "loss {:.3f}",
-    "mlm_loss": "mlm {:.3f}",
-    "mlm_accuracy": "mlm acc {:.3f}",
-    "rtd_loss": "rtd {:.4f}",
-    "rtd_recall": "found {:.3f}",
-    "pair_loss": "pair {:.3f}",
-    "pair_accuracy": "acc {:.3f}",
-    "pair_f1": "F1 {:.3f}",
-    "pair_auc": "AUC {:.3f}",
-    "map": "MAP {:.4f}",
-    "mrr": "MRR {:.4f}",
-    "p@1": "P@1 {:.4f}",
-    "learning_rate": "lr {:.1e}",
-    "tokens_per_second": "{:,.0f} tokens/s",
-    "data_wait_percent": "wait {:.1f}%",
-}
-
-
-def _short(values: dict[str, float], split: str) -> list[str]:
-    return [text.format(values[name]) for name, text in _SHORT.items() if name in values]
-
-
-def complete_lines(path: Path) -> list[str]:
-    """The lines of a file whose last one a killed run may have left half."""
-    if not path.exists():
-        return []
-    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]

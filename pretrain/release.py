@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from data_pipeline.errors import KinspanError
 
 from .card import model_card
-from .checkpoint import newest, why_not_whole
+from .checkpoint import newest
 from .families import FAMILIES
-from .metrics import complete_lines
+from .log import complete_lines
+from .manifest import why_not_whole
 
 MODEL_FOLDER = "model"  # of a run: config and tokenizer
 GENERATOR_FOLDER = "generator"  # of a run of replaced-token detection: its config; of the release: the model

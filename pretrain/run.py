@@ -2,14 +2,11 @@
 
 import atexit
 import json
-import math
-import platform
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +16,29 @@ import yaml
 
 from data_pipeline.errors import KinspanError
 
-from . import checkpoint
-from .batches import Feeder
-from .config import PretrainConfig, as_dict
-from .engine import build_engine, set_learning_rate
+from . import checkpoint, ranks
+from .batches import Feeder, batch_of_step
+from .clock import Clock
+from .config import PretrainConfig, as_dict, check
+from .engine import build_engine, set_learning_rate, start_distributed
 from .evaluate import evaluate
-from .metrics import FlopCounter, Log, figures, padding_share, peak_tflops, summed
+from .guard import HISTORY, Skips, is_spike
+from .lock import held
+from .log import Log
+from .metrics import FlopCounter, figures, padding_share, peak_tflops, summed
+from .progress import Progress
 from .release import write_release
 from .schedule import learning_rate
-from .setup_run import Setup, set_up
+from .setup_run import Setup, output_folder, set_up
 from .step import StepResult, is_out_of_memory, out_of_memory_text, train_step, try_largest
+from .stop import Stopped, StopRequest, stop_request
+from .summary import SUMMARY, description, write_summary
 from .sums import LossWeights
+from .watch import Watch, watching
 
 Probe = Callable[[Path], dict[str, float]]  # figures of a release
-PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
-
-
-@dataclass
-class Progress:
-    """Where a run stands: all that a checkpoint keeps beside DeepSpeed's state.
-
-    window: the model's sums (see sums.py) since the last line of the log; on resume rank 0 has them all
-    """
-
-    step: int = 0
-    tokens: int = 0
-    wall_seconds: float = 0.0
-    world_size: int = 1
-    window: list[float] = field(default_factory=list)
+MOST_REWINDS = 5
+MEASURES = ("validation", "probe")  # splits of the log that are written when a step is measured
 
 
 def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, Any]:
@@ -54,17 +46,30 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
 
     probe: measures the model every ``config.probe_steps``, on rank 0; finetune.probe.make_probe makes it
 
-    Run by every rank. Raises KinspanError for what the user can mend.
+    Run by every rank. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a
+    signal or ``max_hours`` ended the run after a checkpoint.
     """
-    setup = set_up(config)
-    if config.probe and probe is None and setup.rank == 0:
-        raise KinspanError(f"--probe {config.probe}: give pretrain(config, probe) that of finetune.probe.make_probe")
-    try:
-        summary = _Run(setup, probe).run()
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise KinspanError(out_of_memory_text(setup.layout.largest, setup.train.max_length)) from error
-        raise
+    check(config)
+    folder = output_folder(config.output_dir)
+    start_distributed()
+    with held(folder), stop_request(config.max_hours) as request:
+        setup = set_up(config)
+        if config.probe and probe is None and setup.rank == 0:
+            raise KinspanError(f"--probe {config.probe}: give pretrain(config, probe) finetune.probe.make_probe's")
+        with watching(folder, setup.rank, setup.layout.world, config.stall_minutes * 60) as watch:
+            try:
+                summary = _Run(setup, probe, request, watch).run()
+            except Stopped:
+                _leave_at_exit()
+                raise
+            except Exception as error:
+                if is_out_of_memory(error):
+                    text = out_of_memory_text(setup.layout.largest, setup.train.max_length)
+                    raise KinspanError(text) from error
+                if ranks.lost(error):
+                    watch.wait_for_verdict()
+                    raise KinspanError("another rank has ended: see what it said") from error
+                raise
     _leave_at_exit()  # not after an error: the other ranks may be waiting for this one
     return summary
 
@@ -76,59 +81,89 @@ def _leave_at_exit() -> None:
 
 
 class _Run:
-    def __init__(self, setup: Setup, probe: Probe | None) -> None:
+    def __init__(self, setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) -> None:
         self.setup, self.config, self.probe = setup, setup.config, probe
+        self.request, self.watch = request, watch
         self.weights = LossWeights(self.config.mlm_weight, self.config.pair_weight, self.config.rtd_weight)
         self.checkpoints = setup.folder / "checkpoints"
         self.names = setup.model.sum_names
         self.progress = Progress(world_size=setup.layout.world, window=[0.0] * len(self.names))
         self.log: Log | None = None
+        self.resumed_at: int | None = None
+        self.stopping = False
+        self.skips = Skips()
+        config = self.config
+        self.writer = checkpoint.Writer(
+            self.checkpoints,
+            setup.rank,
+            config.keep_checkpoints,
+            config.keep_every,
+            config.async_checkpoints,
+            self.say,
+        )
 
     def run(self) -> dict[str, Any]:
+        self.watch.mark("reading checkpoints", patient=True)
         found, skipped = checkpoint.agreed_newest(self.checkpoints)
         self.say(*self.setup.notes, *(f"skipped a checkpoint that is not whole: {line}" for line in skipped))
-        summary = self.setup.folder / "summary.json"
-        if found and summary.exists() and int(found.name[5:]) >= self.setup.total_steps:
+        summary = self.setup.folder / SUMMARY
+        if found and summary.exists() and checkpoint.step_of(found) >= self.setup.total_steps:
             self.say(f"this run is complete: see {summary}")
             return json.loads(summary.read_text()) if self.setup.rank == 0 else {}
         self.flops = FlopCounter(self.setup.model)
         self.engine = build_engine(self.setup.model, self.config, self.setup.settings)
         if found:
-            self.progress = Progress(**checkpoint.load(self.engine, found, self.setup.layout.world))
+            self.load(found)
             self.say(f"resuming from {found} at step {self.progress.step}")
+        self.watch.mark("trying the largest batch")
         try_largest(self.engine, self.setup.train, self.setup.layout)
-        self.describe()
+        self.say(*description(self.setup, self.engine.module))
         if self.setup.rank == 0:
             (self.setup.folder / "config.yaml").write_text(yaml.safe_dump(as_dict(self.config), sort_keys=False))
-            self.log = Log(self.setup.folder, self.progress.step, self.setup.total_steps)
-        setup = self.setup
-        feeder = Feeder(setup.train, setup.layout, setup.rank, self.progress.step, self.config.num_workers)
+        self.begin()
         try:
-            self.loop(feeder)
+            self.loop()
         finally:
-            feeder.close()
+            self.feeder.close()
             if self.log:
                 self.log.close()
-        return self.finish()
-
-    def loop(self, feeder: Feeder) -> None:
-        """Evaluate, probe, save, stop?, step, log: in this order, once a step."""
-        config, progress, total = self.config, self.progress, self.setup.total_steps
-        filler = self.setup.train.batch(0, 1)
-        resumed_at = progress.step if progress.step else None
-        window = torch.tensor(progress.window, dtype=torch.float64, device=self.engine.device)
         if self.setup.rank:
-            window.zero_()
-        clock = _Clock()
+            return {}
+        written = write_summary(self.setup, self.progress)
+        print(f"done: {summary}", flush=True)
+        return written
+
+    def load(self, found: Path) -> None:
+        self.progress = Progress(**checkpoint.load(self.engine, found, self.setup.layout.world))
+        self.resumed_at = self.progress.step
+
+    def begin(self) -> None:
+        """Takes up log, sums and batches where ``progress`` stands."""
+        setup, progress = self.setup, self.progress
+        self.window = torch.tensor(progress.window, dtype=torch.float64, device=self.engine.device)
+        if setup.rank == 0:
+            self.log = Log(setup.folder, progress.step, setup.total_steps, undone=MEASURES if progress.due else ())
+        else:
+            self.window.zero_()
+        self.feeder = Feeder(
+            setup.train, setup.layout, setup.rank, progress.step, self.config.num_workers, progress.left_out
+        )
+
+    def loop(self) -> None:
+        """Evaluate, probe, save, stop?, step, log: in this order, once a step."""
+        config, total = self.config, self.setup.total_steps
+        filler = self.setup.train.batch(0, 1)
+        clock = Clock()
         while True:
+            progress = self.progress
             step, began = progress.step, time.monotonic()
-            if step != resumed_at:  # the checkpoint was written after these
-                if step % config.eval_steps == 0 or step == total:
-                    self.evaluate()
-                if config.probe and (step % config.probe_steps == 0 or step == total):
-                    self.measure()
-                if step and (step % config.save_steps == 0 or step == total):
-                    window = self.save(window)
+            saved = step == self.resumed_at
+            if self.stopping:
+                self.stop(saved)
+            if progress.due or not saved:  # else the checkpoint was written after these
+                self.measure(step)
+            if not saved and step and (step % config.save_steps == 0 or step == total):
+                self.save()
             if config.release_every and step and step % config.release_every == 0:
                 self.release()
             if step >= total:
@@ -136,7 +171,8 @@ class _Run:
             rate = learning_rate(step, config.learning_rate, self.setup.warmup_steps, total)
             set_learning_rate(self.engine, rate)
             clock.start()
-            batches = feeder.next()
+            self.watch.mark(f"step {step}, waiting for its batch")
+            batches = self.feeder.next()
             result = train_step(
                 self.engine,
                 batches,
@@ -146,43 +182,57 @@ class _Run:
                 config.seed,
                 step,
                 self.weights,
+                self.request.wanted(),
+                self.watch.mark,
             )
-            window += result.stats
+            self.window += result.stats
+            self.skips.add(step, result.skipped)
+            self.stopping = result.stop
             progress.step, progress.tokens = step + 1, progress.tokens + result.tokens
             clock.stop(result, sum(self.flops(b) for b in batches if b), [self.padding(b) for b in batches if b])
             if self.log:
                 self.log.step()
-            if progress.step % config.log_steps == 0 or progress.step == total:
-                self.write_log(window, clock, rate, result, feeder)
-                window = torch.zeros_like(window)
             progress.wall_seconds += time.monotonic() - began
+            if progress.step % config.log_steps == 0 or progress.step == total:
+                self.write_log(clock, rate, result)
+        if failure := self.writer.finish():
+            raise KinspanError(f"the last checkpoint could not be written ({failure}): make room, then start it again")
 
     def padding(self, batch: Any) -> tuple[int, int]:
         half_on_gpu = self.engine.device.type == "cuda" and self.setup.facts["precision"] != "fp32"
         return padding_share(batch, jagged=half_on_gpu and self.setup.model.family.packed)
 
+    def measure(self, step: int) -> None:
+        config, last = self.config, step == self.setup.total_steps
+        if step % config.eval_steps == 0 or last:
+            self.evaluate()
+        if config.probe and (step % config.probe_steps == 0 or last):
+            self.run_probe()
+        self.progress.due = False
+
     def evaluate(self) -> None:
         stream = self.setup.validation
         if stream is None:
             return
-        layout = self.setup.layout
         values = evaluate(
             self.engine,
             stream,
             self.config.eval_pairs,
             self.config.micro_batch_size,
             self.setup.rank,
-            layout.world,
+            self.setup.layout.world,
             self.weights,
+            self.watch.mark,
         )
         if self.log:
             self.log.write(self.progress.step, "validation", values)
 
-    def measure(self) -> None:
+    def run_probe(self) -> None:
         """Hands rank 0's probe a release of this step, to be gone after; the other ranks wait.
 
         The run goes on as if nothing had been: dropout is seeded anew for each micro-batch.
         """
+        self.watch.mark(f"the probe of step {self.progress.step}", patient=True)
         weights = checkpoint.full_weights(self.engine)
         if self.probe and self.log:
             folder = self.setup.folder / "probe"
@@ -191,128 +241,115 @@ class _Run:
             values = self.probe(folder)
             shutil.rmtree(folder)
             self.log.write(self.progress.step, "probe", values)
-        checkpoint.barrier()
+        ranks.barrier()
 
-    def save(self, window: torch.Tensor) -> torch.Tensor:
-        """Checkpoints, and returns the log's window as a resumed run would find it."""
-        sums = summed(window, self.names)
-        self.check_finite(sums)
+    def save(self) -> None:
+        """Checkpoints; the log's window goes on as a resumed run would find it."""
+        self.watch.mark(f"the checkpoint of step {self.progress.step}", patient=True)
+        sums = summed(self.window, self.names)
+        self.read_skips()
         self.progress.window = list(sums.values())
-        config = self.config
-        checkpoint.save(self.engine, asdict(self.progress), self.checkpoints, config.keep_checkpoints, self.setup.rank)
-        total = torch.tensor(self.progress.window, dtype=torch.float64, device=window.device)
-        return total if self.setup.rank == 0 else torch.zeros_like(window)
+        self.writer.save(self.engine, asdict(self.progress))
+        if self.setup.rank == 0:
+            self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.window.device)
+        else:
+            self.window.zero_()
+
+    def stop(self, saved: bool) -> None:
+        """Ends the run with a checkpoint. What is measured at this step is left to the run that goes on."""
+        step = self.progress.step
+        if not saved:
+            self.progress.due = True
+            self.save()
+        if failure := self.writer.finish():
+            raise KinspanError(f"stopped, but without a checkpoint of step {step}: {failure}")
+        reasons = [reason for reason in ranks.gathered(self.request.reason) if reason]
+        self.say(f"stopped at step {step}, with a checkpoint ({reasons[0]}): the same command again goes on")
+        raise Stopped
 
     def release(self) -> None:
         """Writes a release, unless one of this step is there: a resumed run comes by again."""
+        self.watch.mark(f"the release of step {self.progress.step}", patient=True)
         folder = self.setup.folder / "releases" / f"step-{self.progress.step:08d}"
         weights = checkpoint.full_weights(self.engine)
         if self.setup.rank == 0 and not folder.exists():
             folder.parent.mkdir(exist_ok=True)
             write_release(self.setup.folder, weights, self.progress.step, folder)
             self.say(f"released {folder}")
-        checkpoint.barrier()
+        ranks.barrier()
 
-    def check_finite(self, sums: dict[str, float]) -> None:
-        """Stops a run whose loss is no number; in fp16 DeepSpeed skips such steps itself and lowers its scale."""
-        if self.setup.facts["precision"] != "fp16" and not all(map(math.isfinite, sums.values())):
-            raise KinspanError(
-                f"the loss is not finite at step {self.progress.step}: lower --learning_rate (now "
-                f"{self.config.learning_rate}), lengthen --warmup_steps, or use --precision fp32, with another "
-                "--output_dir"
-            )
+    def read_skips(self) -> None:
+        """Counts the updates that were skipped, says which examples were in them, and ends a run of nothing else."""
+        progress, size = self.progress, self.setup.layout.size
+        for step, skipped in self.skips.read():
+            progress.skipped_in_row = progress.skipped_in_row + 1 if skipped else 0
+            progress.skipped += skipped
+            if skipped and self.log:
+                first = batch_of_step(step, progress.left_out) * size
+                self.log.write(
+                    step + 1, "skipped", {"skipped_steps": progress.skipped, "example": first, "count": size}
+                )
+                self.say(
+                    f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see "
+                    f"its pairs: launch/inspect_pairs.py --start {first} --count {size} --seed {self.config.seed}"
+                )
+            if progress.skipped_in_row >= self.config.max_skipped_steps:
+                raise KinspanError(
+                    f"no loss or gradient was finite in {progress.skipped_in_row} steps in a row, up to step {step}: "
+                    f"lower --learning_rate (now {self.config.learning_rate}), lengthen --warmup_steps, or use "
+                    "--precision fp32, with another --output_dir"
+                )
 
-    def write_log(self, window: torch.Tensor, clock: "_Clock", rate: float, result: StepResult, feeder: Feeder) -> None:
-        sums = summed(window, self.names)
-        self.check_finite(sums)
+    def write_log(self, clock: Clock, rate: float, result: StepResult) -> None:
+        sums = summed(self.window, self.names)
+        self.window.zero_()
+        self.read_skips()
+        speed = clock.read(self.feeder, peak_tflops(self.config.peak_tflops, self.setup.facts["precision"]))
+        if not any(sums.values()):  # every update was skipped
+            return
         values = figures(sums, self.weights)
-        values |= {"learning_rate": rate, "tokens": self.progress.tokens}
+        values |= {"learning_rate": rate, "tokens": self.progress.tokens, "skipped_steps": self.progress.skipped}
         if result.grad_norm is not None:
             values["grad_norm"] = float(result.grad_norm)
-        values |= clock.read(feeder, peak_tflops(self.config.peak_tflops, self.setup.facts["precision"]))
         if self.log:
-            self.log.write(self.progress.step, "train", values)
+            self.log.write(self.progress.step, "train", values | speed)
+        self.look_for_spike(values["loss"])
 
-    def describe(self) -> None:
-        setup, layout = self.setup, self.setup.layout
-        parameters = sum(int(getattr(p, "ds_numel", p.numel())) for p in self.engine.module.parameters())
-        and_generator = " and its generator" if setup.facts["token_loss"] == "rtd" else ""
-        epochs = setup.total_steps * layout.size / setup.train.epoch_pairs
-        self.say(
-            f"{setup.facts['model']['name']}{and_generator}: {parameters / 1e6:.1f} M parameters, "
-            f"{setup.facts['precision']}, ZeRO {setup.facts['zero_stage']}, {layout.world} rank(s) x "
-            f"{layout.accumulation} micro-batch(es) of up to {layout.micro} pairs = {layout.size} pairs a step",
-            f"{setup.total_steps} steps of {setup.train.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "
-            f"epochs), pairs of at most {setup.train.max_length} tokens",
-            f"watch it: tensorboard --logdir {setup.folder / 'tensorboard'}",
-        )
+    def look_for_spike(self, loss: float) -> None:
+        progress, config = self.progress, self.config
+        before, progress.losses = progress.losses, [*progress.losses, loss][-HISTORY:]
+        if config.on_spike == "ignore" or not is_spike(loss, before):
+            return
+        self.say(f"step {progress.step}: the loss leapt to {loss:.3f}, from {before[-1]:.3f}")
+        if config.on_spike == "rewind":
+            self.rewind()
 
-    def finish(self) -> dict[str, Any]:
-        """Writes summary.json, last of all."""
-        if self.setup.rank != 0:
-            return {}
-        lines = [json.loads(line) for line in (self.setup.folder / "metrics.jsonl").read_text().splitlines()]
-        train = [line for line in lines if line["split"] == "train"]
-        validation = [line for line in lines if line["split"] == "validation"]
-        probes = [line for line in lines if line["split"] == "probe"]
-        settings = self.setup.settings
-        summary = {
-            "steps": self.progress.step,
-            "tokens": self.progress.tokens,
-            "pairs": self.progress.step * self.setup.layout.size,
-            "first_losses": train[0] if train else None,
-            "last_losses": train[-1] if train else None,
-            "first_validation": validation[0] if validation else None,
-            "last_validation": validation[-1] if validation else None,
-            "first_probe": probes[0] if probes else None,
-            "last_probe": probes[-1] if probes else None,
-            "wall_seconds": round(self.progress.wall_seconds, 1),
-            "world_size": self.setup.layout.world,
-            "corpus_fingerprint": self.setup.corpus.manifest.fingerprint,
-            "model": self.setup.facts["model"],
-            "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
-            "config": as_dict(self.config),
-            "deepspeed": settings,
-        }
-        path = self.setup.folder / "summary.json"
-        checkpoint.write_atomically(path, json.dumps(summary, indent=1) + "\n")
-        self.say(f"done: {path}")
-        return summary
+    def rewind(self) -> None:
+        """Goes back to the checkpoint before the last line of the log, and leaves the batches of that line out."""
+        progress = self.progress
+        line = progress.step - self.config.log_steps
+        self.writer.join()
+        found, _ = checkpoint.agreed_newest(self.checkpoints, line)
+        if found is None:
+            self.say("there is no checkpoint before it: training goes on")
+            return
+        if progress.rewinds >= MOST_REWINDS:
+            raise KinspanError(
+                f"the loss leapt again at step {progress.step}, after {MOST_REWINDS} rewinds: lower --learning_rate, "
+                "with another --output_dir"
+            )
+        out = [batch_of_step(step, progress.left_out) for step in (line, progress.step - 1)]
+        left_out = [old for old in progress.left_out if not out[0] <= old[0] <= out[1]] + [out]
+        self.feeder.close()
+        if self.log:
+            self.log.close()
+        self.load(found)
+        self.progress.left_out, self.progress.rewinds = left_out, progress.rewinds + 1
+        ranks.from_rank_0(lambda: checkpoint.drop_after(self.checkpoints, self.progress.step))
+        self.begin()
+        self.say(f"went back to {found}; batches {out[0]} to {out[1]} are left out")
 
     def say(self, *lines: str) -> None:
         if self.setup.rank == 0:
             for line in lines:
                 self.log.say(line) if self.log else print(line, flush=True)
-
-
-class _Clock:
-    """Time and work of the training steps since the last line of the log; validation and saving do not count."""
-
-    def __init__(self) -> None:
-        self.seconds = self.flops = 0.0
-        self.tokens = self.padding = self.slots = 0
-        self.waited = 0.0
-
-    def start(self) -> None:
-        self.began = time.perf_counter()
-
-    def stop(self, result: StepResult, flops: float, padding: list[tuple[int, int]]) -> None:
-        self.seconds += time.perf_counter() - self.began
-        self.flops += flops
-        self.tokens += result.tokens
-        self.padding += sum(p for p, _ in padding)
-        self.slots += sum(s for _, s in padding)
-
-    def read(self, feeder: Feeder, peak: float | None) -> dict[str, float]:
-        """tokens_per_second of all ranks; mfu_percent of this rank's device; then starts afresh."""
-        values = {
-            "tokens_per_second": self.tokens / self.seconds,
-            "padding_percent": 100 * self.padding / max(self.slots, 1),
-            "data_wait_percent": 100 * (feeder.waited - self.waited) / self.seconds,
-        }
-        if peak:
-            values["mfu_percent"] = 100 * self.flops / self.seconds / (peak * 1e12)
-        waited = feeder.waited
-        self.__init__()  # type: ignore[misc]
-        self.waited = waited
-        return values

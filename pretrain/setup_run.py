@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
@@ -19,13 +21,15 @@ from objectives.mlm import MaskedLM
 from objectives.rtd import replaced_tokens
 
 from .batches import Layout, mean_tokens
-from .checkpoint import barrier, write_atomically
 from .config import PretrainConfig, as_dict, check, identity
 from .defaults import DEFAULT_MODEL_NAME, default_corpus, default_model
 from .engine import full_settings, precision_of, read_deepspeed_config, start_distributed, world, zero_stage
 from .evaluate import SEED
 from .fits import check_fits
+from .lock import LOCK
+from .manifest import write_atomically
 from .model import PairModel, load_config, load_model, weights_fingerprint
+from .ranks import barrier, from_rank_0
 from .release import GENERATOR_FOLDER, MODEL_FOLDER
 from .rtd import ReplacedTokenModel
 from .rtd_load import load_replaced_token_model, size_factor
@@ -65,10 +69,13 @@ def set_up(config: PretrainConfig) -> Setup:
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
     precision = precision_of(config, deepspeed_settings)
     rank, local_rank, world_size = world()
-    folder = _output_folder(config.output_dir)
+    folder = output_folder(config.output_dir)
     layout = Layout(config.global_batch_size, config.micro_batch_size, world_size)
     notes = _notes_on_defaults(config)
     start_distributed()
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(config.deterministic)
 
     model_name = config.model or default_model()
     tokenizer = tokenizers.load_tokenizer(model_name)
@@ -113,9 +120,7 @@ def set_up(config: PretrainConfig) -> Setup:
         facts,
         notes,
     )
-    if rank == 0:
-        _claim(setup)
-    barrier()
+    from_rank_0(lambda: _claim(setup))
     return setup
 
 
@@ -213,7 +218,7 @@ def warmup_of(config: PretrainConfig, total: int) -> int:
     return warmup
 
 
-def _output_folder(name: str) -> Path:
+def output_folder(name: str) -> Path:
     folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -277,7 +282,7 @@ def _claim(setup: Setup) -> None:
     if path.exists() and any((setup.folder / "checkpoints").glob("step-*")):
         _check_same_run(path, setup)
         return
-    if not path.exists() and {p.name for p in setup.folder.iterdir()} - {"run.json.tmp"}:
+    if not path.exists() and {p.name for p in setup.folder.iterdir()} - {"run.json.tmp", LOCK}:
         raise KinspanError(f"--output_dir {setup.folder} is not empty and holds no run: choose another folder")
     write_atomically(path, json.dumps(setup.facts, indent=1) + "\n")
     shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)  # of settings that came to no checkpoint

@@ -1,16 +1,17 @@
 """One update of a global batch: micro-batches forward and backward, losses divided by global counts."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.stream import Batch, PairStream
 
+from . import ranks
 from .batches import Layout, to_tensors
 from .sums import PAPER_WEIGHTS, LossWeights
 
@@ -19,12 +20,17 @@ from .sums import PAPER_WEIGHTS, LossWeights
 class StepResult:
     """What an update leaves: sums of the losses and hits of this rank, and the gradient's global norm.
 
-    stats: float64 ``[len(sum_names)]`` of the model, on the device;  tokens: in the global batch
+    stats:   float64 ``[len(sum_names)]`` of the model, on the device; zeros where the update was skipped
+    tokens:  in the global batch
+    skipped: bool ``[]`` on the device, the same on all ranks: a loss or gradient was not finite, nothing was updated
+    stop:    some rank was asked to stop
     """
 
     stats: torch.Tensor
     tokens: int
     grad_norm: Any  # a number, or a tensor that is read only when it is logged
+    skipped: torch.Tensor
+    stop: bool = False
 
 
 def dropout_seed(seed: int, step: int, micro_batch: int) -> int:
@@ -33,15 +39,12 @@ def dropout_seed(seed: int, step: int, micro_batch: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def global_counts(batches: list[Batch | None], device: torch.device) -> tuple[int, int]:
-    """Masked tokens and all tokens of the global batch: summed over ranks before the first backward."""
+def global_counts(batches: list[Batch | None], stopping: bool) -> tuple[int, int, bool]:
+    """Masked tokens and all tokens of the global batch, before the first backward; and whether any rank is stopping."""
     masked = sum(len(b.masked_labels) for b in batches if b)
     tokens = sum(b.num_tokens for b in batches if b)
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        counts = torch.tensor([masked, tokens], dtype=torch.int64, device=device)
-        dist.all_reduce(counts)
-        masked, tokens = counts.tolist()
-    return masked, tokens
+    masked, tokens, stop = ranks.total([masked, tokens, int(stopping)])
+    return masked, tokens, stop > 0
 
 
 def train_step(
@@ -53,37 +56,67 @@ def train_step(
     seed: int,
     step: int,
     weights: LossWeights = PAPER_WEIGHTS,
+    stopping: bool = False,
+    mark: Callable[[str], None] = lambda place: None,
 ) -> StepResult:
     """Forward and backward over this rank's micro-batches, then the update.
 
     Every loss is a sum over its items divided by their count in the *global* batch, so that the gradient does
     not depend on how the batch is cut. DeepSpeed divides by the micro-steps and averages over ranks, which the
     scale takes back. ``filler`` stands in for an empty micro-batch, at no weight.
+
+    A loss that is not finite makes every gradient so, on all ranks, and the update is then skipped on all: by
+    DeepSpeed under ZeRO, without it by the optimizer's own kernel. Nothing here waits for the device.
+
+    stopping: this rank was asked to stop;  mark: told where the step is
     """
-    masked, tokens = global_counts(batches, engine.device)
+    mark(f"step {step}, counting tokens with the other ranks")
+    masked, tokens, stop = global_counts(batches, stopping)
     undo = layout.world * layout.accumulation
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
     for number, batch in enumerate(batches):
         torch.manual_seed(dropout_seed(seed, step, rank * layout.accumulation + number))
         real = 0.0 if batch is None else 1.0
+        mark(f"step {step}, forward of micro-batch {number}")
         loss, sums, _ = engine(
             **to_tensors(batch or filler, engine.device),
             mlm_scale=real * weights.mlm * undo / max(masked, 1),
             rtd_scale=real * weights.rtd * undo / tokens,
             pair_scale=real * weights.pair * undo / layout.size,
         )
-        stats += sums * real
+        mark(f"step {step}, backward of micro-batch {number}")
+        if batch is not None:
+            stats += sums
+            loss = loss * _one_if_finite(sums).to(loss.dtype)
         engine.backward(loss)
         last = number == len(batches) - 1
-        norm = _plain_norm(engine) if last and not engine.zero_optimization() else None
+        norm = _guard_update(engine) if last and not engine.zero_optimization() else None
+        mark(f"step {step}, update {number}")
         engine.step()
-    return StepResult(stats, tokens, norm if norm is not None else engine.get_global_grad_norm())
+    skipped = _skipped(engine, norm)
+    stats = stats.masked_fill(skipped, 0.0)
+    return StepResult(stats, tokens, norm if norm is not None else engine.get_global_grad_norm(), skipped, stop)
 
 
-def _plain_norm(engine: Any) -> torch.Tensor:
-    """Without ZeRO in fp32 DeepSpeed tells no norm: taken here, after its all-reduce and before its clipping."""
+def _one_if_finite(sums: torch.Tensor) -> torch.Tensor:
+    """1, or NaN where one of the sums is not finite."""
+    return (sums.detach() * 0 + 1).prod()
+
+
+def _guard_update(engine: Any) -> torch.Tensor:
+    """The gradient's norm without ZeRO, where DeepSpeed tells none and updates with whatever there is: taken after its
+    all-reduce and before its clipping. torch's fused AdamW leaves everything as it was where ``found_inf`` is 1."""
     grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
-    return torch.stack([g.square().sum(dtype=torch.float64) for g in grads]).sum().sqrt()
+    norm = torch.stack([g.square().sum(dtype=torch.float64) for g in grads]).sum().sqrt()
+    engine.optimizer.found_inf = (~norm.isfinite()).float()
+    return norm
+
+
+def _skipped(engine: Any, norm: torch.Tensor | None) -> torch.Tensor:
+    """Whether the update was skipped. Under ZeRO DeepSpeed has decided on the host, and says so nowhere else."""
+    if norm is not None:
+        return ~norm.isfinite()
+    return torch.full((), bool(engine.optimizer.overflow), device=engine.device)
 
 
 def largest_batch(stream: PairStream, micro: int) -> Batch:

@@ -122,15 +122,15 @@ def test_a_killed_run_ends_bit_identical(stage, job, monkeypatch):
     settings = {"deepspeed_config": f"ds_configs/{stage}.json"} if stage else {}
     settings |= {"epochs": 4, "eval_steps": 2}
     whole, whole_folder = job("whole", **settings)
-    update, save = train._Run.update, train.checkpoint.save
+    update, save = train._Run.update, train.checkpoint.Writer.save
 
     def killed_in_step_5(run, groups, step):
         if step == 5:
             raise Killed
         update(run, groups, step)
 
-    def killed_while_saving_8(engine, state, *arguments):
-        save(engine, state, *arguments)
+    def killed_while_saving_8(writer, engine, state):
+        save(writer, engine, state)
         if state["step"] == 8:
             raise Killed
 
@@ -139,7 +139,7 @@ def test_a_killed_run_ends_bit_identical(stage, job, monkeypatch):
         with pytest.raises(Killed):
             job(**settings)
     with monkeypatch.context() as patch:
-        patch.setattr(train.checkpoint, "save", killed_while_saving_8)
+        patch.setattr(train.checkpoint.Writer, "save", killed_while_saving_8)
         with pytest.raises(Killed):
             job(**settings)
     summary, folder = job(**settings)

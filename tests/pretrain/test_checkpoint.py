@@ -3,6 +3,12 @@ import json
 import pytest
 
 from pretrain import checkpoint
+from pretrain.manifest import entry, write_manifest
+
+
+def seal(path):
+    files = [p for p in path.rglob("*") if p.is_file()]
+    write_manifest(path, {p.relative_to(path).as_posix(): entry(p) for p in files})
 
 
 def write(folder, step, text="weights"):
@@ -10,7 +16,7 @@ def write(folder, step, text="weights"):
     (path / "engine").mkdir(parents=True)
     (path / "engine" / "rank0.pt").write_text(text * 10)
     (path / "state.json").write_text("{}")
-    checkpoint._seal(path)
+    seal(path)
     return path
 
 

@@ -47,12 +47,14 @@ def train(setup, engine, first, end):
     return stats
 
 
-def stopped_and_resumed(started, stage, tmp_path, **settings):
+def stopped_and_resumed(started, stage, tmp_path, background=True, **settings):
     """The weights after 6 steps, and after 3, a checkpoint, and 3 more in a new engine; and that set-up and engine."""
     setup, engine = started(stage, **settings)
     train(setup, engine, 0, 3)
-    checkpoint.save(engine, {"step": 3, "world_size": 1}, tmp_path / "checkpoints", keep=1, rank=0)
-    train(setup, engine, 3, 6)
+    writer = checkpoint.Writer(tmp_path / "checkpoints", rank=0, background=background)
+    writer.save(engine, {"step": 3, "world_size": 1})
+    train(setup, engine, 3, 6)  # a checkpoint written meanwhile holds step 3 all the same
+    assert writer.finish() is None
     whole = checkpoint.full_weights(engine)
     setup, engine = started(stage, **settings)
     checkpoint.load(engine, tmp_path / "checkpoints/step-00000003", 1)

@@ -9,10 +9,10 @@ from transformers.utils import logging
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from pretrain import checkpoint
 from pretrain.batches import to_tensors
 from pretrain.defaults import default_model
 from pretrain.families import FAMILIES
+from pretrain.manifest import entry, write_manifest
 from pretrain.model import load_model
 from pretrain.release import MODEL_FOLDER, release
 
@@ -58,7 +58,8 @@ def trained(request, make_model, tmp_path):
     whole.mkdir(parents=True)
     save_file({k: v.clone() for k, v in dict(model.named_parameters()).items()}, str(whole / "weights.safetensors"))
     (whole / "state.json").write_text('{"step": 3}')
-    checkpoint._seal(whole)
+    files = ["weights.safetensors", "state.json"]
+    write_manifest(whole, {name: entry(whole / name) for name in files})
     return run, model.eval()
 
 

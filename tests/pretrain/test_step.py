@@ -1,4 +1,5 @@
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ class PlainEngine:
     """DeepSpeed's arithmetic without DeepSpeed: divides by the micro-steps, gradients add up."""
 
     device = torch.device("cpu")
+    optimizer = SimpleNamespace(overflow=False)
 
     def __init__(self, model, accumulation):
         self.module, self.accumulation, self.micro_steps = model, accumulation, 0
@@ -53,7 +55,7 @@ def gradient(model, stream, layout, monkeypatch):
     ]
     every = [b for share in shares for b in share if b]
     counts = sum(len(b.masked_labels) for b in every), sum(b.num_tokens for b in every)
-    monkeypatch.setattr(step, "global_counts", lambda *_: counts)
+    monkeypatch.setattr(step, "global_counts", lambda *_: (*counts, False))
     model.zero_grad()
     stats = sum(
         train_step(PlainEngine(model, layout.accumulation), share, every[0], layout, rank, seed=1, step=2).stats

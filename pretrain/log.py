@@ -1,0 +1,118 @@
+"""What a run says: metrics.jsonl, TensorBoard, and a line on the screen."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class Log:
+    """metrics.jsonl, TensorBoard and the screen; on rank 0 alone.
+
+    A resumed run takes back the lines after the checkpoint, so that each step stands once. Lines that cannot be written
+    now (a full disk, say) are kept and written with the next; training goes on.
+
+    first_step: that of the checkpoint, or 0
+    undone:     splits whose lines of that very step are taken back too, for they will be written again
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        first_step: int,
+        total_steps: int,
+        what: str = "pre-training",
+        undone: tuple[str, ...] = (),
+    ) -> None:
+        from tqdm import tqdm
+
+        self.path = folder / "metrics.jsonl"
+        self.purge: int | None = first_step + 1  # what TensorBoard shows after the checkpoint
+        kept = [line for line in complete_lines(self.path) if _stays(line, first_step, undone)]
+        partial = self.path.with_suffix(".tmp")
+        partial.write_text("".join(kept), encoding="utf-8")
+        os.replace(partial, self.path)
+        self.unwritten: list[tuple[int, str, dict[str, float]]] = []
+        self.board: Any = None
+        self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=what, disable=None)
+
+    def write(self, step: int, split: str, values: dict[str, float]) -> None:
+        self.unwritten.append((step, split, values))
+        try:
+            self._write_lines()
+            self._write_board()
+            self.unwritten.clear()
+        except OSError as error:
+            self.board = None  # its thread is dead
+            self.say(f"the log of step {step} cannot be written yet ({error.strerror}): training goes on")
+        self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(_short(values, split)))
+
+    def _write_lines(self) -> None:
+        size = self.path.stat().st_size
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                for step, split, values in self.unwritten:
+                    file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
+        except OSError:
+            os.truncate(self.path, size)  # no half lines
+            raise
+
+    def _write_board(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        if self.board is None:
+            self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge)
+            self.purge = None
+        for step, split, values in self.unwritten:
+            for name, value in values.items():
+                self.board.add_scalar(f"{split}/{name}", value, step)
+        self.board.flush()
+
+    def say(self, text: str) -> None:
+        self.bar.write(text)
+
+    def step(self) -> None:
+        self.bar.update(1)
+
+    def close(self) -> None:
+        self.bar.close()
+        if self.board:
+            self.board.close()
+
+
+def _stays(text: str, first_step: int, undone: tuple[str, ...]) -> bool:
+    try:
+        step, split = (json.loads(text)[name] for name in ("step", "split"))
+    except (ValueError, KeyError, TypeError):
+        return False  # damaged
+    return 0 < first_step >= step and not (step == first_step and split in undone)
+
+
+_SHORT = {
+    "loss": "loss {:.3f}",
+    "mlm_loss": "mlm {:.3f}",
+    "mlm_accuracy": "mlm acc {:.3f}",
+    "rtd_loss": "rtd {:.4f}",
+    "rtd_recall": "found {:.3f}",
+    "pair_loss": "pair {:.3f}",
+    "pair_accuracy": "acc {:.3f}",
+    "pair_f1": "F1 {:.3f}",
+    "pair_auc": "AUC {:.3f}",
+    "map": "MAP {:.4f}",
+    "mrr": "MRR {:.4f}",
+    "p@1": "P@1 {:.4f}",
+    "learning_rate": "lr {:.1e}",
+    "tokens_per_second": "{:,.0f} tokens/s",
+    "data_wait_percent": "wait {:.1f}%",
+}
+
+
+def _short(values: dict[str, float], split: str) -> list[str]:
+    return [text.format(values[name]) for name, text in _SHORT.items() if name in values]
+
+
+def complete_lines(path: Path) -> list[str]:
+    """The lines of a file whose last one a killed run may have left half."""
+    if not path.exists():
+        return []
+    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]

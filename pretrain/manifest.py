@@ -1,0 +1,67 @@
+"""Which files a checkpoint is made of, with their sizes and SHA-256; what does not agree with it is not read."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.corpus import sha256_of
+
+MANIFEST = "manifest.json"
+LARGEST = 64 << 20  # bytes of a manifest: thousands of ranks' files, and no more memory than that
+
+
+def entry(path: Path) -> dict[str, Any]:
+    """Of a file that is then safe on the disk."""
+    sync(path)
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def write_manifest(folder: Path, files: dict[str, dict[str, Any]]) -> None:
+    """files: of each, named from ``folder``, its ``entry``"""
+    for name in sorted({(folder / name).parent for name in files}):
+        sync(name)
+    write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1))
+
+
+def why_not_whole(folder: Path) -> str | None:
+    """What is wrong with a folder, by its manifest; None where every file is as it was written."""
+    try:
+        if (folder / MANIFEST).stat().st_size > LARGEST:
+            return f"{MANIFEST} is too large"
+        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        entries = [(name, entry["bytes"], entry["sha256"]) for name, entry in files.items()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return f"{MANIFEST} is missing or damaged"
+    if not entries:
+        return f"{MANIFEST} names no file"
+    for name, size, digest in entries:
+        path = folder / name
+        try:
+            if not path.resolve().is_relative_to(folder.resolve()):
+                return f"{MANIFEST} names a file outside: {name!r}"
+            if path.stat().st_size != size or sha256_of(path) != digest:
+                return f"{name} is damaged"
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except (OSError, ValueError) as error:
+            return f"{name!r} cannot be read: {error}"
+    known = {folder / MANIFEST, *(folder / name for name in files)}
+    return next((f"{p.name} is not of it" for p in sorted(folder.rglob("*")) if p.is_file() and p not in known), None)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".tmp")
+    partial.write_text(text, encoding="utf-8")
+    sync(partial)
+    partial.replace(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Waits until the file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,86 @@
+"""Requests to stop: signals, a time limit, a launcher that died. A run then ends after the step, with a checkpoint."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import psutil
+
+STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this ended
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+AGAIN = 2.0  # seconds: a launcher hands on a Ctrl-C that the terminal has already sent to every process
+
+
+class Stopped(SystemExit):
+    """The run was asked to stop and wrote a checkpoint; the process ends with status 75 unless this is caught."""
+
+    def __init__(self) -> None:
+        super().__init__(STATUS)
+
+
+class StopRequest:
+    """``reason`` says why this process was asked to stop; None: go on."""
+
+    def __init__(self, max_hours: float | None) -> None:
+        self.reason: str | None = None
+        self.max_hours, self.began, self.asked = max_hours, time.monotonic(), 0.0
+
+    def ask(self, reason: str) -> None:
+        if self.reason is None:
+            self.reason, self.asked = reason, time.monotonic()
+
+    def wanted(self) -> bool:
+        if self.max_hours is not None and time.monotonic() - self.began > self.max_hours * 3600:
+            self.ask(f"--max_hours {self.max_hours:g} are over")
+        return self.reason is not None
+
+    def on_signal(self, number: int, frame: FrameType | None = None) -> None:
+        name = signal.Signals(number).name
+        if self.reason is not None and time.monotonic() - self.asked > AGAIN:
+            os.write(2, f"{name} again: ending at once\n".encode())
+            os._exit(128 + number)
+        self.ask(name)
+        if os.environ.get("RANK", "0") == "0":
+            os.write(2, f"{name}: ending after this step, with a checkpoint; once more ends at once\n".encode())
+
+
+@contextmanager
+def stop_request(max_hours: float | None = None) -> Iterator[StopRequest]:
+    """Takes the signals, and watches the launcher, while the block runs."""
+    request, done = StopRequest(max_hours), threading.Event()
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # else Python allows no handlers
+        before = {number: signal.signal(number, request.on_signal) for number in SIGNALS}
+    threading.Thread(target=_watch_launcher, args=(request.ask, done), daemon=True).start()
+    try:
+        yield request
+    finally:
+        done.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _watch_launcher(ask: Callable[[str], None], done: threading.Event) -> None:
+    """DeepSpeed's launcher dies of a SIGTERM at once, and leaves its ranks running."""
+    chain = launchers(psutil.Process())
+    while chain and not done.wait(1.0):
+        if not all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in chain):
+            ask("the launcher is gone")
+            return
+
+
+def launchers(process: psutil.Process) -> list[psutil.Process]:
+    """The processes above this one that started it as a rank: DeepSpeed's or torch's launcher; none if by hand."""
+    chain = []
+    try:
+        for parent in process.parents()[:3]:
+            if not any(name in " ".join(parent.cmdline()) for name in ("deepspeed", "torchrun", "torch.distributed")):
+                break
+            chain.append(parent)
+    except psutil.Error:
+        pass  # that one ended while we looked
+    return chain

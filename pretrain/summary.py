@@ -1,0 +1,61 @@
+"""What a run tells of itself at its start, and leaves at its end."""
+
+import json
+import platform
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from .config import as_dict
+from .log import complete_lines
+from .manifest import write_atomically
+from .progress import Progress
+from .setup_run import Setup
+
+PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
+SUMMARY = "summary.json"
+
+
+def description(setup: Setup, module: torch.nn.Module) -> list[str]:
+    layout = setup.layout
+    parameters = sum(int(getattr(p, "ds_numel", p.numel())) for p in module.parameters())
+    and_generator = " and its generator" if setup.facts["token_loss"] == "rtd" else ""
+    epochs = setup.total_steps * layout.size / setup.train.epoch_pairs
+    return [
+        f"{setup.facts['model']['name']}{and_generator}: {parameters / 1e6:.1f} M parameters, "
+        f"{setup.facts['precision']}, ZeRO {setup.facts['zero_stage']}, {layout.world} rank(s) x "
+        f"{layout.accumulation} micro-batch(es) of up to {layout.micro} pairs = {layout.size} pairs a step",
+        f"{setup.total_steps} steps of {setup.train.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "
+        f"epochs), pairs of at most {setup.train.max_length} tokens",
+        f"watch it: tensorboard --logdir {setup.folder / 'tensorboard'}",
+    ]
+
+
+def write_summary(setup: Setup, progress: Progress) -> dict[str, Any]:
+    """Writes summary.json, last of all."""
+    lines = [json.loads(line) for line in complete_lines(setup.folder / "metrics.jsonl")]
+    of = {split: [line for line in lines if line["split"] == split] for split in ("train", "validation", "probe")}
+    summary = {
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "pairs": progress.step * setup.layout.size,
+        "skipped_steps": progress.skipped,
+        "rewinds": progress.rewinds,
+        "left_out_batches": progress.left_out,
+        "first_losses": (of["train"] or [None])[0],
+        "last_losses": (of["train"] or [None])[-1],
+        "first_validation": (of["validation"] or [None])[0],
+        "last_validation": (of["validation"] or [None])[-1],
+        "first_probe": (of["probe"] or [None])[0],
+        "last_probe": (of["probe"] or [None])[-1],
+        "wall_seconds": round(progress.wall_seconds, 1),
+        "world_size": setup.layout.world,
+        "corpus_fingerprint": setup.corpus.manifest.fingerprint,
+        "model": setup.facts["model"],
+        "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+        "config": as_dict(setup.config),
+        "deepspeed": setup.settings,
+    }
+    write_atomically(setup.folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    return summary

@@ -1,0 +1,182 @@
+"""A watchdog in each rank: notices ranks that died or stalled, names them, prints the stacks, and ends all.
+
+Each rank's training loop marks where it is. A thread tells rank 0 through the store of the process group; rank 0
+listens to all, the others to rank 0. Intervals are taken with this process's own monotonic clock, so that machines need
+not agree on the time and a changed clock does nothing.
+"""
+
+import faulthandler
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import torch.distributed as dist
+
+from . import ranks
+from .stop import Stopped
+
+STATUS = 70  # EX_SOFTWARE of sysexits.h
+BEAT = 1.0  # seconds between two looks
+SILENCE = 60.0  # seconds without a sign of life until a rank of another machine counts as dead
+FAREWELL = 4.0  # seconds for the other ranks to print their stacks before the first one leaves
+STACKS = "stacks"  # folder of a run
+
+
+@dataclass
+class Sign:
+    """What a rank tells. patient: it may stay at this place for as long as it likes"""
+
+    rank: int
+    host: str
+    process: int
+    number: int = 0
+    marks: int = 0
+    place: str = "the start"
+    patient: bool = False
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.process} on {self.host})"
+
+
+class Verdict(NamedTuple):
+    text: str
+    stacks: bool  # worth printing
+
+
+class Watch:
+    """``mark`` is called by the training loop, all else by the thread.
+
+    stall_seconds: for how long no rank may come a mark further
+    store:         what the ranks talk through; None: this rank is alone
+    """
+
+    def __init__(self, folder: Path, rank: int, world: int, stall_seconds: float, store: Any = None) -> None:
+        self.folder, self.stall_seconds, self.store = folder, stall_seconds, store
+        self.own = Sign(rank, socket.gethostname(), os.getpid())
+        self.listens_to = [r for r in range(world) if r != rank] if rank == 0 else [0]
+        self.heard = {rank: self.own}
+        self.news = dict.fromkeys([rank, *self.listens_to], time.monotonic())
+        self.marks: list[int] = []
+        self.left = False
+        self.moved = time.monotonic()
+
+    def mark(self, place: str, patient: bool = False) -> None:
+        own = self.own
+        own.place, own.patient, own.marks = place, patient, own.marks + 1
+
+    def look(self) -> Verdict | None:
+        """Tells where this rank is, hears where the others are, and says what is wrong."""
+        if self.left:
+            return None
+        self.own.number += 1
+        if self.store is not None:
+            with suppress(RuntimeError):  # rank 0, which keeps the store, is gone: its silence will tell
+                self.store.set(f"sign/{self.own.rank}", json.dumps(asdict(self.own)))
+                if self.store.check(["verdict"]):
+                    return Verdict(*json.loads(self.store.get("verdict")))
+                for rank in self.listens_to:
+                    if self.store.check([f"sign/{rank}"]):
+                        self.hear(Sign(**json.loads(self.store.get(f"sign/{rank}"))))
+        return self.judge(time.monotonic())
+
+    def hear(self, sign: Sign) -> None:
+        if sign != self.heard.get(sign.rank):
+            self.heard[sign.rank], self.news[sign.rank] = sign, time.monotonic()
+
+    def judge(self, now: float) -> Verdict | None:
+        for rank in self.listens_to:
+            sign = self.heard.get(rank)
+            if sign:
+                if sign.host == self.own.host and not _lives(sign.process):
+                    return Verdict(f"{sign} has died, at {sign.place}", False)
+                if now - self.news[rank] > SILENCE:
+                    text = f"{sign} has given no sign of life for {SILENCE:.0f} s; it was at {sign.place}"
+                    return Verdict(text, True)
+        return self.judge_marks(now) if self.own.rank == 0 else None
+
+    def judge_marks(self, now: float) -> Verdict | None:
+        """Whether no rank has come further for too long. Those with the fewest marks are waited for by the others."""
+        signs = list(self.heard.values())
+        marks = [sign.marks for sign in signs]
+        if marks != self.marks or any(sign.patient for sign in signs):
+            self.marks, self.moved = marks, now
+        if now - self.moved <= self.stall_seconds:
+            return None
+        behind = [sign for sign in signs if sign.marks == min(marks)]
+        who = "every rank" if len(behind) == len(signs) > 1 else ", ".join(map(str, behind))
+        text = f"{who} has stalled at {behind[0].place}: no rank came further for {self.stall_seconds:g} s"
+        return Verdict(f"{text}; the stacks are in {self.folder / STACKS}", True)
+
+    def end(self, verdict: Verdict) -> None:
+        """Tells the other ranks, prints verdict and stacks, as they then do, and ends the process."""
+        with suppress(RuntimeError):
+            if self.store is not None:
+                self.store.set("verdict", json.dumps(verdict))
+        if verdict.stacks:
+            self.write_stacks()
+        print(
+            f"[rank {self.own.rank}] error: {verdict.text}; the same command again goes on", file=sys.stderr, flush=True
+        )
+        time.sleep(FAREWELL)
+        os._exit(STATUS)
+
+    def write_stacks(self) -> None:
+        faulthandler.dump_traceback(sys.stderr)
+        with suppress(OSError):
+            (self.folder / STACKS).mkdir(exist_ok=True)
+            with (self.folder / STACKS / f"rank-{self.own.rank}.txt").open("w") as file:
+                faulthandler.dump_traceback(file)
+
+    def wait_for_verdict(self) -> None:
+        """Gives the thread time to find out which rank is gone; it then ends this process."""
+        time.sleep(SILENCE + 2 * FAREWELL)
+
+    def leave(self) -> None:
+        """No rank's process ends before all have left: it would seem to have died."""
+        self.left = True
+        ranks.barrier()
+
+
+def _lives(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@contextmanager
+def watching(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
+    """Watches while the block runs. All ranks enter together."""
+    store = None
+    if ranks.several():
+        default: Any = dist.distributed_c10d._get_default_store()
+        store = dist.PrefixStore("watch", default.clone())  # a connection of its own: calls take turns on one
+    watch, done = Watch(folder, rank, world, stall_seconds, store), threading.Event()
+
+    def look_on() -> None:
+        while not done.wait(BEAT):
+            verdict = watch.look()
+            if verdict:
+                watch.end(verdict)
+
+    thread = threading.Thread(target=look_on, daemon=True)
+    thread.start()
+    try:
+        try:
+            yield watch
+        except Stopped:
+            watch.leave()
+            raise
+        watch.leave()  # not after an error, of which the others are to hear
+    finally:
+        done.set()
+        thread.join()
