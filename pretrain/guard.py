@@ -2,13 +2,15 @@
 
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
 HISTORY = 20  # lines of the log that a loss is compared with
+LEVEL = 5  # of them, the last, tell where the loss stands
 FEWEST = 8
-DEVIATIONS = 6.0  # of the lines before, from their median: for a normal spread one line in 10^9
-LEAST_LEAP = 0.1  # of the median: early, when the lines hardly differ, noise is no leap
+DEVIATIONS = 6.0  # for normal changes from line to line, one line in 10^9
+LEAST_LEAP = 0.1  # of the loss: where lines hardly differ, noise is no leap
 
 
 class Skips:
@@ -30,11 +32,11 @@ class Skips:
 
 
 def is_spike(loss: float, before: Sequence[float]) -> bool:
-    """Whether a loss leaps above those ``before``, by the median and the median absolute deviation of the last
-    ``HISTORY``: one outlier among them changes neither much."""
+    """Whether a loss leaps above those ``before``: above the median of the last few by more than the usual change from
+    one line to the next, which a falling loss has too. Medians, so that one outlier among them changes little."""
     recent = before[-HISTORY:]
     if len(recent) < FEWEST:
         return False
-    median = statistics.median(recent)
-    deviation = 1.4826 * statistics.median(abs(value - median) for value in recent)  # that of a normal distribution
-    return loss > median + max(DEVIATIONS * deviation, LEAST_LEAP * abs(median))
+    level = statistics.median(recent[-LEVEL:])
+    change = 1.4826 * statistics.median(abs(b - a) for a, b in pairwise(recent))  # a normal distribution's deviation
+    return loss > level + max(DEVIATIONS * change, LEAST_LEAP * abs(level))

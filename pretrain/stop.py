@@ -43,8 +43,9 @@ class StopRequest:
         if self.reason is not None and time.monotonic() - self.asked > AGAIN:
             os.write(2, f"{name} again: ending at once\n".encode())
             os._exit(128 + number)
+        first = self.reason is None
         self.ask(name)
-        if os.environ.get("RANK", "0") == "0":
+        if first and os.environ.get("RANK", "0") == "0":
             os.write(2, f"{name}: ending after this step, with a checkpoint; once more ends at once\n".encode())
 
 

@@ -1,0 +1,247 @@
+"""Runs that are stopped, that meet losses which are not finite, that leap, or whose disk is full, in this process."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from data_pipeline.errors import KinspanError
+from pretrain import checkpoint, run
+from pretrain.config import PretrainConfig
+from pretrain.engine import build_engine
+from pretrain.run import pretrain
+from pretrain.setup_run import set_up
+from pretrain.step import train_step
+from pretrain.stop import Stopped
+
+STAGES = ["zero0", "zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3", "offload"))]
+
+
+@pytest.fixture
+def config(make_model, tiny_corpus, tmp_path):
+    """``config(name, **settings)``: of a small run with dropout in the folder of that name."""
+    model = make_model()
+
+    def make(name="run", **settings):
+        common = {"global_batch_size": 10, "micro_batch_size": 4, "max_length": 48, "learning_rate": 1e-3}
+        common |= {"max_steps": 12, "save_steps": 4, "eval_steps": 4, "eval_pairs": 20, "log_steps": 2}
+        common |= {"deepspeed_config": "ds_configs/zero2.json", "precision": "fp32", "keep_checkpoints": 9}
+        return PretrainConfig(
+            corpus=str(tiny_corpus), model=str(model), output_dir=str(tmp_path / name), **{**common, **settings}
+        )
+
+    return make
+
+
+def weights(folder, step=12):
+    from safetensors.torch import load_file
+
+    return load_file(str(Path(folder) / f"checkpoints/step-{step:08d}/weights.safetensors"))
+
+
+def lines(folder, split, *names):
+    every = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
+    return [[line[name] for name in names] for line in every if line["split"] == split]
+
+
+def same(one, two):
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+def equal_runs(one, two):
+    for split, names in (("train", ("step", "loss", "tokens")), ("validation", ("step", "loss", "pair_auc"))):
+        assert lines(one.output_dir, split, *names) == lines(two.output_dir, split, *names)
+    return same(weights(one.output_dir), weights(two.output_dir))
+
+
+def at_step(monkeypatch, chosen, act):
+    """``act(engine, batches)`` just before the chosen steps; what it returns is called after."""
+    plain = run.train_step
+
+    def step_with(engine, batches, filler, layout, rank, seed, step, *more):
+        undo = act(engine) if step in chosen else None
+        result = plain(engine, batches, filler, layout, rank, seed, step, *more)
+        if undo:
+            undo()
+        return result
+
+    monkeypatch.setattr(run, "train_step", step_with)
+
+
+def poison(kind):
+    """Makes the model's loss NaN, or leaves the loss as it is and makes a gradient infinite."""
+
+    def hook(module, inputs, outputs):
+        loss, sums, logits = outputs
+        if kind == "loss":
+            return loss * float("nan"), sums * float("nan"), logits
+        bias = next(p for n, p in module.named_parameters() if n.endswith("bias"))
+        zero = (bias.sum() - bias.sum().detach()).clamp_min(0).sqrt()  # of infinite slope
+        return loss + zero, sums, logits
+
+    return lambda engine: engine.module.register_forward_hook(hook).remove
+
+
+@pytest.mark.parametrize("stopped_before", [1, 4, 6, 12])
+@pytest.mark.parametrize("background", [True, False])
+def test_a_stopped_run_ends_as_if_nothing_had_been(stopped_before, background, config, monkeypatch, capsys):
+    """At a step with a checkpoint and validation, and at one without; after its last step too."""
+    whole, stopped = config("whole"), config("stopped", async_checkpoints=background)
+    pretrain(whole)
+    requests = []
+    plain = run.stop_request
+
+    def keep(hours):
+        requests.append(plain(hours))
+        return requests[-1]
+
+    with monkeypatch.context() as patch:
+        wanted = iter([False] * (stopped_before - 1) + [True] * 20)
+
+        def ask(request):
+            request.reason = "SIGTERM" if next(wanted) else None
+            return request.reason is not None
+
+        patch.setattr(run.StopRequest, "wanted", ask)
+        with pytest.raises(Stopped) as caught:
+            pretrain(stopped)
+    assert caught.value.code == 75
+    assert f"stopped at step {stopped_before}, with a checkpoint (SIGTERM)" in capsys.readouterr().out
+    pretrain(stopped)
+    assert equal_runs(whole, stopped)
+
+
+def test_hours_stop_it_with_a_checkpoint(config):
+    with pytest.raises(Stopped):
+        pretrain(config(max_hours=1e-9))
+    assert [p.name for p in checkpoint.by_step(Path(config().output_dir) / "checkpoints")] == ["step-00000001"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+def test_an_update_that_is_not_finite_is_skipped_whole(kind, stage, config):
+    """Weights, moments and Adam's step are as if the step had not been."""
+    settings = config(deepspeed_config=f"ds_configs/{stage}.json")
+
+    def trained(steps, poisoned=()):
+        setup = set_up(settings)
+        engine, results = build_engine(setup.model, settings, setup.settings), []
+        for step in steps:
+            remove = poison(kind)(engine) if step in poisoned else None
+            batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
+            results.append(train_step(engine, batches, batches[0], setup.layout, 0, 1, step))
+            if remove:
+                remove()
+        return results, checkpoint.full_weights(engine)
+
+    results, with_poison = trained([0, 1, 2, 3], poisoned=[2])
+    assert [bool(r.skipped) for r in results] == [False, False, True, False]
+    assert not results[2].stats.any()
+    assert results[3].stats.any()
+    assert same(with_poison, trained([0, 1, 3])[1])
+
+
+@pytest.mark.parametrize("stage", ["zero0", "zero2"])
+def test_skipped_updates_are_counted_with_their_examples(stage, config, monkeypatch, capsys):
+    settings = config(deepspeed_config=f"ds_configs/{stage}.json")
+    at_step(monkeypatch, [3, 6], poison("loss"))
+    summary = pretrain(settings)
+    assert summary["skipped_steps"] == 2
+    assert lines(settings.output_dir, "skipped", "step", "example", "count") == [[4, 30, 10], [7, 60, 10]]
+    assert "inspect_pairs.py --start 60 --count 10 --seed 1" in capsys.readouterr().out
+    assert [k for k, v in weights(settings.output_dir).items() if not v.isfinite().all()] == []
+
+
+def test_nothing_but_skipped_updates_end_the_run(config, monkeypatch):
+    at_step(monkeypatch, range(2, 12), poison("gradient"))
+    with pytest.raises(KinspanError, match="in 3 steps in a row, up to step 4: lower --learning_rate"):
+        pretrain(config(max_skipped_steps=3))
+
+
+def test_skips_in_a_row_count_over_a_stop(config, monkeypatch):
+    """They are part of the checkpoint."""
+    at_step(monkeypatch, range(2, 12), poison("loss"))
+    with monkeypatch.context() as patch:
+        asked = iter([False] * 3 + [True])
+        patch.setattr(run.StopRequest, "wanted", lambda request: next(asked))
+        with pytest.raises(Stopped):
+            pretrain(config(max_skipped_steps=5))
+    with pytest.raises(KinspanError, match="up to step 6"):
+        pretrain(config(max_skipped_steps=5))
+
+
+def spike_at(monkeypatch, step):
+    calls = []
+
+    def once(loss, before):
+        calls.append(loss)
+        return len(calls) == step // 2  # a line of the log every 2 steps
+
+    monkeypatch.setattr(run, "is_spike", once)
+
+
+def test_a_leap_is_told(config, monkeypatch, capsys):
+    spike_at(monkeypatch, 6)
+    assert pretrain(config())["rewinds"] == 0
+    assert "step 6: the loss leapt to " in capsys.readouterr().out
+
+
+def test_a_rewound_run_leaves_out_the_batches_of_the_leap(config, monkeypatch, capsys):
+    """It ends like one that was never given them."""
+    with monkeypatch.context() as patch:
+        spike_at(patch, 6)
+        summary = pretrain(config("rewound", on_spike="rewind"))
+    assert summary["rewinds"] == 1
+    assert summary["left_out_batches"] == [[4, 5]]
+    assert "went back to " in capsys.readouterr().out
+    plain = run.Progress
+
+    def without(*arguments, **fields):
+        return plain(*arguments, **{**fields, "left_out": [[4, 5]]})
+
+    monkeypatch.setattr(run, "Progress", without)
+    never = config("never")
+    pretrain(never)
+    assert equal_runs(never, config("rewound"))
+
+
+def test_a_leap_before_the_first_checkpoint_is_only_told(config, monkeypatch, capsys):
+    spike_at(monkeypatch, 4)
+    assert pretrain(config(on_spike="rewind"))["rewinds"] == 0
+    assert "no checkpoint before it" in capsys.readouterr().out
+
+
+def test_a_full_disk_costs_a_checkpoint_not_the_run(config, monkeypatch, capsys):
+    """The one of step 8 fails: the one of step 4 stays, and the run ends as if nothing had been."""
+    whole, full = config("whole"), config("full", keep_checkpoints=1)
+    pretrain(whole)
+    save, seen = torch.save, []
+
+    def fails(value, path, **options):
+        if "step-00000008" in str(path):
+            seen.append(sorted(p.name for p in Path(path).parents[2].glob("step-*") if p.suffix != ".tmp"))
+            raise OSError(28, "No space left on device")
+        save(value, path, **options)
+
+    monkeypatch.setattr(checkpoint.torch, "save", fails)
+    pretrain(full)
+    assert seen == [["step-00000004"]]
+    assert "checkpoint of step 8 could not be written (rank 0: [Errno 28] No space left" in capsys.readouterr().out
+    assert equal_runs(whole, full)
+    assert not list((Path(full.output_dir) / "checkpoints").glob("*.tmp"))
+
+
+def test_without_a_last_checkpoint_a_run_is_not_complete(config, monkeypatch):
+    save = torch.save
+
+    def fails(value, path, **options):
+        if "step-00000012" in str(path):
+            raise OSError(28, "No space left on device")
+        save(value, path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.torch, "save", fails)
+        with pytest.raises(KinspanError, match="the last checkpoint could not be written"):
+            pretrain(config())
+    assert pretrain(config())["steps"] == 12
