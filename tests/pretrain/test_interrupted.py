@@ -83,27 +83,29 @@ def poison(kind):
     return lambda engine: engine.module.register_forward_hook(hook).remove
 
 
-@pytest.mark.parametrize("stopped_before", [1, 4, 6, 12])
-@pytest.mark.parametrize("background", [True, False])
+def ask_in_step(monkeypatch, step):
+    """A SIGTERM while that step, the first being 1, is under way."""
+    calls = []
+
+    def wanted(request):
+        calls.append(request)
+        if len(calls) == step:
+            request.ask("SIGTERM")
+        return request.reason is not None
+
+    monkeypatch.setattr(run.StopRequest, "wanted", wanted)
+
+
+@pytest.mark.parametrize(
+    ("stopped_before", "background"),
+    [(4, True), (6, True), (6, False), *(pytest.param(s, True, marks=pytest.mark.slow) for s in (1, 12))],
+)
 def test_a_stopped_run_ends_as_if_nothing_had_been(stopped_before, background, config, monkeypatch, capsys):
     """At a step with a checkpoint and validation, and at one without; after its last step too."""
     whole, stopped = config("whole"), config("stopped", async_checkpoints=background)
     pretrain(whole)
-    requests = []
-    plain = run.stop_request
-
-    def keep(hours):
-        requests.append(plain(hours))
-        return requests[-1]
-
     with monkeypatch.context() as patch:
-        wanted = iter([False] * (stopped_before - 1) + [True] * 20)
-
-        def ask(request):
-            request.reason = "SIGTERM" if next(wanted) else None
-            return request.reason is not None
-
-        patch.setattr(run.StopRequest, "wanted", ask)
+        ask_in_step(patch, stopped_before)
         with pytest.raises(Stopped) as caught:
             pretrain(stopped)
     assert caught.value.code == 75
@@ -163,8 +165,7 @@ def test_skips_in_a_row_count_over_a_stop(config, monkeypatch):
     """They are part of the checkpoint."""
     at_step(monkeypatch, range(2, 12), poison("loss"))
     with monkeypatch.context() as patch:
-        asked = iter([False] * 3 + [True])
-        patch.setattr(run.StopRequest, "wanted", lambda request: next(asked))
+        ask_in_step(patch, 4)
         with pytest.raises(Stopped):
             pretrain(config(max_skipped_steps=5))
     with pytest.raises(KinspanError, match="up to step 6"):
