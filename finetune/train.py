@@ -16,6 +16,7 @@ import torch
 from data_pipeline.errors import KinspanError
 from pretrain import checkpoint
 from pretrain.batches import Layout
+from pretrain.elastic import converted
 from pretrain.engine import set_learning_rate
 from pretrain.log import Log
 from pretrain.manifest import write_atomically
@@ -133,9 +134,11 @@ class _Run:
     def run(self) -> dict[str, Any]:
         checkpoints = self.folder / "checkpoints"
         found, skipped = checkpoint.agreed_newest(checkpoints)
+        world, rank = self.ranks.world, self.ranks.rank
+        universal = converted(found, world, rank) if found else None
         self.engine, self.precision = make_engine(self.ranker, self.config, self.layout, self.ranks.deepspeed)
         if found:
-            self.progress = Progress(**checkpoint.load(self.engine, found, self.ranks.world))
+            self.progress = Progress(**checkpoint.load(self.engine, found, world, universal))
         if self.ranks.rank == 0:
             self.log = Log(self.folder, self.progress.step, self.total, f"{self.stage.what}, seed {self.seed}")
             for line in (*self.notes, *(f"skipped a checkpoint that is not whole: {line}" for line in skipped)):

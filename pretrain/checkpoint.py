@@ -254,26 +254,21 @@ def agreed_newest(folder: Path, last_step: int | None = None) -> tuple[Path | No
     return ranks.from_rank_0(lambda: newest(folder, last_step))
 
 
-def read_state(checkpoint: Path) -> dict[str, Any]:
-    return json.loads((checkpoint / "state.json").read_text())
-
-
-def load(engine: Any, checkpoint: Path, world: int) -> dict[str, Any]:
+def load(engine: Any, checkpoint: Path, world: int, universal: Path | None = None) -> dict[str, Any]:
     """Puts a verified checkpoint into the engine and returns the loop's state.
 
-    Raises KinspanError where the number of ranks is another than it was written by.
+    universal: elastic.converted of the checkpoint, where it was written by another number of ranks under ZeRO
     """
-    state = read_state(checkpoint)
-    if state["world_size"] != world:
-        raise KinspanError(
-            f"{checkpoint} was written by {state['world_size']} ranks, this run has {world}: start it with "
-            f"{state['world_size']} ranks, or with another --output_dir"
-        )
-    with restricted_unpickling():
-        path, _ = engine.load_checkpoint(str(checkpoint), tag=TAG)
-    if path is None:
-        raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
-    return state
+    from .elastic import load_converted
+
+    if universal:
+        load_converted(engine, universal)
+    else:
+        with restricted_unpickling():
+            path, _ = engine.load_checkpoint(str(checkpoint), tag=TAG)
+        if path is None:
+            raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
+    return json.loads((checkpoint / "state.json").read_text()) | {"world_size": world}
 
 
 def _allowed_classes() -> list[Any]:

@@ -20,6 +20,7 @@ from . import checkpoint, ranks
 from .batches import Feeder, batch_of_step
 from .clock import Clock
 from .config import PretrainConfig, as_dict, check
+from .elastic import converted
 from .engine import build_engine, set_learning_rate, start_distributed
 from .evaluate import evaluate
 from .guard import HISTORY, Skips, is_spike
@@ -111,9 +112,10 @@ class _Run:
             self.say(f"this run is complete: see {summary}")
             return json.loads(summary.read_text()) if self.setup.rank == 0 else {}
         self.flops = FlopCounter(self.setup.model)
+        universal = self.converted(found) if found else None  # before the engine takes memory
         self.engine = build_engine(self.setup.model, self.config, self.setup.settings)
         if found:
-            self.load(found)
+            self.load(found, universal)
             self.say(f"resuming from {found} at step {self.progress.step}")
         self.watch.mark("trying the largest batch")
         try_largest(self.engine, self.setup.train, self.setup.layout)
@@ -133,8 +135,11 @@ class _Run:
         print(f"done: {summary}", flush=True)
         return written
 
-    def load(self, found: Path) -> None:
-        self.progress = Progress(**checkpoint.load(self.engine, found, self.setup.layout.world))
+    def converted(self, found: Path) -> Path | None:
+        return converted(found, self.setup.layout.world, self.setup.rank)
+
+    def load(self, found: Path, universal: Path | None) -> None:
+        self.progress = Progress(**checkpoint.load(self.engine, found, self.setup.layout.world, universal))
         self.resumed_at = self.progress.step
 
     def begin(self) -> None:
@@ -343,7 +348,7 @@ class _Run:
         self.feeder.close()
         if self.log:
             self.log.close()
-        self.load(found)
+        self.load(found, self.converted(found))
         self.progress.left_out, self.progress.rewinds = left_out, progress.rewinds + 1
         ranks.from_rank_0(lambda: checkpoint.drop_after(self.checkpoints, self.progress.step))
         self.begin()
