@@ -55,7 +55,9 @@ def load_converted(engine: Any, folder: Path) -> None:
 
     Two things that DeepSpeed leaves wrong are put right. Under ZeRO 3 all groups come back with the settings of the
     first, weight decay included, and with *one* tensor as their count of steps, so that each update would count once
-    for each group. And the count comes back on the host, where torch's fused AdamW does not look for it.
+    for each group. And the count comes back on the host, while torch's fused AdamW wants it beside the parameters.
+
+    Raises KinspanError where DeepSpeed finds nothing to load.
     """
     optimizer = engine.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
@@ -91,6 +93,8 @@ def _why_not_converted(checkpoint: Path, folder: Path) -> str | None:
         wrong = _first_difference(checkpoint, folder)
     except Exception as error:  # of any kind, and the other ranks wait to hear of it
         wrong = " ".join(f"{type(error).__name__}: {error}".split())
+        if shutil.disk_usage(checkpoint.parent).free < 2**20:
+            wrong = f"the disk is full ({wrong})"  # torch says "unexpected pos"
     if wrong:
         shutil.rmtree(folder, ignore_errors=True)
     return wrong
