@@ -14,7 +14,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -264,8 +264,8 @@ def load(engine: Any, checkpoint: Path, world: int, universal: Path | None = Non
     if universal:
         load_converted(engine, universal)
     else:
-        with restricted_unpickling():
-            path, _ = engine.load_checkpoint(str(checkpoint), tag=TAG)
+        with restricted_unpickling(), chdir(checkpoint):  # DeepSpeed takes [ and * in a path for wildcards
+            path, _ = engine.load_checkpoint(".", tag=TAG)
         if path is None:
             raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
     return json.loads((checkpoint / "state.json").read_text()) | {"world_size": world}

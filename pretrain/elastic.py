@@ -66,8 +66,8 @@ def load_converted(engine: Any, folder: Path) -> None:
     deepspeed_logger.setLevel(logging.ERROR)  # it warns of a model parallelism that nobody asked for
     engine._config.load_universal_checkpoint = True  # "load_universal" of its settings: for this one load
     try:
-        with restricted_unpickling():
-            path, _ = engine.load_checkpoint(str(folder), tag=TAG)
+        with restricted_unpickling(), chdir(folder):
+            path, _ = engine.load_checkpoint(".", tag=TAG)
     finally:
         engine._config.load_universal_checkpoint = False
         deepspeed_logger.setLevel(level)

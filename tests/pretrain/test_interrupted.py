@@ -23,7 +23,7 @@ def config(make_model, tiny_corpus, tmp_path):
     """``config(name, **settings)``: of a small run with dropout in the folder of that name."""
     model = make_model()
 
-    def make(name="run", **settings):
+    def make(name="run [1]", **settings):
         common = {"global_batch_size": 10, "micro_batch_size": 4, "max_length": 48, "learning_rate": 1e-3}
         common |= {"max_steps": 12, "save_steps": 4, "eval_steps": 4, "eval_pairs": 20, "log_steps": 2}
         common |= {"deepspeed_config": "ds_configs/zero2.json", "precision": "fp32", "keep_checkpoints": 9}
@@ -102,7 +102,7 @@ def ask_in_step(monkeypatch, step):
 )
 def test_a_stopped_run_ends_as_if_nothing_had_been(stopped_before, background, config, monkeypatch, capsys):
     """At a step with a checkpoint and validation, and at one without; after its last step too."""
-    whole, stopped = config("whole"), config("stopped", async_checkpoints=background)
+    whole, stopped = config("whole"), config("stopped [*]", async_checkpoints=background)
     pretrain(whole)
     with monkeypatch.context() as patch:
         ask_in_step(patch, stopped_before)
