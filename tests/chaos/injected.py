@@ -28,7 +28,7 @@ CHECKPOINT_FILES = (
     "engine/zero_pp_rank_0_mp_rank_00_optim_states.pt",
     "engine/zero_pp_rank_1_mp_rank_00_optim_states.pt",
 )
-STOP_AT = Fault("TERM all", "checkpoint", number=8)
+STOP_AT = Fault("TERM all", "checkpoint", number=3)
 
 
 def launcher_of(arena: Arena) -> str:
@@ -198,7 +198,7 @@ def full_disk(arena: Arena, in_background: bool) -> Trial:
     trial.expect("the checkpoint of step 8 could not be written" in outcome.output, "nothing was said")
     trial.expect("No space left" in outcome.output, "the reason was not said")
     steps = [int(p.name[5:]) for p in checkpoints(run)]
-    trial.expect(sorted(steps) == [s for s in range(4, 49, 4) if s != 8], f"the checkpoints are {steps}")
+    trial.expect(sorted(steps) == [s for s in range(4, arena.steps + 1, 4) if s != 8], f"the checkpoints are {steps}")
     trial.expect(not list((run / "checkpoints").glob("*.tmp")), "half a checkpoint was left")
     arena.clear(trial, run)
     return trial
@@ -281,17 +281,15 @@ def two_at_once(arena: Arena) -> Trial:
     return trial
 
 
-def the_checker_sees(arena: Arena, cell: Cell = CELL) -> Trial:
+def the_checker_sees(arena: Arena) -> Trial:
     """A resume that loses the optimizer's state must not pass: else nothing here says anything."""
     trial = Trial("injected", "lost optimizer state is seen")
     run = arena.room("forgetful")
-    first = arena.start(cell, run, launcher_of(arena), VICTIM, CHAOS_SLOW=0.02).wait(
-        Fault("TERM all", "checkpoint", number=2), LIMIT
-    )
-    trial.starts.append(first)
-    outcome = run_to_end(arena, trial, arena.start(cell, run, launcher_of(arena), VICTIM, CHAOS_FORGET="optimizer"))
+    shutil.copytree(stopped_run(arena), run)
+    outcome = run_to_end(arena, trial, arena.start(CELL, run, launcher_of(arena), VICTIM, CHAOS_FORGET="optimizer"))
+    trial.expect(outcome.statuses == [0, 0], f"ended with {outcome.statuses}")
     trial.expect(outcome.resumed_at is not None, "it was not resumed")
-    trial.expect(bool(differences(arena.reference(cell), run)), "the difference was not seen")
+    trial.expect(any("weights differ" in line for line in differences(arena.reference(CELL), run)), "it was not seen")
     arena.clear(trial, run)
     return trial
 

@@ -1,6 +1,7 @@
 """Kills, damages and starves runs, starts them again, and compares how they end with runs that nothing happened to."""
 
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -73,6 +74,8 @@ def main() -> int:
     work = options.work or Path(tempfile.mkdtemp(prefix="chaos-"))
     results = options.results or work / "results.jsonl"
     print(f"in {work}, results in {results}", flush=True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell ignores the first for what it starts in the background
+        signal.signal(number, signal.default_int_handler)
     before = len(report.read(results))
     try:
         go(options, work.resolve(), results)
@@ -90,6 +93,8 @@ def go(options: Namespace, work: Path, results: Path) -> None:
     began = time.monotonic()
     launchers = ("forked",) if options.short else tuple(options.launchers)
     arena = trials.Arena(work, launchers, options.elastic)
+    if options.short:
+        arena.steps = 20
     arena.materials.make()
 
     def note(trial: trials.Trial) -> None:

@@ -159,6 +159,13 @@ class Start:
 
     def wait(self, fault: Fault | None, limit: float) -> Outcome:
         """Waits for the end, strikes on the way, and cleans up what would not end."""
+        try:
+            return self._wait(fault, limit)
+        except BaseException:  # Ctrl-C
+            self.end()
+            raise
+
+    def _wait(self, fault: Fault | None, limit: float) -> Outcome:
         outcome = Outcome(fault=fault.as_dict() if fault else None)
         aim = fault.aim(self) if fault else iter(())
         while not self.over():

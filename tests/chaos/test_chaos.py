@@ -26,5 +26,5 @@ def test_runs_survive(tmp_path):
     assert all(trial["ok"] for trial in trials)
     assert {trial["what"] for trial in trials} == {"kills", "damage", "injected"}
     struck = [start for trial in trials if trial["what"] == "kills" for start in trial["starts"] if start["struck"]]
-    assert len(struck) >= 2
+    assert struck
     assert any(start["resumed_at"] for trial in trials for start in trial["starts"])

@@ -54,6 +54,7 @@ class Arena:
     launchers: tuple[str, ...] = ("deepspeed", "forked", "hand")
     elastic: bool = False
     keep: bool = False
+    steps: int = SETTINGS["max_steps"]
     logs: int = 0
     starting: float = 12.0  # seconds that a start takes, as the last reference did
 
@@ -64,7 +65,7 @@ class Arena:
     def start(self, cell: Cell, run: Path, launcher: str, entry: str = "launch/pretrain.py", **changes: Any) -> Start:
         self.logs += 1
         variables = {k: str(changes.pop(k)) for k in list(changes) if k.isupper()}
-        settings = self.materials.settings(cell, run, **changes)
+        settings = self.materials.settings(cell, run, **{"max_steps": self.steps, **changes})
         log = self.folder / "logs" / f"{run.name}-{self.logs}.log"
         return Start(settings, cell.world, log, launcher, entry, **variables)
 
@@ -124,11 +125,9 @@ def kills(arena: Arena, number: int, seed: int, cells: list[Cell], most: int) ->
     reference = arena.reference(cell)
     run = arena.room(f"kills-{number}")
     trial = Trial("kills", str(cell))
-    for kind in rng.sample(list(KINDS), most):
+    for kind in rng.sample(list(KINDS) if "deepspeed" in arena.launchers else BY_HAND, most):
         launcher = rng.choice(arena.launchers)
-        if launcher != "deepspeed" and kind not in BY_HAND:
-            if "deepspeed" not in arena.launchers:
-                continue
+        if kind not in BY_HAND:
             launcher = "deepspeed"
         fault = random_fault(rng, launcher, cell.world, kind, arena.starting)
         in_background = rng.random() < 0.5
