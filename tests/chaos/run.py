@@ -57,7 +57,9 @@ def flags(argv: list[str] | None = None) -> Namespace:
         "process that has imported everything (fast). What is aimed at a launcher needs deepspeed.",
     )
     parser.add_argument("--elastic", action="store_true", help="Change the number of ranks at each start, too.")
-    parser.add_argument("--cells", nargs="+", default=[], help="Only cells with one of these in their names: zero2-2x.")
+    parser.add_argument(
+        "--named", nargs="+", default=[], help="Only cells and trials with one of these in their names."
+    )
     parser.add_argument("--table", type=Path, help="Print the table of these results, and stop.")
     return parser.parse_args(argv)
 
@@ -108,6 +110,9 @@ def go(options: Namespace, work: Path, results: Path) -> None:
     def late() -> bool:
         return options.minutes is not None and time.monotonic() - began > options.minutes * 60
 
+    def named(name: str) -> bool:
+        return not options.named or any(part in name for part in options.named)
+
     if options.short:
         for trial in injected.short(arena, options.seed):
             note(trial)
@@ -116,10 +121,10 @@ def go(options: Namespace, work: Path, results: Path) -> None:
         done = {(t["what"], t["name"]) for t in report.read(results)}
         if part != "kills":
             for what, name, make in injected.PARTS[part]:
-                if (what, name) not in done and not late():
+                if (what, name) not in done and named(name) and not late():
                     note(make(arena))
             continue
-        cells = [c for c in all_cells(options.elastic) if not options.cells or any(x in str(c) for x in options.cells)]
+        cells = [cell for cell in all_cells(options.elastic) if named(str(cell))]
         while len(report.kills_of(report.read(results))) < options.kills and not late():
             number = sum(t["what"] == "kills" for t in report.read(results))
             note(trials.kills(arena, number, options.seed, cells, options.kills_each))
