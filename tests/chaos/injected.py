@@ -239,7 +239,7 @@ def small_disk(arena: Arena, megabytes: int, filled: bool = False) -> Trial:
 
 
 def damaged_corpus(arena: Arena, during: bool) -> Trial:
-    """A byte of a shard is flipped before the run, or once it trains: refused by the shard's name; mended, it ends."""
+    """A bit of shards is flipped before the run, or, in those not used, once it trains: refused by name; then mended."""
     trial = Trial("injected", f"damaged corpus, {'during' if during else 'before'} the run")
     run, corpus = arena.room("corpus-run"), arena.room("corpus")
     shutil.copytree(arena.materials.corpus, corpus)
@@ -249,11 +249,13 @@ def damaged_corpus(arena: Arena, during: bool) -> Trial:
         while start.first_step is None and not start.over():
             start.look()
             time.sleep(0.005)
-    for shard in shards:
+    used = {m.path for p in (start.top if start else ()) for m in psutil.Process(p.pid).memory_maps()}
+    unused = [shard for shard in shards if str(shard) not in used]
+    trial.expect(bool(unused), "every shard was in use: nothing was shown")
+    for shard in unused:
         HARMS["bit-flipped"](shard)
     outcome = run_to_end(arena, trial, start or arena.start(CELL, run, launcher_of(arena), corpus=corpus))
-    if not during or any(outcome.statuses):  # else every shard had been used
-        refused(trial, outcome, "shards/", "SHA-256")
+    refused(trial, outcome, "shards/", "SHA-256")
     shutil.rmtree(corpus)
     shutil.copytree(arena.materials.corpus, corpus)
     finish(arena, trial, CELL, run, launcher_of(arena), arena.reference(CELL), corpus=corpus)

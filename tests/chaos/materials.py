@@ -81,7 +81,10 @@ class Materials:
             tests = _load(ROOT / "tests/conftest.py", "chaos_conftest")
             self.corpus.parent.mkdir(parents=True, exist_ok=True)
             source = tests.write_jsonl(self.corpus.parent / "documents.jsonl", tests.synthetic_documents(60))
-            options = {"validation_share": 0.2, "shard_tokens": 5000}
+            options = {
+                "validation_share": 0.2,
+                "shard_tokens": 1500,
+            }  # so many that a run does not begin with all of them
             tests.prepare_here([source], tests.default_model(), self.corpus, **options)
         if all((self.model(loss) / "config.json").exists() for loss in FAMILIES):
             return
