@@ -239,12 +239,15 @@ def small_disk(arena: Arena, megabytes: int, filled: bool = False) -> Trial:
 
 
 def damaged_corpus(arena: Arena, during: bool) -> Trial:
-    """A bit of shards is flipped before the run, or, in those not used, once it trains: refused by name; then mended."""
+    """A bit is flipped before the run, or, in shards not used, once it trains: refused by name; then mended."""
     trial = Trial("injected", f"damaged corpus, {'during' if during else 'before'} the run")
     run, corpus = arena.room("corpus-run"), arena.room("corpus")
+    at: dict[str, Any] = {"CHAOS_BLOCK": 50, "entry": VICTIM}
+    whole = arena.room("corpus-whole")
+    run_to_end(arena, trial, arena.start(CELL, whole, launcher_of(arena), **at))
     shutil.copytree(arena.materials.corpus, corpus)
     shards = sorted((corpus / "shards").glob("*.arrow"))
-    start = arena.start(CELL, run, launcher_of(arena), VICTIM, corpus=corpus, CHAOS_SLOW=0.05) if during else None
+    start = arena.start(CELL, run, launcher_of(arena), corpus=corpus, CHAOS_SLOW=0.05, **at) if during else None
     if start:
         while start.first_step is None and not start.over():
             start.look()
@@ -254,11 +257,11 @@ def damaged_corpus(arena: Arena, during: bool) -> Trial:
     trial.expect(bool(unused), "every shard was in use: nothing was shown")
     for shard in unused:
         HARMS["bit-flipped"](shard)
-    outcome = run_to_end(arena, trial, start or arena.start(CELL, run, launcher_of(arena), corpus=corpus))
+    outcome = run_to_end(arena, trial, start or arena.start(CELL, run, launcher_of(arena), corpus=corpus, **at))
     refused(trial, outcome, "shards/", "SHA-256")
     shutil.rmtree(corpus)
     shutil.copytree(arena.materials.corpus, corpus)
-    finish(arena, trial, CELL, run, launcher_of(arena), arena.reference(CELL), corpus=corpus)
+    finish(arena, trial, CELL, run, launcher_of(arena), whole, corpus=corpus, **at)
     arena.clear(trial, run)
     return trial
 

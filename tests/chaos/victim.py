@@ -5,6 +5,7 @@ CHAOS_STALL=RANK:STEP        the rank never begins this step
 CHAOS_SLOW=SECONDS           each step takes so much longer
 CHAOS_FULL=STEP              the disk is full while the checkpoint of this step is written
 CHAOS_CLOCK=1                time.time leaps by days, back and forth
+CHAOS_BLOCK=ANCHORS          shards are taken up one after the other, as a large corpus's are
 CHAOS_FORGET=optimizer       a resumed run has lost the optimizer's moments: the checker must see it
 """
 
@@ -74,6 +75,14 @@ def fill_the_disk(step: int) -> None:
     torch.save = refusing  # type: ignore[assignment]
 
 
+def small_blocks(anchors: int) -> None:
+    from functools import partial
+
+    import pretrain.setup_run as product
+
+    product.PairStream = partial(product.PairStream, block_anchors=anchors)  # type: ignore[assignment, misc]
+
+
 def forget_the_optimizer() -> None:
     import pretrain.checkpoint as product
 
@@ -96,6 +105,8 @@ if __name__ == "__main__":
     harm_steps()
     if "CHAOS_FULL" in os.environ:
         fill_the_disk(*numbers("CHAOS_FULL"))
+    if "CHAOS_BLOCK" in os.environ:
+        small_blocks(*numbers("CHAOS_BLOCK"))
     if "CHAOS_FORGET" in os.environ:
         forget_the_optimizer()
     sys.argv[0] = str(ROOT / "launch/pretrain.py")
