@@ -1,0 +1,110 @@
+"""What the runs under attack train on: a synthetic corpus, small models, and the settings of each cell."""
+
+import importlib.util
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS: dict[str, Any] = {
+    "max_steps": 48,
+    "save_steps": 4,
+    "log_steps": 3,  # the sums since the last line of the log then stand in the checkpoint
+    "eval_steps": 16,
+    "eval_pairs": 24,
+    "global_batch_size": 12,
+    "micro_batch_size": 4,
+    "max_length": 40,
+    "learning_rate": 1e-3,
+    "precision": "fp32",
+    "stall_minutes": 0.5,
+}
+FAMILIES = {"mlm": "bert", "rtd": "electra"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What makes a reference run: everything that may change the bits of the end."""
+
+    stage: int = 2
+    world: int = 2
+    objective: str = "ssp"
+    token_loss: str = "mlm"
+
+    def __str__(self) -> str:
+        return f"zero{self.stage}-{self.world}x-{self.objective}-{self.token_loss}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+WHAT = (("ssp", "mlm"), ("all", "mlm"), ("ssp", "rtd"), ("all", "rtd"))
+
+
+def all_cells(elastic: bool = False) -> list[Cell]:
+    """Every stage, world size, objective and token loss; three ranks for some of them."""
+    cells = [Cell(stage, world, *what) for stage in range(4) for world in (2, 1) for what in WHAT[:3]]
+    cells += [Cell(2, 2, *WHAT[3]), Cell(3, 2, *WHAT[3]), Cell(2, 3, *WHAT[0]), Cell(3, 3, *WHAT[1])]
+    return [cell for cell in cells if cell.world > 1] if elastic else cells
+
+
+def _load(path: Path, name: str) -> ModuleType:
+    """A conftest.py, which no import statement finds."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(frozen=True)
+class Materials:
+    """Folders that runs read and no trial changes."""
+
+    folder: Path
+    dropout: bool = True
+
+    @property
+    def corpus(self) -> Path:
+        return self.folder / "corpus/corpus"
+
+    def model(self, token_loss: str) -> Path:
+        return self.folder / f"{FAMILIES[token_loss]}{'' if self.dropout else '-without-dropout'}"
+
+    def make(self) -> None:
+        """Writes what is not there yet."""
+        if not (self.corpus / "manifest.json").exists():
+            tests = _load(ROOT / "tests/conftest.py", "chaos_conftest")
+            self.corpus.parent.mkdir(parents=True, exist_ok=True)
+            source = tests.write_jsonl(self.corpus.parent / "documents.jsonl", tests.synthetic_documents(60))
+            options = {
+                "validation_share": 0.2,
+                "shard_tokens": 1500,
+            }  # so many that a run does not begin with all of them
+            tests.prepare_here([source], tests.default_model(), self.corpus, **options)
+        if all((self.model(loss) / "config.json").exists() for loss in FAMILIES):
+            return
+        from transformers import AutoConfig
+
+        small = _load(ROOT / "tests/pretrain/conftest.py", "chaos_pretrain_conftest")
+        tokenizer = small.load_tokenizer(small.default_model())
+        off = {} if self.dropout else {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        for loss, family in FAMILIES.items():
+            tokenizer.save_pretrained(str(self.model(loss)))
+            config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **small.SMALL, **small.OWN[family], **off)
+            config.save_pretrained(str(self.model(loss)))
+
+    def settings(self, cell: Cell, output: Path, **changes: Any) -> dict[str, Any]:
+        return {
+            "corpus": self.corpus,
+            "model": self.model(cell.token_loss),
+            "output_dir": output,
+            "objective": cell.objective,
+            "deepspeed_config": f"ds_configs/zero{cell.stage}.json",
+            **SETTINGS,
+            **changes,
+        }
