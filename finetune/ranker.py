@@ -8,14 +8,14 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import display_name
 from pretrain import attention
 from pretrain.encoder import encode
 from pretrain.evaluate_pairs import Scorer, check_fits
 from pretrain.families import FAMILIES
-from pretrain.model import first_line, holds_no_weights, load_config, load_part, start_at_base_rate
+from pretrain.model import holds_no_weights, load_config, load_part, start_at_base_rate
 
 
 class Ranker(nn.Module):

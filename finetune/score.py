@@ -9,12 +9,11 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, first_line
 from pretrain import attention
 from pretrain.evaluate_pairs import Encoded, Scorer, check_fits, load_scorer
 from pretrain.evaluate_pairs import score as score_padded
 from pretrain.families import FAMILIES
-from pretrain.model import first_line
 from pretrain.step import is_out_of_memory
 
 from .answers import AnswerSet

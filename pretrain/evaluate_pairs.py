@@ -25,7 +25,7 @@ from transformers.utils import logging
 
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.mixture import Mixture
 from data_pipeline.pairs import KINDS, Objective
@@ -33,7 +33,7 @@ from data_pipeline.stream import MIN_TEXT_TOKENS, PairStream
 
 from .evaluate import SEED
 from .families import FAMILIES
-from .model import first_line, holds_no_weights
+from .model import holds_no_weights
 from .pair_figures import pair_figures
 from .step import is_out_of_memory
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from data_pipeline.errors import KinspanError
 from data_pipeline.pairs import KINDS
 from data_pipeline.stream import Batch
 
@@ -205,7 +206,22 @@ def _short(values: dict[str, float], split: str) -> list[str]:
 
 
 def complete_lines(path: Path) -> list[str]:
-    """The lines of a file whose last one a killed run may have left half."""
+    """The lines of a metrics.jsonl, whose last one a killed run may have left half.
+
+    Raises KinspanError for one that is damaged: figures are not lost in silence.
+    """
     if not path.exists():
         return []
-    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+    lines = path.read_bytes().splitlines(keepends=True)
+    return [_line(path, number, line) for number, line in enumerate(lines, 1) if line.endswith(b"\n")]
+
+
+def _line(path: Path, number: int, line: bytes) -> str:
+    try:
+        entry = json.loads(line)
+        whole = isinstance(entry["step"], int) and isinstance(entry["split"], str)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        whole = False
+    if not whole:
+        raise KinspanError(f"{path} line {number} is damaged: remove that line to go on without its figures")
+    return line.decode("utf-8")

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import display_name
 
@@ -194,10 +194,6 @@ def load_config(name_or_dir: str, flag: str = "--model") -> Any:
     config.num_labels = 1
     config.problem_type = "multi_label_classification"  # with one label transformers would take a squared error
     return config
-
-
-def first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def weights_fingerprint(model: nn.Module, *configs: Any) -> str:
