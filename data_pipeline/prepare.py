@@ -12,8 +12,8 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from . import tokenizers
-from .corpus import Corpus, Manifest, ShardInfo, corpus_fingerprint
-from .encode import Encoder, Rules, Tally, schema
+from .corpus import Corpus, Manifest, ShardInfo, corpus_fingerprint, schema
+from .encode import Encoder, Rules, Tally
 from .errors import KinspanError
 from .executors import check_workers, local
 from .pairs import Objective

@@ -32,9 +32,9 @@ def load_tokenizer(name_or_dir: str) -> Any:
         raise KinspanError(f"--tokenizer {name_or_dir}: no such folder")
     expect_hub(name_or_dir)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_dir)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False)
         if _is_byte_level(tokenizer):
-            tokenizer = AutoTokenizer.from_pretrained(name_or_dir, add_prefix_space=True)
+            tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False, add_prefix_space=True)
     except Exception as error:  # the hub, a missing file, a broken json: all are one thing to the user
         raise KinspanError(f"no tokenizer at {name_or_dir}: {first_line(error)}") from error
     if not tokenizer.is_fast:

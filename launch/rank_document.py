@@ -85,7 +85,7 @@ def main() -> None:
 
     logging.disable_progress_bar()
     try:
-        encoder = CrossEncoder(config.release)
+        encoder = CrossEncoder(config.release, trust_remote_code=False)
     except Exception as error:  # a damaged file, a missing one: one line to the user
         raise KinspanError(f"--release {config.release} cannot be loaded: {first_line(error)}") from error
     ranked = encoder.rank(question.sentence, question.candidates)
