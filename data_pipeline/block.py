@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .corpus import SPLITS, Corpus, Shard
+from .errors import KinspanError
 from .pairs import Objective
 
 Made = TypeVar("Made")
@@ -183,4 +184,12 @@ def usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tup
 
 
 def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objective: Objective) -> Block:
-    return Block([corpus.shard(n) for n in shard_numbers], split, objective)
+    """Raises KinspanError where the shards hold other anchors than the manifest says: orders go by its counts."""
+    block = Block([corpus.shard(n) for n in shard_numbers], split, objective)
+    said = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
+    if all(said) and sum(s[split]["anchors"] for s in said if s) != len(block.paragraph):
+        raise KinspanError(
+            f"{corpus.folder}/manifest.json is damaged (its usable paragraphs for {objective.name} are not those of "
+            "the shards): prepare the corpus again"
+        )
+    return block

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
+from .corpus import schema
 from .document import Document, Rejected
 from .readers import Record, parse
 
@@ -54,13 +55,6 @@ class Encoded:
     tally: Tally
     rejected: list[dict]
     sample: list[str]  # the first sentences, for the check that the tokenizer joins them as a corpus needs
-
-
-def schema(wide: bool) -> pa.Schema:
-    """A shard's columns; ``wide`` where the vocabulary does not fit into 16 bits."""
-    tokens = pa.list_(pa.list_(pa.list_(pa.int32() if wide else pa.uint16())))
-    text = [(name, pa.string()) for name in ("id", "title", "source")]
-    return pa.schema([*text, ("held_out", pa.uint8()), ("tokens", tokens)])
 
 
 _SURROGATES = re.compile("[\ud800-\udfff]")

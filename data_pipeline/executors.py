@@ -13,7 +13,15 @@ from typing import Any
 
 from .errors import KinspanError
 
+MOST_WORKERS = 256  # a slip of the keyboard is not to start thousands of processes
+
 _worker: Any = None
+
+
+def check_workers(num_workers: int) -> None:
+    """Raises KinspanError for a number of processes that cannot be meant."""
+    if not 1 <= num_workers <= MOST_WORKERS:
+        raise KinspanError(f"--num_workers {num_workers}: must be from 1 to {MOST_WORKERS}")
 
 
 def _start(handed: str) -> None:

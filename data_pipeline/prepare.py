@@ -12,10 +12,10 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from . import tokenizers
-from .corpus import Corpus, Manifest, ShardInfo, corpus_fingerprint
-from .encode import Encoder, Rules, Tally, schema
+from .corpus import Corpus, Manifest, ShardInfo, corpus_fingerprint, schema
+from .encode import Encoder, Rules, Tally
 from .errors import KinspanError
-from .executors import local
+from .executors import check_workers, local
 from .pairs import Objective
 from .python_docs import python_doc_files
 from .readers import PYTHON_DOCS, Record, input_files, read_records
@@ -87,9 +87,9 @@ def prepare(
 
 
 def _check(rules: Rules, num_workers: int, shard_tokens: int) -> None:
-    for name, value in (("num_workers", num_workers), ("shard_tokens", shard_tokens)):
-        if value < 1:
-            raise KinspanError(f"--{name} {value}: must be above 0")
+    check_workers(num_workers)
+    if shard_tokens < 1:
+        raise KinspanError(f"--shard_tokens {shard_tokens}: must be above 0")
     for name in ("min_paragraph_chars", "min_document_chars"):
         if getattr(rules, name) < 0:
             raise KinspanError(f"--{name} {getattr(rules, name)}: must not be below 0")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import KinspanError
+from .errors import KinspanError, first_line
 from .hub import expect_hub
 
 
@@ -32,12 +32,11 @@ def load_tokenizer(name_or_dir: str) -> Any:
         raise KinspanError(f"--tokenizer {name_or_dir}: no such folder")
     expect_hub(name_or_dir)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_dir)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False)
         if _is_byte_level(tokenizer):
-            tokenizer = AutoTokenizer.from_pretrained(name_or_dir, add_prefix_space=True)
+            tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False, add_prefix_space=True)
     except Exception as error:  # the hub, a missing file, a broken json: all are one thing to the user
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise KinspanError(f"no tokenizer at {name_or_dir}: {reason}") from error
+        raise KinspanError(f"no tokenizer at {name_or_dir}: {first_line(error)}") from error
     if not tokenizer.is_fast:
         raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
     if len(tokenizer) <= 100 or tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:

@@ -13,12 +13,12 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.executors import local
+from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.executors import check_workers, local
 from data_pipeline.readers import COMPRESSED, open_bytes
 
 from .natural_questions import LABELS, build_chunk
-from .tables import one_line, text_lines
+from .tables import text_lines
 
 CHUNK_BYTES = 4_000_000  # of lines given to a worker at a time
 REPEATED = "asked before: the first one counts"
@@ -68,8 +68,7 @@ def build_asnq(
     inputs = {flag: _files(flag, names) for flag, names in (("train", train), ("dev", dev)) if names}
     if not inputs:
         raise KinspanError("--train and --dev are both missing: name the files of Natural Questions")
-    if num_workers < 1:
-        raise KinspanError(f"--num_workers {num_workers}: must be above 0")
+    check_workers(num_workers)
     lists = _read_lists(split_questions or [])
     temporary = {name: folder / f"{name}.tsv.tmp" for name in ("train", "dev", "test", "undivided")}
     tallies: dict[str, Tally] = {}

@@ -106,6 +106,7 @@ def make_engine(
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
         precision=config.precision,
+        deepspeed_config=config.deepspeed_config or SEVERAL_RANKS,
     )
     if settings is None:
         precision = precision_of(shared, {"zero_optimization": {"stage": 1}})  # autocast can always be had

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.json_files import read_object
 from data_pipeline.tokenizers import display_name
 from pretrain.defaults import DEFAULT_MODEL_NAME, default_model
 from pretrain.manifest import write_atomically
@@ -179,7 +181,9 @@ def _scored(config: FinetuneConfig, data: Data, folder: Path, tag: str, ranks: R
     Every rank scores: their shares make up the whole.
     """
     path, of = folder / "scores.json", [fingerprint(split) for split in (data.dev, data.test)]
-    figures: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    figures: dict[str, Any] = {}
+    with suppress(KinspanError):  # absent or damaged: measured anew
+        figures = read_object(path, "")
     if figures.get("of") == of:
         return figures
     figures = {"of": of}

@@ -8,14 +8,14 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import display_name
 from pretrain import attention
 from pretrain.encoder import encode
 from pretrain.evaluate_pairs import Scorer, check_fits
 from pretrain.families import FAMILIES
-from pretrain.model import first_line, holds_no_weights, load_config, load_part, start_at_base_rate
+from pretrain.model import holds_no_weights, load_config, load_part, start_at_base_rate
 
 
 class Ranker(nn.Module):
@@ -57,7 +57,10 @@ def load_ranker(
     }
     torch.manual_seed(seed)
     if holds_no_weights(name_or_dir):
-        classifier, missing = AutoModelForSequenceClassification.from_config(**options), ["all"]
+        classifier, missing = (
+            AutoModelForSequenceClassification.from_config(**options, trust_remote_code=False),
+            ["all"],
+        )
         notes = [f"{name_or_dir} holds no weights: the model starts from scratch"]
     else:
         options["ignore_mismatched_sizes"] = fresh_head  # a head of several labels
@@ -76,7 +79,7 @@ def load_ranker(
 
 
 def _check_labels(name_or_dir: str) -> None:
-    own = AutoConfig.from_pretrained(name_or_dir)
+    own = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     architecture = next(iter(own.architectures or []), "")
     if architecture.endswith("ForSequenceClassification") and own.num_labels != 1:
         raise KinspanError(
@@ -95,7 +98,7 @@ def load_own_tokenizer(name_or_dir: str) -> Any:
     quiet()
     expect_hub(name_or_dir)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_dir)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:
         raise KinspanError(f"no tokenizer at {name_or_dir}: {first_line(error)}") from error
     if not tokenizer.is_fast:

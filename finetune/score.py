@@ -9,12 +9,11 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, first_line
 from pretrain import attention
 from pretrain.evaluate_pairs import Encoded, Scorer, check_fits, load_scorer
 from pretrain.evaluate_pairs import score as score_padded
 from pretrain.families import FAMILIES
-from pretrain.model import first_line
 from pretrain.step import is_out_of_memory
 
 from .answers import AnswerSet
@@ -136,7 +135,7 @@ def is_bi_encoder(name_or_dir: str) -> bool:
 
     quiet()
     try:
-        config = AutoConfig.from_pretrained(name_or_dir)
+        config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:
         raise KinspanError(f"no model at {name_or_dir}: {first_line(error)}") from error
     return all(name.endswith("Model") for name in config.architectures or [])
@@ -148,7 +147,7 @@ def _cosines(name_or_dir: str, data: AnswerSet, max_length: int) -> np.ndarray:
 
     quiet()
     try:
-        model = SentenceTransformer(name_or_dir, model_kwargs={"dtype": torch.float32})
+        model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
     except Exception as error:
         raise KinspanError(f"--model {name_or_dir} cannot be loaded: {first_line(error)}") from error
     model.max_seq_length = max_length

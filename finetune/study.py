@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 import yaml
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, one_line
 from pretrain.engine import world
 from pretrain.manifest import write_atomically
 
@@ -67,8 +67,10 @@ def read_study(path: Path) -> Study:
     """Reads a study's YAML file. Raises KinspanError, naming the file and the line of the structure."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise KinspanError(f"--study {path} cannot be read: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise KinspanError(f"--study {path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise KinspanError(f"--study {path} cannot be read: {one_line(error)}") from error
     if not isinstance(content, dict) or not content.get("rows") or not isinstance(content["rows"], list):
         raise KinspanError(f"--study {path} must have a title and a list of rows; see launch/recipes/tanda-noise.yaml")
     _refuse(path, "the study", content, STUDY_KEYS)
@@ -186,7 +188,7 @@ def _one(name: str, value: Any, kind: Any) -> Any:
     if value in choices or (kind in (bool, str) and isinstance(value, kind)):
         return value
     if kind in (int, float) and isinstance(value, int | float | str) and not isinstance(value, bool):
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             number = float(value)
             if kind is float or number == int(number):
                 return kind(number)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from pretrain.log import complete_lines
+
 from .answers import AnswerSet
 from .bm25 import bm25_scores
 from .config import FinetuneConfig
@@ -64,7 +66,7 @@ def _counted(data: AnswerSet, mode: str) -> SplitFigures:
 
 def curve(folder: Path, split: str, figure: str) -> np.ndarray:
     """A figure of a run's ``metrics.jsonl`` at each validation after the first step."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
     return np.array([line[figure] for line in lines if line["split"] == split and line["step"]])
 
 

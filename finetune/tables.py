@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.encode import normalise
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, one_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.readers import COMPRESSED, open_bytes
 
@@ -49,10 +49,6 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise KinspanError(f"{path} line {number}: not UTF-8 (byte {error.start + 1} of the line)") from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise KinspanError(f"{path} line {number + 1}: cannot read on: {one_line(error)}") from error
-
-
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.json_files import read_object
 from pretrain import checkpoint
 from pretrain.batches import Layout
 from pretrain.elastic import converted
@@ -95,7 +96,7 @@ def train_ranker(config: FinetuneConfig, stage: Stage, seed: int, folder: Path, 
     refuse_other(folder, identity)
     barrier()
     if summary.is_file():
-        return json.loads(summary.read_text())
+        return read_object(summary, f"delete it to train {folder} again")
     try:
         run = _Run(config, stage, seed, folder, ranks)
         claim(folder, identity, ranks.rank)  # a model that cannot be loaded leaves the folder free
@@ -330,10 +331,7 @@ def refuse_other(folder: Path, identity: dict[str, Any]) -> None:
         if folder.is_dir() and any(p.name != RUN + ".tmp" for p in folder.iterdir()):
             raise KinspanError(f"{folder} is not empty and holds no run: choose another --output_dir")
         return
-    try:
-        theirs = dict(json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
-        raise KinspanError(f"{path} is damaged: choose another --output_dir, or delete that folder") from error
+    theirs = read_object(path, "choose another --output_dir, or delete that folder")
     for key, ours in json.loads(json.dumps(identity)).items():
         if theirs.get(key) != ours:
             raise KinspanError(

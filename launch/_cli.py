@@ -14,7 +14,7 @@ os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reach
 
 from transformers import HfArgumentParser
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import OF_THE_FILE_SYSTEM, KinspanError, one_line
 
 Config = TypeVar("Config")
 
@@ -49,16 +49,31 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
             from_file += _file_as_flags(argument.split("=", 1)[1], known, given)
     values = vars(parser.parse_args(from_file + argv))
     values.pop("config")
+    for name, value in values.items():
+        _check_text(name, value)
     return config_class(**values)
+
+
+def _check_text(name: str, value: Any) -> None:
+    """Refuses what no file can be named by, and what cannot be written to a log."""
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and ("\0" in text or (not text.isascii() and _has_surrogates(text))):
+            raise KinspanError(f"--{name} {text!r}: holds a character that is none of UTF-8's; write or rename it anew")
+
+
+def _has_surrogates(text: str) -> bool:
+    """Stand-ins for bytes of the command line that are not UTF-8."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _file_as_flags(name: str, known: list[str], given: set[str]) -> list[str]:
     """The file's settings but for those ``given`` as flags."""
     try:
         settings = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise KinspanError(f"--config {name} cannot be read: {reason}") from error
+    except OSError as error:
+        raise KinspanError(f"--config {name} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:  # a date with a 13th month is a ValueError
+        raise KinspanError(f"--config {name} cannot be read: {one_line(error)}") from error
     if settings is None:
         return []
     if not isinstance(settings, dict):
@@ -75,18 +90,30 @@ def _file_as_flags(name: str, known: list[str], given: set[str]) -> list[str]:
 
 
 def run(main: Callable[[], Any]) -> None:
-    """Runs an entry: a KinspanError ends as one line and status 2, Ctrl-C as status 130."""
-    rank = int(os.environ.get("RANK", "0"))
+    """Runs an entry: a KinspanError ends as one line and status 2, Ctrl-C as status 130.
+
+    So does what the file system refuses wherever it comes up: a full disk, a name that is too long, no permission.
+    """
     try:
         main()
     except KinspanError as error:
-        if rank:  # rank 0 mostly says the same, and the launcher then ends this one
-            time.sleep(5)
-        where = f"[rank {rank}] " if rank else ""
-        print(f"{where}error: {error}", file=sys.stderr, flush=True)
-        os._exit(2)  # no waiting for threads or other ranks
+        _refuse(str(error))
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os._exit(0)
     except KeyboardInterrupt:
         print("interrupted; the same command again goes on", file=sys.stderr, flush=True)
         os._exit(130)
+    except OSError as error:
+        if error.errno not in OF_THE_FILE_SYSTEM:
+            raise
+        _refuse(f"{error.strerror}: {error.filename}" if error.filename else str(error))
+
+
+def _refuse(text: str) -> None:
+    """Ends the process with a line that says why; a name in it may hold line ends."""
+    rank = int(os.environ.get("RANK", "0"))
+    if rank:  # rank 0 mostly says the same, and the launcher then ends this one
+        time.sleep(5)
+    where = f"[rank {rank}] " if rank else ""
+    print(f"{where}error: {' '.join(text.splitlines())}", file=sys.stderr, flush=True)
+    os._exit(2)  # no waiting for threads or other ranks

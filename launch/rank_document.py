@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus, Shard
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, first_line
 from launch._cli import parse, run
 from pretrain.defaults import default_corpus, default_model
 
@@ -84,7 +84,10 @@ def main() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    encoder = CrossEncoder(config.release)
+    try:
+        encoder = CrossEncoder(config.release, trust_remote_code=False)
+    except Exception as error:  # a damaged file, a missing one: one line to the user
+        raise KinspanError(f"--release {config.release} cannot be loaded: {first_line(error)}") from error
     ranked = encoder.rank(question.sentence, question.candidates)
     print(f"\nheld-out document: {question.title}\nsentence: {question.sentence}\n")
     for place, hit in enumerate(ranked[:8], 1):

@@ -12,7 +12,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 import yaml
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, one_line
 from finetune.config import SPEC
 from launch._cli import parse, run
 
@@ -56,8 +56,8 @@ def overrides(settings: list[str]) -> dict[str, Any]:
             raise KinspanError(f"--set {setting}: write NAME=VALUE with a setting of launch/finetune.py")
         try:
             out[name] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise KinspanError(f"--set {setting}: the value cannot be read: {' '.join(str(error).split())}") from error
+        except (ValueError, RecursionError, yaml.YAMLError) as error:
+            raise KinspanError(f"--set {setting}: the value cannot be read: {one_line(error)}") from error
     return out
 
 

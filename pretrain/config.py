@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.executors import check_workers
 
 
 def setting(default: Any, text: str) -> Any:
@@ -162,7 +163,7 @@ def check(config: PretrainConfig) -> None:
             raise KinspanError(f"--{name} {value}: must be a finite number")
     if not config.pair_weight and not config.mlm_weight and (config.token_loss == "mlm" or not config.rtd_weight):
         raise KinspanError("--pair_weight 0 with token losses of weight 0 trains nothing: give one of them a weight")
-    positive = "global_batch_size micro_batch_size eval_steps log_steps save_steps keep_checkpoints num_workers "
+    positive = "global_batch_size micro_batch_size eval_steps log_steps save_steps keep_checkpoints "
     positive += "max_steps max_epochs max_tokens max_length peak_tflops tokens_per_second probe_steps probe_pairs "
     positive += "max_hours stall_minutes max_skipped_steps"
     for name in positive.split():
@@ -184,6 +185,7 @@ def check(config: PretrainConfig) -> None:
         value = getattr(config, name)
         if value is not None and not value >= 0:
             raise KinspanError(f"--{name} {value}: must not be below 0")
+    check_workers(config.num_workers)
     if not 0 <= config.seed < 2**63:
         raise KinspanError(f"--seed {config.seed}: must be from 0 to 2^63 - 1")
     if not 0 < config.mlm_probability < 1:

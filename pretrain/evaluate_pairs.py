@@ -25,7 +25,7 @@ from transformers.utils import logging
 
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.mixture import Mixture
 from data_pipeline.pairs import KINDS, Objective
@@ -33,7 +33,7 @@ from data_pipeline.stream import MIN_TEXT_TOKENS, PairStream
 
 from .evaluate import SEED
 from .families import FAMILIES
-from .model import first_line, holds_no_weights
+from .model import holds_no_weights
 from .pair_figures import pair_figures
 from .step import is_out_of_memory
 
@@ -91,7 +91,7 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
     logging.disable_progress_bar()
     expect_hub(name_or_dir)
     try:
-        config = AutoConfig.from_pretrained(name_or_dir)
+        config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:  # a missing folder, a broken config, the hub: one line to the user
         raise KinspanError(f"no model at {name_or_dir}: {first_line(error)}") from error
     if holds_no_weights(name_or_dir):
@@ -120,7 +120,7 @@ def _load(model_class: Any, name_or_dir: str, config: Any) -> Any:
     """The model in fp32. Raises KinspanError where weights that its scores need are not in the file."""
     try:
         model, info = model_class.from_pretrained(
-            name_or_dir, config=config, dtype=torch.float32, output_loading_info=True
+            name_or_dir, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
         )
     except Exception as error:
         raise KinspanError(f"--model {name_or_dir} cannot be loaded: {first_line(error)}") from error

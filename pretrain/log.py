@@ -28,13 +28,17 @@ class Log:
 
         self.path = folder / "metrics.jsonl"
         self.purge: int | None = first_step + 1  # what TensorBoard shows after the checkpoint
-        kept = [line for line in complete_lines(self.path) if _stays(line, first_step, undone)]
+        sound = complete_lines(self.path)
+        damaged = self.path.read_bytes().count(b"\n") - len(sound) if self.path.exists() else 0
+        kept = [line for line in sound if _stays(line, first_step, undone)]
         partial = self.path.with_suffix(".tmp")
         partial.write_text("".join(kept), encoding="utf-8")
         os.replace(partial, self.path)
         self.unwritten: list[tuple[int, str, dict[str, float]]] = []
         self.board: Any = None
         self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=what, disable=None)
+        if damaged:
+            self.say(f"{self.path}: {damaged} damaged line(s) left out")
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
         self.unwritten.append((step, split, values))
@@ -81,11 +85,8 @@ class Log:
 
 
 def _stays(text: str, first_step: int, undone: tuple[str, ...]) -> bool:
-    try:
-        step, split = (json.loads(text)[name] for name in ("step", "split"))
-    except (ValueError, KeyError, TypeError):
-        return False  # damaged
-    return 0 < first_step >= step and not (step == first_step and split in undone)
+    line = json.loads(text)
+    return 0 < first_step >= line["step"] and not (line["step"] == first_step and line["split"] in undone)
 
 
 _SHORT = {
@@ -112,7 +113,16 @@ def _short(values: dict[str, float], split: str) -> list[str]:
 
 
 def complete_lines(path: Path) -> list[str]:
-    """The lines of a file whose last one a killed run may have left half."""
+    """The sound lines of a metrics.jsonl, whose last one a killed run may have left half."""
     if not path.exists():
         return []
-    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+    lines = path.read_bytes().splitlines(keepends=True)
+    return [line.decode("utf-8") for line in lines if line.endswith(b"\n") and _is_sound(line)]
+
+
+def _is_sound(line: bytes) -> bool:
+    try:
+        entry = json.loads(line)
+        return isinstance(entry["step"], int) and isinstance(entry["split"], str)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return False

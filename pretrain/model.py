@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import display_name
 
@@ -111,7 +111,7 @@ def load_model(
     torch.manual_seed(seed)  # of fresh weights
     for head, auto in (("pair", AutoModelForSequenceClassification), ("masked-LM", AutoModelForMaskedLM)):
         if scratch:
-            parts.append(auto.from_config(**options))
+            parts.append(auto.from_config(**options, trust_remote_code=False))
             continue
         subfolder = Path(name_or_dir) / family.masked_lm_folder  # of a release, where its two heads share names
         where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
@@ -139,7 +139,9 @@ def load_part(
     Raises KinspanError, by ``flag``, where they cannot be loaded, or lack some of the encoder.
     """
     try:
-        model, info = model_class.from_pretrained(name_or_dir, output_loading_info=True, **options)
+        model, info = model_class.from_pretrained(
+            name_or_dir, output_loading_info=True, trust_remote_code=False, **options
+        )
     except Exception as error:  # a damaged file, a missing one, the hub: one line to the user
         raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {first_line(error)}") from error
     missing = sorted(info["missing_keys"])
@@ -177,7 +179,7 @@ def load_config(name_or_dir: str, flag: str = "--model") -> Any:
     """Its config, with one logit. Raises KinspanError where it is no encoder that can be trained here."""
     expect_hub(name_or_dir)
     try:
-        config = AutoConfig.from_pretrained(name_or_dir)
+        config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:
         raise KinspanError(f"no model at {name_or_dir}: {first_line(error)}") from error
     if config.model_type not in FAMILIES or getattr(config, "is_decoder", False):
@@ -194,10 +196,6 @@ def load_config(name_or_dir: str, flag: str = "--model") -> Any:
     config.num_labels = 1
     config.problem_type = "multi_label_classification"  # with one label transformers would take a squared error
     return config
-
-
-def first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def weights_fingerprint(model: nn.Module, *configs: Any) -> str:

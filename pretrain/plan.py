@@ -170,7 +170,7 @@ def _on_meta(
     with torch.device("meta"):
         if token_loss == "mlm":
             autos = (AutoModelForSequenceClassification, AutoModelForMaskedLM)
-            classifier, masked_lm = (auto.from_config(model_config) for auto in autos)
+            classifier, masked_lm = (auto.from_config(model_config, trust_remote_code=False) for auto in autos)
             return assemble(classifier, masked_lm, mixture.names)
         factor = size_factor(config.generator)
         small = scaled(model_config, factor) if factor else _model_config(config.generator, "--generator", notes)[0]

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.json_files import read_object
 
 from .card import model_card
 from .checkpoint import newest
@@ -28,12 +29,16 @@ def release(source: Path, output: Path) -> Path:
     Raises KinspanError where there is no whole checkpoint, or where ``output`` holds something else.
     """
     run, checkpoint = _find(source)
+    state = read_object(checkpoint / "state.json", "release another checkpoint")
     try:
-        state = json.loads((checkpoint / "state.json").read_text())
         weights = load_file(str(checkpoint / "weights.safetensors"))
         write_release(run, weights, state["step"], output)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise KinspanError(f"--output {output} cannot be written: {error}") from error
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise KinspanError(
+            f"{run} cannot be released ({one_line(error)}): its run.json or {MODEL_FOLDER}/config.json is damaged"
+        ) from error
     return output
 
 
@@ -63,10 +68,10 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
     partial = output.with_name(output.name + ".tmp")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run / MODEL_FOLDER, partial)
-    config = json.loads((partial / "config.json").read_text())
+    config = read_object(partial / "config.json", f"{run} cannot be released without it")
     facts = run_facts(run, step)
     if facts["token_loss"] == "rtd":
-        generator = json.loads((run / GENERATOR_FOLDER / "config.json").read_text())
+        generator = read_object(run / GENERATOR_FOLDER / "config.json", f"{run} cannot be released without it")
         models = released_pair_of_models(config, generator, weights)
     else:
         models = released_models(config, weights)
@@ -145,7 +150,7 @@ def released_config(config: dict[str, Any], architecture: str) -> dict[str, Any]
 
 def run_facts(run: Path, step: int) -> dict[str, Any]:
     """What the card and kinspan.json say: settings and figures; no path of this machine."""
-    facts = json.loads((run / "run.json").read_text())
+    facts = read_object(run / "run.json", f"{run} cannot be released without it")
     validation = []
     metrics = run / "metrics.jsonl"
     for line in complete_lines(metrics):

@@ -131,6 +131,11 @@ def prepare_here(inputs: list[str | Path], tokenizer: str | Path, output: Path, 
         return prepare(names, str(tokenizer), output, OBJECTIVES, rules, quiet=True, **options)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "write the golden files anew, see tests/pretrain/test_golden_losses.py"
+    parser.addoption("--write_golden", action="store_true", help=text)
+
+
 @dataclass(frozen=True)
 class Helpers:
     """Functions for tests, which cannot import from this file."""

@@ -38,11 +38,12 @@ def test_a_resumed_run_takes_later_lines_back(open_log, tmp_path):
     assert steps(tmp_path) == [(10, "train"), (10, "validation"), (20, "train")]
 
 
-def test_damaged_lines_are_dropped(open_log, tmp_path):
+def test_damaged_lines_are_left_out_and_told(open_log, tmp_path, capsys):
     good = json.dumps({"step": 5, "split": "train"})
     (tmp_path / "metrics.jsonl").write_text(f'{good}\n{{"step": 6, "spl\n[1]\n{good[:9]}')
     open_log(10)
     assert steps(tmp_path) == [(5, "train")]
+    assert "2 damaged line(s) left out" in capsys.readouterr().out
 
 
 def test_a_full_disk_costs_no_line(open_log, tmp_path, monkeypatch, capsys):

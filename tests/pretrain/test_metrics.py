@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from data_pipeline.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
 from pretrain.encoder import encode
 from pretrain.families import FAMILIES
-from pretrain.metrics import FlopCounter, Log, figures
+from pretrain.metrics import FlopCounter, figures
 from pretrain.model import load_model
 from pretrain.rtd_load import load_replaced_token_model
 from pretrain.sums import MLM_SUMS, RTD_SUMS, LossWeights, pair_sums, rtd_sums, sum_names
@@ -126,13 +124,3 @@ def test_matrices_are_counted_as_often_as_tokens_pass_them(family, make_model, t
     linear = sum(count for name, count in products.items() if name in (torch.ops.aten.addmm, torch.ops.aten.mm))
     pooler = 2 * 32 * 32 if family in ("bert", "albert") else 0
     assert 2 * batch.num_tokens * FlopCounter(model).at_tokens + pooler == linear
-
-
-def test_a_resumed_log_takes_back_what_came_after_the_checkpoint(tmp_path):
-    lines = [json.dumps({"step": k, "split": "train"}) + "\n" for k in (2, 4, 6)]
-    (tmp_path / "metrics.jsonl").write_text("".join(lines) + '{"step": 8, "spl')
-    log = Log(tmp_path, first_step=4, total_steps=10)
-    log.write(6, "train", {"loss": 1.0})
-    log.close()
-    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [2, 4, 6]

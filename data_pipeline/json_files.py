@@ -1,0 +1,20 @@
+"""JSON files that a program wrote, and something else may have damaged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .errors import KinspanError, one_line
+
+
+def read_object(path: Path, advice: str) -> dict[str, Any]:
+    """The JSON object in ``path``. Raises KinspanError, with ``advice``, where the file holds none or is absent."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KinspanError(f"{path} cannot be read ({error.strerror}): {advice}") from error
+    except (ValueError, RecursionError) as error:  # undecodable bytes are a ValueError
+        raise KinspanError(f"{path} is damaged ({one_line(error)}): {advice}") from error
+    if not isinstance(found, dict):
+        raise KinspanError(f"{path} is damaged (it holds no JSON object): {advice}")
+    return found

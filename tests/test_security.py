@@ -1,0 +1,427 @@
+"""What comes from elsewhere, a corpus, a model folder, a release, runs no code and shows nothing of this machine.
+
+docs/security.md says what is protected, and what is not.
+"""
+
+import ast
+import json
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from data_pipeline import corpus as corpus_module
+from data_pipeline.corpus import Corpus, schema, sha256_of
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
+from finetune.config import FinetuneConfig
+from finetune.experiment import run_experiment
+from finetune.ranker import load_own_tokenizer, load_ranker
+from finetune.score import score_answers
+from objectives import mixture
+from pretrain.config import PretrainConfig
+from pretrain.defaults import default_model
+from pretrain.evaluate_pairs import load_scorer
+from pretrain.model import load_config, load_model
+from pretrain.release import release
+from pretrain.rtd_load import load_replaced_token_model
+from pretrain.run import pretrain
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch", "benchmarks")
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+STILL = {"num_labels": 1, "hidden_dropout_prob": 0.0}
+
+
+# A corpus ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(tiny_corpus, tmp_path):
+    """A corpus folder of the test's own."""
+    return shutil.copytree(tiny_corpus, tmp_path / "corpus")
+
+
+def change(folder, edit):
+    path = folder / "manifest.json"
+    fields = json.loads(path.read_text())
+    edit(fields)
+    path.write_text(json.dumps(fields))
+
+
+def rewrite(folder, table, number=0, options=None):
+    """Another shard in place of one, and its size and hash in the manifest: as somebody who means harm would."""
+    name = f"shards/{number:05d}.arrow"
+    with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        writer.write_batch(table)
+    facts = {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
+    change(folder, lambda fields: fields["shards"][number].update(facts))
+
+
+def rows_of(folder, number=0):
+    with pa.OSFile(str(folder / f"shards/{number:05d}.arrow"), "rb") as source:
+        return pa.ipc.open_file(source).get_batch(0)
+
+
+def told(action, *names):
+    """The text with which ``action`` is refused: one line, with these names in it."""
+    with pytest.raises(KinspanError) as caught:
+        action()
+    text = str(caught.value)
+    assert "\n" not in text
+    assert all(str(name) in text for name in names), text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("documents", 10**12), ("paragraphs", 2**62), ("sentences", 10**9), ("tokens", 10**18), ("tokens", -1)),
+        *(("tokens", 1.5), ("bytes", "9"), ("documents", True), ("usable", {"ssp": {"train": {"anchors": 9}}})),
+        ("usable", {"ssp": {s: {"anchors": 10**9, "documents": 2} for s in ("train", "validation")}}),
+    ],
+)
+def test_counts_that_cannot_be_are_refused_before_anything_is_made_of_them(copy, name, value):
+    change(copy, lambda fields: fields["shards"][1].update({name: value}))
+    told(lambda: Corpus(copy), copy / "manifest.json")
+
+
+def test_counts_that_could_be_and_are_not_are_refused_at_first_use(copy):
+    for name in ("documents", "paragraphs", "sentences", "tokens"):
+        fields = json.loads((copy / "manifest.json").read_text())
+        there = fields["shards"][0][name]
+        change(copy, lambda f, name=name, there=there: f["shards"][0].update({name: there + 1}))
+        for verify in (True, False):
+            text = told(lambda verify=verify: Corpus(copy, verify).shard(0), "00000.arrow")
+            assert f"{there} {name}, not {there + 1}" in text
+        (copy / "manifest.json").write_text(json.dumps(fields))
+
+
+def test_usable_paragraphs_that_are_not_there_are_refused(copy, make_stream):
+    def more(fields):
+        for shard in fields["shards"]:
+            shard["usable"]["ssp"]["train"]["anchors"] -= 1
+
+    change(copy, more)
+    told(lambda: make_stream(copy).batch(0, 5), copy / "manifest.json")
+
+
+def test_a_manifest_larger_than_any_is_not_read(copy, monkeypatch):
+    monkeypatch.setattr(corpus_module, "MOST_MANIFEST_BYTES", 1000)
+    told(lambda: Corpus(copy), "larger than any")
+
+
+def test_a_link_out_of_the_tokenizers_folder_is_refused(copy):
+    path = copy / "tokenizer/tokenizer.json"
+    path.rename(copy.parent / "elsewhere.json")
+    path.symlink_to(copy.parent / "elsewhere.json")
+    told(lambda: Corpus(copy), "outside its folder", "tokenizer/tokenizer.json")
+
+
+def test_a_compressed_shard_is_refused_before_it_unfolds(copy):
+    """A gigabyte of zeros in a few kilobytes: were it unfolded, Arrow's pool would have held it."""
+    rows = rows_of(copy)
+    columns = [rows.column(name) for name in rows.schema.names[:-1]]
+    big = pa.array(np.zeros(1 << 28, dtype=np.uint16))
+    nested = big
+    for count in (1, 1, len(rows)):
+        offsets = np.zeros(count + 1, dtype=np.int32)
+        offsets[-1] = len(nested)
+        nested = pa.ListArray.from_arrays(pa.array(offsets), nested)
+    table = pa.RecordBatch.from_arrays([*columns, nested], schema=schema(wide=False))
+    rewrite(copy, table, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+    del table, nested, big
+    before = pa.default_memory_pool().max_memory()
+    told(lambda: Corpus(copy, verify=False).shard(0), "00000.arrow", "compressed")
+    assert (copy / "shards/00000.arrow").stat().st_size < 1 << 20
+    assert pa.default_memory_pool().max_memory() == before
+
+
+def with_tokens(rows, change_tokens):
+    """The batch with other ids."""
+    lists = rows.column("tokens")
+    tokens = lists.values.values.values.to_numpy().copy()
+    change_tokens(tokens)
+    nested = pa.ListArray.from_arrays(lists.values.values.offsets, pa.array(tokens))
+    nested = pa.ListArray.from_arrays(lists.values.offsets, nested)
+    nested = pa.ListArray.from_arrays(lists.offsets, nested)
+    return pa.RecordBatch.from_arrays([*rows.columns[:-1], nested], schema=rows.schema)
+
+
+def test_ids_beyond_the_vocabulary_are_refused(copy):
+    def edit(tokens):
+        tokens[7] = 60_000
+
+    rewrite(copy, with_tokens(rows_of(copy), edit))
+    told(lambda: Corpus(copy).shard(0), "vocabulary")
+
+
+@pytest.mark.parametrize("place", [1, -2])
+def test_offsets_that_lead_outside_the_file_are_refused(copy, place):
+    rows = rows_of(copy)
+    lists = rows.column("tokens")
+    offsets = lists.values.values.offsets.to_numpy().copy()
+    offsets[place] = 2**31 - 1
+    data = [None, pa.py_buffer(offsets.tobytes())]
+    inner = lists.values.values
+    inner = pa.ListArray.from_buffers(inner.type, len(inner), data, children=[inner.values])
+    nested = pa.ListArray.from_arrays(lists.offsets, pa.ListArray.from_arrays(lists.values.offsets, inner))
+    rewrite(copy, pa.RecordBatch.from_arrays([*rows.columns[:-1], nested], schema=rows.schema))
+    told(lambda: Corpus(copy).shard(0), "00000.arrow")
+
+
+@pytest.mark.parametrize("column", ["id", "title"])
+def test_a_shard_of_other_columns_is_refused(copy, column):
+    rewrite(copy, rows_of(copy).drop_columns([column]))
+    told(lambda: Corpus(copy).shard(0), "columns are not those of a shard")
+
+
+# Code in a model folder -----------------------------------------------------------------------------------------
+
+
+def refusal(action):
+    """The line with which ``action`` is refused, or None; any other error comes out."""
+    try:
+        action()
+    except KinspanError as error:
+        text = str(error)
+    else:
+        return None
+    assert "\n" not in text
+    return text
+
+
+def loaders():
+    """Everything that opens a model folder, by name."""
+    return {
+        "load_tokenizer": load_tokenizer,
+        "load_own_tokenizer": load_own_tokenizer,
+        "load_config": load_config,
+        "load_model": lambda folder: load_model(folder, 1),
+        "load_replaced_token_model": lambda folder: load_replaced_token_model(folder, "1/2", "tied", 1),
+        "generator": lambda folder: load_replaced_token_model(folder, folder, "tied", 1),
+        "load_ranker": load_ranker,
+        "load_scorer": load_scorer,
+    }
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model folder that loads: weights, config, tokenizer."""
+    folder = tmp_path / "model"
+    tokenizer = load_tokenizer(default_model())
+    tokenizer.save_pretrained(str(folder))
+    config = AutoConfig.for_model("electra", vocab_size=len(tokenizer), **SMALL, **STILL)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(str(folder))
+    return folder
+
+
+def test_the_folder_loads_in_every_way(folder):
+    for load in loaders().values():
+        load(str(folder))
+
+
+@pytest.mark.parametrize("known_type", [True, False])
+@pytest.mark.parametrize("name", loaders())
+def test_custom_code_is_not_run(name, known_type, folder, tmp_path):
+    """Refused in one line, or passed over where transformers has a class of its own; nobody is asked."""
+    marker = tmp_path / "ran"
+    code = f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
+    code += "from transformers import ElectraConfig, ElectraForSequenceClassification, PreTrainedTokenizerFast\n"
+    code += "class OwnConfig(ElectraConfig):\n    model_type = 'own'\n"
+    code += "class OwnModel(ElectraForSequenceClassification):\n    config_class = OwnConfig\n"
+    code += "class OwnTokenizer(PreTrainedTokenizerFast):\n    pass\n"
+    (folder / "own.py").write_text(code)
+    autos = {"AutoConfig": "own.OwnConfig", "AutoModelForSequenceClassification": "own.OwnModel"}
+    autos |= {"AutoModelForMaskedLM": "own.OwnModel", "AutoTokenizer": ["own.OwnTokenizer", "own.OwnTokenizer"]}
+    for file in ("config.json", "tokenizer_config.json"):
+        settings = json.loads((folder / file).read_text())
+        settings["auto_map"] = autos
+        if not known_type:
+            settings |= {"model_type": "own"} if file == "config.json" else {"tokenizer_class": "OwnTokenizer"}
+        (folder / file).write_text(json.dumps(settings))
+    refused = refusal(lambda: loaders()[name](str(folder)))
+    assert not marker.exists()
+    assert known_type or refused, "code of its own is needed, and was not refused"
+    assert refused is None or str(folder) in refused
+
+
+def test_every_loading_call_says_that_code_is_not_trusted():
+    """By the source: of transformers' and sentence-transformers' loading calls none leaves it to a default."""
+    asked = 0
+    for package in PACKAGES[:-1]:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.Call):
+                    continue
+                called = ast.unparse(node.func)
+                given = {k.arg: ast.unparse(k.value) for k in node.keywords}
+                assert given.get("trust_remote_code", "False") == "False", f"{path}: {called}"
+                auto = called.startswith(("Auto", "auto.", "model_class.")) and called.endswith(
+                    (".from_pretrained", ".from_config")
+                )
+                if auto or called in ("CrossEncoder", "SentenceTransformer"):
+                    asked += 1
+                    assert "trust_remote_code" in given, f"{path}: {called} does not say trust_remote_code=False"
+    assert asked > 10
+
+
+class _Touch:
+    """Unpickled, it writes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.system, (f"touch {self.path}",))
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside safetensors"])
+@pytest.mark.parametrize("how", ["torch", "legacy", "pickle"])
+@pytest.mark.parametrize("name", loaders())
+def test_pickled_weights_run_nothing(name, how, beside, folder, tmp_path):
+    marker = tmp_path / "ran"
+    if not beside:
+        (folder / "model.safetensors").unlink()
+    harm = {"electra.embeddings.word_embeddings.weight": _Touch(marker)}
+    path = folder / "pytorch_model.bin"
+    if how == "pickle":
+        path.write_bytes(pickle.dumps(harm))
+    else:
+        torch.save(harm, path, _use_new_zipfile_serialization=how == "torch")
+    refusal(lambda: loaders()[name](str(folder)))
+    assert not marker.exists()
+
+
+def test_the_harm_would_be_done_by_plain_loading(tmp_path):
+    """So that the test above cannot pass for a harmless file."""
+    torch.save({"a": _Touch(tmp_path / "ran")}, tmp_path / "x.bin")
+    torch.load(tmp_path / "x.bin", weights_only=False)
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_bi_encoders_pickles_run_nothing(tmp_path):
+    """sentence-transformers opens a folder of modules, each with weights of its own."""
+    folder, marker = tmp_path / "bi", tmp_path / "ran"
+    tokenizer = load_tokenizer(default_model())
+    tokenizer.save_pretrained(str(folder))
+    AutoConfig.for_model("bert", vocab_size=len(tokenizer), **SMALL).save_pretrained(str(folder))
+    torch.save({"embeddings.word_embeddings.weight": _Touch(marker)}, folder / "pytorch_model.bin")
+    (folder / "1_Dense").mkdir()
+    dense = {"in_features": 16, "out_features": 4, "activation_function": "torch.nn.modules.activation.Tanh"}
+    (folder / "1_Dense/config.json").write_text(json.dumps(dense))
+    torch.save({"linear.weight": _Touch(marker)}, folder / "1_Dense/pytorch_model.bin")
+    modules = [("", "Transformer"), ("1_Dense", "Dense")]
+    listed = [
+        {"idx": k, "name": str(k), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for k, (path, kind) in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    data = _answers(tmp_path)
+    with pytest.raises(KinspanError) as caught:
+        score_answers(str(folder), data, 32)
+    assert "\n" not in str(caught.value)
+    assert not marker.exists()
+
+
+def _answers(folder):
+    from finetune.readers import load_split
+
+    rows = [{"question": f"why {q}", "answer": f"{a} stone", "label": int(not a)} for q in range(3) for a in range(3)]
+    (folder / "sets").mkdir()
+    for split in ("train", "dev", "test"):
+        (folder / f"sets/{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return load_split(f"files={folder}/sets", "test")[0]
+
+
+def test_an_entry_asks_nobody(folder, tmp_path, tiny_corpus):
+    """As it is run, standard input closed: a folder with code of its own ends in one line."""
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
+    settings = {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}}
+    (folder / "config.json").write_text(json.dumps(settings))
+    arguments = ["--corpus", tiny_corpus, "--model", folder, "--objective", "ssp"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "launch/evaluate_pairs.py", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+# What is given away ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def secrets(monkeypatch, tmp_path):
+    """What names this machine, its user and the test's folder, and a variable that nothing has any business with."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "kinspan-test-host")
+    for name in ("USER", "LOGNAME", "HOSTNAME", "SOME_TOKEN"):
+        monkeypatch.setenv(name, f"kinspan-test-{name}")
+    return {str(tmp_path), str(ROOT), str(Path.home()) + "/", "kinspan-test-", "pytest-of-"}
+
+
+def shows(folder, found):
+    """Which of ``found`` stand in a file of the folder or in a file's name, and where."""
+    seen = []
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        content = str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes()
+        seen += [(path.name, name) for name in found if name.encode() in content]
+        if path.suffix == ".safetensors":
+            with safe_open(path, "pt") as file:
+                assert set(file.metadata()) == {"format"}
+    return seen
+
+
+@pytest.mark.parametrize("family", ["bert", "electra"])
+def test_a_release_shows_nothing_of_the_machine(family, tmp_path, tiny_documents, helpers, secrets):
+    """From documents to the release, all of it in a folder whose name must not come through."""
+    model = tmp_path / "models/start"
+    tokenizer = load_tokenizer(default_model())
+    tokenizer.save_pretrained(str(model))
+    config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **SMALL, **STILL)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(str(model))
+    shutil.copytree(model, tmp_path / "models/generator")
+    source = helpers.write_jsonl(tmp_path / "documents.jsonl", tiny_documents)
+    helpers.prepare([source], model, tmp_path / "corpus", validation_share=0.2)
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 1}}))
+    settings = {"max_steps": 1, "global_batch_size": 4, "micro_batch_size": 4, "eval_pairs": 10, "precision": "fp32"}
+    places = {"corpus": "corpus", "model": "models/start", "output_dir": "run", "deepspeed_config": "ds.json"}
+    places |= {"generator": "models/generator"} if family == "electra" else {}
+    pretrain(PretrainConfig(**settings, **{k: str(tmp_path / v) for k, v in places.items()}))
+    released = release(tmp_path / "run", tmp_path / "release")
+    assert shows(released, secrets) == []
+    assert {name for name, _ in shows(tmp_path / "corpus", secrets)} <= {"request.json"}  # by which a repeat is known
+    assert shows(tmp_path / "run", secrets)  # config.yaml and summary.json do tell: a run is not for others
+
+
+def test_a_fine_tuned_ranker_shows_nothing_of_the_machine(folder, tmp_path, secrets):
+    _answers(tmp_path)
+    settings = {"seeds": 1, "epochs": 1, "max_length": 32, "precision": "fp32"}
+    places = {"model": str(folder), "data": f"files={tmp_path}/sets", "output_dir": str(tmp_path / "out")}
+    run_experiment(FinetuneConfig(**settings, **places), say=lambda line: None)
+    assert shows(tmp_path / "out/seed-1/best", secrets) == []
+
+
+def test_own_objectives_run_only_where_they_are_asked_for(tmp_path, monkeypatch):
+    """``module:name`` imports by design; a name without a colon never does."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ssq.py").write_text("open('ran', 'w')\n")
+    told(lambda: mixture("ssq"), "ssq")
+    assert not (tmp_path / "ran").exists()
