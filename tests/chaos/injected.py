@@ -290,6 +290,7 @@ def two_at_once(arena: Arena) -> Trial:
         first.look()
         time.sleep(0.02)
     refusal = Outcome(statuses=[p.wait() for p in second.top], output=second.log.read_text())
+    second.end()
     refused(trial, refusal, f"in use by process {first.top[0].pid}")
     trial.expect(not first.over(), "the first had ended before the second did: nothing was shown")
     outcome = run_to_end(arena, trial, first)

@@ -68,7 +68,7 @@ def main() -> int:
     options = flags()
     os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     os.chdir(ROOT)
-    from tests.chaos import report
+    from tests.chaos import report, starts
 
     if options.table:
         print(report.text(report.read(options.table)))
@@ -83,6 +83,9 @@ def main() -> int:
         go(options, work.resolve(), results)
     except KeyboardInterrupt:
         print("interrupted: the same command again goes on", flush=True)
+    finally:
+        for start in list(starts.LIVE):
+            start.end()
     trials = report.read(results)
     print("\n" + report.text(trials), flush=True)
     return int(any(not trial["ok"] for trial in trials[before:]) or len(trials) == 0)

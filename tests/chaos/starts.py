@@ -69,6 +69,9 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
+LIVE: list["Start"] = []  # so that Ctrl-C leaves none
+
+
 class Start:
     """A started run. ``entry`` is the program: launch/pretrain.py, or one that does harm from within."""
 
@@ -86,6 +89,7 @@ class Start:
         self.first_step: float | None = None
         self.ranks: list[psutil.Process] = []
         program = [str(ROOT / entry), *(f"--{k}={v}" for k, v in settings.items())]
+        LIVE.append(self)
         log.parent.mkdir(parents=True, exist_ok=True)
         self.began = time.monotonic()
         log.write_text("")
@@ -159,13 +163,6 @@ class Start:
 
     def wait(self, fault: Fault | None, limit: float) -> Outcome:
         """Waits for the end, strikes on the way, and cleans up what would not end."""
-        try:
-            return self._wait(fault, limit)
-        except BaseException:  # Ctrl-C
-            self.end()
-            raise
-
-    def _wait(self, fault: Fault | None, limit: float) -> Outcome:
         outcome = Outcome(fault=fault.as_dict() if fault else None)
         aim = fault.aim(self) if fault else iter(())
         while not self.over():
@@ -202,6 +199,8 @@ class Start:
 
     def end(self) -> None:
         """Kills what is left of this run, and nothing else: by its own folder and by its own process groups."""
+        if self in LIVE:
+            LIVE.remove(self)
         for process in self.left():
             with suppress(psutil.Error):
                 process.kill()
