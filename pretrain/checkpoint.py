@@ -70,7 +70,7 @@ class Writer:
             weights = {}
         if not self.background:
             return self._write(captured, weights, state)
-        self.thread = threading.Thread(target=self._write, args=(captured, weights, state), daemon=True)
+        self.thread = threading.Thread(target=self._write_behind, args=(captured, weights, state), daemon=True)
         self.thread.start()
 
     def join(self) -> None:
@@ -82,6 +82,12 @@ class Writer:
         """Waits until all is written; what went wrong with the last checkpoint, if anything."""
         self.join()
         return self.failure
+
+    def _write_behind(self, *what: Any) -> None:
+        try:
+            self._write(*what)
+        except Exception as error:  # another rank died, which the training loop will find out
+            self.failure = f"rank {self.rank}: {error}"
 
     def _write(self, captured: dict[str, Any], weights: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         partial = self.folder / f"step-{state['step']:08d}{self.suffix}"

@@ -49,19 +49,29 @@ def gathered(value: Value, name: str = "control") -> list[Value]:
 
 
 def from_rank_0(make: Callable[[], Value]) -> Value:
-    """What ``make`` returns on rank 0, for all ranks. A KinspanError there is raised by all of them."""
-    if not several():
-        return make()
+    """What ``make`` returns on rank 0, for all ranks. A KinspanError there, or a file that cannot be read or written,
+    is raised by all of them, as a KinspanError."""
     said: list[Any] = [None, None]
-    if dist.get_rank() == 0:
+    if not several() or dist.get_rank() == 0:
         try:
             said[0] = make()
         except KinspanError as error:
             said[1] = str(error)
+        except OSError as error:
+            said[1] = storage_error(error)
+    if not several():
+        if said[1] is not None:
+            raise KinspanError(said[1])
+        return said[0]
     dist.broadcast_object_list(said, src=0, group=group("control"))
     if said[1] is not None:
         raise KinspanError(said[1])
     return said[0]
+
+
+def storage_error(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}: mend that, and start it again"
 
 
 def lost(error: BaseException) -> bool:

@@ -63,6 +63,8 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
             except Stopped:
                 _leave_at_exit()
                 raise
+            except OSError as error:  # a full disk, where there is no going on without it
+                raise KinspanError(ranks.storage_error(error)) from error
             except Exception as error:
                 if is_out_of_memory(error):
                     text = out_of_memory_text(setup.layout.largest, setup.train.max_length)

@@ -68,6 +68,8 @@ def stop_request(max_hours: float | None = None) -> Iterator[StopRequest]:
 def _watch_launcher(ask: Callable[[str], None], done: threading.Event) -> None:
     """DeepSpeed's launcher dies of a SIGTERM at once, and leaves its ranks running."""
     chain = launchers(psutil.Process())
+    if orphaned(chain):
+        ask("the launcher is gone")
     while chain and not done.wait(1.0):
         if not all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in chain):
             ask("the launcher is gone")
@@ -85,3 +87,19 @@ def launchers(process: psutil.Process) -> list[psutil.Process]:
     except psutil.Error:
         pass  # that one ended while we looked
     return chain
+
+
+def orphaned(chain: list[psutil.Process]) -> bool:
+    """Whether a launcher ended before its rank looked: its variables are there, but init has taken over its child.
+
+    On one machine DeepSpeed starts a rank through two processes, else, as torchrun always, through one.
+    """
+    if "CROSS_SIZE" in os.environ:
+        expected = 2 if os.environ["CROSS_SIZE"] == "1" else 1
+    else:
+        expected = int("TORCHELASTIC_RUN_ID" in os.environ)
+    last = chain[-1] if chain else psutil.Process()
+    try:
+        return len(chain) < expected and last.ppid() == 1
+    except psutil.NoSuchProcess:
+        return True

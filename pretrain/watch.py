@@ -1,8 +1,8 @@
 """A watchdog in each rank: notices ranks that died or stalled, names them, prints the stacks, and ends all.
 
 Each rank's training loop marks where it is. A thread tells rank 0 through the store of the process group; rank 0
-listens to all, the others to rank 0. Intervals are taken with this process's own monotonic clock, so that machines need
-not agree on the time and a changed clock does nothing.
+listens to all, the others to rank 0. Another thread judges what was heard, and waits for nobody. Intervals are taken
+with this process's own monotonic clock, so that machines need not agree on the time and a changed clock does nothing.
 """
 
 import faulthandler
@@ -67,26 +67,30 @@ class Watch:
         self.news = dict.fromkeys([rank, *self.listens_to], time.monotonic())
         self.marks: list[int] = []
         self.left = False
+        self.verdict: Verdict | None = None
         self.moved = time.monotonic()
 
     def mark(self, place: str, patient: bool = False) -> None:
         own = self.own
         own.place, own.patient, own.marks = place, patient, own.marks + 1
 
+    def talk(self) -> None:
+        """Tells where this rank is, and hears where the others are. It may take for ever: rank 0 keeps the store."""
+        if self.store is None:
+            return
+        self.own.number += 1
+        self.store.set(f"sign/{self.own.rank}", json.dumps(asdict(self.own)))
+        if self.store.check(["verdict"]):
+            self.verdict = Verdict(*json.loads(self.store.get("verdict")))
+        for rank in self.listens_to:
+            if self.store.check([f"sign/{rank}"]):
+                self.hear(Sign(**json.loads(self.store.get(f"sign/{rank}"))))
+
     def look(self) -> Verdict | None:
-        """Tells where this rank is, hears where the others are, and says what is wrong."""
+        """What is wrong, by what was heard so far."""
         if self.left:
             return None
-        self.own.number += 1
-        if self.store is not None:
-            with suppress(RuntimeError):  # rank 0, which keeps the store, is gone: its silence will tell
-                self.store.set(f"sign/{self.own.rank}", json.dumps(asdict(self.own)))
-                if self.store.check(["verdict"]):
-                    return Verdict(*json.loads(self.store.get("verdict")))
-                for rank in self.listens_to:
-                    if self.store.check([f"sign/{rank}"]):
-                        self.hear(Sign(**json.loads(self.store.get(f"sign/{rank}"))))
-        return self.judge(time.monotonic())
+        return self.verdict or self.judge(time.monotonic())
 
     def hear(self, sign: Sign) -> None:
         if sign != self.heard.get(sign.rank):
@@ -95,12 +99,11 @@ class Watch:
     def judge(self, now: float) -> Verdict | None:
         for rank in self.listens_to:
             sign = self.heard.get(rank)
-            if sign:
-                if sign.host == self.own.host and not _lives(sign.process):
-                    return Verdict(f"{sign} has died, at {sign.place}", False)
-                if now - self.news[rank] > SILENCE:
-                    text = f"{sign} has given no sign of life for {SILENCE:.0f} s; it was at {sign.place}"
-                    return Verdict(text, True)
+            if sign and sign.host == self.own.host and not _lives(sign.process):
+                return Verdict(f"{sign} has died, at {sign.place}", False)
+            if now - self.news[rank] > SILENCE:
+                where = f"; it was at {sign.place}" if sign else ""
+                return Verdict(f"{sign or f'rank {rank}'} has given no sign of life for {SILENCE:.0f} s{where}", True)
         return self.judge_marks(now) if self.own.rank == 0 else None
 
     def judge_marks(self, now: float) -> Verdict | None:
@@ -118,9 +121,9 @@ class Watch:
 
     def end(self, verdict: Verdict) -> None:
         """Tells the other ranks, prints verdict and stacks, as they then do, and ends the process."""
-        with suppress(RuntimeError):
-            if self.store is not None:
-                self.store.set("verdict", json.dumps(verdict))
+        teller = threading.Thread(target=self._tell, args=(verdict,), daemon=True)
+        teller.start()
+        teller.join(FAREWELL)
         if verdict.stacks:
             self.write_stacks()
         print(
@@ -128,6 +131,11 @@ class Watch:
         )
         time.sleep(FAREWELL)
         os._exit(STATUS)
+
+    def _tell(self, verdict: Verdict) -> None:
+        with suppress(RuntimeError):
+            if self.store is not None:
+                self.store.set("verdict", json.dumps(verdict))
 
     def write_stacks(self) -> None:
         faulthandler.dump_traceback(sys.stderr)
@@ -162,14 +170,20 @@ def watching(folder: Path, rank: int, world: int, stall_seconds: float) -> Itera
         store = dist.PrefixStore("watch", default.clone())  # a connection of its own: calls take turns on one
     watch, done = Watch(folder, rank, world, stall_seconds, store), threading.Event()
 
+    def talk_on() -> None:
+        while not done.wait(BEAT):
+            with suppress(RuntimeError):  # rank 0 is gone: its silence will tell
+                watch.talk()
+
     def look_on() -> None:
         while not done.wait(BEAT):
             verdict = watch.look()
             if verdict:
                 watch.end(verdict)
 
-    thread = threading.Thread(target=look_on, daemon=True)
-    thread.start()
+    threading.Thread(target=talk_on, daemon=True).start()
+    looker = threading.Thread(target=look_on, daemon=True)
+    looker.start()
     try:
         try:
             yield watch
@@ -179,4 +193,4 @@ def watching(folder: Path, rank: int, world: int, stall_seconds: float) -> Itera
         watch.leave()  # not after an error, of which the others are to hear
     finally:
         done.set()
-        thread.join()
+        looker.join()

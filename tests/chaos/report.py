@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+UNSTATED = ("wall_seconds", "due")  # of state.json: due, where a start was stopped after the last step
 TIMING = ("tokens_per_second", "data_wait_percent", "mfu", "seconds", "padding_percent")  # since this process began
 
 
@@ -65,7 +66,7 @@ def differences(reference: Path, folder: Path, tolerance: float = 0.0) -> list[s
     if bad or one.keys() != two.keys():
         wrong.append(f"{len(bad)} of {len(two)} weights differ, {bad[:1]}")
     states = [json.loads((p / "state.json").read_text()) for p in (mine, other)]
-    wrong += [f"state.json differs in {k}" for k in states[1] if k not in TIMING and k != "wall_seconds"
+    wrong += [f"state.json differs in {k}" for k in states[1] if k not in UNSTATED
               and states[0].get(k) != states[1][k]]  # fmt: skip
     return wrong
 

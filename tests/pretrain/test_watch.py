@@ -39,6 +39,8 @@ def three(clock, tmp_path):
 def look(watches, clock, seconds=1.0):
     """What rank 0 says after all have looked once more."""
     clock[0] += seconds
+    for other in reversed(watches):
+        other.talk()
     for other in watches[1:]:
         assert other.look() is None
     return watches[0].look()
@@ -87,12 +89,21 @@ def test_a_dead_process_is_noticed_at_once(three, clock):
     assert "rank 1" in look(three, clock).text
 
 
+def test_a_frozen_rank_0_is_noticed_by_those_who_wait_for_its_store(three, clock):
+    three[0].own.host = "elsewhere"
+    assert look(three, clock) is None
+    clock[0] += SILENCE + 1  # and no talk comes back
+    assert "rank 0" in three[1].look().text
+
+
 def test_a_verdict_reaches_every_rank(three, clock, monkeypatch, capfd):
     ended = []
     monkeypatch.setattr(watch.os, "_exit", ended.append)
     monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
     verdict = watch.Verdict("rank 1 has stalled", True)
     three[2].end(verdict)
+    for other in three[:2]:
+        other.talk()
     assert three[0].look() == verdict
     assert three[1].look() == verdict
     assert ended == [watch.STATUS]
