@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, one_line
 
 from . import ranks
 from .batches import Layout
@@ -37,9 +37,10 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
         raise KinspanError(f"--deepspeed_config {name}: no such file")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-        settings.get("zero_optimization")
-    except (ValueError, AttributeError) as error:
-        raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {one_line(error)}") from error
+    if not isinstance(settings, dict):
+        raise KinspanError(f"--deepspeed_config {name} is not a JSON object, such as ds_configs/zero2.json")
     for key in OURS.keys() & settings.keys():
         raise KinspanError(f'--deepspeed_config {name} sets "{key}", which {OURS[key]} sets: remove it from the file')
     zero = settings.get("zero_optimization", {})
@@ -147,6 +148,7 @@ def _free_port() -> str:
 def build_engine(model: torch.nn.Module, config: PretrainConfig, settings: dict[str, Any]) -> Any:
     """The DeepSpeed engine over ``model`` with AdamW (0.9, 0.999, 1e-8), the paper's appendix B."""
     import deepspeed
+    from deepspeed.runtime.config import DeepSpeedConfigError
 
     optimizer = torch.optim.AdamW(
         parameter_groups(model, config.weight_decay),
@@ -155,7 +157,12 @@ def build_engine(model: torch.nn.Module, config: PretrainConfig, settings: dict[
         eps=1e-8,
         fused=True,
     )
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+    try:
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+    except (ValueError, TypeError, AttributeError, LookupError, AssertionError, DeepSpeedConfigError) as error:
+        raise KinspanError(
+            f"--deepspeed_config {config.deepspeed_config}: DeepSpeed refuses it: {one_line(error)}"
+        ) from error
     return engine
 
 

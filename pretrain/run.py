@@ -1,7 +1,7 @@
 """A pre-training run, from settings to summary.json."""
 
 import atexit
-import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -15,6 +15,7 @@ import torch.distributed as dist
 import yaml
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.json_files import read_object
 
 from . import checkpoint, ranks
 from .batches import Feeder, batch_of_step
@@ -112,7 +113,7 @@ class _Run:
         summary = self.setup.folder / SUMMARY
         if found and summary.exists() and checkpoint.step_of(found) >= self.setup.total_steps:
             self.say(f"this run is complete: see {summary}")
-            return json.loads(summary.read_text()) if self.setup.rank == 0 else {}
+            return read_object(summary, "delete it to have it written again") if self.setup.rank == 0 else {}
         self.flops = FlopCounter(self.setup.model)
         universal = self.converted(found) if found else None  # before the engine takes memory
         self.engine = build_engine(self.setup.model, self.config, self.setup.settings)
@@ -316,8 +317,8 @@ class _Run:
             return
         values = figures(sums, self.weights)
         values |= {"learning_rate": rate, "tokens": self.progress.tokens, "skipped_steps": self.progress.skipped}
-        if result.grad_norm is not None:
-            values["grad_norm"] = float(result.grad_norm)
+        if result.grad_norm is not None and math.isfinite(norm := float(result.grad_norm)):  # else it was skipped
+            values["grad_norm"] = norm
         if self.log:
             self.log.write(self.progress.step, "train", values | speed)
         self.look_for_spike(values["loss"])

@@ -13,6 +13,7 @@ import torch
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.json_files import read_object
 from data_pipeline.mixture import Mixture
 from data_pipeline.stream import PairStream
 from objectives import mixture as mixture_of
@@ -300,10 +301,10 @@ def _configs(model: PairModel | ReplacedTokenModel) -> dict[str, Any]:
 
 
 def _check_same_run(path: Path, setup: Setup) -> None:
-    try:
-        theirs = json.loads(path.read_text())["identity"]
-    except (ValueError, KeyError) as error:
-        raise KinspanError(f"{path} is damaged: choose another --output_dir, or delete that folder") from error
+    advice = "choose another --output_dir, or delete that folder"
+    theirs = read_object(path, advice).get("identity")
+    if not isinstance(theirs, dict):
+        raise KinspanError(f"{path} is damaged (it names no run): {advice}")
     ours = json.loads(json.dumps(setup.facts["identity"]))
     for key in ours:
         if key == "own_objectives" and theirs.get(key) != ours[key]:
