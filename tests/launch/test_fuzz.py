@@ -412,9 +412,9 @@ def _example(
                 in_file[name] = 2
         else:
             settings[name] = [value, "b"] if rng.random() < 0.04 else value
-    if rng.random() < 0.05:
-        gone = rng.choice([n for n in settings if n not in ("dry_run", "model", *LENGTHS)])
-        settings.pop(gone)
+    needless = [n for n in settings if n not in ("dry_run", "model", *LENGTHS)]  # those would make it long
+    if needless and rng.random() < 0.05:
+        settings.pop(rng.choice(needless))
     flags = [flag.replace("\x00", "") for flag in _as_flags(settings)]  # a command line cannot hold it
     if in_file or rng.random() < 0.1:
         path = folder / "config.yaml"
