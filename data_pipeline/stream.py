@@ -118,6 +118,8 @@ class PairStream:
                 f"--max_length {self.max_length} is too short for two texts and {template.num_special} special "
                 f"tokens: use at least {template.num_special + MIN_TEXT_TOKENS}"
             )
+        if self.max_length >= 2**31:
+            raise KinspanError(f"--max_length {self.max_length}: must be below 2^31")
         self.orders = [_order(corpus, objective, seed, split, block_anchors) for objective in mixture.objectives]
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple, Block] = OrderedDict()

@@ -403,7 +403,7 @@ def _example(
     in_file: dict[str, Any] = {}
     settings = dict(settings)
     for _ in range(rng.choice([least, least, 1, 2, 3])):
-        name = rng.choice(names if rng.random() < 0.6 else [n for n in settings if n != "dry_run"])
+        name = rng.choice(names if rng.random() < 0.6 else [n for n in settings if n != "dry_run"] or names)
         value: Any = _hostile(rng, name, kinds[name], dry)
         if rng.random() < 0.4:
             settings.pop(name, None)
