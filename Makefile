@@ -61,4 +61,5 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/train_step.py --corpus $(BERT_CORPUS)
 	$(BIN)/python benchmarks/rank.py --data wikiqa=$(WIKIQA)
+	$(BIN)/python benchmarks/checkpoint.py --corpus $(BERT_CORPUS)
 	$(BIN)/python benchmarks/gpu.py --corpus $(CORPUS) --quick

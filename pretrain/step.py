@@ -116,7 +116,10 @@ def _skipped(engine: Any, norm: torch.Tensor | None) -> torch.Tensor:
     """Whether the update was skipped. Under ZeRO DeepSpeed has decided on the host, and says so nowhere else."""
     if norm is not None:
         return ~norm.isfinite()
-    return torch.full((), bool(engine.optimizer.overflow), device=engine.device)
+    optimizer = engine.optimizer
+    if optimizer.overflow and getattr(optimizer, "cpu_offload", False):  # else DeepSpeed adds to what it skipped
+        optimizer.averaged_gradients = dict.fromkeys(optimizer.averaged_gradients)
+    return torch.full((), bool(optimizer.overflow), device=engine.device)
 
 
 def largest_batch(stream: PairStream, micro: int) -> Batch:
