@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 
 from data_pipeline.errors import KinspanError
@@ -66,8 +67,6 @@ class Writer:
         self.join()
         captured = capture(engine, copied=self.background)
         weights = full_weights(engine)
-        if self.rank:
-            weights = {}
         if not self.background:
             return self._write(captured, weights, state)
         self.thread = threading.Thread(target=self._write_behind, args=(captured, weights, state), daemon=True)
@@ -201,14 +200,15 @@ def _on_host(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
 
 
 def full_weights(engine: Any) -> dict[str, torch.Tensor]:
-    """Every parameter in fp32 from its master copy, gathered by all ranks; tied ones once."""
+    """Every parameter in fp32 from its master copy, gathered by all ranks, for rank 0 alone; tied ones once."""
     master = _master_copy if engine.zero_optimization() else (lambda parameter: None)
     weights = {}
     for name, parameter in engine.module.named_parameters():
         full = master(parameter)
         full = parameter if full is None else full
-        weights[name] = full.detach().to("cpu", torch.float32).reshape(getattr(parameter, "ds_shape", parameter.shape))
-        weights[name] = weights[name].clone().contiguous()
+        if not ranks.several() or dist.get_rank() == 0:
+            host = full.detach().to("cpu", torch.float32, copy=True)
+            weights[name] = host.reshape(getattr(parameter, "ds_shape", parameter.shape)).contiguous()
     return weights
 
 
@@ -236,7 +236,7 @@ def _stale(folder: Path, step: int, keep: int, keep_every: int = 0) -> list[Path
 
 
 def drop_after(folder: Path, step: int) -> None:
-    """Removes the checkpoints of later steps: the run went back, and must not resume from them."""
+    """Removes the checkpoints, or releases, of later steps: the run went back, and they are none of its."""
     for checkpoint in by_step(folder):
         if step_of(checkpoint) > step:
             shutil.rmtree(checkpoint, ignore_errors=True)

@@ -195,6 +195,11 @@ def check(config: PretrainConfig) -> None:
             f"--micro_batch_size {config.micro_batch_size} is larger than --global_batch_size "
             f"{config.global_batch_size}: lower the first or raise the second"
         )
+    if config.on_spike == "rewind" and config.save_steps * config.keep_checkpoints < config.log_steps:
+        raise KinspanError(
+            f"--on_spike rewind: --save_steps {config.save_steps} and --keep_checkpoints {config.keep_checkpoints} "
+            f"leave no checkpoint from before a line of the log (--log_steps {config.log_steps}): keep more of them"
+        )
     lengths = [n for n in ("max_steps", "max_epochs", "max_tokens") if getattr(config, n) is not None]
     if len(lengths) > 1:
         raise KinspanError(f"--{' and --'.join(lengths)} say the same thing: give one of them")

@@ -46,6 +46,11 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
     zero = settings.get("zero_optimization", {})
     if not isinstance(zero, dict):
         raise KinspanError(f'--deepspeed_config {name}: "zero_optimization" must be an object such as {{"stage": 2}}')
+    for key in ("offload_optimizer", "offload_param"):
+        if isinstance(zero.get(key), dict) and zero[key].get("device") == "nvme":
+            raise KinspanError(
+                f'--deepspeed_config {name}: "{key}" to NVMe, which checkpoints cannot hold: use the device "cpu"'
+            )
     stage = zero.get("stage", 0)
     if type(stage) is not int or stage not in range(4):  # JSON's true would pass for 1
         raise KinspanError(f'--deepspeed_config {name}: "stage" is {json.dumps(stage)}, and must be 0, 1, 2 or 3')

@@ -27,50 +27,59 @@ class Log:
         from tqdm import tqdm
 
         self.path = folder / "metrics.jsonl"
-        self.purge: int | None = first_step + 1  # what TensorBoard shows after the checkpoint
+        self.purge: int | None = first_step + (not undone)  # what TensorBoard shows from there on
         sound = complete_lines(self.path)
         damaged = self.path.read_bytes().count(b"\n") - len(sound) if self.path.exists() else 0
         kept = [line for line in sound if _stays(line, first_step, undone)]
         partial = self.path.with_suffix(".tmp")
         partial.write_text("".join(kept), encoding="utf-8")
         os.replace(partial, self.path)
-        self.unwritten: list[tuple[int, str, dict[str, float]]] = []
+        self.lines: list[tuple[int, str, dict[str, float]]] = []  # not yet in metrics.jsonl
+        self.points: list[tuple[int, str, dict[str, float]]] = []  # not yet in TensorBoard
         self.board: Any = None
         self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=what, disable=None)
         if damaged:
             self.say(f"{self.path}: {damaged} damaged line(s) left out")
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        self.unwritten.append((step, split, values))
-        try:
-            self._write_lines()
-            self._write_board()
-            self.unwritten.clear()
-        except OSError as error:
-            self.board = None  # its thread is dead
-            self.say(f"the log of step {step} cannot be written yet ({error.strerror}): training goes on")
+        for waiting in (self.lines, self.points):
+            waiting.append((step, split, values))
+        self._catch_up()
         self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(_short(values, split)))
+
+    def _catch_up(self) -> None:
+        for write in (self._write_lines, self._write_board):
+            try:
+                write()
+            except OSError as error:
+                self.say(f"the log cannot be written yet ({error.strerror or error}): training goes on")
 
     def _write_lines(self) -> None:
         size = self.path.stat().st_size
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                for step, split, values in self.unwritten:
+                for step, split, values in self.lines:
                     file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
         except OSError:
             os.truncate(self.path, size)  # no half lines
             raise
+        self.lines.clear()
 
     def _write_board(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        if self.board is None:
-            self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge)
-            self.purge = None
-        for step, split, values in self.unwritten:
-            for name, value in values.items():
-                self.board.add_scalar(f"{split}/{name}", value, step)
-        self.board.flush()
+        try:
+            if self.board is None:
+                self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge)
+                self.purge = None
+            for step, split, values in self.points:
+                for name, value in values.items():
+                    self.board.add_scalar(f"{split}/{name}", value, step)
+            self.board.flush()
+        except OSError:
+            self.board = None  # its thread is dead
+            raise
+        self.points.clear()
 
     def say(self, text: str) -> None:
         self.bar.write(text)
@@ -79,6 +88,8 @@ class Log:
         self.bar.update(1)
 
     def close(self) -> None:
+        if self.lines or self.points:
+            self._catch_up()
         self.bar.close()
         if self.board:
             self.board.close()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Progress:
-    """All that a checkpoint keeps beside DeepSpeed's state; the same on all ranks.
+    """All that a checkpoint keeps beside DeepSpeed's state; the same on all ranks but for wall_seconds.
 
     window:         the model's sums (see sums.py) since the last line of the log; on resume rank 0 has them all
     due:            the run was stopped before it measured what is measured at this step

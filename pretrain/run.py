@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -54,28 +54,37 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
     check(config)
     folder = output_folder(config.output_dir)
     start_distributed()
-    with held(folder), stop_request(config.max_hours) as request:
-        setup = set_up(config)
-        if config.probe and probe is None and setup.rank == 0:
-            raise KinspanError(f"--probe {config.probe}: give pretrain(config, probe) finetune.probe.make_probe's")
-        with watching(folder, setup.rank, setup.layout.world, config.stall_minutes * 60) as watch:
-            try:
-                summary = _Run(setup, probe, request, watch).run()
-            except Stopped:
-                _leave_at_exit()
-                raise
-            except OSError as error:  # a full disk, where there is no going on without it
-                raise KinspanError(ranks.storage_error(error)) from error
-            except Exception as error:
-                if is_out_of_memory(error):
-                    text = out_of_memory_text(setup.layout.largest, setup.train.max_length)
-                    raise KinspanError(text) from error
-                if ranks.lost(error):
-                    watch.wait_for_verdict()
-                    raise KinspanError("another rank has ended: see what it said") from error
-                raise
+    try:
+        with held(folder), stop_request(config.max_hours) as request:
+            setup = set_up(config)
+            if config.probe and probe is None and setup.rank == 0:
+                raise KinspanError(f"--probe {config.probe}: give pretrain(config, probe) finetune.probe.make_probe's")
+            with watching(folder, setup.rank, setup.layout.world, config.stall_minutes * 60) as watch:
+                summary = _watched(_Run(setup, probe, request, watch))
+    except Stopped:
+        _leave_at_exit()
+        raise
+    except OSError as error:  # a full disk, where there is no going on without it
+        raise KinspanError(ranks.storage_error(error)) from error
+    except RuntimeError as error:
+        if ranks.lost(error):
+            raise KinspanError("another rank has ended: see what it said") from error
+        raise
     _leave_at_exit()  # not after an error: the other ranks may be waiting for this one
     return summary
+
+
+def _watched(run: "_Run") -> dict[str, Any]:
+    """Runs it; where another rank is gone, the watchdog is given time to say which."""
+    try:
+        return run.run()
+    except Exception as error:
+        if is_out_of_memory(error):
+            text = out_of_memory_text(run.setup.layout.largest, run.setup.train.max_length)
+            raise KinspanError(text) from error
+        if ranks.lost(error):
+            run.watch.wait_for_verdict()
+        raise
 
 
 @cache
@@ -276,11 +285,11 @@ class _Run:
         raise Stopped
 
     def release(self) -> None:
-        """Writes a release, unless one of this step is there: a resumed run comes by again."""
+        """Writes a release, unless this run was resumed at this step and it is there; any other is of other weights."""
         self.watch.mark(f"the release of step {self.progress.step}", patient=True)
         folder = self.setup.folder / "releases" / f"step-{self.progress.step:08d}"
         weights = checkpoint.full_weights(self.engine)
-        if self.setup.rank == 0 and not folder.exists():
+        if self.setup.rank == 0 and not (folder.exists() and self.progress.step == self.resumed_at):
             folder.parent.mkdir(exist_ok=True)
             write_release(self.setup.folder, weights, self.progress.step, folder)
             self.say(f"released {folder}")
@@ -335,7 +344,7 @@ class _Run:
     def rewind(self) -> None:
         """Goes back to the checkpoint before the last line of the log, and leaves the batches of that line out."""
         progress = self.progress
-        line = progress.step - self.config.log_steps
+        line = (progress.step - 1) // self.config.log_steps * self.config.log_steps  # its first step
         self.writer.join()
         found, _ = checkpoint.agreed_newest(self.checkpoints, line)
         if found is None:
@@ -349,12 +358,15 @@ class _Run:
         out = [batch_of_step(step, progress.left_out) for step in (line, progress.step - 1)]
         left_out = [old for old in progress.left_out if not out[0] <= old[0] <= out[1]] + [out]
         self.feeder.close()
+        waited = self.feeder.waited
         if self.log:
             self.log.close()
         self.load(found, self.converted(found))
         self.progress.left_out, self.progress.rewinds = left_out, progress.rewinds + 1
-        ranks.from_rank_0(lambda: checkpoint.drop_after(self.checkpoints, self.progress.step))
+        for folder in (self.checkpoints, self.setup.folder / "releases"):
+            ranks.from_rank_0(partial(checkpoint.drop_after, folder, self.progress.step))
         self.begin()
+        self.feeder.waited = waited
         self.say(f"went back to {found}; batches {out[0]} to {out[1]} are left out")
 
     def say(self, *lines: str) -> None:

@@ -141,7 +141,7 @@ def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Cor
             default_corpus(tokenizer)
         barrier()
     folder = config.corpus if config.corpus is not None else default_corpus(tokenizer)
-    corpus = Corpus(folder, verify=local_rank == 0)
+    corpus = Corpus(folder)
     corpus.check_tokenizer(tokenizers.fingerprint(tokenizer), tokenizers.describe(tokenizer)["name"])
     return corpus
 
@@ -285,8 +285,9 @@ def _claim(setup: Setup) -> None:
         return
     if not path.exists() and {p.name for p in setup.folder.iterdir()} - {"run.json.tmp", LOCK}:
         raise KinspanError(f"--output_dir {setup.folder} is not empty and holds no run: choose another folder")
+    shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that came to no checkpoint
     write_atomically(path, json.dumps(setup.facts, indent=1) + "\n")
-    shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)  # of settings that came to no checkpoint
+    shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
     for name, model_config in _configs(setup.model).items():
         (setup.folder / name).mkdir(exist_ok=True)
         model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)

@@ -1,6 +1,7 @@
 """Requests to stop: signals, a time limit, a launcher that died. A run then ends after the step, with a checkpoint."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ import psutil
 
 STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this ended
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_LAUNCHER = re.compile(r"(.*/)?(deepspeed|torchrun)|deepspeed\.launcher\.\w+|torch\.distributed\.(run|launch)")
 AGAIN = 2.0  # seconds: a launcher hands on a Ctrl-C that the terminal has already sent to every process
 
 
@@ -80,8 +82,8 @@ def launchers(process: psutil.Process) -> list[psutil.Process]:
     """The processes above this one that started it as a rank: DeepSpeed's or torch's launcher; none if by hand."""
     chain = []
     try:
-        for parent in process.parents()[:3]:
-            if not any(name in " ".join(parent.cmdline()) for name in ("deepspeed", "torchrun", "torch.distributed")):
+        for parent in process.parents()[:2]:
+            if not any(_LAUNCHER.fullmatch(argument) for argument in parent.cmdline()[:5]):
                 break
             chain.append(parent)
     except psutil.Error:

@@ -9,7 +9,6 @@ import faulthandler
 import json
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -33,10 +32,12 @@ STACKS = "stacks"  # folder of a run
 
 @dataclass
 class Sign:
-    """What a rank tells. patient: it may stay at this place for as long as it likes"""
+    """What a rank tells. where: ranks of one ``where`` see each other's processes;  patient: it may stay at this place
+    for as long as it likes"""
 
     rank: int
     host: str
+    where: str
     process: int
     number: int = 0
     marks: int = 0
@@ -61,7 +62,7 @@ class Watch:
 
     def __init__(self, folder: Path, rank: int, world: int, stall_seconds: float, store: Any = None) -> None:
         self.folder, self.stall_seconds, self.store = folder, stall_seconds, store
-        self.own = Sign(rank, socket.gethostname(), os.getpid())
+        self.own = Sign(rank, socket.gethostname(), _where(), os.getpid())
         self.listens_to = [r for r in range(world) if r != rank] if rank == 0 else [0]
         self.heard = {rank: self.own}
         self.news = dict.fromkeys([rank, *self.listens_to], time.monotonic())
@@ -99,7 +100,7 @@ class Watch:
     def judge(self, now: float) -> Verdict | None:
         for rank in self.listens_to:
             sign = self.heard.get(rank)
-            if sign and sign.host == self.own.host and not _lives(sign.process):
+            if sign and sign.where == self.own.where and not _lives(sign.process):
                 return Verdict(f"{sign} has died, at {sign.place}", False)
             if now - self.news[rank] > SILENCE:
                 where = f"; it was at {sign.place}" if sign else ""
@@ -124,13 +125,14 @@ class Watch:
         teller = threading.Thread(target=self._tell, args=(verdict,), daemon=True)
         teller.start()
         teller.join(FAREWELL)
-        if verdict.stacks:
-            self.write_stacks()
-        print(
-            f"[rank {self.own.rank}] error: {verdict.text}; the same command again goes on", file=sys.stderr, flush=True
-        )
-        time.sleep(FAREWELL)
-        os._exit(STATUS)
+        try:
+            if verdict.stacks:
+                self.write_stacks()
+            text = f"[rank {self.own.rank}] error: {verdict.text}; the same command again goes on"
+            os.write(2, f"{text}\n".encode())  # sys.stderr may be another's for the moment
+            time.sleep(FAREWELL)
+        finally:
+            os._exit(STATUS)
 
     def _tell(self, verdict: Verdict) -> None:
         with suppress(RuntimeError):
@@ -138,8 +140,8 @@ class Watch:
                 self.store.set("verdict", json.dumps(verdict))
 
     def write_stacks(self) -> None:
-        faulthandler.dump_traceback(sys.stderr)
         with suppress(OSError):
+            faulthandler.dump_traceback(2)
             (self.folder / STACKS).mkdir(exist_ok=True)
             with (self.folder / STACKS / f"rank-{self.own.rank}.txt").open("w") as file:
                 faulthandler.dump_traceback(file)
@@ -154,6 +156,15 @@ class Watch:
         ranks.barrier()
 
 
+def _where() -> str:
+    """Names the running machine and its space of process numbers: containers may share a host name, not that."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{socket.gethostname()} {os.getpid()}"  # none sees another
+
+
 def _lives(process: int) -> bool:
     try:
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
@@ -164,6 +175,7 @@ def _lives(process: int) -> bool:
 @contextmanager
 def watching(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
     """Watches while the block runs. All ranks enter together."""
+    ranks.barrier()
     store = None
     if ranks.several():
         default: Any = dist.distributed_c10d._get_default_store()

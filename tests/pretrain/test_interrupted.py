@@ -96,7 +96,7 @@ def ask_in_step(monkeypatch, step):
 
 @pytest.mark.parametrize(
     ("stopped_before", "background"),
-    [(4, True), (6, True), (6, False), *(pytest.param(s, True, marks=pytest.mark.slow) for s in (1, 12))],
+    [(4, True), (6, False), *(pytest.param(s, True, marks=pytest.mark.slow) for s in (1, 6, 12))],
 )
 def test_a_stopped_run_ends_as_if_nothing_had_been(stopped_before, background, config, monkeypatch, capsys):
     """At a step with a checkpoint and validation, and at one without; after its last step too."""

@@ -72,3 +72,31 @@ def test_a_full_disk_costs_no_line(open_log, tmp_path, monkeypatch, capsys):
     assert "No space left on device" in capsys.readouterr().out
     log.write(30, "train", {"loss": 3.0})
     assert steps(tmp_path) == [(10, "train"), (20, "train"), (30, "train")]
+
+
+def test_a_full_disk_for_tensorboard_alone_repeats_no_line(open_log, tmp_path, monkeypatch):
+    log = open_log()
+    with monkeypatch.context() as patch:
+
+        def full(log):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(Log, "_write_board", full)
+        log.write(10, "train", {"loss": 1.0})
+        log.write(20, "train", {"loss": 1.0})
+    log.write(30, "train", {"loss": 1.0})
+    assert steps(tmp_path) == [(10, "train"), (20, "train"), (30, "train")]
+    assert not log.points
+
+
+def test_what_could_not_be_written_is_tried_again_at_the_end(open_log, tmp_path, monkeypatch):
+    log = open_log()
+    with monkeypatch.context() as patch:
+
+        def full(log):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(Log, "_write_lines", full)
+        log.write(10, "train", {"loss": 1.0})
+    log.close()
+    assert steps(tmp_path) == [(10, "train")]
