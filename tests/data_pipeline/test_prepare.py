@@ -361,7 +361,7 @@ def test_workers_that_cannot_start_are_an_error_and_no_endless_wait(tmp_path, so
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
     )
     assert result.stdout.startswith(("refused: ", "done")), result.stderr
 
