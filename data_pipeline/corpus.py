@@ -113,8 +113,7 @@ class Corpus:
 
     Args:
         folder: the output of ``launch/prepare.py``
-        verify: check each shard's SHA-256, offsets and ids at first use. One process a node is asked to; the others
-            do not wait for it.
+        verify: check each shard's SHA-256, offsets and ids at first use, as every rank that trains does
 
     Raises KinspanError where there is no corpus, or its format is another version's.
     """

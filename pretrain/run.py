@@ -308,7 +308,8 @@ class _Run:
                 )
                 self.say(
                     f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see "
-                    f"its pairs: launch/inspect_pairs.py --start {first} --count {size} --seed {self.config.seed}"
+                    f"its pairs: launch/inspect_pairs.py --start {first} --count {size} --seed {self.config.seed} "
+                    f"--objective {self.config.objective}, with this run's --corpus and --max_length"
                 )
             if progress.skipped_in_row >= self.config.max_skipped_steps:
                 raise KinspanError(

@@ -26,10 +26,10 @@ all of them is printed at the end, and on Ctrl-C. Status 1: a trial failed; its 
 
 EPILOG = """examples:
   python tests/chaos/run.py --short
-  python tests/chaos/run.py --minutes 60 --work /tmp/chaos
+  python tests/chaos/run.py --minutes 60 --work chaos
   python tests/chaos/run.py --kills 200 --only kills --seed 2
   python tests/chaos/run.py --only damage injected
-  python tests/chaos/run.py --table /tmp/chaos/results.jsonl"""
+  python tests/chaos/run.py --table chaos/results.jsonl"""
 
 PARTS = ("kills", "damage", "injected")
 

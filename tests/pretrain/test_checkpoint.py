@@ -75,3 +75,26 @@ def test_pruning_after_damaged_ones_keeps_what_was_just_written(tmp_path):
         write(tmp_path, step)
     names = [p.name for p in checkpoint._stale(tmp_path, 250, keep=1)]
     assert sorted(names) == ["step-00000200", "step-00000300", "step-00000400"]
+
+
+def test_every_so_many_steps_one_stays_for_good(tmp_path):
+    for step in (100, 200, 300, 400, 500):
+        write(tmp_path, step)
+    names = [p.name for p in checkpoint._stale(tmp_path, 500, keep=1, keep_every=200)]
+    assert sorted(names) == ["step-00000100", "step-00000300"]
+
+
+def test_a_manifest_from_elsewhere_leads_nowhere_else(tmp_path):
+    (tmp_path / "secret").write_text("weights" * 10)
+    path = write(tmp_path, 1)
+    listed = json.loads((path / "manifest.json").read_text())
+    listed["files"]["../secret"] = listed["files"]["engine/rank0.pt"]
+    (path / "manifest.json").write_text(json.dumps(listed))
+    assert "outside" in checkpoint.why_not_whole(path)
+
+
+def test_a_file_that_no_manifest_names_is_not_read(tmp_path):
+    path = write(tmp_path, 1)
+    (path / "engine" / "rank1.pt").write_text("of somebody else")
+    assert checkpoint.newest(tmp_path)[0] is None
+    assert "rank1.pt is not of it" in checkpoint.why_not_whole(path)

@@ -194,7 +194,7 @@ def test_a_rewound_run_leaves_out_the_batches_of_the_leap(config, monkeypatch, c
     """It ends like one that was never given them."""
     with monkeypatch.context() as patch:
         spike_at(patch, 6)
-        summary = pretrain(config("rewound", on_spike="rewind"))
+        summary = pretrain(config("rewound", on_spike="rewind", release_every=5))
     assert summary["rewinds"] == 1
     assert summary["left_out_batches"] == [[4, 5]]
     assert "went back to " in capsys.readouterr().out
@@ -204,9 +204,11 @@ def test_a_rewound_run_leaves_out_the_batches_of_the_leap(config, monkeypatch, c
         return plain(*arguments, **{**fields, "left_out": [[4, 5]]})
 
     monkeypatch.setattr(run, "Progress", without)
-    never = config("never")
+    never = config("never", release_every=5)
     pretrain(never)
     assert equal_runs(never, config("rewound"))
+    released = [Path(c.output_dir) / "releases/step-00000005/model.safetensors" for c in (never, config("rewound"))]
+    assert released[0].read_bytes() == released[1].read_bytes()  # not what it was before the run went back
 
 
 def test_a_leap_before_the_first_checkpoint_is_only_told(config, monkeypatch, capsys):
