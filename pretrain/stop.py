@@ -58,7 +58,8 @@ def stop_request(max_hours: float | None = None) -> Iterator[StopRequest]:
     before = {}
     if threading.current_thread() is threading.main_thread():  # else Python allows no handlers
         before = {number: signal.signal(number, request.on_signal) for number in SIGNALS}
-    threading.Thread(target=_watch_launcher, args=(request.ask, done), daemon=True).start()
+    chain = launchers(psutil.Process())  # before the block begins: nothing that happens in it is missed
+    threading.Thread(target=_watch_launcher, args=(chain, request.ask, done), daemon=True).start()
     try:
         yield request
     finally:
@@ -67,9 +68,8 @@ def stop_request(max_hours: float | None = None) -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-def _watch_launcher(ask: Callable[[str], None], done: threading.Event) -> None:
+def _watch_launcher(chain: list[psutil.Process], ask: Callable[[str], None], done: threading.Event) -> None:
     """DeepSpeed's launcher dies of a SIGTERM at once, and leaves its ranks running."""
-    chain = launchers(psutil.Process())
     if orphaned(chain):
         ask("the launcher is gone")
     while chain and not done.wait(1.0):

@@ -11,6 +11,7 @@ import pytest
 
 from pretrain.stop import STATUS, launchers, stop_request
 
+pytestmark = pytest.mark.timeout(120)
 WAIT = """
 import os, sys, time
 from pretrain.stop import stop_request
