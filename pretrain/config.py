@@ -93,8 +93,10 @@ class PretrainConfig:
     save_steps: int = setting(100, "Checkpoint every so many updates, and at the end.")
     keep_checkpoints: int = setting(2, "Newest checkpoints kept.")
     keep_every: int = setting(0, "Also keep, for good, the checkpoints of steps that are a multiple of it; 0: none.")
-    async_checkpoints: bool = setting(
-        True, "Train on while a checkpoint is written, from a copy in host memory; --no_async_checkpoints: wait for it."
+    async_checkpoints: bool | None = setting(
+        None,
+        "true: train on while a checkpoint is written, from a copy in host memory; false: wait for it, which costs "
+        "less where the cores that would write are those that train. Default: true on GPUs.",
     )
     release_every: int = setting(0, "Also write a release (see launch/release.py) every so many updates; 0: never.")
     max_hours: float | None = setting(

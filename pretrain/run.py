@@ -111,7 +111,7 @@ class _Run:
             setup.rank,
             config.keep_checkpoints,
             config.keep_every,
-            config.async_checkpoints,
+            torch.cuda.is_available() if config.async_checkpoints is None else config.async_checkpoints,
             self.say,
         )
 

@@ -80,28 +80,21 @@ def _watch_launcher(chain: list[psutil.Process], ask: Callable[[str], None], don
 
 def launchers(process: psutil.Process) -> list[psutil.Process]:
     """The processes above this one that started it as a rank: DeepSpeed's or torch's launcher; none if by hand."""
-    chain = []
+    return [parent for parent in process.parents() if _is_launcher(parent)]
+
+
+def _is_launcher(process: psutil.Process) -> bool:
     try:
-        for parent in process.parents()[:2]:
-            if not any(_LAUNCHER.fullmatch(argument) for argument in parent.cmdline()[:5]):
-                break
-            chain.append(parent)
-    except psutil.Error:
-        pass  # that one ended while we looked
-    return chain
+        return any(_LAUNCHER.fullmatch(argument) for argument in process.cmdline()[:5])
+    except psutil.Error:  # it ended while we looked, or is not ours to look at
+        return False
 
 
 def orphaned(chain: list[psutil.Process]) -> bool:
-    """Whether a launcher ended before its rank looked: its variables are there, but init has taken over its child.
+    """Whether a launcher ended before its rank looked: its variables are there, but it is not.
 
     On one machine DeepSpeed starts a rank through two processes, else, as torchrun always, through one.
     """
     if "CROSS_SIZE" in os.environ:
-        expected = 2 if os.environ["CROSS_SIZE"] == "1" else 1
-    else:
-        expected = int("TORCHELASTIC_RUN_ID" in os.environ)
-    last = chain[-1] if chain else psutil.Process()
-    try:
-        return len(chain) < expected and last.ppid() == 1
-    except psutil.NoSuchProcess:
-        return True
+        return len(chain) < (2 if os.environ["CROSS_SIZE"] == "1" else 1)
+    return "TORCHELASTIC_RUN_ID" in os.environ and not chain

@@ -51,18 +51,36 @@ def test_hours_end():
         assert request.reason == "--max_hours 1e-09 are over"
 
 
-def test_a_launcher_that_dies_is_noticed(tmp_path):
-    """A process named like DeepSpeed's launcher starts the rank, and is killed."""
+SHELL = ["sh", "-c", '"$@"; exit $?', "wrapper"]
+
+
+@pytest.mark.parametrize("wrapper", [[], SHELL], ids=["bare", "wrapped"])
+def test_a_launcher_that_dies_is_noticed(wrapper, tmp_path):
+    """A process named like DeepSpeed's launcher starts the rank, perhaps through a shell, and is killed."""
     launcher = tmp_path / "deepspeed"
-    launcher.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {WAIT!r}])\n")
+    launcher.write_text(f"import subprocess, sys\nsubprocess.run([*{wrapper!r}, sys.executable, '-c', {WAIT!r}])\n")
     process = subprocess.Popen([sys.executable, str(launcher)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
-    (rank,) = psutil.Process(process.pid).children()
-    assert [p.pid for p in launchers(rank)] == [process.pid]
-    process.kill()
-    process.wait()
-    assert process.stdout.readline() == "the launcher is gone\n"
-    rank.kill()
+    *between, rank = psutil.Process(process.pid).children(recursive=True)
+    assert bool(between) == bool(wrapper)
+    try:
+        assert [p.pid for p in launchers(rank)] == [process.pid]
+        process.kill()
+        process.wait()
+        assert process.stdout.readline() == "the launcher is gone\n"
+    finally:
+        rank.kill()
+
+
+@pytest.mark.parametrize("variables", [{"CROSS_SIZE": "1"}, {"CROSS_SIZE": "2"}, {"TORCHELASTIC_RUN_ID": "none"}])
+def test_a_launcher_that_died_before_its_rank_looked_is_noticed(variables):
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAIT], stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
+    )
+    try:
+        assert [process.stdout.readline() for _ in range(2)] == ["ready\n", "the launcher is gone\n"]
+    finally:
+        process.kill()
 
 
 def test_by_hand_there_is_no_launcher():
