@@ -17,6 +17,8 @@ from pretrain.evaluate_pairs import Scorer, check_fits
 from pretrain.families import FAMILIES
 from pretrain.model import holds_no_weights, load_config, load_part, start_at_base_rate
 
+FRESH_SEED = 1_000_003  # added to the seed where a head starts fresh, see load_ranker
+
 
 class Ranker(nn.Module):
     """Scores of (question, candidate) pairs: above 0 the candidate answers the question.
@@ -71,6 +73,8 @@ def load_ranker(
     if fresh_head and not missing:
         for parameter in classifier.classifier.parameters():
             parameter._is_hf_initialized = False  # transformers passes over what it has loaded
+        # Not the seed itself: from that pre-training may have drawn the very head that its encoder was trained with.
+        torch.manual_seed(FRESH_SEED + seed)
         classifier.classifier.apply(classifier._init_weights)
         notes = ["the head starts fresh, as --fresh_head asks"]
     if notes:

@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from data_pipeline.errors import KinspanError
 from finetune import train
 from finetune.config import FinetuneConfig
 from finetune.engine import join_ranks
 from finetune.metrics import MAP, means, question_metrics
+from finetune.ranker import load_ranker
 from finetune.score import score_answers
 from finetune.train import Ranks, Stage, plan, train_ranker
+from pretrain.model import load_model
 
 FAST = {"batch_size": 8, "micro_batch_size": 3, "learning_rate": 3e-3, "max_length": 32, "precision": "fp32"}
 LOSSES = ("pointwise", "pairwise", "listwise")
@@ -259,6 +261,15 @@ def test_a_fresh_head_is_fresh(job, model):
         assert kept != fresh
         encoder = "bert.encoder.layer.0.output.dense.weight"
         assert torch.allclose(weights(folder)[encoder], own[encoder], atol=1e-6)
+
+
+def test_a_fresh_head_is_not_the_one_that_pre_training_of_the_same_seed_began_with(tmp_path, model):
+    """To that one its encoder would be fitted."""
+    AutoModel.from_pretrained(model).save_pretrained(tmp_path / "base")
+    drawn = load_model(str(tmp_path / "base"), seed=3)[0].classifier
+    fresh, _ = load_ranker(str(model), seed=3, fresh_head=True)
+    one, other = (head.weight.detach().flatten() for head in (drawn.classifier, fresh.classifier.classifier))
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.5
 
 
 def test_a_run_of_one_step(job):
