@@ -1,0 +1,152 @@
+"""A corpus folder from elsewhere cannot lead outside itself, blow memory up, or give pairs that are none."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data_pipeline import corpus as corpus_module
+from data_pipeline.corpus import Corpus, schema, sha256_of
+from data_pipeline.errors import KinspanError
+
+
+@pytest.fixture
+def copy(tiny_corpus, tmp_path):
+    """A corpus folder of the test's own."""
+    return shutil.copytree(tiny_corpus, tmp_path / "corpus")
+
+
+def change(folder, edit):
+    path = folder / "manifest.json"
+    fields = json.loads(path.read_text())
+    edit(fields)
+    path.write_text(json.dumps(fields))
+
+
+def rewrite(folder, table, number=0, options=None):
+    """Another shard in place of one, and its size and hash in the manifest: as somebody who means harm would."""
+    name = f"shards/{number:05d}.arrow"
+    with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        writer.write_batch(table)
+    facts = {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
+    change(folder, lambda fields: fields["shards"][number].update(facts))
+
+
+def rows_of(folder, number=0):
+    with pa.OSFile(str(folder / f"shards/{number:05d}.arrow"), "rb") as source:
+        return pa.ipc.open_file(source).get_batch(0)
+
+
+def told(action, *names):
+    """The text with which ``action`` is refused: one line, with these names in it."""
+    with pytest.raises(KinspanError) as caught:
+        action()
+    text = str(caught.value)
+    assert "\n" not in text
+    assert all(str(name) in text for name in names), text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("documents", 10**12), ("paragraphs", 2**62), ("sentences", 10**9), ("tokens", 10**18), ("tokens", -1)),
+        *(("tokens", 1.5), ("bytes", "9"), ("documents", True), ("usable", {"ssp": {"train": {"anchors": 9}}})),
+        ("usable", {"ssp": {s: {"anchors": 10**9, "documents": 2} for s in ("train", "validation")}}),
+    ],
+)
+def test_counts_that_cannot_be_are_refused_before_anything_is_made_of_them(copy, name, value):
+    change(copy, lambda fields: fields["shards"][1].update({name: value}))
+    told(lambda: Corpus(copy), copy / "manifest.json")
+
+
+def test_counts_that_could_be_and_are_not_are_refused_at_first_use(copy):
+    for name in ("documents", "paragraphs", "sentences", "tokens"):
+        fields = json.loads((copy / "manifest.json").read_text())
+        there = fields["shards"][0][name]
+        change(copy, lambda f, name=name, there=there: f["shards"][0].update({name: there + 1}))
+        for verify in (True, False):
+            text = told(lambda verify=verify: Corpus(copy, verify).shard(0), "00000.arrow")
+            assert f"{there} {name}, not {there + 1}" in text
+        (copy / "manifest.json").write_text(json.dumps(fields))
+
+
+def test_usable_paragraphs_that_are_not_there_are_refused(copy, make_stream):
+    def more(fields):
+        for shard in fields["shards"]:
+            shard["usable"]["ssp"]["train"]["anchors"] -= 1
+
+    change(copy, more)
+    told(lambda: make_stream(copy).batch(0, 5), copy / "manifest.json")
+
+
+def test_a_manifest_larger_than_any_is_not_read(copy, monkeypatch):
+    monkeypatch.setattr(corpus_module, "MOST_MANIFEST_BYTES", 1000)
+    told(lambda: Corpus(copy), "larger than any")
+
+
+def test_a_link_out_of_the_tokenizers_folder_is_refused(copy):
+    path = copy / "tokenizer/tokenizer.json"
+    path.rename(copy.parent / "elsewhere.json")
+    path.symlink_to(copy.parent / "elsewhere.json")
+    told(lambda: Corpus(copy), "outside its folder", "tokenizer/tokenizer.json")
+
+
+def test_a_compressed_shard_is_refused_before_it_unfolds(copy):
+    """A gigabyte of zeros in a few kilobytes: were it unfolded, Arrow's pool would have held it."""
+    rows = rows_of(copy)
+    columns = [rows.column(name) for name in rows.schema.names[:-1]]
+    big = pa.array(np.zeros(1 << 28, dtype=np.uint16))
+    nested = big
+    for count in (1, 1, len(rows)):
+        offsets = np.zeros(count + 1, dtype=np.int32)
+        offsets[-1] = len(nested)
+        nested = pa.ListArray.from_arrays(pa.array(offsets), nested)
+    table = pa.RecordBatch.from_arrays([*columns, nested], schema=schema(wide=False))
+    rewrite(copy, table, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+    del table, nested, big
+    before = pa.default_memory_pool().max_memory()
+    told(lambda: Corpus(copy, verify=False).shard(0), "00000.arrow", "compressed")
+    assert (copy / "shards/00000.arrow").stat().st_size < 1 << 20
+    assert pa.default_memory_pool().max_memory() == before
+
+
+def with_tokens(rows, change_tokens):
+    """The batch with other ids."""
+    lists = rows.column("tokens")
+    tokens = lists.values.values.values.to_numpy().copy()
+    change_tokens(tokens)
+    nested = pa.ListArray.from_arrays(lists.values.values.offsets, pa.array(tokens))
+    nested = pa.ListArray.from_arrays(lists.values.offsets, nested)
+    nested = pa.ListArray.from_arrays(lists.offsets, nested)
+    return pa.RecordBatch.from_arrays([*rows.columns[:-1], nested], schema=rows.schema)
+
+
+def test_ids_beyond_the_vocabulary_are_refused(copy):
+    def edit(tokens):
+        tokens[7] = 60_000
+
+    rewrite(copy, with_tokens(rows_of(copy), edit))
+    told(lambda: Corpus(copy).shard(0), "vocabulary")
+
+
+@pytest.mark.parametrize("place", [1, -2])
+def test_offsets_that_lead_outside_the_file_are_refused(copy, place):
+    rows = rows_of(copy)
+    lists = rows.column("tokens")
+    offsets = lists.values.values.offsets.to_numpy().copy()
+    offsets[place] = 2**31 - 1
+    data = [None, pa.py_buffer(offsets.tobytes())]
+    inner = lists.values.values
+    inner = pa.ListArray.from_buffers(inner.type, len(inner), data, children=[inner.values])
+    nested = pa.ListArray.from_arrays(lists.offsets, pa.ListArray.from_arrays(lists.values.offsets, inner))
+    rewrite(copy, pa.RecordBatch.from_arrays([*rows.columns[:-1], nested], schema=rows.schema))
+    told(lambda: Corpus(copy).shard(0), "00000.arrow")
+
+
+@pytest.mark.parametrize("column", ["id", "title"])
+def test_a_shard_of_other_columns_is_refused(copy, column):
+    rewrite(copy, rows_of(copy).drop_columns([column]))
+    told(lambda: Corpus(copy).shard(0), "columns are not those of a shard")
