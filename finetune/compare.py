@@ -13,7 +13,7 @@ import numpy as np
 from .answers import AnswerSet
 from .metrics import MAP, METRICS, TITLES, Figures, best_first, means
 from .pages import candidates, render
-from .significance import compare
+from .significance import compare, p_text
 
 PAGE_QUESTIONS = 50
 PAGE_ANSWERS = 3
@@ -54,7 +54,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _against(test: dict[str, float]) -> str:
-    p = ["<.001" if test[name] < 0.001 else f"{test[name]:.3f}" for name in ("t_test", "randomisation")]
+    p = [p_text(test[name]) for name in ("t_test", "randomisation")]
     return f"{test['difference']:+.4f} ({', '.join(p)})"
 
 

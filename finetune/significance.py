@@ -53,6 +53,10 @@ def compare_seeds(a: np.ndarray, b: np.ndarray) -> float:
     return _p(ttest_ind, a, b, equal_var=False)
 
 
+def p_text(p: float) -> str:
+    return "<.001" if p < 0.001 else f"{p:.3f}"
+
+
 def _t_test(difference: np.ndarray) -> float:
     from scipy.stats import ttest_rel
 

@@ -21,7 +21,7 @@ from .config import FinetuneConfig, check
 from .experiment import load_data, load_figures, run_experiment
 from .metrics import MAP, METRICS, TITLES, Figures, means, question_metrics
 from .readers import NAMES
-from .significance import compare, compare_seeds
+from .significance import compare, compare_seeds, p_text
 from .study_report import Entry, write_page
 
 RESULTS = "study.json"
@@ -275,8 +275,8 @@ def _cell(figure: dict[str, float | None]) -> str:
 def _p(p: dict[str, float] | None) -> str:
     if p is None:
         return ""
-    seeds = f", {p['over_seeds']:.3f}" if "over_seeds" in p else ""
-    return f"   {p['difference']:+.4f}: {p['t_test']:.3f}, {p['randomisation']:.3f}{seeds}"
+    chances = [p_text(p[test]) for test in ("t_test", "randomisation", "over_seeds") if test in p]
+    return f"   {p['difference']:+.4f}: {', '.join(chances)}"
 
 
 def _drops(table: dict[str, Any]) -> list[str]:
