@@ -130,6 +130,10 @@ def check(config: FinetuneConfig) -> None:
         raise KinspanError(f"--negative_labels {config.negative_labels}: must be of 1, 2 and 3")
     if config.search_folds is not None and config.search_folds < 2:
         raise KinspanError(f"--search_folds {config.search_folds}: must be 2 or more")
+    if config.search_folds is not None and config.transfer:
+        raise KinspanError(
+            "--search_folds searches for fine-tuning in one step, not for an adaptation after --transfer"
+        )
     assert config.train_filter in FILTERS
 
 

@@ -32,10 +32,10 @@ def compare(a: np.ndarray, b: np.ndarray, seed: int = 0) -> Comparison:
           question remains one observation
     seed: of the random signs
 
-    The t-test is the one of Di Liello et al., 2022, table 1. The randomisation test assumes no distribution: if the
-    systems were the same, each question's difference would as well have the other sign; p is the share of random signs
-    that give as large a mean (Smucker et al., 2007, "A comparison of statistical significance tests for information
-    retrieval evaluation").
+    Di Liello et al., 2022, table 1, use a t-test, and do not say over what. The randomisation test assumes no
+    distribution: if the systems were the same, each question's difference would as well have the other sign; p is the
+    share of random signs that give as large a mean (Smucker et al., 2007, "A comparison of statistical significance
+    tests for information retrieval evaluation").
     """
     a, b = np.atleast_2d(a).mean(axis=0), np.atleast_2d(b).mean(axis=0)
     difference = a - b

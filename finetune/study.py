@@ -120,7 +120,7 @@ def run_study(
     """Runs every row on every data set, and writes ``study.json`` and ``report.html``.
 
     specs:     data sets such as wikiqa=FOLDER
-    overrides: settings over those of the study and its rows
+    overrides: settings over those of the study; one that a row sets itself is refused: it makes the row what it is
 
     The same call again resumes. Raises KinspanError for what the user can mend.
     """
@@ -129,6 +129,10 @@ def run_study(
     for spec in specs:
         if [_set_name(other) for other in specs].count(_set_name(spec)) > 1:
             raise KinspanError(f"--data {spec}: two of {_set_name(spec)}=: give each an --output_dir of its own")
+    for name in overrides:
+        if own := [row.name for row in study.rows if name in row.settings]:
+            rows_named = ", ".join(own[:3]) + (" and more" if len(own) > 3 else "")
+            raise KinspanError(f"--set {name}: it is what sets rows apart ({rows_named}): change a copy of the study")
     # Each row's settings are checked before the first one runs, so that a wrong one costs no hours.
     planned = [[(row, _config(study, row, spec, output, overrides, transfer)) for row in study.rows] for spec in specs]
     say = say if world()[0] == 0 else _silent
@@ -209,10 +213,12 @@ def _table(
     entries = []
     for (row, config), experiment, seeds in zip(rows, experiments, figures, strict=True):
         p = None if seeds is figures[0] else _against(seeds, figures[0])
+        as_transferred = sum(run["run"]["best_step"] == 0 for run in experiment["seeds"]) if row.tanda else 0
         paper = row.paper.get(PAPERS_NAME.get(_set_name(spec), _set_name(spec)), {})
         line = {"name": row.name, **experiment["test"], "p": p, "paper": paper, "seeds": config.seeds}
-        lines.append({**line, "label_noise": config.label_noise, "clean": _clean_row(config, rows)})
-        entries.append(Entry(row.name, config, seeds, p["t_test"] if p else None, paper, row.tanda))
+        line |= {"label_noise": config.label_noise, "clean": _clean_row(config, rows)}
+        lines.append({**line, "as_transferred": as_transferred if config.epochs else 0})
+        entries.append(Entry(row.name, config, seeds, _doubt(p) if p else None, paper, row.tanda))
     splits = [(data.train, first.train_filter), (data.dev, first.eval_filter), (test, first.eval_filter)]
     if data.transfer is not None:
         splits.insert(0, (data.transfer, first.train_filter))
@@ -251,6 +257,12 @@ def _against(seeds: list[Figures], first: list[Figures]) -> dict[str, float]:
     return out
 
 
+def _doubt(p: dict[str, float]) -> float:
+    """The greater p of those over questions and over seeds: the one does not see that seeds differ, nor the other
+    that questions do."""
+    return max(p["t_test"], p.get("over_seeds", 0.0))
+
+
 def as_text(results: dict[str, Any]) -> str:
     """The tables, the papers' figures beside ours."""
     lines = [f"\n{results['title']}" + (f" ({results['source']})" if results["source"] else "")]
@@ -263,7 +275,7 @@ def as_text(results: dict[str, Any]) -> str:
             if row.get("paper"):
                 cells = "".join(f"{row['paper'][m]:.3f}".rjust(18) if m in row["paper"] else " " * 18 for m in METRICS)
                 lines.append(f"{'  paper':<{width}}{cells}".rstrip())
-        lines += [*_drops(table), f"page: {table['report']}"]
+        lines += [*_drops(table), *_kept(table), f"page: {table['report']}"]
     return "\n".join(lines)
 
 
@@ -277,6 +289,16 @@ def _p(p: dict[str, float] | None) -> str:
         return ""
     chances = [p_text(p[test]) for test in ("t_test", "randomisation", "over_seeds") if test in p]
     return f"   {p['difference']:+.4f}: {', '.join(chances)}"
+
+
+def _kept(table: dict[str, Any]) -> list[str]:
+    """Which rows of TANDA are, in part, the ranker as it was transferred: adapting it did no better on the dev set."""
+    return [
+        f"{row['name']}: {row['as_transferred']} of {row['seeds']} seeds kept the transferred ranker, which no update "
+        "of the adaptation beat on the dev set"
+        for row in table["rows"]
+        if row.get("as_transferred")
+    ]
 
 
 def _drops(table: dict[str, Any]) -> list[str]:

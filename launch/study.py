@@ -26,7 +26,7 @@ Studies here: tanda-wikiqa-trecqa (tables 3 and 4), tanda-noise (table 5), tanda
 EPILOG = """examples:
   python launch/study.py --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer asnq=ASNQ
   python launch/study.py --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer trecqa=trecqa \\
-      --set model=releases/ssp seeds=2 epochs=2"""
+      --model releases/ssp --set seeds=2 epochs=2"""
 
 
 @dataclass
@@ -37,11 +37,15 @@ class StudyConfig:
     data: list[str] = field(metadata={"help": f"Data sets, a table each: {SPEC}."})
     transfer: str | None = field(default=None, metadata={"help": "What rows of TANDA transfer from."})
     model: str | None = field(
-        default=None, metadata={"help": "Where rows that name no model start; default: all-MiniLM-L6-v2."}
+        default=None,
+        metadata={"help": "Where rows that name no model start; default: the study's, or all-MiniLM-L6-v2."},
     )
     output_dir: str = field(default="runs/study", metadata={"help": "Where the runs and the results go."})
     set: list[str] = field(
-        default_factory=list, metadata={"help": "NAME=VALUE, settings over the study's, as of launch/finetune.py."}
+        default_factory=list,
+        metadata={
+            "help": "NAME=VALUE, settings over the study's, as of launch/finetune.py; not those that its rows set."
+        },
     )
 
 
@@ -66,7 +70,8 @@ def main() -> None:
     from finetune.study import read_study, run_study  # after the flags: torch takes seconds to import
 
     given, study = overrides(config.set), read_study(Path(config.study))
-    study = replace(study, settings={"model": config.model, **study.settings})
+    if config.model:
+        study = replace(study, settings={**study.settings, "model": config.model})
     results = run_study(study, config.data, Path(config.output_dir), given, config.transfer)
     if not int(os.environ.get("RANK", "0")):
         print(json.dumps(results))

@@ -127,6 +127,9 @@ class Writer:
     def _seal(self, partial: Path, files: Files, step: int) -> str | None:
         final = self.folder / f"step-{step:08d}"
         try:
+            for name, facts in files.items():  # from other machines: are they in this folder?
+                if not (partial / name).exists() or (partial / name).stat().st_size != facts["bytes"]:
+                    return f"{name} of another rank is not in {partial.parent}, which all machines must share"
             write_manifest(partial, files)
             shutil.rmtree(final, ignore_errors=True)  # was damaged, or the run would have begun after it
             partial.replace(final)

@@ -73,7 +73,8 @@ def precision_of(config: PretrainConfig, settings: dict[str, Any]) -> str:
             raise KinspanError(f"--precision {config.precision} needs ZeRO 1 or higher: use ds_configs/zero1.json")
         return "fp32"
     if config.precision == "auto":
-        return "bf16" if (torch.cuda.is_bf16_supported() if on_gpu else _processor_has_bf16()) else "fp32"
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else _processor_has_bf16()
+        return "bf16" if has_bf16 else "fp32"
     if config.precision == "fp16" and not on_gpu:
         raise KinspanError("--precision fp16 needs a GPU: use bf16 or fp32 here")
     return config.precision
@@ -168,7 +169,16 @@ def build_engine(model: torch.nn.Module, config: PretrainConfig, settings: dict[
         raise KinspanError(
             f"--deepspeed_config {config.deepspeed_config}: DeepSpeed refuses it: {one_line(error)}"
         ) from error
+    leave_scale_to_guard(engine)
     return engine
+
+
+def leave_scale_to_guard(engine: Any) -> None:
+    """In fp16 DeepSpeed raises after some 18 overflows in a row, when its loss scale can shrink no more; ``guard``
+    counts them, and ends a run after ``--max_skipped_steps`` with what to do."""
+    scaler: Any = getattr(engine.optimizer, "loss_scaler", None)
+    if hasattr(scaler, "raise_error_at_min_scale"):
+        scaler.raise_error_at_min_scale = False
 
 
 def set_learning_rate(engine: Any, rate: float) -> None:

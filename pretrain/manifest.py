@@ -1,5 +1,6 @@
 """Which files a checkpoint is made of, with their sizes and SHA-256; what does not agree with it is not read."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 from data_pipeline.corpus import sha256_of
 
 MANIFEST = "manifest.json"
+# What only the content of a folder can cause; any other error is the storage's, and says nothing of the folder
+DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
 LARGEST = 64 << 20  # bytes of a manifest: thousands of ranks' files, and no more memory than that
 
 
@@ -25,13 +28,20 @@ def write_manifest(folder: Path, files: dict[str, dict[str, Any]]) -> None:
 
 
 def why_not_whole(folder: Path) -> str | None:
-    """What is wrong with a folder, by its manifest; None where every file is as it was written."""
+    """What is wrong with a folder, by its manifest; None where every file is as it was written.
+
+    Raises OSError where the storage does not let it be read: it may be whole.
+    """
     try:
         if (folder / MANIFEST).stat().st_size > LARGEST:
             return f"{MANIFEST} is too large"
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         entries = [(name, entry["bytes"], entry["sha256"]) for name, entry in files.items()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except OSError as error:
+        if error.errno not in DAMAGE:
+            raise
+        return f"{MANIFEST} is missing or damaged"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} is missing or damaged"
     if not entries:
         return f"{MANIFEST} names no file"
@@ -45,6 +55,8 @@ def why_not_whole(folder: Path) -> str | None:
         except FileNotFoundError:
             return f"{name} is missing"
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno not in DAMAGE:
+                raise
             return f"{name!r} cannot be read: {error}"
     known = {folder / MANIFEST, *(folder / name for name in files)}
     return next((f"{p.name} is not of it" for p in sorted(folder.rglob("*")) if p.is_file() and p not in known), None)

@@ -22,7 +22,7 @@ from .batches import Feeder, batch_of_step
 from .clock import Clock
 from .config import PretrainConfig, as_dict, check
 from .elastic import converted
-from .engine import build_engine, set_learning_rate, start_distributed
+from .engine import build_engine, leave_scale_to_guard, set_learning_rate, start_distributed
 from .evaluate import evaluate
 from .guard import HISTORY, Skips, is_spike
 from .lock import held
@@ -119,6 +119,11 @@ class _Run:
         self.watch.mark("reading checkpoints", patient=True)
         found, skipped = checkpoint.agreed_newest(self.checkpoints)
         self.say(*self.setup.notes, *(f"skipped a checkpoint that is not whole: {line}" for line in skipped))
+        if skipped and not found:
+            raise KinspanError(
+                f"none of the checkpoints in {self.checkpoints} is whole, see above: put a copy back, or delete that "
+                "folder to start from the beginning"
+            )
         summary = self.setup.folder / SUMMARY
         if found and summary.exists() and checkpoint.step_of(found) >= self.setup.total_steps:
             self.say(f"this run is complete: see {summary}")
@@ -152,6 +157,7 @@ class _Run:
 
     def load(self, found: Path, universal: Path | None) -> None:
         self.progress = Progress(**checkpoint.load(self.engine, found, self.setup.layout.world, universal))
+        leave_scale_to_guard(self.engine)  # what was loaded has its own scaler
         self.resumed_at = self.progress.step
 
     def begin(self) -> None:
@@ -345,6 +351,7 @@ class _Run:
     def rewind(self) -> None:
         """Goes back to the checkpoint before the last line of the log, and leaves the batches of that line out."""
         progress = self.progress
+        self.watch.mark(f"going back from step {progress.step}", patient=True)
         line = (progress.step - 1) // self.config.log_steps * self.config.log_steps  # its first step
         self.writer.join()
         found, _ = checkpoint.agreed_newest(self.checkpoints, line)

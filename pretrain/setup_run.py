@@ -3,7 +3,9 @@
 import json
 import math
 import os
+import secrets
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +32,14 @@ from .fits import check_fits
 from .lock import LOCK
 from .manifest import write_atomically
 from .model import PairModel, load_config, load_model, weights_fingerprint
-from .ranks import barrier, from_rank_0
+from .ranks import barrier, from_rank_0, gathered
 from .release import GENERATOR_FOLDER, MODEL_FOLDER
 from .rtd import ReplacedTokenModel
 from .rtd_load import load_replaced_token_model, size_factor
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
 PROBE_SETTINGS = ("probe_steps", "probe_pairs")
+SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
 SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
 
 
@@ -121,8 +124,41 @@ def set_up(config: PretrainConfig) -> Setup:
         facts,
         notes,
     )
+    _check_same_everywhere(setup)
     from_rank_0(lambda: _claim(setup))
     return setup
+
+
+def _check_same_everywhere(setup: Setup) -> None:
+    """Every rank reads its own machine's files: where they differ, a batch would be of no one's making.
+
+    Raises KinspanError on all ranks. Starting weights may differ: training starts from those of rank 0.
+    """
+    mine = {key: value for key, value in setup.facts["identity"].items() if key != "model_weights"}
+    mine |= {"total_steps": setup.total_steps, "warmup_steps": setup.warmup_steps}
+    everyone = gathered(mine)
+    for rank, theirs in enumerate(everyone):
+        for key, value in everyone[0].items():
+            if theirs[key] != value:
+                raise KinspanError(
+                    f"rank {rank} would train another run than rank 0: its {key} is {_short(theirs[key])}, not "
+                    f"{_short(value)}; all machines need the same corpus, settings and packages"
+                )
+    token = from_rank_0(lambda: _left_in(setup.folder))
+    seen = gathered((setup.folder / token).exists())
+    from_rank_0(lambda: (setup.folder / token).unlink(missing_ok=True))
+    if not all(seen):
+        raise KinspanError(
+            f"--output_dir {setup.folder}: rank {seen.index(False)} does not see there what rank 0 has written; it "
+            "must be on storage that all machines share"
+        )
+
+
+def _left_in(folder: Path) -> str:
+    """The name of a new and empty file."""
+    name = f"{SHARED}{secrets.token_hex(8)}"
+    (folder / name).touch()
+    return name
 
 
 def _notes_on_defaults(config: PretrainConfig) -> list[str]:
@@ -223,9 +259,8 @@ def output_folder(name: str) -> Path:
     folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".writable-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror}") from error
     return folder
@@ -283,7 +318,8 @@ def _claim(setup: Setup) -> None:
     if path.exists() and any((setup.folder / "checkpoints").glob("step-*")):
         _check_same_run(path, setup)
         return
-    if not path.exists() and {p.name for p in setup.folder.iterdir()} - {"run.json.tmp", LOCK}:
+    names = {p.name for p in setup.folder.iterdir() if not p.name.startswith(SHARED)}
+    if not path.exists() and names - {"run.json.tmp", LOCK}:
         raise KinspanError(f"--output_dir {setup.folder} is not empty and holds no run: choose another folder")
     shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that came to no checkpoint
     write_atomically(path, json.dumps(setup.facts, indent=1) + "\n")

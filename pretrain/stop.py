@@ -91,10 +91,13 @@ def _is_launcher(process: psutil.Process) -> bool:
 
 
 def orphaned(chain: list[psutil.Process]) -> bool:
-    """Whether a launcher ended before its rank looked: its variables are there, but it is not.
-
-    On one machine DeepSpeed starts a rank through two processes, else, as torchrun always, through one.
-    """
-    if "CROSS_SIZE" in os.environ:
-        return len(chain) < (2 if os.environ["CROSS_SIZE"] == "1" else 1)
-    return "TORCHELASTIC_RUN_ID" in os.environ and not chain
+    """Whether a launcher ended before its rank looked: its variables are there, but it is not."""
+    if not chain:
+        return "CROSS_SIZE" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+    try:
+        flags = {argument.partition("=")[0] for argument in chain[0].cmdline()}
+    except psutil.Error:
+        return True
+    # Of what `deepspeed` hands to the launcher of ranks: the first flag always, the second for other machines only
+    by_deepspeed_here = "--enable_each_rank_log" in flags and "--node_rank" not in flags
+    return by_deepspeed_here and len(chain) < 2

@@ -68,16 +68,21 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def harm(arena: Arena, name: str, how: str, both: bool = False) -> Trial:
-    """A file of the newest checkpoint, or of both, is harmed: what is older is resumed from, and the file is named."""
+    """A file of the newest checkpoint, or of both, is harmed: it is named, and an older one resumed from, if any."""
     trial = Trial("damage", f"{name} {how}{' in all' if both else ''}")
     run = arena.room("damage")
     shutil.copytree(stopped_run(arena), run)
     found = checkpoints(run)
     for folder in found if both else found[:1]:
         HARMS[how](folder / name)
-    outcome = finish(arena, trial, CELL, run, launcher_of(arena), arena.reference(CELL))
-    older = None if both else int(found[1].name[5:])
-    trial.expect(outcome.resumed_at == older, f"resumed at {outcome.resumed_at}, not {older}")
+    if both:
+        outcome = run_to_end(arena, trial, arena.start(CELL, run, launcher_of(arena)))
+        refused(trial, outcome, str(run))
+        trial.expect(checkpoints(run) == found, "checkpoints that were refused are gone")
+    else:
+        outcome = finish(arena, trial, CELL, run, launcher_of(arena), arena.reference(CELL))
+        older = int(found[1].name[5:])
+        trial.expect(outcome.resumed_at == older, f"resumed at {outcome.resumed_at}, not {older}")
     said = [line for line in outcome.output.splitlines() if line.startswith("skipped a checkpoint")]
     names = [line for line in said if found[0].name in line and name in line]
     trial.expect(len(names) == 1, f"{found[0].name} and {name} are not named: {said}")

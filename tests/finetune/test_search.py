@@ -1,13 +1,14 @@
 """The search for batch size and learning rate."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from data_pipeline.errors import KinspanError
 from finetune import search
-from finetune.config import FinetuneConfig
+from finetune.config import FinetuneConfig, check
 from finetune.experiment import load_data, run_experiment
 from finetune.search import folds, searched
 from finetune.train import Ranks
@@ -77,6 +78,11 @@ def test_an_experiment_goes_on_with_what_was_chosen(config, tmp_path):
     assert not list((tmp_path / "out/search").glob("batch-*/fold-*/best"))  # weights of 12 runs
     again = run_experiment(config, lambda _: None)
     assert again["seeds"] == results["seeds"]
+
+
+def test_not_for_an_adaptation(config):
+    with pytest.raises(KinspanError, match="--search_folds searches for fine-tuning in one step"):
+        check(replace(config, transfer="files=x"))
 
 
 def test_more_folds_than_questions(config, tmp_path):

@@ -80,15 +80,19 @@ def row(name="one", **more):
         ({"rows": [row(settings={"fresh_head": "no!"})]}, "one: fresh_head: no!: must be true or false"),
         ({"rows": [row(settings={"loss": "hinge"})]}, "loss: hinge: must be one of pointwise, pairwise, listwise"),
         ({"rows": [row(settings={"eval_filter": None})]}, "eval_filter: None: must be one of raw"),
-        ({"rows": [row(settings={"model": 5})]}, "one: model: 5: must be text"),
+        ({"rows": [row()]}, "one: model: 5: must be text"),
         ({"rows": [row(settings={"search_batch_sizes": []})]}, "search_batch_sizes: []: must be a list"),
         ({"rows": [row(settings={"search_batch_sizes": [1.5]})]}, "search_batch_sizes: 1.5: must be a whole number"),
         ({"rows": [row(), row("two", settings={"negative_labels": [4]})]}, "two: --negative_labels [4]"),
         ({"rows": [row(tanda=True)]}, "rows of TANDA need --transfer"),
+        (
+            {"rows": [row(), row("two", settings={"epochs": 2})]},
+            "--set epochs: it is what sets rows apart (two): change a copy of the study",
+        ),
     ],
 )
 def test_mistakes_are_one_line_that_names_them(content, message, refused):
-    overrides = {"model": 5} if message.startswith("one: model") else None
+    overrides = {"one: model": {"model": 5}, "--set epoc": {"epochs": 1}}.get(message[:10])
     assert message in refused(content, overrides=overrides)
 
 
@@ -165,6 +169,10 @@ def test_a_study(noisy, study_file, tmp_path, sets, write_sets, model, monkeypat
     assert f"FT 20%: MAP drops by {drop:.2f}% (paper: 25.00%)" in text
     assert f"TANDA 20%: MAP drops by {100 * (1 - ours['TANDA 20%'] / ours['TANDA']):.2f}%\n" in text
     assert [line.split()[1:] for line in text.splitlines() if line.startswith("  paper")] == [["0.800"], ["0.600"]]
+
+    summary = tmp_path / "out/files/tanda/seed-1/summary.json"
+    kept = json.loads(summary.read_text())["best_step"] == 0
+    assert ("TANDA: 1 of 1 seeds kept the transferred ranker" in text) == kept
 
     again = run_study(*arguments, lambda _: None)
     assert again == results

@@ -99,9 +99,11 @@ def test_help_teaches(entry, tmp_path):
 
 def test_a_study(folder, tmp_path):
     rows = "rows:\n  - name: one\n  - name: two\n    settings: {loss: listwise}\n"
-    (tmp_path / "study.yaml").write_text("title: Losses\nsettings: {seeds: 1, epochs: 1, max_length: 32}\n" + rows)
-    arguments = ["--study", "study.yaml", "--data", f"files={folder}/data", "--set", f"model={folder}/small"]
-    done = run("study", *arguments, "batch_size=8", "precision=fp32", cwd=tmp_path)
+    (tmp_path / "study.yaml").write_text(
+        "title: Losses\nsettings: {model: another, seeds: 1, epochs: 1, max_length: 32}\n" + rows
+    )
+    arguments = ["--study", "study.yaml", "--data", f"files={folder}/data", "--model", f"{folder}/small"]
+    done = run("study", *arguments, "--set", "batch_size=8", "precision=fp32", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     *_, last = done.stdout.splitlines()
     assert [row["name"] for row in json.loads(last)["tables"][0]["rows"]] == ["BM25", "one", "two"]

@@ -130,6 +130,11 @@ def test_has_the_numbers_of_tandas_section_5(name):
             assert (config.learning_rate, config.epochs) == (1e-6, 3)
 
 
+def test_a_head_that_had_no_loss_is_not_taken_up():
+    for row, config in configs("as2").values():
+        assert config.fresh_head == (row.name.startswith("MLM") or "fresh head" in row.name)
+
+
 def test_nothing_stops_the_curves_of_stability_early():
     for _, config in configs("tanda-stability").values():
         assert config.patience > max(config.epochs, config.transfer_epochs)
@@ -169,6 +174,7 @@ def test_has_the_numbers_of_di_liellos_appendix_b(name):
             assert (config.search_folds is None) == row.tanda
         if row.tanda:
             assert (config.transfer_epochs, config.transfer_learning_rate) == (6, 1e-5)
+            assert config.transfer_batch_size == (1024 if base == "electra-base" else 2048)
 
 
 @pytest.mark.parametrize("name", [*TANDA, *DI_LIELLO])

@@ -1,8 +1,10 @@
+import errno
 import json
 
 import pytest
 
-from pretrain import checkpoint
+from data_pipeline.errors import KinspanError
+from pretrain import checkpoint, manifest
 from pretrain.manifest import entry, write_manifest
 
 
@@ -98,3 +100,27 @@ def test_a_file_that_no_manifest_names_is_not_read(tmp_path):
     (path / "engine" / "rank1.pt").write_text("of somebody else")
     assert checkpoint.newest(tmp_path)[0] is None
     assert "rank1.pt is not of it" in checkpoint.why_not_whole(path)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_storage_that_fails_is_no_damage(number, tmp_path, monkeypatch):
+    """An older checkpoint in its place would cost steps, and the newer one would be removed."""
+    write(tmp_path, 5), write(tmp_path, 10)
+
+    def fail(path):
+        raise OSError(number, "it fails", str(path))
+
+    monkeypatch.setattr(manifest, "sha256_of", fail)
+    with pytest.raises(OSError, match="step-00000010"):
+        checkpoint.newest(tmp_path)
+    with pytest.raises(KinspanError, match=r"step-00000010.*it fails: mend that"):
+        checkpoint.agreed_newest(tmp_path)
+
+
+def test_files_that_another_machine_wrote_elsewhere_make_no_checkpoint(tmp_path):
+    older = write(tmp_path, 5)
+    writer = checkpoint.Writer(tmp_path, rank=0, keep=1)
+    partial = write(tmp_path, 10).rename(tmp_path / "step-00000010.x.tmp")
+    files = {"state.json": entry(partial / "state.json"), "engine/rank1.pt": entry(partial / "engine/rank0.pt")}
+    assert "engine/rank1.pt of another rank is not in" in writer._seal(partial, files, 10)
+    assert checkpoint.newest(tmp_path) == (older, [])

@@ -1,6 +1,7 @@
 """The real DeepSpeed engine, in this process."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,9 +10,27 @@ from data_pipeline.errors import KinspanError
 from pretrain import checkpoint
 from pretrain.batches import to_tensors
 from pretrain.config import PretrainConfig
-from pretrain.engine import build_engine, read_deepspeed_config, zero_stage
+from pretrain.engine import (
+    build_engine,
+    leave_scale_to_guard,
+    read_deepspeed_config,
+    start_distributed,
+    zero_stage,
+)
 from pretrain.setup_run import set_up
 from pretrain.step import train_step, try_largest
+
+
+def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
+
+    start_distributed()
+    scaler = DynamicLossScaler(4, scale_window=1000, min_scale=1, delayed_shift=2, consecutive_hysteresis=False)
+    leave_scale_to_guard(SimpleNamespace(optimizer=SimpleNamespace(loss_scaler=scaler)))
+    for _ in range(30):
+        scaler.update_scale(overflow=True)
+    assert scaler.cur_scale == 1
+    leave_scale_to_guard(SimpleNamespace(optimizer=SimpleNamespace()))
 
 
 @pytest.mark.parametrize(

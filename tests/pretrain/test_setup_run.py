@@ -3,6 +3,10 @@
 import json
 import os
 import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +16,8 @@ from transformers import ElectraConfig, ElectraForMaskedLM
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.setup_run import set_up, unused_flags
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -197,3 +203,39 @@ def test_settings_of_replaced_token_detection_that_do_nothing_are_named():
     (note,) = unused_flags(given, "mlm")
     assert "--generator and --rtd_weight" in note
     assert unused_flags(given, "rtd") == unused_flags(PretrainConfig(), "mlm") == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("corpus", "rank 1 would train another run than rank 0: its corpus_content is "),
+        ("output_dir", "rank 1 does not see there what rank 0 has written"),
+    ],
+)
+def test_ranks_whose_machines_hold_different_things_are_refused(
+    flag, says, make_model, make_corpus, tiny_documents, tmp_path
+):
+    corpora = [make_corpus(tiny_documents), make_corpus(tiny_documents[:-1])]
+    model = make_model()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    processes = []
+    for rank in range(2):
+        settings = {"corpus": corpora[rank if flag == "corpus" else 0], "model": model}
+        settings |= {"max_steps": 2, "warmup_steps": 0, "global_batch_size": 4, "precision": "fp32"}
+        settings |= {"micro_batch_size": 2, "output_dir": tmp_path / f"run{rank if flag == 'output_dir' else ''}"}
+        variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(ROOT / "launch/pretrain.py"), *(f"--{k}={v}" for k, v in settings.items())],
+                env={**os.environ, **variables, "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for process in processes:
+        said = process.communicate(timeout=240)[1]
+        assert process.returncode == 2, said
+        assert says in said.splitlines()[-1]
+    assert not list(tmp_path.glob("run*/run.json"))

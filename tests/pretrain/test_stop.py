@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from pretrain.stop import STATUS, launchers, stop_request
+from pretrain.stop import STATUS, launchers, orphaned, stop_request
 
 pytestmark = pytest.mark.timeout(120)
 WAIT = """
@@ -81,6 +82,24 @@ def test_a_launcher_that_died_before_its_rank_looked_is_noticed(variables):
         assert [process.stdout.readline() for _ in range(2)] == ["ready\n", "the launcher is gone\n"]
     finally:
         process.kill()
+
+
+FLAGS = ["--world_info=e30=", "--master_addr=127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "gone"),
+    [
+        (["--enable_each_rank_log=None"], True),  # of `deepspeed` on one machine, which is not there
+        (["--enable_each_rank_log=None", "--node_rank=0"], False),  # of `deepspeed` on another machine
+        ([], False),  # of a batch system
+    ],
+)
+def test_a_launcher_of_ranks_alone_is_missed_only_by_deepspeed_on_this_machine(flags, gone, monkeypatch):
+    monkeypatch.setenv("CROSS_SIZE", "1")
+    chain = [SimpleNamespace(cmdline=lambda: ["python", "-u", "-m", "deepspeed.launcher.launch", *FLAGS, *flags])]
+    assert orphaned(chain) is gone
+    assert not orphaned([*chain, SimpleNamespace(cmdline=lambda: ["python", "/bin/deepspeed"])])
 
 
 def test_by_hand_there_is_no_launcher():
