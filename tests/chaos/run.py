@@ -128,7 +128,7 @@ def go(options: Namespace, work: Path, results: Path) -> None:
                     note(make(arena))
             continue
         cells = [cell for cell in all_cells(options.elastic) if named(str(cell))]
-        while len(report.kills_of(report.read(results))) < options.kills and not late():
+        while cells and len(report.kills_of(report.read(results))) < options.kills and not late():
             number = sum(t["what"] == "kills" for t in report.read(results))
             note(trials.kills(arena, number, options.seed, cells, options.kills_each))
 
