@@ -9,7 +9,7 @@ import yaml
 from data_pipeline.errors import KinspanError
 from finetune import train
 from finetune.metrics import METRICS
-from finetune.study import as_text, read_study, run_study
+from finetune.study import _doubt, as_text, read_study, run_study
 
 FAST = {"seeds": 1, "epochs": 1, "batch_size": 8, "max_length": 32, "learning_rate": "2e-3", "precision": "fp32"}
 SETTINGS = {**FAST, "transfer_epochs": 1}
@@ -173,6 +173,9 @@ def test_a_study(noisy, study_file, tmp_path, sets, write_sets, model, monkeypat
     summary = tmp_path / "out/files/tanda/seed-1/summary.json"
     kept = json.loads(summary.read_text())["best_step"] == 0
     assert ("TANDA: 1 of 1 seeds kept the transferred ranker" in text) == kept
+    results["tables"][0]["rows"][3]["as_transferred"] = 1 - kept
+    assert ("TANDA: 1 of 1 seeds kept the transferred ranker" in as_text(results)) != kept
+    results["tables"][0]["rows"][3]["as_transferred"] = int(kept)
 
     again = run_study(*arguments, lambda _: None)
     assert again == results
@@ -197,3 +200,9 @@ def test_settings_over_the_studys_and_several_data_sets(study_file, tmp_path, se
     assert type(config.transfer_epochs) is int
     assert config.output_dir == str(tmp_path / "files/one")
     assert transfers == tmp_path / "files/transfers"
+
+
+def test_a_star_asks_for_both_questions_and_seeds():
+    assert _doubt({"t_test": 0.01, "over_seeds": 0.2}) == 0.2
+    assert _doubt({"t_test": 0.2, "over_seeds": 0.01}) == 0.2
+    assert _doubt({"t_test": 0.01}) == 0.01  # of one seed

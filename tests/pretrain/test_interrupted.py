@@ -112,6 +112,20 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(stopped_before, background, c
     assert equal_runs(whole, stopped)
 
 
+def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config, capsys):
+    with pytest.raises(Stopped):
+        pretrain(config(max_hours=1e-9))
+    folder = Path(config().output_dir)
+    (only,) = checkpoint.by_step(folder / "checkpoints")
+    (only / "state.json").write_text("")
+    log = (folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(KinspanError, match="none of the checkpoints in "):
+        pretrain(config())
+    assert f"{only}: state.json is damaged" in capsys.readouterr().out
+    assert (only / "weights.safetensors").exists()
+    assert (folder / "metrics.jsonl").read_bytes() == log
+
+
 def test_hours_stop_it_with_a_checkpoint(config):
     with pytest.raises(Stopped):
         pretrain(config(max_hours=1e-9))
