@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.stream import PairStream
+from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import PairTemplate
 from objectives import OBJECTIVES, mixture
 from objectives.mlm import MaskedLM

@@ -36,7 +36,7 @@ def flags() -> Namespace:
     parser.add_argument("--ranks", type=int, default=2, help="Processes.")
     parser.add_argument("--stage", type=int, default=2, help="Of ZeRO.")
     parser.add_argument("--pairs", type=int, default=16, help="In a step, over all ranks.")
-    parser.add_argument("--save_steps", type=int, default=10, help="Steps of a block, which has one checkpoint.")
+    parser.add_argument("--save_steps", type=int, default=10, help="Steps of a block, which has one writer.")
     parser.add_argument("--rounds", type=int, default=3, help="Blocks of each kind that count.")
     parser.add_argument("--local_rank", type=int, default=-1, help="Set by the launcher.")
     parser.add_argument("--folder", help="Set by the benchmark itself: where the ranks write.")
@@ -45,11 +45,12 @@ def flags() -> Namespace:
 
 def worker(options: Namespace) -> None:
     """Run by each rank: times the blocks; rank 0 leaves them as JSON."""
-    from pretrain import checkpoint, ranks
     from pretrain.batches import Layout
+    from pretrain.checkpoints import writer
     from pretrain.config import PretrainConfig
-    from pretrain.engine import world
-    from pretrain.setup_run import set_up
+    from pretrain.runtime import ranks
+    from pretrain.runtime.engine import world
+    from pretrain.setup import set_up
     from pretrain.step import train_step
 
     rank, _, size = world()
@@ -66,14 +67,12 @@ def worker(options: Namespace) -> None:
         eval_pairs=0,
     )
     setup = set_up(config)
-    from pretrain.engine import build_engine
+    from pretrain.runtime.engine import build_engine
 
     engine = build_engine(setup.model, config, setup.settings)
     engine.train()
     layout, filler, step = Layout(options.pairs, options.pairs, size), setup.train.batch(0, 1), 0
-    writers = {
-        kind: checkpoint.Writer(folder / kind, rank, background=kind == "async", tell=_fail) for kind in KINDS[1:]
-    }
+    writers = {kind: writer.Writer(folder / kind, rank, background=kind == "async", tell=_fail) for kind in KINDS[1:]}
     seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     stood: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for number in range(options.rounds + 1):

@@ -19,8 +19,8 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks import _common
 from data_pipeline.corpus import Corpus
-from data_pipeline.pairs import EASY, HARD, KINDS, POSITIVE
-from data_pipeline.stream import CHUNK, PairStream, cut_longest_first
+from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
+from data_pipeline.sampling.stream import CHUNK, PairStream, cut_longest_first
 from data_pipeline.tokenizers import load_tokenizer, pair_template
 from objectives import OBJECTIVES, PAPER_SAMPLING, mixture
 

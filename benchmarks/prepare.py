@@ -24,11 +24,11 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from benchmarks import _common
-from data_pipeline.document import Document, Rejected
-from data_pipeline.encode import Rules, Tally, clean
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare import prepare
-from data_pipeline.readers import input_files, parse, read_records
+from data_pipeline.prepare.document import Document, Rejected
+from data_pipeline.prepare.encode import Rules, Tally, clean
+from data_pipeline.prepare.pipeline import prepare
+from data_pipeline.prepare.readers import input_files, parse, read_records
 from data_pipeline.tokenizers import backend_for_corpus, load_tokenizer
 from objectives import OBJECTIVES
 

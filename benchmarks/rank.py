@@ -19,9 +19,9 @@ import numpy as np
 
 from benchmarks import _common
 from data_pipeline.errors import KinspanError
-from finetune.answers import AnswerSet
-from finetune.readers import SPECS, load_split
-from pretrain.defaults import default_model
+from finetune.data.answers import AnswerSet
+from finetune.data.registry import SPECS, load_split
+from pretrain.planning.defaults import default_model
 
 BATCH_SIZES = (32, 128)  # of predict: its default, and a larger one
 HALF = "ours, bf16"  # not the same work: rounded, as --precision bf16 asks
@@ -35,7 +35,7 @@ EPILOG = f"""example:
 
 def ranker_of(name_or_dir: str, folder: Path) -> str:
     """A sequence classifier with one logit: the folder itself, or an encoder with a fresh head."""
-    from finetune.ranker import load_own_tokenizer, load_ranker, save_ranker
+    from finetune.ranking.ranker import load_own_tokenizer, load_ranker, save_ranker
 
     ranker, notes = load_ranker(name_or_dir)
     if not notes:
@@ -62,9 +62,9 @@ def compare(model: str, data: AnswerSet, rounds: int, questions: int) -> None:
     import torch
     from sentence_transformers import CrossEncoder
 
-    from finetune.encode import encode_pairs
-    from finetune.ranker import load_own_tokenizer, load_ranker
-    from finetune.score import score_pairs
+    from finetune.ranking.encode import encode_pairs
+    from finetune.ranking.ranker import load_own_tokenizer, load_ranker
+    from finetune.ranking.score import score_pairs
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ranker, tokenizer = load_ranker(model)[0].to(device).eval(), load_own_tokenizer(model)

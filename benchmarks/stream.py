@@ -32,9 +32,9 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from benchmarks import _common
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.stream import PairStream
+from data_pipeline.prepare.write import write_manifest
+from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, pair_template
-from data_pipeline.write import write_manifest
 from objectives import mixture
 from objectives.mlm import MaskedLM
 

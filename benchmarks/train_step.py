@@ -28,13 +28,13 @@ from benchmarks import _common
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.stream import Batch, PairStream
+from data_pipeline.sampling.stream import Batch, PairStream
 from objectives.mlm import MaskedLM
 from pretrain.batches import Layout
 from pretrain.config import PretrainConfig
-from pretrain.defaults import default_model
-from pretrain.engine import build_engine, full_settings, read_deepspeed_config, start_distributed
-from pretrain.model import load_model
+from pretrain.modeling.pair_model import load_model
+from pretrain.planning.defaults import default_model
+from pretrain.runtime.engine import build_engine, full_settings, read_deepspeed_config, start_distributed
 from pretrain.step import train_step
 
 RATE, CLIP, SEED = 1e-4, 1.0, 1

@@ -13,12 +13,13 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from finetune import trec
-from finetune.answers import AnswerSet, filtered
-from finetune.compare import as_table, comparison, folder_names, page, per_question
-from finetune.metrics import Figures, question_metrics, run_metrics
-from finetune.readers import SPECS, load_split, parse_columns
-from launch._cli import parse, run
+from finetune.data.answers import AnswerSet, filtered
+from finetune.data.registry import SPECS, load_split, parse_columns
+from finetune.evaluation import trec
+from finetune.evaluation.comparison import as_table, comparison, folder_names, page, per_question
+from finetune.evaluation.metrics import Figures, question_metrics, run_metrics
+
+from ._cli import parse, run
 
 DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10, equal to trec_eval's.
 
@@ -139,7 +140,7 @@ def score_models(config: EvaluateConfig) -> None:
 def search_corpus(config: EvaluateConfig) -> None:
     """``--contamination``: what of the data set stands in a corpus, and what the models do without it."""
     from data_pipeline.corpus import Corpus
-    from finetune.contamination import contamination, contamination_text, summary
+    from finetune.evaluation.contamination import contamination, contamination_text, summary
 
     corpus = Corpus(str(config.contamination))
     whole, notes = _load(config)
@@ -160,10 +161,10 @@ def _load(config: EvaluateConfig) -> tuple[AnswerSet, list[str]]:
 
 def _scores(name: str, data: AnswerSet, config: EvaluateConfig) -> np.ndarray:
     if name == BM25:
-        from finetune.bm25 import bm25_scores
+        from finetune.evaluation.bm25 import bm25_scores
 
         return bm25_scores(data)
-    from finetune.score import score_answers
+    from finetune.ranking.score import score_answers
 
     return score_answers(name, data, config.max_length, precision=config.precision)
 

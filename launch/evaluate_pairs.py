@@ -11,8 +11,9 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from launch._cli import parse, run
 from objectives import mixture
+
+from ._cli import parse, run
 
 DESCRIPTION = """Validation as in table 3 of Di Liello et al., 2022: the same held-out pairs for every model.
 
@@ -86,7 +87,7 @@ def main() -> None:
     if not 0 <= config.seed < 2**63:
         raise KinspanError(f"--seed {config.seed}: must be from 0 to 2^63 - 1")
     corpus, objectives = Corpus(config.corpus), mixture(config.objective, config.sampling)
-    from pretrain.evaluate_pairs import evaluate_pairs, load_scorer  # after what needs no model to be checked
+    from pretrain.evaluation.pair_tests import evaluate_pairs, load_scorer  # after what needs no model to be checked
 
     result = evaluate_pairs(
         load_scorer(config.model),

@@ -6,8 +6,9 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-from finetune.config import FinetuneConfig, check
-from launch._cli import parse, run
+from finetune.training.config import FinetuneConfig, check
+
+from ._cli import parse, run
 
 DESCRIPTION = """Fine-tunes a checkpoint to rank candidate answers, with several seeds, and measures each on the test
 set: MAP, MRR, P@1 and nDCG@10 as trec_eval has them, mean and standard deviation.
@@ -27,7 +28,7 @@ EPILOG = """examples:
 def main() -> None:
     config = parse(FinetuneConfig, DESCRIPTION, EPILOG)
     check(config)
-    from finetune.experiment import run_experiment  # after the flags: torch takes seconds to import
+    from finetune.training.experiment import run_experiment  # after the flags: torch takes seconds to import
 
     run_experiment(config)
 

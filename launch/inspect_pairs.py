@@ -11,14 +11,15 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from data_pipeline import tokenizers
-from data_pipeline.block import Block, Spans
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.pairs import KINDS
-from data_pipeline.stream import CHUNK, PairRows, PairStream
-from launch._cli import parse, run
+from data_pipeline.sampling.block import Block, Spans
+from data_pipeline.sampling.pairs import KINDS
+from data_pipeline.sampling.stream import CHUNK, PairRows, PairStream
 from objectives import mixture
-from pretrain.defaults import default_corpus, default_model
+from pretrain.planning.defaults import default_corpus, default_model
+
+from ._cli import parse, run
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
 

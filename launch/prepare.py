@@ -7,15 +7,16 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-from data_pipeline.encode import Rules
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare import Prepared, prepare
-from data_pipeline.readers import FORMATS, PYTHON_DOCS
+from data_pipeline.prepare.encode import Rules
+from data_pipeline.prepare.pipeline import Prepared, prepare
+from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS
+from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
-from data_pipeline.write import SHARD_TOKENS
-from launch._cli import parse, run
 from objectives import OBJECTIVES
-from pretrain.defaults import default_corpus_folder, default_model
+from pretrain.planning.defaults import default_corpus_folder, default_model
+
+from ._cli import parse, run
 
 DESCRIPTION = f"""Turns documents into a corpus of token ids that launch/pretrain.py samples from.
 

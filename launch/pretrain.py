@@ -7,8 +7,9 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-from launch._cli import parse, run
 from pretrain.config import PretrainConfig
+
+from ._cli import parse, run
 
 DESCRIPTION = """Continued pre-training of a text encoder with a sentence-level objective, together with
 masked language modelling or ELECTRA's replaced-token detection.
@@ -27,13 +28,13 @@ EPILOG = """examples:
 def main() -> None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
     if config.dry_run:
-        from pretrain.plan import make_plan
-        from pretrain.plan_text import as_text
+        from pretrain.planning.plan import make_plan
+        from pretrain.planning.text import as_text
 
         if os.environ.get("RANK", "0") == "0":
             print(as_text(make_plan(config)))
         return
-    from finetune.probe import make_probe
+    from finetune.training.probe import make_probe
     from pretrain.run import pretrain  # after the flags: DeepSpeed takes seconds to import
 
     pretrain(config, make_probe(config))

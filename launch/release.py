@@ -7,7 +7,7 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-from launch._cli import parse, run
+from ._cli import parse, run
 
 DESCRIPTION = """Writes a release: safetensors, config, tokenizer and model card.
 
@@ -29,7 +29,7 @@ class ReleaseConfig:
 
 def main() -> None:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
-    from pretrain.release import release
+    from pretrain.release.release import release
 
     print(f"released {release(Path(config.run), Path(config.output))}")
 

@@ -13,8 +13,9 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 import yaml
 
 from data_pipeline.errors import KinspanError, one_line
-from finetune.config import SPEC
-from launch._cli import parse, run
+from finetune.training.config import SPEC
+
+from ._cli import parse, run
 
 DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of launch/finetune.py with its seeds, and
 prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's own
@@ -51,7 +52,7 @@ class StudyConfig:
 
 def overrides(settings: list[str]) -> dict[str, Any]:
     """``["seeds=2"]`` as a dictionary. Raises KinspanError for what is no setting."""
-    from finetune.study import SETTINGS
+    from finetune.training.study import SETTINGS
 
     out = {}
     for setting in settings:
@@ -67,7 +68,7 @@ def overrides(settings: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     config = parse(StudyConfig, DESCRIPTION, EPILOG)
-    from finetune.study import read_study, run_study  # after the flags: torch takes seconds to import
+    from finetune.training.study import read_study, run_study  # after the flags: torch takes seconds to import
 
     given, study = overrides(config.set), read_study(Path(config.study))
     if config.model:

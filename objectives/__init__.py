@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.mixture import Mixture
-from data_pipeline.pairs import Objective
+from data_pipeline.sampling.mixture import Mixture
+from data_pipeline.sampling.pairs import Objective
 
 from . import ict, nsp, psd, sop, sp, ssp
 
@@ -102,5 +102,7 @@ def _own_objective(name: str) -> Objective:
         reason = " ".join(str(error).split())
         raise KinspanError(f"--objective {name} cannot be imported: {type(error).__name__}: {reason}") from error
     if not isinstance(found, Objective):
-        raise KinspanError(f"--objective {name} is a {type(found).__name__}, not a data_pipeline.pairs.Objective")
+        raise KinspanError(
+            f"--objective {name} is a {type(found).__name__}, not a data_pipeline.sampling.pairs.Objective"
+        )
     return replace(found, name=name)

@@ -8,7 +8,7 @@ sentences). It is SP with an A of one sentence.
 
 from functools import partial
 
-from data_pipeline.pairs import TWO_SENTENCES, Objective, two_sentences
+from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, two_sentences
 
 from . import sp
 

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import numpy as np
 
-from data_pipeline.block import Block, Ranked, Spans, side_by_side
 from data_pipeline.errors import KinspanError
-from data_pipeline.pairs import EASY, HARD, PAIRS_PER_ANCHOR, POSITIVE, Pairs
-from data_pipeline.random_words import bounded
+from data_pipeline.sampling.block import Block, Ranked, Spans, side_by_side
+from data_pipeline.sampling.pairs import EASY, HARD, PAIRS_PER_ANCHOR, POSITIVE, Pairs
+from data_pipeline.sampling.random_bits import bounded
 
 NEGATIVES = PAIRS_PER_ANCHOR - 1
 MAX_HARD = 2  # hard negatives of an anchor, section A.1

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from data_pipeline.stream import Batch, PairStream
+from data_pipeline.sampling.stream import Batch, PairStream
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from data_pipeline.pairs import KINDS
-from data_pipeline.stream import Batch
-
-from .sums import PAIR_SUMS, LossWeights
+from data_pipeline.sampling.pairs import KINDS
+from data_pipeline.sampling.stream import Batch
+from pretrain.modeling.sums import PAIR_SUMS, LossWeights
 
 # Dense bf16 TFLOP/s of one device, by the vendors' data sheets.
 PEAK_TFLOPS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121}

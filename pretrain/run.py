@@ -15,28 +15,29 @@ import torch.distributed as dist
 import yaml
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.json_files import read_object
+from data_pipeline.files import read_object
+from pretrain.checkpoints import writer
+from pretrain.checkpoints.elastic import converted
+from pretrain.evaluation.validation import evaluate
+from pretrain.modeling.sums import LossWeights
+from pretrain.release.release import write_release
+from pretrain.runtime import ranks
+from pretrain.runtime.clock import Clock
+from pretrain.runtime.engine import build_engine, leave_scale_to_guard, set_learning_rate, start_distributed
+from pretrain.runtime.lock import held
+from pretrain.runtime.log import Log
+from pretrain.runtime.schedule import learning_rate
+from pretrain.runtime.stop import Stopped, StopRequest, stop_request
+from pretrain.runtime.watch import Watch, watching
 
-from . import checkpoint, ranks
 from .batches import Feeder, batch_of_step
-from .clock import Clock
 from .config import PretrainConfig, as_dict, check
-from .elastic import converted
-from .engine import build_engine, leave_scale_to_guard, set_learning_rate, start_distributed
-from .evaluate import evaluate
-from .guard import HISTORY, Skips, is_spike
-from .lock import held
-from .log import Log
 from .metrics import FlopCounter, figures, padding_share, peak_tflops, summed
 from .progress import Progress
-from .release import write_release
-from .schedule import learning_rate
-from .setup_run import Setup, output_folder, set_up
+from .recovery import HISTORY, Skips, is_spike
+from .setup import Setup, output_folder, set_up
 from .step import StepResult, is_out_of_memory, out_of_memory_text, train_step, try_largest
-from .stop import Stopped, StopRequest, stop_request
 from .summary import SUMMARY, description, write_summary
-from .sums import LossWeights
-from .watch import Watch, watching
 
 Probe = Callable[[Path], dict[str, float]]  # figures of a release
 MOST_REWINDS = 5
@@ -46,10 +47,10 @@ MEASURES = ("validation", "probe")  # splits of the log that are written when a 
 def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, Any]:
     """Runs, or goes on with, the pre-training that ``config`` describes, and returns its summary.
 
-    probe: measures the model every ``config.probe_steps``, on rank 0; finetune.probe.make_probe makes it
+    probe: measures the model every ``config.probe_steps``, on rank 0; finetune.training.probe.make_probe makes it
 
     Run by every rank. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a
-    signal or ``max_hours`` ended the run after a checkpoint.
+    signal or ``max_hours`` ended the run after a writer.
     """
     check(config)
     folder = output_folder(config.output_dir)
@@ -58,7 +59,9 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
         with held(folder), stop_request(config.max_hours) as request:
             setup = set_up(config)
             if config.probe and probe is None and setup.rank == 0:
-                raise KinspanError(f"--probe {config.probe}: give pretrain(config, probe) finetune.probe.make_probe's")
+                raise KinspanError(
+                    f"--probe {config.probe}: give pretrain(config, probe) finetune.training.probe.make_probe's"
+                )
             with watching(folder, setup.rank, setup.layout.world, config.stall_minutes * 60) as watch:
                 summary = _watched(_Run(setup, probe, request, watch))
     except Stopped:
@@ -106,7 +109,7 @@ class _Run:
         self.stopping = False
         self.skips = Skips()
         config = self.config
-        self.writer = checkpoint.Writer(
+        self.writer = writer.Writer(
             self.checkpoints,
             setup.rank,
             config.keep_checkpoints,
@@ -117,7 +120,7 @@ class _Run:
 
     def run(self) -> dict[str, Any]:
         self.watch.mark("reading checkpoints", patient=True)
-        found, skipped = checkpoint.agreed_newest(self.checkpoints)
+        found, skipped = writer.agreed_newest(self.checkpoints)
         self.say(*self.setup.notes, *(f"skipped a checkpoint that is not whole: {line}" for line in skipped))
         if skipped and not found:
             raise KinspanError(
@@ -125,7 +128,7 @@ class _Run:
                 "folder to start from the beginning"
             )
         summary = self.setup.folder / SUMMARY
-        if found and summary.exists() and checkpoint.step_of(found) >= self.setup.total_steps:
+        if found and summary.exists() and writer.step_of(found) >= self.setup.total_steps:
             self.say(f"this run is complete: see {summary}")
             return read_object(summary, "delete it to have it written again") if self.setup.rank == 0 else {}
         self.flops = FlopCounter(self.setup.model)
@@ -156,7 +159,7 @@ class _Run:
         return converted(found, self.setup.layout.world, self.setup.rank)
 
     def load(self, found: Path, universal: Path | None) -> None:
-        self.progress = Progress(**checkpoint.load(self.engine, found, self.setup.layout.world, universal))
+        self.progress = Progress(**writer.load(self.engine, found, self.setup.layout.world, universal))
         leave_scale_to_guard(self.engine)  # what was loaded has its own scaler
         self.resumed_at = self.progress.step
 
@@ -256,7 +259,7 @@ class _Run:
         The run goes on as if nothing had been: dropout is seeded anew for each micro-batch.
         """
         self.watch.mark(f"the probe of step {self.progress.step}", patient=True)
-        weights = checkpoint.full_weights(self.engine)
+        weights = writer.full_weights(self.engine)
         if self.probe and self.log:
             folder = self.setup.folder / "probe"
             write_release(self.setup.folder, weights, self.progress.step, folder)
@@ -279,7 +282,7 @@ class _Run:
             self.window.zero_()
 
     def stop(self, saved: bool) -> None:
-        """Ends the run with a checkpoint. What is measured at this step is left to the run that goes on."""
+        """Ends the run with a writer. What is measured at this step is left to the run that goes on."""
         step = self.progress.step
         if not saved:
             self.progress.due = True
@@ -294,7 +297,7 @@ class _Run:
         """Writes a release, unless this run was resumed at this step and it is there; any other is of other weights."""
         self.watch.mark(f"the release of step {self.progress.step}", patient=True)
         folder = self.setup.folder / "releases" / f"step-{self.progress.step:08d}"
-        weights = checkpoint.full_weights(self.engine)
+        weights = writer.full_weights(self.engine)
         if self.setup.rank == 0 and not (folder.exists() and self.progress.step == self.resumed_at):
             folder.parent.mkdir(exist_ok=True)
             write_release(self.setup.folder, weights, self.progress.step, folder)
@@ -354,7 +357,7 @@ class _Run:
         self.watch.mark(f"going back from step {progress.step}", patient=True)
         line = (progress.step - 1) // self.config.log_steps * self.config.log_steps  # its first step
         self.writer.join()
-        found, _ = checkpoint.agreed_newest(self.checkpoints, line)
+        found, _ = writer.agreed_newest(self.checkpoints, line)
         if found is None:
             self.say("there is no checkpoint before it: training goes on")
             return
@@ -372,7 +375,7 @@ class _Run:
         self.load(found, self.converted(found))
         self.progress.left_out, self.progress.rewinds = left_out, progress.rewinds + 1
         for folder in (self.checkpoints, self.setup.folder / "releases"):
-            ranks.from_rank_0(partial(checkpoint.drop_after, folder, self.progress.step))
+            ranks.from_rank_0(partial(writer.drop_after, folder, self.progress.step))
         self.begin()
         self.feeder.waited = waited
         self.say(f"went back to {found}; batches {out[0]} to {out[1]} are left out")

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.stream import Batch, PairStream
+from data_pipeline.sampling.stream import Batch, PairStream
+from pretrain.modeling.sums import PAPER_WEIGHTS, LossWeights
+from pretrain.runtime import ranks
 
-from . import ranks
 from .batches import Layout, to_tensors
-from .sums import PAPER_WEIGHTS, LossWeights
 
 
 @dataclass

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from pretrain.checkpoints.manifest import write_atomically
+from pretrain.runtime.log import complete_lines
+
 from .config import as_dict
-from .log import complete_lines
-from .manifest import write_atomically
 from .progress import Progress
-from .setup_run import Setup
+from .setup import Setup
 
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 SUMMARY = "summary.json"

@@ -20,13 +20,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from data_pipeline.corpus import Corpus
-from data_pipeline.encode import Rules
-from data_pipeline.prepare import Prepared, prepare
-from data_pipeline.stream import PairStream
+from data_pipeline.prepare.encode import Rules
+from data_pipeline.prepare.pipeline import Prepared, prepare
+from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, pair_template
 from objectives import OBJECTIVES, mixture
 from objectives.mlm import MaskedLM
-from pretrain.defaults import default_model
+from pretrain.planning.defaults import default_model
 
 settings.register_profile(
     "kinspan",
@@ -125,7 +125,7 @@ def prepare_here(inputs: list[str | Path], tokenizer: str | Path, output: Path, 
     rules = Rules(**{k: options.pop(k) for k in Rules.__dataclass_fields__ if k in options})
     names = [str(name) for name in inputs]
     with (
-        mock.patch("data_pipeline.prepare.local", _in_this_process),
+        mock.patch("data_pipeline.prepare.pipeline.local", _in_this_process),
         mock.patch("data_pipeline.tokenizers.load_tokenizer", load),
     ):
         return prepare(names, str(tokenizer), output, OBJECTIVES, rules, quiet=True, **options)

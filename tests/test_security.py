@@ -20,17 +20,17 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from finetune.config import FinetuneConfig
-from finetune.experiment import run_experiment
-from finetune.ranker import load_own_tokenizer, load_ranker
-from finetune.score import score_answers
+from finetune.ranking.ranker import load_own_tokenizer, load_ranker
+from finetune.ranking.score import score_answers
+from finetune.training.config import FinetuneConfig
+from finetune.training.experiment import run_experiment
 from objectives import mixture
 from pretrain.config import PretrainConfig
-from pretrain.defaults import default_model
-from pretrain.evaluate_pairs import load_scorer
-from pretrain.model import load_config, load_model
-from pretrain.release import release
-from pretrain.rtd_load import load_replaced_token_model
+from pretrain.evaluation.pair_tests import load_scorer
+from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.modeling.pair_model import load_config, load_model
+from pretrain.planning.defaults import default_model
+from pretrain.release.release import release
 from pretrain.run import pretrain
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -188,7 +188,7 @@ def test_a_bi_encoders_pickles_run_nothing(tmp_path):
 
 
 def _answers(folder):
-    from finetune.readers import load_split
+    from finetune.data.registry import load_split
 
     rows = [{"question": f"why {q}", "answer": f"{a} stone", "label": int(not a)} for q in range(3) for a in range(3)]
     (folder / "sets").mkdir()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 def warm_up() -> None:
     """Imports what launch/pretrain.py needs. No threads, no groups: those must be each fork's own."""
-    import finetune.probe  # noqa: F401
+    import finetune.training.probe  # noqa: F401
     import pretrain.run  # noqa: F401
 
 

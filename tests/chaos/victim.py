@@ -78,13 +78,13 @@ def fill_the_disk(step: int) -> None:
 def small_blocks(anchors: int) -> None:
     from functools import partial
 
-    import pretrain.setup_run as product
+    import pretrain.setup as product
 
     product.PairStream = partial(product.PairStream, block_anchors=anchors)  # type: ignore[assignment, misc]
 
 
 def forget_the_optimizer() -> None:
-    import pretrain.checkpoint as product
+    import pretrain.checkpoints.writer as product
 
     load = product.load
 

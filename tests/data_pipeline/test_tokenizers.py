@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from data_pipeline import tokenizers
-from data_pipeline.encode import normalise
 from data_pipeline.errors import KinspanError
-from pretrain.defaults import default_model
+from data_pipeline.prepare.encode import normalise
+from pretrain.planning.defaults import default_model
 
 BERT, ROBERTA, MINILM = (
     "tokenizers/bert-uncased_electra-small",

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import KinspanError
-from finetune import trec
-from finetune.metrics import METRICS
+from finetune.evaluation import trec
+from finetune.evaluation.metrics import METRICS
 from launch import evaluate
 from launch._cli import parse
 from launch.evaluate import EvaluateConfig, check
-from pretrain.defaults import default_model
+from pretrain.planning.defaults import default_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -136,7 +136,7 @@ def scored(monkeypatch):
         noise = np.random.default_rng(0).random(data.num_pairs) / 2
         return {"knows": data.labels + noise, "wrong": noise - data.labels, "breaks": noise * np.nan}[Path(name).name]
 
-    monkeypatch.setitem(sys.modules, "finetune.score", SimpleNamespace(score_answers=score_answers))
+    monkeypatch.setitem(sys.modules, "finetune.ranking.score", SimpleNamespace(score_answers=score_answers))
     return asked
 
 

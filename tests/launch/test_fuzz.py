@@ -134,7 +134,7 @@ class Ended:
 def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
     """A folder of all that the commands read, and a thesis that they are to leave alone."""
     ground = tmp_path_factory.mktemp("ground")
-    tokenizer = helpers.tokenizer(importlib.import_module("pretrain.defaults").default_model())
+    tokenizer = helpers.tokenizer(importlib.import_module("pretrain.planning.defaults").default_model())
     for name, family in (("model", "bert"), ("config", "bert"), ("electra", "electra")):
         tokenizer.save_pretrained(str(ground / name))
         config = AutoConfig.for_model(family, vocab_size=len(tokenizer), num_labels=1, **SMALL)
@@ -185,12 +185,12 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    monkeypatch.setattr("data_pipeline.prepare.local", at_once)
-    monkeypatch.setattr("finetune.build_asnq.local", at_once)
-    for module in ("launch.inspect_pairs", "launch.rank_document", "pretrain.setup_run"):
+    monkeypatch.setattr("data_pipeline.prepare.pipeline.local", at_once)
+    monkeypatch.setattr("finetune.data.build_asnq.local", at_once)
+    for module in ("launch.inspect_pairs", "launch.rank_document", "pretrain.setup"):
         monkeypatch.setattr(importlib.import_module(module), "default_corpus", lambda tokenizer: tiny_corpus)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("data_pipeline.readers.python_documents", lambda workers: iter(()))
+    monkeypatch.setattr("data_pipeline.prepare.readers.python_documents", lambda workers: iter(()))
 
 
 def _invoke(entry: str, arguments: list[str], patch: pytest.MonkeyPatch) -> Ended:

@@ -8,7 +8,7 @@ import yaml
 from launch._cli import parse
 from objectives import mixture
 from pretrain.config import PretrainConfig, check
-from pretrain.engine import read_deepspeed_config
+from pretrain.runtime.engine import read_deepspeed_config
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "launch/recipes"

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from data_pipeline.errors import KinspanError
-from finetune.config import check
-from finetune.study import _config, read_study, run_study
+from finetune.training.config import check
+from finetune.training.study import _config, read_study, run_study
 
 FOLDER = Path(__file__).resolve().parents[2] / "launch/recipes"
 STUDIES = sorted(p.stem for p in FOLDER.glob("*.yaml") if "rows" in yaml.safe_load(p.read_text()))

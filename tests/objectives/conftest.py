@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_pipeline.block import Block, Spans
 from data_pipeline.corpus import Shard
-from data_pipeline.pairs import EASY, HARD, POSITIVE
-from data_pipeline.random_words import random_words
+from data_pipeline.sampling.block import Block, Spans
+from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
+from data_pipeline.sampling.random_bits import random_words
 from objectives import mixture
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.pairs import EASY, HARD, POSITIVE
+from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 
 ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
 NAMES = ["sp", "ict", "psd", "nsp", "sop"]

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data_pipeline.pairs import HARD, POSITIVE
+from data_pipeline.sampling.pairs import HARD, POSITIVE
 
 
 @pytest.mark.parametrize("block_anchors", [60, 10**6])

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.random_words import random_words
+from data_pipeline.sampling.random_bits import random_words
 from data_pipeline.tokenizers import word_continuations
 from objectives.mlm import MaskedLM
 

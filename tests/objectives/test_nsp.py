@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data_pipeline.pairs import EASY, POSITIVE
+from data_pipeline.sampling.pairs import EASY, POSITIVE
 
 PARAGRAPHS, SENTENCES = 3, 9
 EVEN = [

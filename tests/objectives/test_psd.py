@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.pairs import EASY, POSITIVE
+from data_pipeline.sampling.pairs import EASY, POSITIVE
 
 ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from data_pipeline.random_words import random_words
-from data_pipeline.stream import Batch, concatenate
+from data_pipeline.sampling.random_bits import random_words
+from data_pipeline.sampling.stream import Batch, concatenate
 from data_pipeline.tokenizers import word_continuations
 from objectives.rtd import replaced_tokens
 
@@ -61,7 +61,7 @@ def test_noise_is_of_the_example_and_the_place_alone(tiny_corpus, make_stream, m
     parts = concatenate([stream.batch(40, cut), stream.batch(40 + cut, 501 - cut)])
     for name in Batch.__dataclass_fields__:
         assert np.array_equal(getattr(whole, name), getattr(parts, name)), name
-    monkeypatch.setattr("data_pipeline.stream.CHUNK", 100)
+    monkeypatch.setattr("data_pipeline.sampling.stream.CHUNK", 100)
     assert np.array_equal(stream.batch(40, 501).noise, whole.noise)
 
 

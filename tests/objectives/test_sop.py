@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from data_pipeline.pairs import HARD, POSITIVE
+from data_pipeline.sampling.pairs import HARD, POSITIVE
 
 COUNTS = [2, 3, 5, 9]
 EVEN = [[[list(range(20 * d, 20 * d + c)) for c in COUNTS] for d in range(8)]]

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from data_pipeline.encode import Rules, normalise, sentences_of
-from data_pipeline.pairs import EASY, HARD, POSITIVE
+from data_pipeline.prepare.encode import Rules, normalise, sentences_of
+from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 
 
 def paragraphs_of(counts, first=0):

@@ -3,7 +3,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from pretrain.batches import Layout
 from pretrain.config import PretrainConfig, check, identity
-from pretrain.engine import full_settings, read_deepspeed_config
+from pretrain.runtime.engine import full_settings, read_deepspeed_config
 
 BAD = {
     "micro_batch_size": (65, r"--micro_batch_size 65 is larger than --global_batch_size 64"),

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from data_pipeline.errors import KinspanError
-from pretrain import checkpoint, run
+from pretrain import run
+from pretrain.checkpoints import writer
 from pretrain.config import PretrainConfig
-from pretrain.engine import build_engine
 from pretrain.run import pretrain
-from pretrain.setup_run import set_up
+from pretrain.runtime.engine import build_engine
+from pretrain.runtime.stop import Stopped
+from pretrain.setup import set_up
 from pretrain.step import train_step
-from pretrain.stop import Stopped
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config,
     with pytest.raises(Stopped):
         pretrain(config(max_hours=1e-9))
     folder = Path(config().output_dir)
-    (only,) = checkpoint.by_step(folder / "checkpoints")
+    (only,) = writer.by_step(folder / "checkpoints")
     (only / "state.json").write_text("")
     log = (folder / "metrics.jsonl").read_bytes()
     with pytest.raises(KinspanError, match="none of the checkpoints in "):
@@ -129,7 +130,7 @@ def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config,
 def test_hours_stop_it_with_a_checkpoint(config):
     with pytest.raises(Stopped):
         pretrain(config(max_hours=1e-9))
-    assert [p.name for p in checkpoint.by_step(Path(config().output_dir) / "checkpoints")] == ["step-00000001"]
+    assert [p.name for p in writer.by_step(Path(config().output_dir) / "checkpoints")] == ["step-00000001"]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_an_update_that_is_not_finite_is_skipped_whole(kind, stage, precision, c
             results.append(train_step(engine, batches, batches[0], setup.layout, 0, 1, step))
             if remove:
                 remove()
-        return results, checkpoint.full_weights(engine)
+        return results, writer.full_weights(engine)
 
     results, with_poison = trained([0, 1, 2, 3], poisoned=[2])
     assert [bool(r.skipped) for r in results] == [False, False, True, False]
@@ -178,7 +179,7 @@ def test_nothing_but_skipped_updates_end_the_run(config, monkeypatch):
 
 
 def test_skips_in_a_row_count_over_a_stop(config, monkeypatch):
-    """They are part of the checkpoint."""
+    """They are part of the writer."""
     at_step(monkeypatch, range(2, 12), poison("loss"))
     with monkeypatch.context() as patch:
         ask_in_step(patch, 4)
@@ -243,7 +244,7 @@ def test_a_full_disk_costs_a_checkpoint_not_the_run(config, monkeypatch, capsys)
             raise OSError(28, "No space left on device")
         save(value, path, **options)
 
-    monkeypatch.setattr(checkpoint.torch, "save", fails)
+    monkeypatch.setattr(writer.torch, "save", fails)
     pretrain(full)
     assert seen == [["step-00000004"]]
     assert "checkpoint of step 8 could not be written (rank 0: [Errno 28] No space left" in capsys.readouterr().out
@@ -260,7 +261,7 @@ def test_without_a_last_checkpoint_a_run_is_not_complete(config, monkeypatch):
         save(value, path, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.torch, "save", fails)
+        patch.setattr(writer.torch, "save", fails)
         with pytest.raises(KinspanError, match="the last checkpoint could not be written"):
             pretrain(config())
     assert pretrain(config())["steps"] == 12

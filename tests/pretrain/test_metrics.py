@@ -4,14 +4,14 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 from torch.utils.flop_counter import FlopCounterMode
 
-from data_pipeline.pairs import EASY, HARD, KINDS, POSITIVE
+from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
-from pretrain.encoder import encode
-from pretrain.families import FAMILIES
 from pretrain.metrics import FlopCounter, figures
-from pretrain.model import load_model
-from pretrain.rtd_load import load_replaced_token_model
-from pretrain.sums import MLM_SUMS, RTD_SUMS, LossWeights, pair_sums, rtd_sums, sum_names
+from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.modeling.encoder import encode
+from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.pair_model import load_model
+from pretrain.modeling.sums import MLM_SUMS, RTD_SUMS, LossWeights, pair_sums, rtd_sums, sum_names
 
 
 def sums_of(kinds, called, objective="ssp"):

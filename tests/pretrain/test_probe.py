@@ -13,11 +13,11 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForSequenceClassification
 
 from data_pipeline.errors import KinspanError
-from finetune.probe import make_probe
+from finetune.training.probe import make_probe
 from pretrain.config import PretrainConfig
-from pretrain.families import FAMILIES
+from pretrain.modeling.families import FAMILIES
 from pretrain.run import pretrain
-from pretrain.setup_run import unused_flags
+from pretrain.setup import unused_flags
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = {"map", "mrr", "p@1", "ndcg@10"}

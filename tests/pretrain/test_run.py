@@ -107,7 +107,7 @@ def killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks):
 
 def test_a_killed_run_ends_bit_identical(settings, tmp_path):
     """Dropout on, ZeRO-2, killed between two checkpoints; from weights, whose loading leaves dropout off."""
-    from pretrain.model import load_model
+    from pretrain.modeling.pair_model import load_model
 
     model, _ = load_model(str(settings["model"]), seed=1)
     model.classifier.save_pretrained(str(settings["model"]))

@@ -8,10 +8,10 @@ from data_pipeline.errors import KinspanError
 from objectives.rtd import replaced_tokens
 from pretrain import step
 from pretrain.batches import Layout
-from pretrain.model import load_model
-from pretrain.rtd_load import load_replaced_token_model
+from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.modeling.pair_model import load_model
+from pretrain.modeling.sums import LossWeights
 from pretrain.step import dropout_seed, largest_batch, train_step, try_largest
-from pretrain.sums import LossWeights
 
 SIZE = 23
 

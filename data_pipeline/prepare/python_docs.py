@@ -1,0 +1,315 @@
+"""The embedded default corpus: the documentation that comes with Python and the installed packages.
+
+It lets the engine work offline with no data of the user's.  Files are read as source text and never
+imported, so a broken or side-effectful module costs nothing.  A module is a document.  A paragraph is what
+one docstring, or a part of a long one, says in English: the objectives need several sentences on one thing.
+"""
+
+import ast
+import gc
+import hashlib
+import inspect
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+from data_pipeline.executors import local
+
+from .document import Document
+
+SOURCE, _TOPICS = "python-docs", "pydoc_data.topics"
+FILES_A_CHUNK = 100  # parsed by a worker at a time
+MAX_FILE_BYTES = 2_000_000  # larger files are generated tables
+UNDOCUMENTED_SIZE = 10_000  # characters a triple quote: sparser files are not worth the parse
+MIN_PASSED = 200  # shorter strings in calls are arguments, not documentation
+MIN_ENTRY_WORDS = 10  # of a parameter's description in one sentence; shorter ones have no verb
+SHORT_SUMMARY, LONG_HEADING = 25, 80  # characters: a sentence may lack its full stop only above these
+MIN_PARAGRAPH, ONE_LINER, SHORT, LONG = 40, 160, 320, 1200  # characters: short paragraphs join up to LONG
+
+_ROOTS = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
+_SKIPPED_DIRS = {"test", "tests", "idle_test", "_vendor", "_vendored", "__pycache__", "site-packages"}
+
+_DROPPED_SECTION = (
+    r"(?:(?:usage |example )?(?:examples?|usage)|references?|see also|raises?|warns|methods|citation|todo"
+    r"|(?:doc)?tests?|licen[cs]e|authors?|notation|shapes?|index)"
+)
+_KEPT_DIRECTIVE = r"(?:note|warning|tip|important|caution|attention|hint|admonition)::"
+_HTML = r"(?:</?(?:tip|hfoptions?|div|p|pre|br|table|t[rd]|[uo]?l|li)\b[^>]*>)+"
+_RULE = r"([=\-~^*#\"'+`_.:])\2{2,}$"
+_DEEPER = r"(?:\1 +.*\n|\n)*"  # the lines below that are indented deeper
+_NOT_TEXT = [  # in this order: (a literal that the pattern needs, pattern, replacement)
+    ("```", r"^( *)```(?!.*```)(?:.*\n)*?(?: *```.*|\Z)", ""),  # fenced code
+    (">>>", r"^ *>>>.*(?:\n.+)*", ""),  # doctests
+    ("\n", rf"^( *){_DROPPED_SECTION}:?\n *{_RULE}\n(?:(?!.+\n *([=\-~^])\3{{2,}}$).*\n)*", ""),
+    (":\n", rf"^( *){_DROPPED_SECTION}:+\n{_DEEPER}", r"\n"),
+    ("..", rf"^( *)\.\.(?: (?!{_KEPT_DIRECTIVE}).*)?\n{_DEEPER}", r"\n"),
+    (".. ", rf"^( *)\.\. {_KEPT_DIRECTIVE}", r"\1"),
+    (">", r"^( *)> ?(?:\[!\w+\])?", r"\1"),  # quoted
+    ("::\n", rf"^( *)(.*?) ?::\n{_DEEPER}", r"\1\2:\n\n"),  # literal blocks
+    ("\n", rf"^( *\S.*\n)? *{_RULE}", ""),  # headings
+    ("\n", rf"^ *(?:[|+─│┌├└].*|.* \||{_HTML})$", ""),  # tables and drawings
+    ("   ", r"^ *\S.*?(?:[\w,)] {4,}|\S {3,}\S.*?\S {3,})\S.*$", ""),  # columns
+]
+
+_BULLET = re.compile(r"([-*+•‣]|#\.|\(?(?:\d{1,2}|[a-z])[.)])\s+(?=\S)")
+_SECTION = re.compile(
+    r"(?:((?:\w+ )?(?:args?|arguments?|param(eter)?s?|attributes|returns?|yields?|inputs?|outputs?|fields))"
+    r"|(?:notes?|warnings?|description|summary|details|overview|tips?|important))\s*:$", re.I
+)  # fmt: skip
+_ENTRY = re.compile(  # what has a named group has no text of its own
+    r":(?:(?P<type>r?type|raises?|except)|\w+)\b[^:]*:(?:\s+|$)"  # :param int x: text
+    r"|(?P<numpy>[\w.,*`\[\]/() ]{1,60}? : )"  # x : int, optional
+    r"|(?P<raised>\w+(?:Error|Exception|Warning):\s)"
+    r"|[`*\"']*(?:[a-z_][\w.]*|[A-Z]\w?)[`*\"']*(?:\s*\((?:[^()]|\([^()]*\))*\))?\s*(?::|--|–)(?:\s+|$)"
+    r"|[`*]*\w+[`*]*\s*\(.*\)\s*:(?:\s+|$)"  # x (int): text
+)
+_TERM = re.compile(r"(?:\S+ ){,2}\S*[^.,;:]$")  # of a definition list
+
+
+class _Blocks:
+    """Splits a docstring to blocks of running text; ``done`` holds (is it on a parameter, text)."""
+
+    def __init__(self, docstring: str) -> None:
+        self.done: list[tuple[bool, str]] = []
+        self._lines: list[str] = []
+        self._indent = 0  # of the block's first line
+        self._entry_indent = -1  # of the parameter whose description we are in; -1: none
+        text = "".join(line.rstrip() + "\n" for line in inspect.cleandoc(docstring).split("\n"))
+        for literal, pattern, replacement in _NOT_TEXT:
+            text = re.sub(pattern, replacement, text, flags=re.M | re.I) if literal in text else text
+        for line in text.split("\n"):
+            body = line.strip()
+            self._add(len(line) - len(line.lstrip()) if body else 0, body)
+
+    def _start(self, indent: int, body: str, is_entry: bool = False) -> None:
+        if self._lines:
+            self.done.append((self._entry_indent >= 0, " ".join(self._lines)))
+        self._entry_indent = indent if is_entry else self._entry_indent
+        self._indent = indent
+        self._lines = [body] if body else []
+
+    def _add(self, indent: int, body: str) -> None:
+        if left_entry := bool(body) and indent <= self._entry_indent:
+            self._start(indent, "")
+            self._entry_indent = -1
+        bullet = _BULLET.match(body)
+        body = body[bullet.end() :] if bullet else body
+        may_be_entry = bullet or left_entry or not self._lines or body.startswith(":")
+        if section := _SECTION.match(body):
+            self._start(indent, "", is_entry=bool(section[1]))
+        elif may_be_entry and (entry := _ENTRY.match(body)):
+            self._start(indent, "" if entry.lastgroup else body[entry.end() :], is_entry=True)
+        elif not body or bullet or not self._lines or indent < self._indent:
+            self._start(indent, body)
+        elif indent > self._indent and self._lines[-1].endswith(":"):
+            self._start(indent, body)  # a list or code that a lead-in announces
+        elif indent > self._indent and self.done and len(self._lines) == 1 and _TERM.match(self._lines[0]):
+            self._lines = []
+            self._start(self._indent, body, is_entry=True)
+        else:
+            self._lines.append(body)
+
+
+_MARKUP = re.compile(r"[`*$~|]|__|\]\(|\]_")  # what the patterns below need
+_INLINE = [
+    (re.compile(r"(?<!\w):(?:[\w+.-]+:){1,2}`[~!]?([^`]+?)(?:\s*<[\w.~:/#-]{5,}>)?`"), r"\1"),  # :class:`Foo`
+    (re.compile(r"\[[^\[\]`]+\?\]\([^()\s]*\)"), ""),  # a question that links is navigation
+    (re.compile(r"!?\[`?[~!]?([^\[\]`]+)`?\](?:\([^()\s]*\)|\[[\w.]*\])"), r"\1"),  # [text](url)
+    (re.compile(r"\[`[~!]?([\w.]+)`\]"), r"\1"),  # [`~Foo`]
+    (re.compile(r"`([^`<>]+?)\s*<[^`<>\s]+>`__?"), r"\1"),  # `text <url>`_
+    (re.compile(r"(?:\s+(?:in|by|see|from|of|and|also))*\s*\[(?:\d+|[A-Z]\w*\d+|#\w*)\]_"), ""),
+    (re.compile(r"`([\w.-]+)'"), r"\1"),  # the old way to quote
+    (re.compile(r"(`+)([^`]+)\1_{0,2}"), r"\2"),
+    (re.compile(r"(?<![\w*])(\*{1,2})(?=[\w\[<])([^*]+?)\1(?![\w*])"), r"\2"),
+    (re.compile(r"\$([\w, ()+=<>.'-]+)\$|(?<!<)\|([\w. -]+)\|(?!>)"), r"\1\2"),  # $n$ and |substitution|
+    (re.compile(r"\\([*_`|])|(?<!\w)~(?=[A-Za-z])"), r"\1"),
+]
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\w\.\w\.)(?<!cf\.)(?<!vs\.)\s+(?=[\"'(\[<]?[A-Z0-9])")
+_UNREADABLE = re.compile(  # every branch begins with a literal: that makes the search fast
+    r"://|www\.|[{}^~\\$]|\|(?!>)(?<!<\|)|%\(|[-=]>|[=<>!]=.*[=<>!]=|=\w.*\w=|\(\)\.|``"
+    r"|et al[. ]|TODO|doi:|Default.{,40}$"
+)
+_LEGAL = re.compile(
+    r"copyright|\(c\) [12]|license|permission is hereby|rights reserved|without warrant|redistribut|liable|©"
+)
+_ORPHAN = re.compile(r"[a-z]+,? |[,;.)]")  # goes on from a formula or a code block
+_TYPE_PREFIX = re.compile(r"^\(?[\w.]+(\[.*?\]+)?\)?( of shape \([^)]*\))?: ")  # of a returned value
+_PLAIN_WORD = re.compile(r"(?<!\S)[a-z'-]+[.,;:!?]?(?!\S)")
+_WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
+_COMMON_WORDS = (
+    "a about after all also an and any are as at be been before being both but by can cannot could do does"
+    " each for from given has have how if in into is it its may more most must no not of on one only or other"
+    " out over same should so some such than that the their them then there these they this those to two use"
+    " used using was we were what when where whether which while will with within would"
+)
+_COMMON = frozenset(_COMMON_WORDS.split())
+
+
+def _plain(text: str) -> str:
+    """The text without inline markup."""
+    for pattern, replacement in _INLINE if _MARKUP.search(text) else ():
+        text = pattern.sub(replacement, text)
+    return " ".join(text.split())
+
+
+def _reads_as_english(sentence: str) -> bool:
+    words = _WORD.findall(sentence)
+    if len(words) < 3 or _UNREADABLE.search(sentence):
+        return False
+    other_characters = len(sentence) - sentence.count(" ") - sum(map(len, words))
+    common = sum(map(_COMMON.__contains__, map(str.lower, words)))
+    is_text = other_characters <= 0.3 * len(sentence) and sum(map(str.isupper, words)) <= 0.4 * len(words)
+    return is_text and common >= 0.15 * len(words)
+
+
+def _finished(sentences: list[str], may_lack_stop: bool) -> list[str]:
+    """The sentences less a last one that does not end: a heading, or a lead-in to what was dropped."""
+    last = sentences[-1]
+    if last.endswith((".", "!", "?", ".)", '."', ".'", '?"')) and not last.endswith((".g.", ".e.", "..")):
+        return sentences
+    complete = last[-1:].isalnum() and len(last) > (SHORT_SUMMARY if may_lack_stop else LONG_HEADING)
+    return [*sentences[:-1], last + "."] if complete else sentences[:-1]
+
+
+def _prose(raw: str, is_entry: bool, is_first: bool) -> str:
+    """The sentences of a block that read as English, or ""; a summary or description may lack its stop."""
+    text = _TYPE_PREFIX.sub("", _plain(raw)) if is_entry else _plain(raw)
+    if _LEGAL.search(text.lower()) or not (is_entry or is_first or not _ORPHAN.match(raw)):
+        return ""
+    sentences = _finished(_SENTENCE_END.split(text), is_first or is_entry)
+    kept = [sentence for sentence in sentences if _reads_as_english(sentence)]
+    prose = " ".join(kept)
+    if len(prose) < 0.5 * len(text) or (is_entry and len(kept) < 2 and prose.count(" ") < MIN_ENTRY_WORDS):
+        return ""
+    return prose[0].upper() + prose[1:] if re.match(r"[a-z]+,? ", prose) else prose
+
+
+def _pack(blocks: Iterable[str]) -> list[str]:
+    """Joins short neighbours: a summary belongs with what explains it."""
+    packed: list[str] = []
+    for block in blocks:
+        if packed and min(len(packed[-1]), len(block)) < SHORT and len(packed[-1]) + len(block) < LONG:
+            packed[-1] += " " + block
+        else:
+            packed.append(block)
+    return packed
+
+
+def _fresh_paragraphs(docstring: str, seen: set[bytes]) -> list[str]:
+    """The paragraphs of the blocks that ``seen`` lacks, and notes them there."""
+    prose: dict[bool, list[str]] = {False: [], True: []}
+    for position, (is_entry, text) in enumerate(_Blocks(docstring).done):
+        block = _prose(text, is_entry, position == 0)
+        # texts with the same plain lower-case words differ by names and numbers only, and count as one
+        key = hashlib.blake2b(" ".join(_PLAIN_WORD.findall(block)).encode(), digest_size=12).digest()
+        if block and key not in seen:
+            seen.add(key)
+            prose[is_entry].append(block)
+    paragraphs = [*_pack(prose[False]), *_pack(prose[True])]
+    return _pack(paragraphs) if sum(map(len, paragraphs)) < 2 * SHORT else paragraphs
+
+
+def prose_paragraphs(docstring: str) -> list[str]:
+    """The docstring's paragraphs of English prose: no code, signatures, tables, headings or markup."""
+    return _fresh_paragraphs(docstring, set())
+
+
+def python_doc_files() -> list[Path]:
+    """The Python files of the standard library, then of the installed packages; sorted, each once."""
+    found = [(root, path) for root in dict.fromkeys(_ROOTS) for path in sorted(root.rglob("*.py"))]
+    kept = [path for root, path in found if not _SKIPPED_DIRS.intersection(path.relative_to(root).parts)]
+    return list(dict.fromkeys(kept))
+
+
+def _module_name(path: Path) -> str:
+    top = next((parent for parent in path.parents if parent in _ROOTS), None)
+    top = top or next(parent for parent in path.parents if not (parent / "__init__.py").exists())
+    return ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _docstrings(node: ast.AST, about: int) -> Iterator[tuple[int, str]]:
+    """(id of the class or module that it is about, text) of the strings that stand as statements."""
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for child in getattr(node, field, ()):
+            value = child.value if isinstance(child, ast.Expr) else None
+            if value is None:
+                yield from _docstrings(child, id(child) if isinstance(child, ast.ClassDef) else about)
+            elif isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield about, value.value
+            elif isinstance(value, ast.Call) and isinstance(node, ast.Module):  # as for C functions
+                passed = [part.value for part in ast.walk(value) if isinstance(part, ast.Constant)]
+                yield from ((id(value), str(text)) for text in passed if len(str(text)) > MIN_PASSED)
+
+
+def _parsed_texts(path: Path) -> dict[str, list[tuple[int, str]]]:
+    """The texts of each document of the file, as ``_docstrings`` has them."""
+    name = _module_name(path)
+    source = path.read_text("utf-8-sig") if path.stat().st_size <= MAX_FILE_BYTES else ""
+    if name != _TOPICS and len(re.findall(r"\"{3}|'{3}", source)) < len(source) // UNDOCUMENTED_SIZE:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+        tree = ast.parse(source)
+    if name != _TOPICS:
+        return {name: list(_docstrings(tree, id(tree)))}
+    tables = [value for node in tree.body if isinstance(value := getattr(node, "value", None), ast.Dict)]
+    topics = {topic: text for table in tables for topic, text in ast.literal_eval(table).items()}
+    return {f"{name}.{topic}": [(0, topics[topic])] for topic in sorted(topics)}
+
+
+def _texts(path: Path) -> dict[str, list[tuple[int, str]]]:
+    collecting = gc.isenabled()
+    gc.disable()  # a syntax tree has no cycles: the collector would walk it again and again for nothing
+    try:
+        return _parsed_texts(path)
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return {}
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _documents(parsed: dict[str, list[tuple[int, str]]], seen: set[bytes]) -> Iterator[Document]:
+    for title, texts in parsed.items():
+        paragraphs: list[str] = []
+        last_about = None  # of the last paragraph, if it is short
+        for about, text in texts:
+            if not (fresh := _fresh_paragraphs(text, seen)):
+                continue
+            if about == last_about and min(len(paragraphs[-1]), len(fresh[0])) < ONE_LINER:
+                paragraphs[-1] += " " + fresh.pop(0)  # one-liners on the methods of one class
+            paragraphs += fresh
+            last_about = about if len(paragraphs[-1]) < SHORT else None
+        if kept := [paragraph for paragraph in paragraphs if len(paragraph) >= MIN_PARAGRAPH]:
+            yield Document(title, title, kept, SOURCE)
+
+
+class _Parser:
+    """Lives in a worker process: files -> their texts."""
+
+    def __call__(self, paths: list[Path]) -> list[dict[str, list[tuple[int, str]]]]:
+        return [_texts(path) for path in paths]
+
+
+def module_documents(path: Path) -> list[Document]:
+    """The documents of a source file: usually one, none where it has no prose, many for pydoc's topics."""
+    return list(_documents(_texts(path), set()))
+
+
+def python_documents(num_workers: int = 1) -> Iterator[Document]:
+    """The whole corpus in a fixed order, each text once, however often the sources repeat it.
+
+    ``num_workers`` processes parse, which takes nearly all the time; the result does not depend on them.
+    """
+    seen: set[bytes] = set()
+    names: set[str] = set()
+    files = python_doc_files()
+    chunks = [files[start : start + FILES_A_CHUNK] for start in range(0, len(files), FILES_A_CHUNK)]
+    for parsed in chain.from_iterable(local(_Parser, (), chunks, num_workers)):
+        for document in _documents(parsed, seen):
+            if document.id not in names:  # a package may shadow a module of the standard library
+                names.add(document.id)
+                yield document

@@ -1,0 +1,92 @@
+"""Shuffled Arrow shards and the manifest, from a spill file of encoded documents."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from data_pipeline.corpus import Manifest, ShardInfo, map_shard, sha256_of
+from data_pipeline.sampling.block import count_usable
+from data_pipeline.sampling.pairs import Objective
+from data_pipeline.sampling.random_bits import permute, philox_key
+
+MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits; documents do not split evenly
+SHARD_TOKENS = 1 << 24  # about 33 MB a shard at two bytes a token
+
+
+def write_shards(
+    spill: Path,
+    folder: Path,
+    objectives: dict[str, Objective],
+    shard_tokens: int,
+    tick: Callable[[int], object],
+) -> list[ShardInfo]:
+    """Deals the spilled documents out to shards by a keyed permutation, so that each is a fair sample.
+
+    The result depends on the documents and their order alone, not on how many workers encoded them.
+    ``tick`` is told of every shard's documents as it is written.
+    """
+    reader = pa.ipc.open_file(pa.memory_map(str(spill)))
+    batches = [reader.get_batch(k) for k in range(reader.num_record_batches)]
+    sizes = np.array([b.num_rows for b in batches])
+    total_tokens = sum(_num_tokens(b) for b in batches)
+    documents = int(sizes.sum())
+    num_shards = max(1, min(documents, -(-total_tokens // shard_tokens)))
+    shuffled = permute(np.arange(documents), documents, philox_key(0, "shards of a corpus"))
+    shard_of = np.empty(documents, dtype=np.int32)
+    shard_of[shuffled] = np.arange(documents) * num_shards // documents
+    batch_of = np.repeat(np.arange(len(batches)), sizes)
+    first = np.cumsum(sizes) - sizes
+    (folder / "shards").mkdir()
+    infos = []
+    for number in range(num_shards):
+        mine = np.flatnonzero(shard_of == number)
+        parts = [
+            batches[k].take(pa.array(mine[batch_of[mine] == k] - first[k])) for k in np.unique(batch_of[mine]).tolist()
+        ]
+        name = f"shards/{number:05d}.arrow"
+        _write_one(pa.Table.from_batches(parts), folder / name)
+        infos.append(_describe(folder, name, objectives))
+        tick(len(mine))
+    return infos
+
+
+def _num_tokens(batch: pa.RecordBatch) -> int:
+    return len(batch.column("tokens").values.values.values)
+
+
+def _write_one(table: pa.Table, path: Path) -> None:
+    """One record batch, uncompressed: only so are its offsets an index that can be mapped."""
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        (whole,) = table.combine_chunks().to_batches()
+        writer.write_batch(whole)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _describe(folder: Path, name: str, objectives: dict[str, Objective]) -> ShardInfo:
+    path = folder / name
+    shard = map_shard(path)
+    return ShardInfo(
+        file=name,
+        documents=len(shard.document_starts) - 1,
+        paragraphs=len(shard.paragraph_starts) - 1,
+        sentences=len(shard.sentence_starts) - 1,
+        tokens=len(shard.tokens),
+        usable={name: count_usable(shard, objective) for name, objective in objectives.items()},
+        bytes=path.stat().st_size,
+        sha256=sha256_of(path),
+    )
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Written last and renamed into place: only a whole corpus opens."""
+    path = folder / "manifest.json"
+    partial = path.with_suffix(".json.tmp")
+    with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(manifest.to_json())
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,196 @@
+"""A block: the usable paragraphs of a few shards, as flat arrays that samplers index."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from data_pipeline.corpus import SPLITS, Corpus, Shard
+from data_pipeline.errors import KinspanError
+
+from .pairs import Objective
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Runs of whole sentences: ``[start, end)`` of sentences in a usable paragraph; arrays of one shape.
+
+    hole_start, hole_end: sentences ``[hole_start, hole_end)`` of the run that are left out; None: of no run
+    """
+
+    paragraph: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    hole_start: np.ndarray | None = None
+    hole_end: np.ndarray | None = None
+
+    def map(self, change: Callable[[np.ndarray], np.ndarray]) -> "Spans":
+        """``change`` applied to each array."""
+        arrays = (self.paragraph, self.start, self.end, self.hole_start, self.hole_end)
+        return Spans(*(None if x is None else change(x) for x in arrays))  # type: ignore[arg-type]
+
+    def __getitem__(self, rows: Any) -> "Spans":
+        return self.map(lambda array: array[rows])
+
+    def put(self, rows: Any, other: "Spans") -> None:
+        """``self[rows] = other``, in place."""
+        for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
+            if getattr(self, name) is not None:
+                getattr(self, name)[rows] = getattr(other, name)
+
+
+def side_by_side(first: Spans, rest: Spans) -> Spans:
+    """Spans ``[n]`` and ``[n, k]`` as ``[n, 1 + k]``. Both have holes, or neither."""
+    arrays = ("paragraph", "start", "end", "hole_start", "hole_end")
+    pairs = ((getattr(first, name), getattr(rest, name)) for name in arrays)
+    return Spans(*(None if x is None else np.column_stack([x, y]) for x, y in pairs))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The usable paragraphs that belong to each of K classes, in the block's order.
+
+    paragraphs  those of class 0, then those of class 1, ...; classes may overlap
+    first       [K]         where those of each class begin in ``paragraphs``
+    total       [K]         how many there are
+    before      [K, U + 1]  how many of them come before each paragraph: a paragraph's rank
+    """
+
+    paragraphs: np.ndarray
+    first: np.ndarray
+    total: np.ndarray
+    before: np.ndarray
+
+    @staticmethod
+    def of(member: np.ndarray) -> "Ranked":
+        """``member``: ``[K, U]``, whether a usable paragraph is of a class."""
+        before = np.zeros((len(member), member.shape[1] + 1), dtype=np.int32)
+        np.cumsum(member, axis=1, out=before[:, 1:])
+        total = before[:, -1].astype(np.int64)
+        paragraphs = np.nonzero(member)[1].astype(np.int32)
+        return Ranked(paragraphs, np.cumsum(total) - total, total, before)
+
+
+class Block:
+    """The usable paragraphs of one split in some shards, in the order of shard, document and paragraph.
+
+    shards          the shards' arrays
+    shard_number    [U]     which of them a usable paragraph lies in
+    paragraph       [U]     its number in that shard
+    num_sentences   [U]
+    document        [U]     dense numbers, 0 .. D
+    document_first  [D + 1] the document's first usable paragraph
+    """
+
+    def __init__(self, shards: list[Shard], split: str, objective: Objective) -> None:
+        self.shards = shards
+        parts = [usable_paragraphs(shard, split, objective) for shard in shards]
+        self.shard_number = np.repeat(np.arange(len(shards), dtype=np.int16), [len(p) for p, _ in parts])
+        self.paragraph = np.concatenate([p for p, _ in parts]).astype(np.int32)
+        self.num_sentences = np.concatenate(
+            [np.diff(s.paragraph_starts)[p] for s, (p, _) in zip(shards, parts, strict=True)]
+        ).astype(np.int32)
+        new_document = np.ones(len(self.paragraph), dtype=bool)
+        rows = np.concatenate([r for _, r in parts])
+        new_document[1:] = (np.diff(rows) != 0) | (np.diff(self.shard_number) != 0)
+        self.document = (np.cumsum(new_document) - 1).astype(np.int32)
+        self.document_first = np.append(np.flatnonzero(new_document), len(rows)).astype(np.int32)
+        self._made: dict[Callable[[Block], Any], Any] = {}
+
+    def once(self, make: Callable[["Block"], Made]) -> Made:
+        """``make(block)``, made at the first call and kept: an index that a sampler needs."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
+
+    def whole(self, paragraphs: np.ndarray) -> Spans:
+        """Whole paragraphs as spans."""
+        return Spans(paragraphs, np.zeros_like(paragraphs), self.num_sentences[paragraphs].astype(paragraphs.dtype))
+
+    def token_runs(self, spans: Spans) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Start and end, in its shard's tokens, of each span's one run of tokens, or of two where spans have holes."""
+        if spans.hole_start is None or spans.hole_end is None:
+            return [self._tokens(spans.paragraph, spans.start, spans.end)]
+        before = self._tokens(spans.paragraph, spans.start, spans.hole_start)
+        return [before, self._tokens(spans.paragraph, spans.hole_end, spans.end)]
+
+    def _tokens(self, paragraph: np.ndarray, first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        start = np.empty(paragraph.shape, dtype=np.int64)
+        end = np.empty_like(start)
+        for shard, rows in self.by_shard(paragraph):
+            base = shard.paragraph_starts[self.paragraph[paragraph[rows]]]
+            start[rows] = shard.sentence_starts[base + first[rows]]
+            end[rows] = shard.sentence_starts[base + last[rows]]
+        return start, end
+
+    def num_tokens(self, spans: Spans) -> np.ndarray:
+        return sum(end - start for start, end in self.token_runs(spans))  # type: ignore[return-value]
+
+    def by_shard(self, paragraphs: np.ndarray) -> list[tuple[Shard, Any]]:
+        """``(shard, rows)`` for each shard that some of ``paragraphs`` lie in."""
+        if len(self.shards) == 1:
+            return [(self.shards[0], slice(None))]
+        numbers = self.shard_number[paragraphs]
+        return [(self.shards[k], np.nonzero(numbers == k)) for k in np.unique(numbers).tolist()]
+
+    def tokens_of(self, spans: Spans) -> np.ndarray:
+        """The ids of one span (arrays of no dimension)."""
+        shard = self.shards[self.shard_number[spans.paragraph]]
+        first = shard.paragraph_starts[self.paragraph[spans.paragraph]]
+        ends = [spans.start, spans.end]
+        if spans.hole_start is not None and spans.hole_end is not None:
+            ends = [spans.start, spans.hole_start, spans.hole_end, spans.end]
+        at = shard.sentence_starts[[first + x for x in ends]].tolist()
+        return np.concatenate([shard.tokens[a:b] for a, b in zip(at[::2], at[1::2], strict=True)])
+
+    def locate(self, paragraph: Any) -> tuple[Shard, int, int]:
+        """The paragraph's shard, its document's row there, and its number within the document."""
+        shard = self.shards[self.shard_number[paragraph]]
+        number = int(self.paragraph[paragraph])
+        row = int(np.searchsorted(shard.document_starts, number, side="right")) - 1
+        return shard, row, number - int(shard.document_starts[row])
+
+
+def usable_paragraphs(shard: Shard, split: str, objective: Objective) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the split's usable paragraphs in a shard, and the document row of each."""
+    per_document = np.diff(shard.document_starts)
+    rows = np.repeat(np.arange(len(per_document), dtype=np.int32), per_document)
+    ours = shard.held_out[rows] == SPLITS.index(split)
+    usable = np.flatnonzero(ours & objective.usable(np.diff(shard.paragraph_starts), per_document[rows]))
+    return usable, rows[usable]
+
+
+def count_usable(shard: Shard, objective: Objective) -> dict[str, dict[str, int]]:
+    """Usable paragraphs, and documents with one, of each split of a shard: what the manifest says of it."""
+    counts = {}
+    for split in SPLITS:
+        paragraphs, rows = usable_paragraphs(shard, split, objective)
+        counts[split] = {"anchors": len(paragraphs), "documents": len(np.unique(rows))}
+    return counts
+
+
+def usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Usable anchors, and documents with one, of each shard.
+
+    From the manifest; of an objective that it does not know, such as a user's own, by a look at the shards' offsets.
+    """
+    counts = [
+        (info.usable.get(objective.name) or count_usable(corpus.shard(number), objective))[split]
+        for number, info in enumerate(corpus.manifest.shards)
+    ]
+    return tuple(c["anchors"] for c in counts), tuple(c["documents"] for c in counts)
+
+
+def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objective: Objective) -> Block:
+    """Raises KinspanError where the shards hold other anchors than the manifest says: orders go by its counts."""
+    block = Block([corpus.shard(n) for n in shard_numbers], split, objective)
+    said = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
+    if all(said) and sum(s[split]["anchors"] for s in said if s) != len(block.paragraph):
+        raise KinspanError(
+            f"{corpus.folder}/manifest.json is damaged (its usable paragraphs for {objective.name} are not those of "
+            "the shards): prepare the corpus again"
+        )
+    return block

@@ -1,0 +1,95 @@
+"""Which anchor paragraph comes when: a pure function of the seed and the anchor's number.
+
+Pair ``i`` of an objective is slot ``i % g`` of anchor number ``i // g``, g being its pairs an anchor. Anchor numbers
+count through epochs; in each epoch the shards are permuted, grouped into blocks, and the anchors are permuted within
+a block, so that every anchor comes once an epoch and a reader needs one block at a time. Nothing here reads a shard:
+the counts in the manifest are enough, which is what makes seeking to any batch immediate.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from data_pipeline.errors import KinspanError
+
+from .random_bits import permute, philox_key
+
+BLOCK_ANCHORS = 1_000_000  # negatives of other documents come from as many; bounds the reader's memory
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of consecutive anchor numbers that lie in one block of one epoch."""
+
+    first_anchor: int  # global anchor number, counted through epochs
+    shards: tuple[int, ...]  # the block: shard numbers, ascending
+    anchors: np.ndarray  # [n] which of the block's usable paragraphs
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of a corpus's anchors under one seed.
+
+    anchors:   usable paragraphs of each shard
+    documents: documents with at least one of them, of each shard
+    name:      of the objective. Objectives go through the shards alike, through the anchors of a block each in its way
+    """
+
+    anchors: tuple[int, ...]
+    documents: tuple[int, ...]
+    seed: int
+    block_anchors: int = BLOCK_ANCHORS
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if sum(self.documents) < 2:
+            raise KinspanError(
+                f"the corpus has {sum(self.documents)} documents with usable paragraphs; at least 2 are needed, "
+                "because negatives come from other documents: prepare more documents, or keep shorter paragraphs"
+            )
+
+    @property
+    def epoch_anchors(self) -> int:
+        return sum(self.anchors)
+
+    def segments(self, first_anchor: int, count: int) -> Iterator[Segment]:
+        """The anchors ``first_anchor .. first_anchor + count``, cut where a block or an epoch ends."""
+        while count > 0:
+            epoch, place = divmod(first_anchor, self.epoch_anchors)
+            starts, blocks = _blocks(self, epoch)
+            number = int(np.searchsorted(starts, place, side="right")) - 1
+            size = int(starts[number + 1] - starts[number])
+            inside = place - int(starts[number])
+            n = min(count, size - inside)
+            key = philox_key(self.seed, f"anchors/{self.name}/{epoch}/{number}")
+            yield Segment(first_anchor, blocks[number], permute(np.arange(inside, inside + n), size, key))
+            first_anchor, count = first_anchor + n, count - n
+
+
+@lru_cache(maxsize=4)
+def _blocks(order: Order, epoch: int) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+    """An epoch's blocks: where each starts in the epoch, ``[num_blocks + 1]``, and its shards.
+
+    Shards are permuted, then gathered until a block would pass ``block_anchors``. A last block of fewer than
+    two documents joins the one before it, since it could give no easy negatives.
+    """
+    num_shards = len(order.anchors)
+    permuted = permute(np.arange(num_shards), num_shards, philox_key(order.seed, f"shards/{epoch}"))
+    blocks: list[list[int]] = []
+    anchors = documents = 0
+    for shard in permuted.tolist():
+        if not order.anchors[shard]:
+            continue
+        if not blocks or (documents >= 2 and anchors + order.anchors[shard] > order.block_anchors):
+            blocks.append([])
+            anchors = documents = 0
+        blocks[-1].append(shard)
+        anchors += order.anchors[shard]
+        documents += order.documents[shard]
+    if documents < 2 and len(blocks) > 1:
+        last = blocks.pop()
+        blocks[-1] += last
+    sizes = [sum(order.anchors[s] for s in block) for block in blocks]
+    return np.concatenate([[0], np.cumsum(sizes)]), [tuple(sorted(block)) for block in blocks]

@@ -1,0 +1,214 @@
+"""Natural Questions -> ASNQ: every sentence of a question's Wikipedia page, labelled (Garg et al., 2020, section 4).
+
+Natural Questions (Kwiatkowski et al., 2019) has, for a question, a page as tokens (words and HTML tags), and from each
+annotator a long answer, such as a paragraph, and short answers inside it, as ranges of tokens; either may be missing.
+ASNQ labels a sentence by where it stands, as table 1 of Garg et al. numbers them:
+
+    label   in a long answer   with a short answer
+    1       no                 no
+    2       no                 yes: the short answer's words occur in it
+    3       yes                no
+    4       yes                yes: an annotated short answer stands in it; the one label that is positive
+
+What the paper leaves open is decided here so:
+
+- A question is kept if enough annotators gave a long answer and short answers: the only annotator of the training set,
+  two of the five of the development set, as Natural Questions itself asks before it takes a question to have an answer.
+  All such annotators' answers count. "Yes" and "no" are not words of the page: those answers alone do not keep a
+  question. The paper keeps 57,242 training questions, fewer than have short answers, and does not say by which rule.
+- Tags that open or close a block (everything but links, bold and their like, and the cells of a row, which stay
+  together) and the ends of a long answer end a sentence; between them, blingfire finds sentences.
+- A sentence end found inside an annotated short answer is none: it is an abbreviation's.
+- Short answers match outside the long answer as whole words, upper and lower case told apart.
+- A question whose short answers each run over a block's end has no positive, and is left out; so is the second example
+  of a question, since ASNQ's file tells questions apart by their text.
+"""
+
+import json
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from data_pipeline.prepare.document import Rejected
+from data_pipeline.prepare.encode import normalise, sentences_of
+
+NEITHER, SHORT_ONLY, LONG_ONLY, BOTH = LABELS = (1, 2, 3, 4)
+KEPT, NO_LONG, YES_NO, NO_SHORT, NO_POSITIVE = OUTCOMES = (
+    "kept",
+    "no long answer",
+    "answered by yes or no",
+    "no short answer",
+    "no sentence holds a whole short answer",
+)
+ANNOTATORS_NEEDED = 2  # of five (as Kwiatkowski et al., 2019, ask), or the only one
+
+_TAG = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)(?:[\s_/][^>]*)?>")  # the simplified form has "_" for a tag's blanks
+_STYLE = "a|abbr|acronym|b|bdi|bdo|big|cite|code|del|dfn|em|font|i|img|ins|kbd|mark|q|s|samp|small|span|strike|strong"
+_IN_A_SENTENCE = frozenset(f"{_STYLE}|sub|sup|td|th|time|tt|u|var|wbr".split("|"))
+_ODD = re.compile("[\x00\ufeff\ud800-\udfff]")  # characters that blingfire drops, or cannot be given
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question and its page.
+
+    tokens: of the page; ``tags[i]`` is the name of the tag that token i is, in lower case, or None for a word
+    long_answers, short_answers: ranges of tokens, first and end
+    """
+
+    question: str
+    tokens: list[str]
+    tags: list[str | None]
+    long_answers: list[Span]
+    short_answers: list[Span]
+
+
+def parse(line: bytes) -> Example | str:
+    """The example in a line of either form of the data, or which of OUTCOMES turns its question away.
+
+    Raises Rejected for a line that is not of the data.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Rejected(f"not JSON: {error}") from error
+    try:
+        question = normalise(record["question_text"])
+        longs, shorts, outcome = _answers(record["annotations"])
+        if outcome != KEPT:
+            return outcome
+        if "document_tokens" in record:
+            tokens = [token["token"] for token in record["document_tokens"]]
+            tags = [_tag(t["token"]) or "" if t["html_token"] else None for t in record["document_tokens"]]
+        else:
+            tokens = record["document_text"].split(" ")
+            tags = [_tag(token) if token.startswith("<") else None for token in tokens]
+        in_range = all(0 <= first < end <= len(tokens) for first, end in longs + shorts)
+        if _ODD.search(" ".join(tokens)):
+            tokens = [_ODD.sub("\ufffd", token) for token in tokens]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Rejected(f"not of the form of Natural Questions ({type(error).__name__}: {error})") from error
+    if not question:
+        raise Rejected("the question is empty")
+    if not in_range:
+        raise Rejected(f"an answer is not within the page's {len(tokens)} tokens")
+    return Example(question, tokens, tags, longs, shorts)
+
+
+def _tag(token: str) -> str | None:
+    found = _TAG.fullmatch(token)
+    return found[1].lower() if found else None
+
+
+def _answers(annotations: list[dict[str, Any]]) -> tuple[list[Span], list[Span], str]:
+    """Long and short answers of the annotators who gave both, and KEPT or why the question is not."""
+    with_long = [a for a in annotations if a["long_answer"]["start_token"] >= 0]
+    with_both = [a for a in with_long if a["short_answers"]]
+    needed = min(ANNOTATORS_NEEDED, len(annotations))
+    if not annotations or len(with_long) < needed:
+        return [], [], NO_LONG
+    if len(with_both) < needed:
+        said = [a for a in with_long if a["short_answers"] or a["yes_no_answer"] != "NONE"]
+        return [], [], YES_NO if len(said) >= needed else NO_SHORT
+    longs = [_span(a["long_answer"]) for a in with_both]
+    return longs, [_span(s) for a in with_both for s in a["short_answers"]], KEPT
+
+
+def _span(answer: dict[str, int]) -> Span:
+    return answer["start_token"], answer["end_token"]
+
+
+def labelled_sentences(example: Example) -> list[tuple[str, int]]:
+    """Every sentence of the page in order, and its label."""
+    words = [
+        " ".join(t for t, tag in zip(example.tokens[a:b], example.tags[a:b], strict=True) if tag is None)
+        for a, b in example.short_answers
+    ]
+    strings = {f" {normalise(w)} " for w in words if w.strip()}
+    out = []
+    for block in _blocks(example):
+        in_long = any(a <= block[0] < b for a, b in example.long_answers)
+        for sentence in _sentences(block, example):
+            text = normalise(" ".join(example.tokens[i] for i in sentence))
+            if in_long:
+                holds = any(sentence[0] <= a and b - 1 <= sentence[-1] for a, b in example.short_answers)
+            else:
+                holds = any(s in f" {text} " for s in strings)
+            if text:
+                out.append((text, (LONG_ONLY if in_long else NEITHER) + holds))
+    return out
+
+
+def _blocks(example: Example) -> Iterator[list[int]]:
+    """The words between two ends of blocks or of long answers, as numbers of tokens."""
+    edges = {edge for span in example.long_answers for edge in span}
+    block: list[int] = []
+    for i, tag in enumerate(example.tags):
+        if i in edges or (tag is not None and tag not in _IN_A_SENTENCE):
+            if block:
+                yield block
+            block = []
+        if tag is None:
+            block.append(i)
+    if block:
+        yield block
+
+
+def _sentences(block: list[int], example: Example) -> list[list[int]]:
+    """The block cut into sentences. Places in it are counted in characters other than white space."""
+    tokens = ["".join(example.tokens[i].split()) for i in block]
+    ends = list(accumulate(map(len, tokens)))
+    found = sentences_of(" ".join(tokens))
+    out: list[list[int]] = []
+    first = 0
+    for end in accumulate(len("".join(sentence.split())) for sentence in found):
+        after = bisect_left(ends, end) + 1
+        cuts_an_answer = after < len(block) and any(a < block[after] < b for a, b in example.short_answers)
+        if after > first and not cuts_an_answer:
+            out.append(block[first:after])
+            first = after
+    if first < len(block):
+        out.append(block[first:])
+    return out
+
+
+@dataclass
+class Built:
+    """What a worker makes of a chunk of lines.
+
+    questions: of each kept question its text, its lines of the file, and how many sentences have each label
+    outcomes:  how many questions had each of OUTCOMES
+    rejected:  file, line and reason of each line that is not of the data
+    """
+
+    questions: list[tuple[str, bytes, list[int]]]
+    outcomes: Counter[str]
+    rejected: list[tuple[str, int, str]]
+
+
+def build_chunk(chunk: list[tuple[str, int, bytes]]) -> Built:
+    """``question \\t sentence \\t label`` lines for each example of a chunk of (file, line number, line)."""
+    built = Built([], Counter(), [])
+    for file, number, line in chunk:
+        try:
+            example = parse(line)
+        except Rejected as reason:
+            built.rejected.append((file, number, str(reason)))
+            continue
+        if isinstance(example, str):
+            built.outcomes[example] += 1
+            continue
+        sentences = labelled_sentences(example)
+        counts = Counter(label for _, label in sentences)
+        outcome = KEPT if counts[BOTH] else NO_POSITIVE
+        built.outcomes[outcome] += 1
+        if outcome == KEPT:
+            lines = "".join(f"{example.question}\t{text}\t{label}\n" for text, label in sentences)
+            built.questions.append((example.question, lines.encode(), [counts[label] for label in LABELS]))
+    return built

@@ -1,0 +1,192 @@
+"""Rankings and judgements as TREC files, the form that other tools read, and predictions for people to read.
+
+run:   `question Q0 candidate rank score tag` a line; trec_eval ranks by the score and ignores the rank
+qrels: `question 0 candidate relevance` a line
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from data_pipeline.errors import KinspanError
+from finetune.data.answers import AnswerSet
+
+from .metrics import Qrels, Run, best_first
+
+RUN_LINE, QRELS_LINE = "question Q0 candidate rank score tag", "question 0 candidate relevance"
+MOST_RELEVANCE = 2**31 - 1
+_WHITE_SPACE = re.compile(r"[ \t\n\r\f\v]")  # what parts the fields of a line; other white space does not
+
+Number = TypeVar("Number", int, float)
+
+
+def read_run(path: Path) -> dict[str, dict[str, float]]:
+    """Scores by question and candidate, in the order of the file.
+
+    Raises KinspanError, naming the line, for one that is malformed, a score that is not finite, a candidate that comes
+    twice; and for a file that is empty or cannot be read.
+    """
+    return _read(path, RUN_LINE, 4, _score)
+
+
+def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """Relevance by question and candidate, in the order of the file; below 0 it means not judged.
+
+    Raises as ``read_run``, and for a relevance that is not an integer.
+    """
+    return _read(path, QRELS_LINE, 3, _relevance)
+
+
+def coverage(qrels: Qrels, run: Run) -> list[str]:
+    """What the two files do not share, and how it counts: a line each.
+
+    Raises KinspanError where they share no question.
+    """
+    shared = [question for question in qrels if question in run]
+    if not shared:
+        example = f"{next(iter(run))} in the run, {next(iter(qrels))} in the qrels"
+        raise KinspanError(f"no question of the run is in the qrels ({example}): are they of one data set?")
+    unjudged = sum(len(run[q].keys() - qrels[q].keys()) for q in shared)
+    unranked = sum(len(qrels[q].keys() - run[q].keys()) for q in shared)
+    barren = sum(all(relevance <= 0 for relevance in of_question.values()) for of_question in qrels.values())
+    counts = {
+        "questions of the qrels that are not in the run, which count 0": len(qrels) - len(shared),
+        "questions of the run that are not in the qrels, which are ignored": len(run) - len(shared),
+        "questions of the qrels without an answer, which count 0": barren,
+        "candidates of the run that are not in the qrels, which count as no answer": unjudged,
+        "candidates of the qrels that are not in the run, which count as not found": unranked,
+    }
+    return [f"{line}: {count:,}" for line, count in counts.items() if count]
+
+
+def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> None:
+    """Writes run.txt, qrels.txt and predictions.jsonl, each whole or not at all.
+
+    tag: the system's name in run.txt
+
+    run.txt and predictions.jsonl have the candidates best first, as trec_eval ranks them; scores are written so that
+    they read back as they are. A line of predictions.jsonl is a question: ``{question_id, question, candidates: [{id,
+    text, score, label}]}``. Raises KinspanError for an id that is empty or has white space, for a score that is not
+    finite, and where the folder cannot be written.
+    """
+    _check_ids(data)
+    tag = _WHITE_SPACE.sub("_", tag)
+    order = best_first(data, scores)
+    ids, texts = data.answer_ids.to_pylist(), data.answers.to_pylist()
+    labels, values = data.labels.tolist(), scores.astype(np.float64).tolist()
+
+    def run_lines() -> Iterator[str]:
+        for question, rows in zip(data.question_ids, data.rows(), strict=True):
+            for rank, row in enumerate(order[rows].tolist(), 1):
+                yield f"{question} Q0 {ids[row]} {rank} {values[row]!r} {tag}\n"
+
+    def qrels_lines() -> Iterator[str]:
+        for question, rows in zip(data.question_ids, data.rows(), strict=True):
+            for row in range(rows.start, rows.stop):
+                yield f"{question} 0 {ids[row]} {labels[row]}\n"
+
+    def prediction_lines() -> Iterator[str]:
+        for question_id, question, rows in zip(data.question_ids, data.questions, data.rows(), strict=True):
+            candidates = [
+                {"id": ids[row], "text": texts[row], "score": values[row], "label": labels[row]}
+                for row in order[rows].tolist()
+            ]
+            line = {"question_id": question_id, "question": question, "candidates": candidates}
+            yield json.dumps(line, ensure_ascii=False) + "\n"
+
+    make_folder(folder)
+    write_whole(folder / "run.txt", run_lines())
+    write_whole(folder / "qrels.txt", qrels_lines())
+    write_whole(folder / "predictions.jsonl", prediction_lines())
+
+
+def _check_ids(data: AnswerSet) -> None:
+    """Raises KinspanError for an id that a TREC file cannot hold: an empty one, or one with white space."""
+    for kind, ids in (("question", data.question_ids), ("candidate", data.answer_ids.to_pylist())):
+        for name in ids:
+            if not name or _WHITE_SPACE.search(name):
+                raise KinspanError(
+                    f"{data.name} {data.split}: the {kind} id {name!r} is empty or has white space, which a TREC file "
+                    "cannot hold: give it another"
+                )
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder, so that it shows before the work whether results can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KinspanError(f"{folder} cannot be made: {error.strerror}") from error
+
+
+def write_whole(path: Path, lines: Iterable[str]) -> None:
+    """Written aside, synced and renamed: the file is whole, or as it was before."""
+    partial = path.with_name(path.name + ".tmp")
+    try:
+        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise KinspanError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _read(path: Path, form: str, column: int, parse: Callable[[bytes], Number]) -> dict[str, dict[str, Number]]:
+    """The numbers of one column, by question and candidate."""
+    values: dict[str, dict[str, Number]] = {}
+    for number, line in _lines(path):
+        where, fields = f"{path} line {number}", line.split()  # of bytes: at ASCII white space, as trec_eval does
+        if len(fields) != len(form.split()):
+            raise KinspanError(f"{where}: {len(fields)} fields, not the {len(form.split())} of `{form}`")
+        try:
+            question, candidate = fields[0].decode(), fields[2].decode()
+            value = parse(fields[column])
+        except UnicodeDecodeError as error:
+            raise KinspanError(f"{where}: not UTF-8") from error
+        except ValueError as error:
+            given = fields[column].decode(errors="replace")
+            raise KinspanError(f"{where}: {given!r} is not {error}, which `{form}` asks for") from error
+        of_question = values.setdefault(question, {})
+        if candidate in of_question:
+            raise KinspanError(f"{where}: candidate {candidate} of question {question} comes twice: remove one")
+        of_question[candidate] = value
+    if not values:
+        raise KinspanError(f"{path} is empty: lines of `{form}` are needed")
+    return values
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, and their numbers."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline().removeprefix(b"\xef\xbb\xbf")
+            for number, line in enumerate(chain([first], file), 1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise KinspanError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _score(field: bytes) -> float:
+    wanted = "a finite number"
+    try:
+        value = float(field) if b"_" not in field else math.nan  # Python reads 1_000
+    except ValueError:
+        raise ValueError(wanted) from None
+    if not math.isfinite(value):
+        raise ValueError(wanted)
+    return value
+
+
+def _relevance(field: bytes) -> int:
+    if not re.fullmatch(rb"[+-]?\d{1,10}", field) or abs(int(field)) > MOST_RELEVANCE:
+        raise ValueError("an integer")
+    return int(field)

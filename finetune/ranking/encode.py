@@ -1,0 +1,112 @@
+"""Questions and candidates as token ids, tokenised once, and any of their pairs as a packed batch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from tqdm import tqdm
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.stream import MIN_TEXT_TOKENS, copy_runs, cut_longest_first, lay_out
+from data_pipeline.tokenizers import PairTemplate, pair_template
+from finetune.data.answers import AnswerSet
+
+CHUNK = 50_000  # texts that are tokenised at once
+
+
+@dataclass(frozen=True)
+class Texts:
+    """n texts without special tokens: text k is ``ids[starts[k] : starts[k] + lengths[k]]``; equal texts stand once."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+
+@dataclass(frozen=True)
+class EncodedPairs:
+    """The pairs (question, candidate) of an AnswerSet, by row.
+
+    lengths: ``[N]`` tokens of each pair as the model sees it: cut, special tokens included
+    """
+
+    questions: Texts
+    answers: Texts
+    question_of: np.ndarray
+    template: PairTemplate
+    max_length: int
+    lengths: np.ndarray
+
+    def pack(self, rows: np.ndarray, device: torch.device) -> dict[str, Any]:
+        """These pairs, one after another, as the inputs of pretrain.modeling.encoder.encode."""
+        asked = self.question_of[rows]
+        a_len, b_len = _cut(self.questions.lengths[asked], self.answers.lengths[rows], self.template, self.max_length)
+        row = lay_out(self.template, a_len, b_len)
+        copy_runs(row.ids, row.a_at, self.questions.ids, self.questions.starts[asked], a_len)
+        copy_runs(row.ids, row.b_at, self.answers.ids, self.answers.starts[rows], b_len)
+        arrays = {
+            "input_ids": row.ids,
+            "token_type_ids": row.types,
+            "position_ids": row.positions,
+            "starts": row.starts,
+        }
+        tensors = {name: torch.from_numpy(a).to(device, non_blocking=True) for name, a in arrays.items()}
+        return {**tensors, "max_length": int(np.diff(row.starts).max())}
+
+    def by_length(self, batch_tokens: int, rows: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """All pairs (or these rows) in batches of at most ``batch_tokens`` tokens, pairs of like length together.
+
+        A batch counts as its longest pair times its pairs, which is what attention works on where it pads.
+        """
+        rows = np.arange(len(self.lengths)) if rows is None else rows
+        rows = rows[np.argsort(-self.lengths[rows], kind="stable")]
+        first = 0
+        while first < len(rows):
+            size = max(1, batch_tokens // int(self.lengths[rows[first]]))
+            yield rows[first : first + size]
+            first += size
+
+
+def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> EncodedPairs:
+    """Every pair's ids equal ``tokenizer(question, candidate, truncation="longest_first", max_length=max_length,
+    split_special_tokens=True)``: a text that says ``[SEP]`` injects none.
+
+    128 tokens are both papers' (Garg et al., 2020, section 5.2). Raises KinspanError where ``max_length`` leaves no
+    room for two texts.
+    """
+    template = pair_template(tokenizer)
+    least = template.num_special + MIN_TEXT_TOKENS
+    if max_length < least:
+        raise KinspanError(f"--max_length {max_length} is too short for two texts: use at least {least}")
+    name = f"{data.name} {data.split}"
+    questions = _tokenise(tokenizer, pa.array(data.questions, pa.large_string()), f"{name}: questions")
+    answers = _tokenise(tokenizer, data.answers, f"{name}: candidates")
+    question_of = data.question_of
+    a, b = _cut(questions.lengths[question_of], answers.lengths, template, max_length)
+    return EncodedPairs(questions, answers, question_of, template, max_length, a + b + template.num_special)
+
+
+def _cut(a: np.ndarray, b: np.ndarray, template: PairTemplate, max_length: int) -> tuple[np.ndarray, np.ndarray]:
+    return cut_longest_first(a, b, max_length - template.num_special)
+
+
+def _tokenise(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> Texts:
+    encoded = texts.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
+    distinct, which = encoded.dictionary, encoded.indices.to_numpy()
+    parts, lengths = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
+    quick = len(distinct) <= CHUNK
+    bar = tqdm(total=len(distinct), desc=f"tokenising {what}", disable=True if quick else None, leave=False)
+    for first in range(0, len(distinct), CHUNK):
+        chunk = distinct.slice(first, CHUNK).to_pylist()
+        ids = tokenizer(chunk, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        lengths.append(np.fromiter(map(len, ids), np.int64, len(chunk)))
+        parts.append(np.fromiter(chain.from_iterable(ids), np.int32, int(lengths[-1].sum())))
+        bar.update(len(chunk))
+    bar.close()
+    sizes = np.concatenate(lengths)
+    starts = np.cumsum(sizes) - sizes
+    return Texts(np.concatenate(parts), starts[which], sizes[which])

@@ -1,0 +1,131 @@
+"""The model that ranks answers: a sequence classifier with one logit, over packed pairs."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging
+
+from data_pipeline.errors import KinspanError, first_line
+from data_pipeline.hub import expect_hub
+from data_pipeline.tokenizers import display_name
+from pretrain.evaluation.pair_tests import Scorer, check_fits
+from pretrain.modeling import attention
+from pretrain.modeling.encoder import encode
+from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
+
+FRESH_SEED = 1_000_003  # added to the seed where a head starts fresh, see load_ranker
+
+
+class Ranker(nn.Module):
+    """Scores of (question, candidate) pairs: above 0 the candidate answers the question.
+
+    classifier: the architecture's own sequence classifier with one logit, encoder included
+    """
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.family = FAMILIES[str(classifier.config.model_type)]  # type: ignore[union-attr]
+
+    def forward(self, **inputs: Any) -> torch.Tensor:
+        """Logits ``[n]`` of a packed batch, see encode.EncodedPairs.pack."""
+        hidden = encode(self.classifier.base_model, inputs)  # type: ignore[arg-type]
+        return self.family.pair_logits(self.classifier, hidden[inputs["starts"][:-1].long()]).float()
+
+
+def load_ranker(
+    name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fresh_head: bool = False
+) -> tuple[Ranker, list[str]]:
+    """The model to fine-tune, in fp32, and lines that say what of it is new.
+
+    name_or_dir:    a release, another weights folder, a hub name, or a folder with a config alone: from scratch
+    seed:           of fresh weights
+    positive_share: of the training pairs: what a fresh head first predicts
+    fresh_head:     do not take up the head of the checkpoint, but start a fresh one
+
+    Raises KinspanError where there is none, or where its architecture cannot be trained here.
+    """
+    quiet()
+    config = load_config(name_or_dir)
+    family = FAMILIES[config.model_type]
+    options: dict[str, Any] = {
+        "config": config,
+        "attn_implementation": attention.NAME if family.packed else "eager",
+        "dtype": torch.float32,
+    }
+    torch.manual_seed(seed)
+    if holds_no_weights(name_or_dir):
+        classifier, missing = (
+            AutoModelForSequenceClassification.from_config(**options, trust_remote_code=False),
+            ["all"],
+        )
+        notes = [f"{name_or_dir} holds no weights: the model starts from scratch"]
+    else:
+        options["ignore_mismatched_sizes"] = fresh_head  # a head of several labels
+        if not fresh_head:
+            _check_labels(name_or_dir)
+        classifier, missing = load_part(AutoModelForSequenceClassification, name_or_dir, options)
+        notes = [f"the head starts fresh ({len(missing)} tensors are not in {name_or_dir})"] if missing else []
+    if fresh_head and not missing:
+        for parameter in classifier.classifier.parameters():
+            parameter._is_hf_initialized = False  # transformers passes over what it has loaded
+        # Not the seed itself: from that pre-training may have drawn the very head that its encoder was trained with.
+        torch.manual_seed(FRESH_SEED + seed)
+        classifier.classifier.apply(classifier._init_weights)
+        notes = ["the head starts fresh, as --fresh_head asks"]
+    if notes:
+        start_at_base_rate(classifier, positive_share)
+    return Ranker(classifier), notes
+
+
+def _check_labels(name_or_dir: str) -> None:
+    own = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
+    architecture = next(iter(own.architectures or []), "")
+    if architecture.endswith("ForSequenceClassification") and own.num_labels != 1:
+        raise KinspanError(
+            f"--model {name_or_dir} has a head of {own.num_labels} labels, not one logit: --fresh_head replaces it"
+        )
+
+
+def check_takes(ranker: Ranker, tokenizer: Any, name_or_dir: str, max_length: int) -> None:
+    """Raises KinspanError where pairs of this length, or the tokenizer's ids, are more than the model embeds."""
+    name = display_name(name_or_dir)
+    check_fits(Scorer(name, ranker.classifier, tokenizer, "one logit", torch.squeeze), max_length)
+
+
+def load_own_tokenizer(name_or_dir: str) -> Any:
+    """The tokenizer as the folder has it, so that scores are those of CrossEncoder. Raises KinspanError."""
+    quiet()
+    expect_hub(name_or_dir)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False)
+    except Exception as error:
+        raise KinspanError(f"no tokenizer at {name_or_dir}: {first_line(error)}") from error
+    if not tokenizer.is_fast:
+        raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
+    return tokenizer
+
+
+def save_ranker(config: Any, tokenizer: Any, weights: dict[str, torch.Tensor], folder: Path) -> None:
+    """A folder for AutoModelForSequenceClassification and CrossEncoder. ``weights``: by Ranker's names."""
+    import json
+
+    from safetensors.torch import save_file
+
+    from pretrain.release.release import released_config
+
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {name.removeprefix("classifier."): tensor for name, tensor in weights.items()}
+    save_file(own, str(folder / "model.safetensors"), {"format": "pt"})
+    released = released_config(config.to_dict(), FAMILIES[config.model_type].classifier)
+    (folder / "config.json").write_text(json.dumps(released, indent=2, sort_keys=True) + "\n")
+    tokenizer.save_pretrained(folder)
+
+
+def quiet() -> None:
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

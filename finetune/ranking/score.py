@@ -1,0 +1,156 @@
+"""Scores of candidates, fast: pairs of like length together, packed, so that no padding is computed."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from tqdm import tqdm
+
+from data_pipeline.errors import KinspanError, first_line
+from finetune.data.answers import AnswerSet
+from pretrain.evaluation.pair_tests import Encoded, Scorer, check_fits, load_scorer
+from pretrain.evaluation.pair_tests import score as score_padded
+from pretrain.modeling import attention
+from pretrain.modeling.families import FAMILIES
+from pretrain.step import is_out_of_memory
+
+from .encode import EncodedPairs, encode_pairs
+from .ranker import Ranker, load_own_tokenizer, quiet
+
+BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # of a forward pass; on a processor more than its cache holds are slower
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
+
+
+@torch.inference_mode()
+def score_pairs(
+    ranker: Any,
+    pairs: EncodedPairs,
+    device: torch.device,
+    batch_tokens: int | None = None,
+    what: str = "scoring",
+    precision: str = "fp32",
+    alone: bool = False,
+) -> np.ndarray:
+    """``ranker``'s score of every pair, ``[N]`` float64, in the precision that its weights have; or, of fp32 ones,
+    in bf16 by autocast, faster and rounded.
+
+    alone: this process scores everything, while the other ranks wait
+
+    With several ranks each scores its share, in as many forward passes, which ZeRO 3 needs; all get all scores.
+    Raises KinspanError where memory is short.
+    """
+    shared = dist.is_initialized() and not alone
+    rank, size = (dist.get_rank(), dist.get_world_size()) if shared else (0, 1)
+    batches = list(pairs.by_length(batch_tokens or BATCH_TOKENS[device.type]))
+    half = PRECISIONS[precision]
+    scores = torch.zeros(len(pairs.lengths), dtype=torch.float64, device=device)
+    rounds = range(0, len(batches), size)
+    for first in tqdm(rounds, desc=what, disable=None if rank == 0 and len(rounds) > 20 else True, leave=False):
+        rows = batches[min(first + rank, len(batches) - 1)]
+        try:
+            with torch.autocast(device.type, half) if half else nullcontext():
+                logits = ranker(**pairs.pack(rows, device))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise KinspanError(
+                f"out of memory with {len(rows)} pairs of up to {pairs.lengths[rows].max()} tokens: lower --max_length"
+            ) from error
+        if first + rank < len(batches):
+            scores[torch.from_numpy(rows).to(device)] = logits.double()
+    if size > 1:
+        dist.all_reduce(scores)
+    return scores.cpu().numpy()
+
+
+def score_answers(
+    name_or_dir: str,
+    data: AnswerSet,
+    max_length: int = 128,
+    batch_tokens: int | None = None,
+    precision: str = "fp32",
+) -> np.ndarray:
+    """Scores ``[N]`` of the candidates by any model that ranks, in fp32; a ranker that can be packed in bf16 if asked.
+
+    name_or_dir: a sequence classifier of one or two labels (a release, a fine-tuned model, a CrossEncoder), BERT or
+        ALBERT with its head of pre-training; or a bi-encoder of sentence-transformers, or an encoder without head, by
+        the cosine of its embeddings
+
+    Raises KinspanError where there is no such model, or a score is no number.
+    """
+    if is_bi_encoder(name_or_dir):
+        scores = _cosines(name_or_dir, data, max_length)
+    else:
+        scores = _classifier_scores(name_or_dir, data, max_length, batch_tokens, precision)
+    if not np.isfinite(scores).all():
+        row = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise KinspanError(f"{name_or_dir}: its score of candidate {data.answer_ids[row]} is not finite")
+    return scores
+
+
+def _classifier_scores(
+    name_or_dir: str, data: AnswerSet, max_length: int, batch_tokens: int | None, precision: str
+) -> np.ndarray:
+    scorer = load_scorer(name_or_dir)
+    scorer = Scorer(scorer.name, scorer.model, load_own_tokenizer(name_or_dir), scorer.head, scorer.score)
+    check_fits(scorer, max_length)
+    pairs = encode_pairs(data, scorer.tokenizer, max_length)
+    if not can_pack(scorer.model):
+        batch_tokens = batch_tokens or BATCH_TOKENS[scorer.model.device.type]
+        return score_padded(scorer, unpacked(pairs), batch_size=max(1, batch_tokens // max_length))
+    scorer.model.set_attn_implementation(attention.NAME)
+    name = f"scoring {data.name} {data.split} with {scorer.name}"
+    return score_pairs(Ranker(scorer.model).eval(), pairs, scorer.model.device, batch_tokens, name, precision)
+
+
+def can_pack(model: Any) -> bool:
+    """Whether its pairs can be packed: one logit from the first token, by a family whose attention can be replaced."""
+    config = model.config
+    family = FAMILIES.get(config.model_type)
+    return (
+        family is not None
+        and family.packed
+        and type(model).__name__ == family.classifier
+        and config.num_labels == 1
+        and getattr(config, "classifier_pooling", "cls") == "cls"
+    )
+
+
+def unpacked(pairs: EncodedPairs) -> Encoded:
+    """All pairs as evaluate_pairs.score takes them."""
+    inputs = pairs.pack(np.arange(len(pairs.lengths)), torch.device("cpu"))
+    ids, types, starts = (inputs[name].numpy() for name in ("input_ids", "token_type_ids", "starts"))
+    return Encoded(ids, types, starts)
+
+
+def is_bi_encoder(name_or_dir: str) -> bool:
+    """Whether the folder holds a model of sentence embeddings: modules.json, or an encoder without any head."""
+    folder = Path(name_or_dir)
+    if not (folder / "config.json").is_file():
+        return (folder / "modules.json").is_file()
+    from transformers import AutoConfig
+
+    quiet()
+    try:
+        config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
+    except Exception as error:
+        raise KinspanError(f"no model at {name_or_dir}: {first_line(error)}") from error
+    return all(name.endswith("Model") for name in config.architectures or [])
+
+
+def _cosines(name_or_dir: str, data: AnswerSet, max_length: int) -> np.ndarray:
+    """Cosine of the embeddings of question and candidate, each encoded once."""
+    from sentence_transformers import SentenceTransformer
+
+    quiet()
+    try:
+        model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
+    except Exception as error:
+        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {first_line(error)}") from error
+    model.max_seq_length = max_length
+    asked = model.encode(list(data.questions), normalize_embeddings=True, show_progress_bar=False)
+    told = model.encode(data.answers.to_pylist(), normalize_embeddings=True, show_progress_bar=False, batch_size=64)
+    return np.einsum("nd,nd->n", asked[data.question_of], told).astype(np.float64)

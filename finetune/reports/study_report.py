@@ -1,0 +1,102 @@
+"""The HTML report of an experiment or a study, from what lies in its folders."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finetune.data.answers import AnswerSet
+from finetune.data.statistics import PAPER_COUNTS
+from finetune.evaluation.bm25 import bm25_scores
+from finetune.evaluation.metrics import MAP, METRICS, Figures, means, question_metrics
+from finetune.evaluation.trec import read_run
+from finetune.training.config import FinetuneConfig
+from pretrain.runtime.log import complete_lines
+
+from .report import Curves, Noise, Report, Row, SplitFigures, examples, split_figures, write_report
+
+EXAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One experiment on the page; ``p`` of the difference in MAP from the first, ``paper`` by metric."""
+
+    name: str
+    config: FinetuneConfig
+    figures: list[Figures]  # of each seed, by question of the test set
+    p: float | None
+    paper: dict[str, float]
+    tanda: bool = False
+
+
+def write_page(
+    path: Path, title: str, notes: list[str], splits: Sequence[tuple[AnswerSet, str]], entries: list[Entry]
+) -> None:
+    """Writes the page of experiments that share their data. ``splits``: each with its filter, the test set last."""
+    test = splits[-1][0]
+    bm25 = question_metrics(test, bm25_scores(test))
+    rows = [Row("BM25", {m: np.array([v]) for m, v in means(bm25).items()})]
+    for entry in entries:
+        figures = {m: np.array([seed[m].mean() for seed in entry.figures]) for m in METRICS}
+        p = {} if entry.p is None else {MAP: entry.p}
+        rows.append(Row(entry.name, figures, p, {m: (v, None) for m, v in entry.paper.items()}))
+    write_report(
+        path,
+        Report(
+            title,
+            notes,
+            [_counted(data, mode) for data, mode in splits],
+            [*rows[1:], rows[0]],
+            [_curves(entry) for entry in entries],
+            _noise(entries),
+            _examples(test, entries),
+        ),
+    )
+
+
+def _counted(data: AnswerSet, mode: str) -> SplitFigures:
+    papers = PAPER_COUNTS.get((data.name, data.split, mode), ())
+    paper = papers[0] if papers else None
+    return split_figures(data, mode, paper.questions if paper else None, paper.pairs if paper else None)
+
+
+def curve(folder: Path, split: str, figure: str) -> np.ndarray:
+    """A figure of a run's ``metrics.jsonl`` at each validation after the first step."""
+    lines = [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
+    return np.array([line[figure] for line in lines if line["split"] == split and line["step"]])
+
+
+def _curves(entry: Entry) -> Curves:
+    folders = [Path(entry.config.output_dir) / f"seed-{seed}" for seed in range(1, entry.config.seeds + 1)]
+    loss, dev, test = (
+        [curve(folder, *which) for folder in folders] for which in (("train", "loss"), ("dev", MAP), ("test", MAP))
+    )
+    return Curves(entry.name, loss, dev, test if entry.config.test_every_validation else None)
+
+
+def _noise(entries: list[Entry]) -> list[Noise]:
+    """A line for fine-tuning and one for TANDA, where rows have flipped labels."""
+    if not any(entry.config.label_noise for entry in entries):
+        return []
+    lines = []
+    for name, tanda in (("fine-tuning", False), ("TANDA", True)):
+        own = sorted((e for e in entries if e.tanda == tanda), key=lambda e: e.config.label_noise)
+        if own:
+            maps = [np.array([seed[MAP].mean() for seed in e.figures]) for e in own]
+            lines.append(Noise(name, [e.config.label_noise for e in own], maps))
+    return lines
+
+
+def _examples(test: AnswerSet, entries: list[Entry]) -> list[Any]:
+    """Questions that the last experiment, seed 1, gains most on over the first; of a single one, its worst."""
+    last = entries[-1]
+    own = last.figures[0][MAP]
+    gain = own - entries[0].figures[0][MAP] if len(entries) > 1 else -own
+    run = read_run(Path(last.config.output_dir) / "seed-1" / test.split / "run.txt")
+    of_question = (test.question_ids[q] for q in test.question_of)
+    scores = np.array([run[q][a] for q, a in zip(of_question, test.answer_ids.to_pylist(), strict=True)])
+    return examples(test, scores, np.argsort(-gain, kind="stable")[:EXAMPLES].tolist())

@@ -1,0 +1,117 @@
+"""What an update runs on: torch alone in one process, or DeepSpeed over any number of ranks."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from data_pipeline.errors import KinspanError
+from pretrain.batches import Layout
+from pretrain.config import PretrainConfig
+from pretrain.runtime.engine import (
+    build_engine,
+    full_settings,
+    parameter_groups,
+    precision_of,
+    read_deepspeed_config,
+    start_distributed,
+    world,
+)
+
+from .config import FinetuneConfig
+
+STATE = "state.pt"
+SEVERAL_RANKS = "ds_configs/zero1.json"
+
+
+class PlainEngine:
+    """torch alone, by those calls of DeepSpeed's engine that training and checkpoints make.
+
+    In bf16 and fp16 the forward pass is torch's autocast over fp32 weights.
+    """
+
+    def __init__(self, model: nn.Module, config: FinetuneConfig, accumulation: int, precision: str) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.module = model.to(self.device)
+        self.optimizer = torch.optim.AdamW(
+            parameter_groups(model, config.weight_decay), betas=(0.9, 0.999), eps=1e-8, fused=True
+        )
+        self.accumulation, self.max_grad_norm, self.micro_steps = accumulation, config.max_grad_norm, 0
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+        self.autocast = torch.autocast(self.device.type, half) if half else nullcontext()
+        self.checkpoint_engine: Any = None  # pretrain.checkpoints.writer's, while it saves
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
+
+    def __call__(self, **inputs: Any) -> torch.Tensor:
+        with self.autocast:
+            return self.module(**inputs)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.scaler.scale(loss / self.accumulation).backward()
+
+    def step(self) -> None:
+        """The update, once all micro-batches of a batch went backward."""
+        self.micro_steps += 1
+        if self.micro_steps % self.accumulation:
+            return
+        self.scaler.unscale_(self.optimizer)
+        if self.max_grad_norm:
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.max_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+
+    def zero_optimization(self) -> bool:
+        return False
+
+    def save_checkpoint(self, folder: str, tag: str, save_latest: bool = False) -> None:
+        state = {
+            "model": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+        self.checkpoint_engine.save(state, f"{folder}/{tag}/{STATE}")
+
+    def load_checkpoint(self, folder: str, tag: str) -> tuple[str, None]:
+        path = Path(folder) / tag / STATE
+        state = torch.load(path, map_location=self.device, weights_only=True)
+        self.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        return str(path), None
+
+
+def join_ranks(config: FinetuneConfig) -> tuple[int, int, dict[str, Any] | None]:
+    """Rank, world size and DeepSpeed's settings (None: torch alone), after joining the other ranks.
+
+    Raises KinspanError for a ``--deepspeed_config`` that is none.
+    """
+    rank, _, size = world()
+    if config.deepspeed_config is None and size == 1:
+        return 0, 1, None
+    settings = read_deepspeed_config(config.deepspeed_config or SEVERAL_RANKS)
+    start_distributed()
+    return rank, size, settings
+
+
+def make_engine(
+    model: nn.Module, config: FinetuneConfig, layout: Layout, settings: dict[str, Any] | None
+) -> tuple[Any, str]:
+    """The engine with AdamW (0.9, 0.999, 1e-8), and its precision. Di Liello et al., 2022, appendix B: as in
+    pre-training."""
+    shared = PretrainConfig(
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        precision=config.precision,
+        deepspeed_config=config.deepspeed_config or SEVERAL_RANKS,
+    )
+    if settings is None:
+        precision = precision_of(shared, {"zero_optimization": {"stage": 1}})  # autocast can always be had
+        if precision == "fp16" and not torch.cuda.is_available():
+            raise KinspanError("--precision fp16 needs a GPU: use bf16 or fp32 here")
+        return PlainEngine(model, config, layout.accumulation, precision), precision
+    precision = precision_of(shared, settings)
+    return build_engine(model, shared, full_settings(settings, shared, layout, precision)), precision

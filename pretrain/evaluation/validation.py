@@ -1,0 +1,66 @@
+"""Validation: the same held-out pairs every time, on all ranks together."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from sklearn.metrics import roc_auc_score
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
+from data_pipeline.sampling.stream import PairStream
+from pretrain.batches import Layout, to_tensors
+from pretrain.metrics import figures, summed
+from pretrain.modeling.sums import PAPER_WEIGHTS, LossWeights
+
+SEED = 0  # of validation's order, spans and masks: not the run's, so that runs compare
+
+
+@torch.no_grad()
+def evaluate(
+    engine: Any,
+    stream: PairStream,
+    num_pairs: int,
+    micro: int,
+    rank: int,
+    world: int,
+    weights: LossWeights = PAPER_WEIGHTS,
+    mark: Callable[[str], None] = lambda place: None,
+) -> dict[str, float]:
+    """Losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
+
+    pair_auc_hard, _easy: of positives against that kind of negative alone;  X/pair_auc: of a mixture's part X
+    """
+    num_pairs = min(num_pairs, stream.epoch_pairs)
+    layout = Layout(num_pairs, micro, world)
+    names = engine.module.sum_names
+    rows = torch.zeros(3, num_pairs, dtype=torch.float64, device=engine.device)  # scores, kinds, parts
+    stats = torch.zeros(len(names), dtype=torch.float64, device=engine.device)
+    engine.eval()
+    for start, end in layout.micro_batches(rank):
+        mark(f"validation, pairs {start} to {end}")
+        inputs = to_tensors(stream.batch(start, max(end - start, 1)), engine.device)  # ZeRO-3: a forward of every rank
+        _, sums, logits = engine(**inputs, mlm_scale=1.0, rtd_scale=1.0, pair_scale=1.0)
+        if end > start:
+            rows[:, start:end] = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
+            stats += sums
+    engine.train()
+    if world > 1:
+        dist.all_reduce(rows)
+    if not torch.isfinite(rows).all():
+        raise KinspanError("the model's scores are not finite: lower --learning_rate, with another --output_dir")
+    scores, kinds, part = rows.cpu().numpy()
+    return figures(summed(stats, names), weights) | _areas(scores, kinds, part, stream.mixture.names)
+
+
+def _areas(scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, objectives: tuple[str, ...]) -> dict[str, float]:
+    """Areas under the ROC curve, by name; without those that lack positives or negatives."""
+    rows = {"pair_auc": np.ones(len(scores), dtype=bool)}
+    rows |= {f"pair_auc_{n}": (kinds == POSITIVE) | (kinds == k) for n, k in (("hard", HARD), ("easy", EASY))}
+    if len(objectives) > 1:
+        rows |= {f"{name}/pair_auc": part == number for number, name in enumerate(objectives)}
+    labels = kinds == POSITIVE
+    both = {name: own for name, own in rows.items() if 0 < labels[own].sum() < own.sum()}
+    return {name: float(roc_auc_score(labels[own], scores[own])) for name, own in both.items()}

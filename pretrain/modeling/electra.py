@@ -1,0 +1,190 @@
+"""Replaced-token detection: ELECTRA's generator and discriminator as one trained module.
+
+Clark et al., 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators", section 2: a
+small masked-LM model, the generator, fills the masked tokens with samples; the discriminator says of every token
+whether it is the original. Together with a pair loss on the discriminator as in Di Liello et al., 2022, appendix B.
+Both are one module in one engine, since ZeRO-2 does not work with two.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from data_pipeline.errors import KinspanError
+
+from .encoder import encode
+from .families import FAMILIES
+from .pair_model import pair_loss_and_sums
+from .sums import MLM_SUMS, RTD_SUMS, mlm_sums, rtd_sums, sum_names
+
+SAMPLING_BLOCK = 256  # vocabulary entries
+TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
+
+
+class ReplacedTokenModel(nn.Module):
+    """A generator, and a discriminator with a token head and a pair head.
+
+    generator:  ElectraForMaskedLM
+    classifier: ElectraForSequenceClassification, the discriminator's encoder included
+    token_head: ElectraForPreTraining's ``discriminator_predictions``
+    objectives: names of the mixture's parts
+
+    The generator's embeddings must be shared as wished before: see ``share_embeddings``.
+    """
+
+    def __init__(
+        self, generator: nn.Module, classifier: nn.Module, token_head: nn.Module, objectives: tuple[str, ...]
+    ) -> None:
+        super().__init__()
+        self.generator = generator  # first, so that what is shared is saved under its name
+        self.classifier = classifier
+        self.discriminator_predictions = token_head
+        self.family = FAMILIES["electra"]
+        self.objectives = objectives
+
+    @property
+    def config(self) -> Any:
+        """The discriminator's: it is what is trained for, and released."""
+        return self.classifier.config
+
+    @property
+    def sum_names(self) -> tuple[str, ...]:
+        return sum_names(MLM_SUMS + RTD_SUMS, self.objectives)
+
+    @property
+    def encoders(self) -> tuple[nn.Module, ...]:
+        return self.generator.base_model, self.classifier.base_model  # type: ignore[return-value]
+
+    @property
+    def masked_heads(self) -> tuple[nn.Module, ...]:
+        """What runs at masked positions alone."""
+        return self.generator.generator_predictions, self.generator.generator_lm_head  # type: ignore[return-value]
+
+    @property
+    def token_heads(self) -> tuple[nn.Module, ...]:
+        """What runs at every token."""
+        return (self.discriminator_predictions,)
+
+    def generate(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """The generator's vocabulary logits at the masked positions, ``[M, vocab]``."""
+        hidden = encode(self.generator.base_model, inputs)  # type: ignore[arg-type]
+        hidden = hidden[inputs["masked_positions"]]
+        for head in self.masked_heads:
+            hidden = head(hidden)
+        return hidden.float()
+
+    def discriminate(self, inputs: dict[str, Any], ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pair logits ``[n]`` and token logits ``[T]`` (above 0: replaced) of the packed row ``ids`` ``[T]``."""
+        hidden = encode(self.classifier.base_model, inputs | {"input_ids": ids})  # type: ignore[arg-type]
+        pair = self.family.pair_logits(self.classifier, hidden[inputs["starts"][:-1].long()])
+        return pair.float(), self.discriminator_predictions(hidden).float()
+
+    def forward(self, **inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The weighted loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its pair logits ``[n]``.
+
+        Args: the arrays of data_pipeline.sampling.stream.Batch as tensors, every chosen token masked and a number of
+            ``noise`` for each; and mlm_scale, rtd_scale, pair_scale: what each loss *sum* is multiplied by
+        """
+        labels, positions = inputs["masked_labels"], inputs["masked_positions"]
+        mlm = self.generate(inputs)
+        mlm_loss = F.cross_entropy(mlm, labels, reduction="sum")
+        original = inputs["input_ids"].long().index_copy(0, positions, labels)
+        ids = original.index_copy(0, positions, sample(mlm.detach(), inputs["noise"]))
+        replaced = ids != original
+        pair, token = self.discriminate(inputs, ids)
+        rtd_loss = F.binary_cross_entropy_with_logits(token, replaced.float(), reduction="sum")
+        pair_loss, of_pairs = pair_loss_and_sums(pair, inputs, len(self.objectives))
+        loss = mlm_loss * inputs["mlm_scale"] + rtd_loss * inputs["rtd_scale"] + pair_loss * inputs["pair_scale"]
+        with torch.no_grad():
+            sums = torch.cat([mlm_sums(mlm, labels, mlm_loss), rtd_sums(token, replaced, rtd_loss), of_pairs])
+        return loss, sums, pair.detach()
+
+
+@torch.no_grad()
+def sample(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """One id of each row's softmax ``[M]``, by its inverse distribution function at ``noise``.
+
+    logits: ``[M, vocab]``;  noise: ``[M]`` float64, uniform in [0, 1)
+
+    The first id at which the cumulated probability exceeds the noise, found in two levels, blocks of the
+    vocabulary first: exact to float64 in the sums, and with no ``cumsum``, which on a GPU adds in no fixed order.
+    """
+    probability = F.softmax(logits, -1)
+    probability = F.pad(probability, (0, -logits.shape[1] % SAMPLING_BLOCK)).unflatten(1, (-1, SAMPLING_BLOCK))
+    mass = probability.sum(-1, dtype=torch.float64)
+    block, before = _first_above(mass, noise * mass.sum(-1))
+    rows = torch.arange(len(logits), device=logits.device)
+    within, _ = _first_above(probability[rows, block].double(), noise * mass.sum(-1) - before)
+    return block * SAMPLING_BLOCK + within
+
+
+def _first_above(mass: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """In each row of ``mass`` ``[M, K]`` the first column whose cumulated mass exceeds ``target`` ``[M]``, and the
+    mass before it; the last column with any mass where rounding leaves none."""
+    upper = torch.ones(mass.shape[1], mass.shape[1], dtype=mass.dtype, device=mass.device).triu()
+    cumulated = mass @ upper
+    last = torch.where(mass > 0, torch.arange(mass.shape[1], device=mass.device), 0).amax(-1)
+    first = torch.minimum((cumulated <= target[:, None]).sum(-1), last)
+    chosen = first[:, None]
+    return first, (cumulated.gather(1, chosen) - mass.gather(1, chosen))[:, 0]
+
+
+class DisentangledEmbedding(nn.Module):
+    """The discriminator's word table as the generator's, gradient stopped, plus a difference of its own.
+
+    He et al., 2021, "DeBERTaV3", section 3.3: sharing without the two losses pulling the table apart. Holds the
+    generator's Parameter too, so that ZeRO-3 gathers it here.
+    """
+
+    def __init__(self, shared: nn.Parameter, start: torch.Tensor, padding_idx: int | None) -> None:
+        super().__init__()
+        self.shared = shared
+        self.delta = nn.Parameter(start - shared.detach())
+        self.padding_idx = padding_idx
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, self.shared.detach()) + F.embedding(ids, self.delta, self.padding_idx)
+
+
+def share_embeddings(
+    generator: Any, classifier: Any, how: str, generator_loaded: bool = False, classifier_loaded: bool = False
+) -> None:
+    """Makes the embeddings of the two one, in place.
+
+    how: "none"; "tied": all tables and their LayerNorm are the same Parameters (Clark et al., section 3.2);
+        "disentangled": the word table alone, see DisentangledEmbedding
+    generator_loaded, classifier_loaded: whose values are not fresh. Fresh ones give way to loaded ones; else tied
+        tables start as the discriminator's, and disentangled ones each as they are
+
+    Raises KinspanError where the tables differ in shape.
+    """
+    if how == "none":
+        return
+    theirs, own = generator.base_model.embeddings, classifier.base_model.embeddings
+    _check_same_shapes(theirs, own, how)
+    source, target = (theirs, own) if generator_loaded and not classifier_loaded else (own, theirs)
+    if how == "disentangled":
+        if not (generator_loaded and classifier_loaded):
+            with torch.no_grad():
+                target.word_embeddings.weight.copy_(source.word_embeddings.weight)
+        words = own.word_embeddings
+        own.word_embeddings = DisentangledEmbedding(
+            theirs.word_embeddings.weight, words.weight.detach(), words.padding_idx
+        )
+        return
+    for name in TABLES:
+        getattr(target, name).weight = getattr(source, name).weight
+    target.LayerNorm.weight, target.LayerNorm.bias = source.LayerNorm.weight, source.LayerNorm.bias
+    generator.get_output_embeddings().weight = theirs.word_embeddings.weight
+
+
+def _check_same_shapes(theirs: nn.Module, own: nn.Module, how: str) -> None:
+    for name in TABLES if how == "tied" else TABLES[:1]:
+        one, two = (tuple(getattr(side, name).weight.shape) for side in (theirs, own))
+        if one != two:
+            raise KinspanError(
+                f"--embedding_sharing {how}: the generator's {name} are {one[0]} x {one[1]}, the discriminator's "
+                f"{two[0]} x {two[1]}: use another --generator, or --embedding_sharing none"
+            )

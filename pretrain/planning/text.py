@@ -1,0 +1,93 @@
+"""A plan as ``--dry_run`` prints it."""
+
+from typing import Any
+
+from data_pipeline import tokenizers
+from pretrain.batches import Layout
+
+from .defaults import DEFAULT_MODEL_NAME
+from .memory import activations, states
+from .plan import Plan
+
+GPUS = (1, 8, 64)
+ASSUMED_SPEED = 100_000  # tokens a second and GPU, where none is given
+
+
+def as_text(plan: Plan) -> str:
+    """What ``--dry_run`` prints."""
+    config, mixture = plan.config, plan.mixture
+    weights = {"pair": config.pair_weight, "mlm": config.mlm_weight}
+    weights |= {"rtd": config.rtd_weight} if plan.token_loss == "rtd" else {}
+    parts = zip(mixture.names, mixture.weights, strict=True)
+    names = "+".join(f"{name}:{weight}" if len(mixture.names) > 1 else name for name, weight in parts)
+    counted = ", ".join(f"{name} {count / 1e6:.1f} M" for name, count in plan.parameters.items())
+    model = DEFAULT_MODEL_NAME if config.model is None else tokenizers.display_name(config.model)
+    epochs = "unknown without a corpus"
+    if plan.epoch_pairs:
+        epochs = f"{plan.steps * config.global_batch_size / plan.epoch_pairs:.2f} of {plan.epoch_pairs:,} pairs"
+    mean = f"{plan.pair_tokens:.1f} a pair, the mean of real ones" if plan.epoch_pairs else "at full length"
+    rows = [
+        ("objective", f"{names}, one positive in {1 / mixture.positive_share:.3g}; sampling {config.sampling}"),
+        ("losses", f"{plan.token_loss} and pairs; weights {', '.join(f'{n} {w:g}' for n, w in weights.items())}"),
+        ("model", f"{model}: {plan.num_parameters / 1e6:.1f} M parameters ({counted})"),
+        ("pairs", f"{config.global_batch_size:,} a step, of up to {plan.max_length} tokens"),
+        ("tokens", f"{plan.step_tokens:,.0f} a step, {_short(plan.tokens)} in all ({mean})"),
+        ("steps", f"{plan.steps:,}, the learning rate rising over {plan.warmup:,}"),
+        ("epochs", epochs),
+        ("work", f"{plan.flops / 1e9:.3f} GFLOP a token, {plan.flops * plan.tokens:.2e} FLOP in all"),
+    ]
+    lines = [f"{title:<11}{text}" for title, text in rows]
+    lines += ["", *_memory_lines(plan), "", *_time_lines(plan)]
+    return "\n".join([*lines, *(["", *(f"note: {note}" for note in plan.notes)] if plan.notes else [])])
+
+
+def _memory_lines(plan: Plan) -> list[str]:
+    """A table of gigabytes a GPU: by ZeRO stage for the parameters, then a micro-batch's activations."""
+    title = "GB a GPU, by formula"
+    lines = [f"{title:<34}" + "".join(f"{n:>5} GPU{'s' if n > 1 else ' '}" for n in GPUS)]
+    for stage, offload in ((0, False), (1, False), (2, False), (3, False), (2, True), (3, True)):
+        precision = "fp32" if stage == 0 else "bf16" if plan.config.precision == "auto" else plan.precision
+        cells = [states(plan.num_parameters, stage, precision, gpus, offload) for gpus in GPUS]
+        name = f"ZeRO {stage}{', offload' if offload else ''}, {precision}"
+        chosen = "  <- the settings'" if (stage, offload) == (plan.zero_stage, plan.offload) else ""
+        host = "  and of the host: " + " ".join(f"{c.host / 1e9:.2f}" for c in cells) if offload else ""
+        lines.append(f"{name:<34}" + "".join(f"{c.on_gpu / 1e9:>10.2f}" for c in cells) + host + chosen)
+    layouts = [Layout(plan.config.global_batch_size, plan.config.micro_batch_size, gpus) for gpus in GPUS]
+    configs = [encoder.config for encoder in plan.model.encoders]
+    for name, values in (
+        ("micro-batch, pairs", [float(layout.largest) for layout in layouts]),
+        ("its activations, an estimate", [_activations(plan, configs, layout.largest) / 1e9 for layout in layouts]),
+    ):
+        digits = 0 if name.endswith("pairs") else 2
+        lines.append(f"{name:<34}" + "".join(f"{value:>10.{digits}f}" for value in values))
+    return lines
+
+
+def _activations(plan: Plan, configs: list[Any], pairs: int) -> float:
+    tokens = pairs * plan.max_length
+    masked = round(tokens * plan.config.mlm_probability)
+    return activations(configs, tokens, masked, plan.precision, sampled=plan.token_loss == "rtd")
+
+
+def _time_lines(plan: Plan) -> list[str]:
+    if plan.config.tokens_per_second:
+        speed = plan.config.tokens_per_second
+        teraflops = plan.flops * speed / 1e12
+        return [f"time       {_hours(plan, speed)} at {speed:,.0f} tokens/s in all ({teraflops:,.1f} TFLOP/s)"]
+    table = ", ".join(f"{gpus} GPU{'s' if gpus > 1 else ''} {_hours(plan, ASSUMED_SPEED * gpus)}" for gpus in GPUS)
+    teraflops = plan.flops * ASSUMED_SPEED / 1e12
+    return [
+        f"time       {table}: if each GPU did {ASSUMED_SPEED:,} tokens/s ({teraflops:.0f} TFLOP/s). That is a round",
+        "           number, not a measurement: give the tokens_per_second that a short run logs as --tokens_per_second",
+    ]
+
+
+def _hours(plan: Plan, tokens_per_second: float) -> str:
+    return f"{plan.tokens / tokens_per_second / 3600:,.1f} h"
+
+
+def _short(count: float) -> str:
+    for size, name in ((1e9, "billion"), (1e6, "million")):
+        if count >= size:
+            return f"{count / size:,.1f} {name}"
+    return f"{count:,.0f}"

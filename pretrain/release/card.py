@@ -1,0 +1,174 @@
+"""The model card of a release."""
+
+import math
+from typing import Any
+
+from huggingface_hub import ModelCardData
+
+from pretrain.modeling.families import FAMILIES
+
+_TEXT = """---
+{metadata}
+---
+
+# {title}
+
+{base} after continued pre-training with **{objective}** and {token_loss}{scores}
+
+## Use
+
+```python
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder("path/to/this/folder")
+model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
+```
+
+`AutoModelForSequenceClassification` (`{classifier}`) gives the same score as a logit;
+{masked_lm}
+
+## Training
+
+{training}
+
+{objectives}
+
+## Data
+
+{data}
+
+## Figures
+
+On {pairs} pairs of held-out documents, before training and at this checkpoint:
+
+{figures}
+
+Always predicting the share of positives ({positives:.0%}) gives a pair loss of {chance:.3f}.
+"""
+
+_FIGURES = (
+    "pair_loss",
+    "pair_auc",
+    "pair_accuracy",
+    "pair_f1",
+    "pair_f1_hard",
+    "pair_f1_easy",
+    "mlm_loss",
+    "mlm_accuracy",
+    "rtd_loss",
+    "rtd_recall",
+)
+
+
+_SCORES = """: given two texts A and B, it
+scores {asks}. Made to be fine-tuned on answer sentence selection, and usable as it is to rank
+sentences by how well they go with another."""
+
+_TOKENS_ALONE = """. The pair loss had no weight: the pairs gave the
+data, and **the pair head is untrained**. Made to be fine-tuned, and to compare with."""
+
+_BESIDE = """`AutoModelForMaskedLM` (`{masked_lm}`) the masked-LM head. One file holds both heads, so that
+`transformers` lists the other one's tensors as UNEXPECTED; none is missing or fresh."""
+
+_IN_A_FOLDER = """the masked-LM model (`{masked_lm}`) is in the folder `{folder}`:
+`AutoModelForMaskedLM.from_pretrained("path/to/this/folder/{folder}")`, or with `subfolder="{folder}"` from the Hub."""
+
+
+_GENERATOR = """`AutoModelForPreTraining`
+(`ElectraForPreTraining`) tells replaced tokens from original ones. One file holds both heads, so that `transformers`
+lists the other one's tensors as UNEXPECTED; none is missing or fresh. The generator (`{masked_lm}`) is in the folder
+`{folder}`: `AutoModelForMaskedLM.from_pretrained("path/to/this/folder/{folder}")`, or `subfolder="{folder}"` from the
+Hub."""
+
+
+def model_card(facts: dict[str, Any], model_type: str) -> str:
+    """Markdown with the Hub's metadata block. ``facts``: see release.run_facts; ``model_type``: of FAMILIES."""
+    family = FAMILIES[model_type]
+    objectives = facts["objectives"]
+    with_generator = facts.get("token_loss") == "rtd"
+    masked_lm = _GENERATOR if with_generator else _IN_A_FOLDER if family.masked_lm_folder else _BESIDE
+    folder = "generator" if with_generator else family.masked_lm_folder
+    settings, corpus = facts["settings"], facts["corpus"]
+    metadata = ModelCardData(
+        library_name="sentence-transformers",
+        pipeline_tag="text-ranking",
+        tags=["cross-encoder", "answer-sentence-selection", settings["objective"], "kinspan"],
+    )
+    rows = {
+        "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
+        "Pairs in a batch": settings["global_batch_size"],
+        "Tokens of a pair, at most": facts["max_length"],
+        "Weights of the losses": _weights(settings, with_generator),
+        "Peak learning rate": f"{settings['learning_rate']}, {facts['warmup_steps']} steps of warm-up",
+        "Precision": facts["precision"],
+        "ZeRO stage": facts["zero_stage"],
+        "Seed": settings["seed"],
+    }
+    if with_generator:
+        rows["Generator"] = f"{facts['generator']}, embeddings: {settings['embedding_sharing']}"
+    training = "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows.items())
+    return _TEXT.format(
+        metadata=metadata.to_yaml().strip(),
+        title=f"{facts['model']['name']}-{settings['objective']}",
+        base=facts["model"]["name"],
+        objective=settings["objective"] if ":" in settings["objective"] else settings["objective"].upper(),
+        scores=_scores(facts),
+        objectives="\n".join(map(_objective, objectives)),
+        positives=_positive_share(objectives),
+        chance=_entropy(_positive_share(objectives)),
+        token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
+        classifier=family.classifier,
+        masked_lm=masked_lm.format(masked_lm=family.masked_lm, folder=folder),
+        training=training,
+        data=_data(corpus),
+        pairs=f"{facts['eval_pairs']:,}",
+        figures=_figures(facts),
+    )
+
+
+def _weights(settings: dict[str, Any], with_generator: bool) -> str:
+    names = ("mlm", "rtd", "pair") if with_generator else ("mlm", "pair")
+    return ", ".join(f"{name} {settings[f'{name}_weight']:g}" for name in names)
+
+
+def _scores(facts: dict[str, Any]) -> str:
+    if not facts["settings"]["pair_weight"]:
+        return _TOKENS_ALONE
+    return _SCORES.format(asks="; or ".join(o["asks"] for o in facts["objectives"]))
+
+
+def _objective(objective: dict[str, Any]) -> str:
+    name, share = objective["name"], f", {objective['share']:.0%} of the pairs" if objective["share"] < 1 else ""
+    source = f" ({objective['source']})" if objective["source"] else ""
+    negatives = f" Negatives: {objective['negatives']}." if objective["negatives"] else ""
+    positives = f"One pair in {objective['pairs_per_anchor']} is positive{share}."
+    return f"- **{name}**: {objective['asks']}{source}. {positives}{negatives}"
+
+
+def _positive_share(objectives: list[dict[str, Any]]) -> float:
+    return sum(o["share"] / o["pairs_per_anchor"] for o in objectives)
+
+
+def _entropy(share: float) -> float:
+    """The loss, in nats, of always predicting the share of positives."""
+    return -share * math.log(share) - (1 - share) * math.log(1 - share)
+
+
+def _data(corpus: dict[str, Any]) -> str:
+    totals = corpus["totals"]
+    lines = [
+        f"{totals['documents']:,} documents, {totals['paragraphs']:,} paragraphs, {totals['tokens']:,} tokens; "
+        f"fingerprint `{corpus['fingerprint'][:16]}`.",
+        "",
+    ]
+    lines += [f"- {s['origin']}: {s['documents']:,} documents, licence: {s['licence']}" for s in corpus["sources"]]
+    return "\n".join(lines)
+
+
+def _figures(facts: dict[str, Any]) -> str:
+    if not facts["last_validation"]:
+        return "(this run was not validated)"
+    first, last = facts["first_validation"][0], facts["last_validation"][0]
+    lines = [f"| | step {first['step']} | step {last['step']} |", "|---|---|---|"]
+    lines += [f"| {n} | {first[n]:.3f} | {last[n]:.3f} |" for n in _FIGURES if n in first and n in last]
+    return "\n".join(lines)

@@ -1,0 +1,160 @@
+"""A trained model as a folder that transformers and sentence-transformers load with no code of ours."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.files import read_object
+from pretrain.checkpoints.manifest import why_not_whole
+from pretrain.checkpoints.writer import newest
+from pretrain.modeling.families import FAMILIES
+from pretrain.runtime.log import complete_lines
+
+from .card import model_card
+
+MODEL_FOLDER = "model"  # of a run: config and tokenizer
+GENERATOR_FOLDER = "generator"  # of a run of replaced-token detection: its config; of the release: the model
+WORD_TABLE = "electra.embeddings.word_embeddings"
+
+
+def release(source: Path, output: Path) -> Path:
+    """Writes the release of a run (its newest whole checkpoint) or of one checkpoint to ``output``.
+
+    Raises KinspanError where there is no whole checkpoint, or where ``output`` holds something else.
+    """
+    run, checkpoint = _find(source)
+    state = read_object(checkpoint / "state.json", "release another checkpoint")
+    try:
+        weights = load_file(str(checkpoint / "weights.safetensors"))
+        write_release(run, weights, state["step"], output)
+    except OSError as error:
+        raise KinspanError(f"--output {output} cannot be written: {error}") from error
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise KinspanError(
+            f"{run} cannot be released ({one_line(error)}): its run.json or {MODEL_FOLDER}/config.json is damaged"
+        ) from error
+    return output
+
+
+def _find(source: Path) -> tuple[Path, Path]:
+    """The run's folder and the checkpoint that ``source`` means."""
+    if (source / "weights.safetensors").is_file():
+        wrong = why_not_whole(source)
+        if wrong:
+            raise KinspanError(f"checkpoint {source}: {wrong}; release another one")
+        run = source.resolve().parent.parent
+        if not (run / "run.json").is_file():
+            raise KinspanError(f"checkpoint {source} does not lie in its run's folder, which a release needs too")
+        return run, source
+    if not (source / "run.json").is_file():
+        raise KinspanError(f"{source} is neither a run nor a checkpoint: give the --output_dir of launch/pretrain.py")
+    checkpoint, skipped = newest(source / "checkpoints")
+    if checkpoint is None:
+        raise KinspanError(f"{source} has no whole checkpoint: {'; '.join(skipped) or 'none was written yet'}")
+    return source, checkpoint
+
+
+def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output: Path) -> None:
+    """Weights, config, tokenizer and card, made aside and renamed into place."""
+    output = output.absolute()
+    if output.exists() and any(output.iterdir()) and not (output / "kinspan.json").exists():
+        raise KinspanError(f"--output {output} holds something that is no release: choose another folder")
+    partial = output.with_name(output.name + ".tmp")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(run / MODEL_FOLDER, partial)
+    config = read_object(partial / "config.json", f"{run} cannot be released without it")
+    facts = run_facts(run, step)
+    if facts["token_loss"] == "rtd":
+        generator = read_object(run / GENERATOR_FOLDER / "config.json", f"{run} cannot be released without it")
+        models = released_pair_of_models(config, generator, weights)
+    else:
+        models = released_models(config, weights)
+    for subfolder, (own_config, own_weights) in models.items():
+        folder = partial / subfolder
+        if subfolder:
+            shutil.copytree(run / MODEL_FOLDER, folder)  # the tokenizer, so that each loads by itself
+        save_file(own_weights, str(folder / "model.safetensors"), {"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(own_config, indent=2, sort_keys=True) + "\n")
+    (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
+    (partial / "README.md").write_text(model_card(facts, config["model_type"]), encoding="utf-8")
+    shutil.rmtree(output, ignore_errors=True)
+    os.replace(partial, output)
+
+
+def released_models(
+    config: dict[str, Any], weights: dict[str, torch.Tensor]
+) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
+    """Of each subfolder of a release ("" is the release itself) the config and the weights.
+
+    config:  of the run's model
+    weights: by PairModel's names; come out by those of the architecture's own classes, tied tensors once, under
+             the encoder
+    """
+    family = FAMILIES[config["model_type"]]
+    classifier = _under(weights, "classifier.")
+    head = _under(weights, "mlm_head.")
+    if not family.masked_lm_folder:
+        return {"": (released_config(config, family.classifier), classifier | head)}
+    encoder = {k: v for k, v in classifier.items() if k.startswith("model.")}
+    return {
+        "": (released_config(config, family.classifier), classifier),
+        family.masked_lm_folder: (_plain_config(config, family.masked_lm), encoder | head),
+    }
+
+
+def released_pair_of_models(
+    config: dict[str, Any], generator_config: dict[str, Any], weights: dict[str, torch.Tensor]
+) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
+    """As ``released_models``, of replaced-token detection: the discriminator with its two heads, and the generator.
+
+    weights: by ReplacedTokenModel's names. What the two share stands under the generator's, and in both files;
+             a disentangled word table is released as the sum that the discriminator computes with
+    """
+    generator = _under(weights, "generator.")
+    shared = {name: tensor for name, tensor in generator.items() if name.startswith("electra.embeddings.")}
+    own = {name: tensor for name, tensor in weights.items() if name.startswith("discriminator_predictions.")}
+    discriminator = shared | _under(weights, "classifier.") | own
+    delta = discriminator.pop(f"{WORD_TABLE}.delta", None)
+    if delta is not None:
+        discriminator[f"{WORD_TABLE}.weight"] = shared[f"{WORD_TABLE}.weight"] + delta
+    family = FAMILIES[config["model_type"]]
+    return {
+        "": (released_config(config, family.classifier), discriminator),
+        GENERATOR_FOLDER: (_plain_config(generator_config, family.masked_lm), generator),
+    }
+
+
+def _under(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+
+
+def _plain_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
+    public = {k: v for k, v in config.items() if not k.startswith("_")}
+    return {**public, "architectures": [architecture], "dtype": "float32"}
+
+
+def released_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
+    """One logit, the sequence classifier by default, and CrossEncoder's activation: probabilities."""
+    out = _plain_config(config, architecture)
+    out["id2label"], out["label2id"] = {"0": "POSITIVE"}, {"POSITIVE": 0}
+    out["problem_type"] = "multi_label_classification"
+    out["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    return out
+
+
+def run_facts(run: Path, step: int) -> dict[str, Any]:
+    """What the card and kinspan.json say: settings and figures; no path of this machine."""
+    facts = read_object(run / "run.json", f"{run} cannot be released without it")
+    validation = []
+    metrics = run / "metrics.jsonl"
+    for line in complete_lines(metrics):
+        entry = json.loads(line)
+        if entry["split"] == "validation" and entry["step"] <= step:
+            validation.append(entry)
+    return {**facts, "step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}

@@ -1,0 +1,368 @@
+"""From settings to everything that a run needs, with every check that can be made before training starts."""
+
+import json
+import math
+import os
+import secrets
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data_pipeline import tokenizers
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object
+from data_pipeline.sampling.mixture import Mixture
+from data_pipeline.sampling.stream import PairStream
+from objectives import mixture as mixture_of
+from objectives import own_sources
+from objectives.mlm import MaskedLM
+from objectives.rtd import replaced_tokens
+from pretrain.checkpoints.manifest import write_atomically
+from pretrain.evaluation.validation import SEED
+from pretrain.modeling.compatibility import check_fits
+from pretrain.modeling.electra import ReplacedTokenModel
+from pretrain.modeling.electra_loading import load_replaced_token_model, size_factor
+from pretrain.modeling.pair_model import PairModel, load_config, load_model, weights_fingerprint
+from pretrain.planning.defaults import DEFAULT_MODEL_NAME, default_corpus, default_model
+from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
+from pretrain.runtime.engine import (
+    full_settings,
+    precision_of,
+    read_deepspeed_config,
+    start_distributed,
+    world,
+    zero_stage,
+)
+from pretrain.runtime.lock import LOCK
+from pretrain.runtime.ranks import barrier, from_rank_0, gathered
+
+from .batches import Layout, mean_tokens
+from .config import PretrainConfig, as_dict, check, identity
+
+RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
+PROBE_SETTINGS = ("probe_steps", "probe_pairs")
+SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
+SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
+
+
+@dataclass
+class Setup:
+    """What the loop works with. ``facts`` names the run: see config.identity."""
+
+    config: PretrainConfig
+    folder: Path
+    model: PairModel | ReplacedTokenModel
+    tokenizer: Any
+    corpus: Corpus
+    train: PairStream
+    validation: PairStream | None
+    layout: Layout
+    rank: int
+    total_steps: int
+    warmup_steps: int
+    settings: dict[str, Any]
+    facts: dict[str, Any]
+    notes: list[str]
+
+
+def set_up(config: PretrainConfig) -> Setup:
+    """Checks the settings, joins the other ranks, and loads corpus and model.
+
+    Raises KinspanError for anything that the user can mend.
+    """
+    check(config)
+    mixture = mixture_of(config.objective, config.sampling)
+    deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
+    precision = precision_of(config, deepspeed_settings)
+    rank, local_rank, world_size = world()
+    folder = output_folder(config.output_dir)
+    layout = Layout(config.global_batch_size, config.micro_batch_size, world_size)
+    notes = _notes_on_defaults(config)
+    start_distributed()
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(config.deterministic)
+
+    model_name = config.model or default_model()
+    tokenizer = tokenizers.load_tokenizer(model_name)
+    corpus = _open_corpus(config, tokenizer, local_rank)
+    token_loss = token_loss_of(config, model_name, load_config(model_name).model_type)
+    model, model_notes = _load(config, model_name, token_loss, mixture)
+    notes += model_notes + unused_flags(config, token_loss)
+    max_length = config.max_length or mixture.max_length
+    check_fits(model, model_name, config.generator, tokenizer, max_length)
+
+    template = tokenizers.pair_template(tokenizer)
+    masking = masking_of(config, token_loss, tokenizer)
+    train = PairStream(corpus, mixture, template, config.seed, "train", max_length, masking)
+    validation = None
+    try:
+        if config.eval_pairs:
+            validation = PairStream(corpus, mixture, template, SEED, "validation", max_length, masking)
+    except KinspanError:
+        notes.append("no validation: too few of the corpus's documents are held out")
+    total = total_steps(config, train)
+    warmup = warmup_of(config, total)
+    settings = full_settings(deepspeed_settings, config, layout, precision)
+    facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
+    facts["token_loss"] = token_loss
+    facts["objectives"] = _described(mixture)
+    facts["generator"] = tokenizers.display_name(config.generator) if token_loss == "rtd" else None
+    facts["warmup_steps"] = warmup
+    facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
+    setup = Setup(
+        config,
+        folder,
+        model,
+        tokenizer,
+        corpus,
+        train,
+        validation,
+        layout,
+        rank,
+        total,
+        warmup,
+        settings,
+        facts,
+        notes,
+    )
+    _check_same_everywhere(setup)
+    from_rank_0(lambda: _claim(setup))
+    return setup
+
+
+def _check_same_everywhere(setup: Setup) -> None:
+    """Every rank reads its own machine's files: where they differ, a batch would be of no one's making.
+
+    Raises KinspanError on all ranks. Starting weights may differ: training starts from those of rank 0.
+    """
+    mine = {key: value for key, value in setup.facts["identity"].items() if key != "model_weights"}
+    mine |= {"total_steps": setup.total_steps, "warmup_steps": setup.warmup_steps}
+    everyone = gathered(mine)
+    for rank, theirs in enumerate(everyone):
+        for key, value in everyone[0].items():
+            if theirs[key] != value:
+                raise KinspanError(
+                    f"rank {rank} would train another run than rank 0: its {key} is {_short(theirs[key])}, not "
+                    f"{_short(value)}; all machines need the same corpus, settings and packages"
+                )
+    token = from_rank_0(lambda: _left_in(setup.folder))
+    seen = gathered((setup.folder / token).exists())
+    from_rank_0(lambda: (setup.folder / token).unlink(missing_ok=True))
+    if not all(seen):
+        raise KinspanError(
+            f"--output_dir {setup.folder}: rank {seen.index(False)} does not see there what rank 0 has written; it "
+            "must be on storage that all machines share"
+        )
+
+
+def _left_in(folder: Path) -> str:
+    """The name of a new and empty file."""
+    name = f"{SHARED}{secrets.token_hex(8)}"
+    (folder / name).touch()
+    return name
+
+
+def _notes_on_defaults(config: PretrainConfig) -> list[str]:
+    defaults = []
+    if config.corpus is None:
+        defaults.append("the corpus is the documentation that comes with Python and its packages")
+    if config.model is None:
+        defaults.append(f"the model is {DEFAULT_MODEL_NAME}")
+    return ["no --corpus or --model given: " + " and ".join(defaults)] if defaults else []
+
+
+def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Corpus:
+    """The corpus of the settings, or the default one, which one rank a node builds."""
+    if config.corpus is None:
+        if local_rank == 0:
+            default_corpus(tokenizer)
+        barrier()
+    folder = config.corpus if config.corpus is not None else default_corpus(tokenizer)
+    corpus = Corpus(folder)
+    corpus.check_tokenizer(tokenizers.fingerprint(tokenizer), tokenizers.describe(tokenizer)["name"])
+    return corpus
+
+
+def token_loss_of(config: PretrainConfig, model_name: str, family: str) -> str:
+    """Either "mlm" or "rtd", "auto" resolved by the model's family."""
+    if config.token_loss == "auto":
+        return "rtd" if family == "electra" else "mlm"
+    if config.token_loss == "rtd" and family != "electra":
+        raise KinspanError(f"--token_loss rtd needs an ELECTRA model, and --model {model_name} is of the type {family}")
+    return config.token_loss
+
+
+def unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
+    """Says which settings of replaced-token detection or of the probe were given to a run without it."""
+    default = PretrainConfig()
+    of_rtd, of_probe = (
+        " and ".join(f"--{n}" for n in names if getattr(config, n) != getattr(default, n))
+        for names in (RTD_SETTINGS, PROBE_SETTINGS)
+    )
+    notes = []
+    if token_loss != "rtd" and of_rtd:
+        notes.append(f"the token loss is mlm: {of_rtd} of replaced-token detection do nothing")
+    if config.probe is None and of_probe:
+        notes.append(f"there is no --probe: {of_probe} do nothing")
+    return notes
+
+
+def _load(
+    config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture
+) -> tuple[PairModel | ReplacedTokenModel, list[str]]:
+    share = mixture.positive_share
+    if token_loss == "mlm":
+        return load_model(model_name, config.seed, mixture.names, share)
+    return load_replaced_token_model(
+        model_name, config.generator, config.embedding_sharing, config.seed, mixture.names, share
+    )
+
+
+def masking_of(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM:
+    """Raises KinspanError where whole words are asked for, and the tokenizer does not show them."""
+    words = tokenizers.word_continuations(tokenizer) if config.whole_word_masking else None
+    masked = replaced_tokens if token_loss == "rtd" else MaskedLM
+    return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
+
+
+def _described(mixture: Mixture) -> list[dict[str, Any]]:
+    """What a model card says of each objective."""
+    share = sum(mixture.weights)
+    return [
+        {
+            "name": o.name,
+            "share": w / share,
+            "asks": o.asks,
+            "negatives": o.negatives,
+            "source": o.source,
+            "pairs_per_anchor": o.pairs_per_anchor,
+        }
+        for o, w in zip(mixture.objectives, mixture.weights, strict=True)
+    ]
+
+
+def total_steps(config: PretrainConfig, train: PairStream) -> int:
+    if config.max_epochs is not None:
+        return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
+    if config.max_tokens is not None:
+        return math.ceil(config.max_tokens / (mean_tokens(train) * config.global_batch_size))
+    return config.max_steps or 1000
+
+
+def warmup_of(config: PretrainConfig, total: int) -> int:
+    warmup = total // 10 if config.warmup_steps is None else config.warmup_steps
+    if warmup >= total:
+        raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the run: lower it")
+    return warmup
+
+
+def output_folder(name: str) -> Path:
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror}") from error
+    return folder
+
+
+def _facts(
+    config: PretrainConfig,
+    corpus: Corpus,
+    model: PairModel | ReplacedTokenModel,
+    model_name: str,
+    deepspeed_settings: dict[str, Any],
+    precision: str,
+    mixture: Mixture,
+    max_length: int,
+    total: int,
+) -> dict[str, Any]:
+    """What makes this run this run, and what its release will say of it; no path of this machine."""
+    name = DEFAULT_MODEL_NAME if config.model is None else model_name
+    paths = ["corpus", "model", "output_dir", "deepspeed_config", "probe"]
+    paths += ["generator"] if size_factor(config.generator) is None else []
+    settings = {k: v for k, v in as_dict(config).items() if k not in paths}
+    manifest = corpus.manifest
+    configs = _configs(model)
+    model_fingerprint = weights_fingerprint(model, *configs.values())
+    sources = sorted(manifest.sources, key=lambda source: -source["documents"])[:SOURCES_NAMED]
+    known = {
+        "model": {"name": Path(name).name, "fingerprint": model_fingerprint},
+        "corpus": {
+            "fingerprint": manifest.fingerprint,
+            "totals": manifest.totals,
+            "sources": sources,
+        },
+        "zero_stage": zero_stage(deepspeed_settings),
+        "precision": precision,
+        "max_length": max_length,
+        "total_steps": total,
+    }
+    same = identity(
+        config,
+        model_weights=model_fingerprint,
+        corpus_content=manifest.fingerprint,
+        deepspeed=deepspeed_settings,
+        precision_used=precision,
+        own_objectives=own_sources(mixture),
+    )
+    return {"identity": same, "settings": settings, **known}
+
+
+def _claim(setup: Setup) -> None:
+    """Makes the output folder this run's, or finds that it is already; refuses another run's.
+
+    A run that never came to a checkpoint has nothing to lose: its settings may change.
+    """
+    path = setup.folder / "run.json"
+    if path.exists() and any((setup.folder / "checkpoints").glob("step-*")):
+        _check_same_run(path, setup)
+        return
+    names = {p.name for p in setup.folder.iterdir() if not p.name.startswith(SHARED)}
+    if not path.exists() and names - {"run.json.tmp", LOCK}:
+        raise KinspanError(f"--output_dir {setup.folder} is not empty and holds no run: choose another folder")
+    shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that came to no checkpoint
+    write_atomically(path, json.dumps(setup.facts, indent=1) + "\n")
+    shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
+    for name, model_config in _configs(setup.model).items():
+        (setup.folder / name).mkdir(exist_ok=True)
+        model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
+    setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
+
+
+def _configs(model: PairModel | ReplacedTokenModel) -> dict[str, Any]:
+    """Of each model that a release holds, by the folder of the run that keeps it."""
+    if isinstance(model, ReplacedTokenModel):
+        return {MODEL_FOLDER: model.config, GENERATOR_FOLDER: model.generator.config}
+    return {MODEL_FOLDER: model.config}
+
+
+def _check_same_run(path: Path, setup: Setup) -> None:
+    advice = "choose another --output_dir, or delete that folder"
+    theirs = read_object(path, advice).get("identity")
+    if not isinstance(theirs, dict):
+        raise KinspanError(f"{path} is damaged (it names no run): {advice}")
+    ours = json.loads(json.dumps(setup.facts["identity"]))
+    for key in ours:
+        if key == "own_objectives" and theirs.get(key) != ours[key]:
+            raise KinspanError(
+                f"--output_dir {setup.folder} holds a different run: the code of --objective "
+                f"{setup.config.objective} was edited since; choose another --output_dir, or take the edit back"
+            )
+        if theirs.get(key) != ours[key]:
+            raise KinspanError(
+                f"--output_dir {setup.folder} holds a different run: its {key} is {_short(theirs.get(key))}, "
+                f"now it is {_short(ours[key])}; choose another --output_dir, or delete that folder"
+            )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:12] + "..."

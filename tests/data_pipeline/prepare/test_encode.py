@@ -1,0 +1,75 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.prepare.document import Document
+from data_pipeline.prepare.encode import Rules, Tally, clean, is_held_out, normalise, sentences_of
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)  # lone surrogates too
+
+
+@given(ANY_TEXT)
+def test_normalised_text_has_single_spaces_and_can_be_encoded(text):
+    out = normalise(text)
+    assert normalise(out) == out
+    assert out == " ".join(out.split())
+    assert "\x00" not in out
+    out.encode("utf-8")
+
+
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=200))
+def test_sentences_lose_no_letter(text):
+    paragraph = normalise(text)
+    if paragraph:
+        sentences = sentences_of(paragraph)
+        assert "".join("".join(sentences).split()) == "".join(paragraph.split())
+        assert all(s and s == s.strip() for s in sentences)
+
+
+def test_sentences_are_split_where_a_reader_would():
+    paragraph = "Dr. Smith paid 3.50 for it. Was it worth that? He said so!"
+    assert sentences_of(paragraph) == ["Dr. Smith paid 3.50 for it.", "Was it worth that?", "He said so!"]
+
+
+LENGTHS = st.lists(st.integers(0, 90), max_size=8)
+
+
+@given(LENGTHS, st.integers(0, 80), st.integers(0, 300))
+def test_cleaning_keeps_what_is_long_enough_and_counts_all_of_it(lengths, paragraph_chars, document_chars):
+    tally = Tally()
+    document = Document("id", "", [f"{k}".zfill(n) if n else "  " for k, n in enumerate(lengths)], "source")
+    kept = clean(document, Rules(paragraph_chars, document_chars), tally)
+    long = [p for p in document.paragraphs if p.strip() and len(p) >= paragraph_chars]
+    assert kept == (long if sum(map(len, long)) >= document_chars else [])
+    counts = tally.counts
+    read, dropped = counts["paragraphs read"], counts["paragraphs of dropped documents"]
+    assert read == len(kept) + counts["paragraphs too short"] + dropped
+    refused = counts["documents too short"] + counts["documents without a long enough paragraph"]
+    assert counts["documents read"] == 1
+    assert refused == (0 if sum(map(len, long)) >= document_chars else 1)
+
+
+@given(st.text(max_size=30), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_share_holds_out_the_same_documents_and_more(document_id, one, other):
+    small, large = sorted((one, other))
+    assert is_held_out(document_id, large) or not is_held_out(document_id, small)
+    assert not is_held_out(document_id, 0.0)
+    assert is_held_out(document_id, 1.0)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5])
+def test_the_share_held_out_is_about_what_was_asked(share):
+    count = 20_000
+    held_out = sum(is_held_out(f"document {k}", share) for k in range(count))
+    assert abs(held_out - share * count) < 5 * (count * share * (1 - share)) ** 0.5
+
+
+def test_tallies_add_up():
+    total = Tally()
+    for n in (1, 2):
+        total.add(Tally(Counter(kept=n), {"a": Counter(documents=n)}))
+    total.add(Tally(Counter(read=5), {"b": Counter(documents=4)}))
+    assert total.counts == {"kept": 3, "read": 5}
+    assert total.sources == {"a": {"documents": 3}, "b": {"documents": 4}}

@@ -1,0 +1,403 @@
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data_pipeline.corpus import SPLITS, Corpus, sha256_of
+from data_pipeline.errors import KinspanError
+from data_pipeline.prepare import pipeline as prepare_module
+from data_pipeline.prepare import write as write_module
+from data_pipeline.prepare.encode import Encoder, Rules, is_held_out, normalise, schema, sentences_of
+from data_pipeline.prepare.pipeline import prepare
+from objectives import OBJECTIVES
+from pretrain.planning.defaults import default_model
+
+ROOT = Path(__file__).resolve().parents[2]
+NUM_DOCUMENTS = 30
+
+
+@pytest.fixture(scope="module")
+def documents(helpers):
+    return helpers.synthetic_documents(NUM_DOCUMENTS, seed="prepare")
+
+
+@pytest.fixture
+def source(documents, helpers, tmp_path):
+    return helpers.write_jsonl(tmp_path / "in.jsonl", documents)
+
+
+@pytest.fixture(scope="module")
+def good(documents, helpers, tmp_path_factory):
+    """Hashes of the shards of ``source``, of 3000 tokens each."""
+    folder = tmp_path_factory.mktemp("good")
+    source = helpers.write_jsonl(folder / "in.jsonl", documents)
+    helpers.prepare([source], default_model(), folder / "out", shard_tokens=3000)
+    return hashes(folder / "out")
+
+
+def hashes(folder):
+    return [(s.file, s.sha256) for s in Corpus(folder).manifest.shards]
+
+
+def stored(corpus):
+    """``{id: (shard, held_out, tokens)}`` as plain Arrow reads it."""
+    found = {}
+    for number, info in enumerate(corpus.manifest.shards):
+        with pa.ipc.open_file(str(corpus.folder / info.file)) as file:
+            assert file.num_record_batches == 1
+            for row in file.read_all().to_pylist():
+                assert row["id"] not in found
+                found[row["id"]] = (number, row["held_out"], row["tokens"])
+    return found
+
+
+# What is written ------------------------------------------------------------------------------------------
+
+
+def test_stores_every_sentence_of_every_kept_paragraph(any_corpus, documents_of, helpers):
+    corpus, documents = Corpus(any_corpus), documents_of(any_corpus)
+    tokenizer = helpers.tokenizer(any_corpus / "tokenizer")
+    rows = stored(corpus)
+    rules = Rules()
+    for number, (name, document) in enumerate(documents.items()):
+        paragraphs = [normalise(p) for p in document["paragraphs"]]
+        paragraphs = [p for p in paragraphs if len(p) >= rules.min_paragraph_chars]
+        if sum(map(len, paragraphs)) < rules.min_document_chars:
+            assert name not in rows
+            continue
+        tokens = rows[name][2]
+        assert len(tokens) == len(paragraphs)
+        if number % 10 == 0:
+            for stored_ids, paragraph in zip(tokens, paragraphs, strict=True):
+                texts = sentences_of(paragraph)
+                ids = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+                assert stored_ids == [i for i in ids if i]
+
+
+def test_counts_in_the_manifest_are_those_of_the_files(any_corpus):
+    corpus = Corpus(any_corpus)
+    rows = stored(corpus)
+    assert len(corpus.manifest.shards) >= 3
+    for number, info in enumerate(corpus.manifest.shards):
+        documents = [(held_out, tokens) for n, held_out, tokens in rows.values() if n == number]
+        assert info.documents == len(documents)
+        assert info.paragraphs == sum(len(d) for _, d in documents)
+        assert info.sentences == sum(len(p) for _, d in documents for p in d)
+        assert info.tokens == sum(len(s) for _, d in documents for p in d for s in p)
+        path = corpus.folder / info.file
+        assert (info.bytes, info.sha256) == (path.stat().st_size, sha256_of(path))
+        for name in OBJECTIVES:
+            enough = OBJECTIVES[name].usable
+            for held_out, split in enumerate(SPLITS):
+                usable = [
+                    int(enough(np.array([len(p) for p in tokens]), np.full(len(tokens), len(tokens))).sum())
+                    for h, tokens in documents
+                    if h == held_out
+                ]
+                assert info.usable[name][split] == {
+                    "anchors": sum(usable),
+                    "documents": sum(n > 0 for n in usable),
+                }
+    totals = corpus.manifest.totals
+    for name in ("documents", "paragraphs", "sentences", "tokens", "bytes"):
+        assert totals[name] == sum(getattr(s, name) for s in corpus.manifest.shards)
+
+
+def test_the_tally_adds_up_and_agrees_with_the_manifest(tmp_path, documents, helpers):
+    extra = [
+        {"paragraphs": ["Too short."]},
+        {"paragraphs": ["Long enough for a paragraph, not for a document. " * 2]},
+    ]
+    source = helpers.write_jsonl(tmp_path / "in.jsonl", [*documents, *extra])
+    result = helpers.prepare([source], default_model(), tmp_path / "out", validation_share=0.3)
+    counts, totals = result.tally.counts, result.manifest.totals
+    dropped = counts["documents too short"], counts["documents without a long enough paragraph"]
+    assert dropped == (1, 1)
+    assert counts["documents read"] == counts["documents kept"] + 2 == NUM_DOCUMENTS + 2
+    read = sum(len(d["paragraphs"]) for d in [*documents, *extra])
+    assert counts["paragraphs read"] == read
+    assert read == sum(counts[f"paragraphs {k}"] for k in ("kept", "too short", "of dropped documents"))
+    for name in ("documents", "paragraphs", "sentences", "tokens"):
+        assert counts[f"{name} kept"] == totals[name]
+    assert sum(s["documents"] for s in result.manifest.sources) == totals["documents"]
+
+
+def test_other_programs_can_open_a_shard(tiny_corpus):
+    import datasets
+
+    info = Corpus(tiny_corpus).manifest.shards[0]
+    table = datasets.Dataset(pa.ipc.open_file(pa.memory_map(str(tiny_corpus / info.file))).read_all())
+    assert table.num_rows == info.documents
+    assert sum(len(s) for row in table for p in row["tokens"] for s in p) == info.tokens
+
+
+def test_tokens_take_two_bytes_where_the_vocabulary_allows(tiny_corpus):
+    assert Corpus(tiny_corpus).shard(0).tokens.dtype == np.uint16
+
+
+def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path, source, helpers, make_stream, monkeypatch):
+    helpers.prepare([source], default_model(), tmp_path / "narrow")
+    monkeypatch.setattr(prepare_module, "schema", lambda wide: schema(True))
+    monkeypatch.setattr(prepare_module, "Encoder", lambda spec, rules, wide: Encoder(spec, rules, True))
+    helpers.prepare([source], default_model(), tmp_path / "wide")
+    wide, narrow = Corpus(tmp_path / "wide"), Corpus(tmp_path / "narrow")
+    assert wide.shard(0).tokens.dtype == np.int32
+    assert np.array_equal(wide.shard(0).tokens, narrow.shard(0).tokens)
+    ids = [make_stream(corpus).batch(0, 50).input_ids for corpus in (wide, narrow)]
+    assert np.array_equal(*ids)
+
+
+def test_documents_are_shuffled_over_shards(tiny_corpus, tiny_documents):
+    rows = stored(Corpus(tiny_corpus))
+    shard_of = np.array([rows[d["id"]][0] for d in tiny_documents])
+    assert len(set(shard_of[:20])) >= 3
+    assert abs(np.corrcoef(shard_of, np.arange(len(shard_of)))[0, 1]) < 0.4
+
+
+def test_shards_hold_about_as_many_tokens_as_asked(bert_corpus):
+    infos = Corpus(bert_corpus).manifest.shards
+    assert abs(sum(s.tokens for s in infos) / len(infos) / 60_000 - 1) < 0.1
+
+
+@pytest.mark.parametrize("shard_tokens", [1, 40])
+def test_more_shards_than_documents_are_not_asked_for(tmp_path, documents, helpers, shard_tokens, make_stream):
+    """One very long document and a few short ones can make it so with any shard size."""
+    source = helpers.write_jsonl(tmp_path / "in.jsonl", documents[:4])
+    helpers.prepare([source], default_model(), tmp_path / "out", shard_tokens=shard_tokens)
+    assert Corpus(tmp_path / "out").manifest.totals["documents"] == 4
+    assert make_stream(tmp_path / "out", split="train").batch(0, 20).num_pairs == 20
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_same_shards_come_from_any_number_of_workers(tmp_path, source, good, monkeypatch, workers):
+    monkeypatch.setattr(prepare_module, "CHUNK_BYTES", 8000)
+    prepare([str(source)], default_model(), tmp_path / "out", OBJECTIVES, None, workers, 3000, quiet=True)
+    assert hashes(tmp_path / "out") == good
+    assert len(good) >= 3
+
+
+def test_held_out_documents_are_the_same_in_shards_of_another_size(tmp_path, source, helpers):
+    held_out = []
+    for number, shard_tokens in enumerate((1 << 24, 2000)):
+        folder = tmp_path / str(number)
+        helpers.prepare([source], default_model(), folder, shard_tokens=shard_tokens, validation_share=0.3)
+        held_out.append({name for name, (_, h, _) in stored(Corpus(folder)).items() if h})
+    assert held_out[0] == held_out[1]
+    ids = [json.loads(line)["id"] for line in source.read_text().splitlines()]
+    assert held_out[0] == {i for i in ids if is_held_out(i, 0.3)}
+    assert 0 < len(held_out[0]) < NUM_DOCUMENTS
+
+
+def test_held_out_documents_stay_so_when_others_join_them(tmp_path, documents, helpers):
+    held_out = []
+    for number, some in enumerate((documents, documents[5:20])):
+        source = helpers.write_jsonl(tmp_path / f"{number}.jsonl", some)
+        helpers.prepare([source], default_model(), tmp_path / str(number), validation_share=0.3)
+        held_out.append({name for name, (_, h, _) in stored(Corpus(tmp_path / str(number))).items() if h})
+    assert held_out[1] == held_out[0] & {d["id"] for d in documents[5:20]}
+
+
+def test_the_corpus_may_be_moved(tmp_path, source, helpers, make_stream):
+    helpers.prepare([source], default_model(), tmp_path / "out")
+    before = make_stream(tmp_path / "out").batch(0, 20).input_ids
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert np.array_equal(make_stream(tmp_path / "moved").batch(0, 20).input_ids, before)
+
+
+# Running again --------------------------------------------------------------------------------------------
+
+
+def test_running_again_says_reused_and_changes_nothing(tmp_path, source, helpers):
+    first = helpers.prepare([source], default_model(), tmp_path / "out")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*")}
+    second = helpers.prepare([source], default_model(), tmp_path / "out")
+    assert (first.reused, second.reused) == (False, True)
+    assert second.manifest == first.manifest
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"validation_share": 0.5},
+        {"min_paragraph_chars": 10},
+        {"min_document_chars": 10},
+        {"shard_tokens": 1000},
+        {"inputs": 1},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_other_settings_on_the_same_output_are_an_error(tmp_path, source, documents, helpers, other):
+    helpers.prepare([source], default_model(), tmp_path / "out")
+    inputs = [source]
+    if other.pop("inputs", None):
+        inputs.append(helpers.write_jsonl(tmp_path / "more.jsonl", documents))
+    before = hashes(tmp_path / "out")
+    with pytest.raises(KinspanError, match="already holds another corpus") as error:
+        helpers.prepare(inputs, default_model(), tmp_path / "out", **other)
+    assert "\n" not in str(error.value)
+    assert hashes(tmp_path / "out") == before
+
+
+def test_a_changed_input_file_is_another_input(tmp_path, source, documents, helpers):
+    helpers.prepare([source], default_model(), tmp_path / "out")
+    helpers.write_jsonl(source, documents[:-1])
+    with pytest.raises(KinspanError, match="already holds another corpus"):
+        helpers.prepare([source], default_model(), tmp_path / "out")
+
+
+def test_another_tokenizer_on_the_same_output_is_an_error(tmp_path, source, shared, helpers):
+    helpers.prepare([source], default_model(), tmp_path / "out")
+    with pytest.raises(KinspanError, match="already holds another corpus"):
+        helpers.prepare([source], shared / "tokenizers/roberta-base-tokenizer", tmp_path / "out")
+
+
+@pytest.mark.parametrize("what", ["a shard is missing", "a shard was cut", "the manifest is damaged"])
+def test_preparing_again_mends_what_an_error_says_it_mends(tmp_path, source, good, helpers, what):
+    """The errors of a damaged corpus say "prepare the corpus again": that must help."""
+    helpers.prepare([source], default_model(), tmp_path / "out", shard_tokens=3000)
+    shard, manifest = tmp_path / "out" / good[1][0], tmp_path / "out/manifest.json"
+    if what == "a shard is missing":
+        shard.unlink()
+    elif what == "a shard was cut":
+        shard.write_bytes(shard.read_bytes()[:-100])
+    else:
+        manifest.write_text(manifest.read_text()[:-100])
+    helpers.prepare([source], default_model(), tmp_path / "out", shard_tokens=3000)
+    assert hashes(tmp_path / "out") == good
+    assert len(stored(Corpus(tmp_path / "out"))) == NUM_DOCUMENTS
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path, source, helpers):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.tex").write_text("precious")
+    with pytest.raises(KinspanError, match=r"is not empty \(it has thesis.tex\)"):
+        helpers.prepare([source], default_model(), tmp_path / "out")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+# Interrupted runs -----------------------------------------------------------------------------------------
+
+
+def interrupt_after(function, calls):
+    """``function``, but Ctrl-C comes right after so many calls of it."""
+
+    def interrupted(*args, **kwargs):
+        nonlocal calls
+        result = function(*args, **kwargs)
+        calls -= 1
+        if calls == 0:
+            raise KeyboardInterrupt
+        return result
+
+    return interrupted
+
+
+INTERRUPTED = {
+    "while tokenising": (prepare_module, "_check_joins", 1),
+    "between shards": (write_module, "_write_one", 2),
+    "after the shards": (prepare_module, "write_shards", 1),
+    "while writing the manifest": (write_module.os, "fsync", "last"),
+    "before the manifest": (prepare_module, "_manifest", 1),
+}
+
+
+@pytest.mark.parametrize("when", INTERRUPTED)
+def test_an_interrupted_run_leaves_no_corpus_and_the_same_command_succeeds(
+    tmp_path, source, good, helpers, monkeypatch, when
+):
+    module, name, calls = INTERRUPTED[when]
+    with monkeypatch.context() as patch:
+        calls = len(good) + 1 if calls == "last" else calls
+        patch.setattr(module, name, interrupt_after(getattr(module, name), calls))
+        with pytest.raises(KeyboardInterrupt):
+            helpers.prepare([source], default_model(), tmp_path / "out", shard_tokens=3000)
+    with pytest.raises(KinspanError, match="no corpus"):
+        Corpus(tmp_path / "out")
+    result = helpers.prepare([source], default_model(), tmp_path / "out", shard_tokens=3000)
+    assert not result.reused
+    assert hashes(tmp_path / "out") == good
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "manifest.json",
+        "rejected.jsonl",
+        "request.json",
+        "shards",
+        "tokenizer",
+    ]
+
+
+def test_what_a_killed_run_left_behind_is_no_obstacle(tmp_path, source, helpers):
+    (tmp_path / "out/partial/shards").mkdir(parents=True)
+    (tmp_path / "out/partial/spill.arrow").write_bytes(b"half")
+    (tmp_path / "out/shards").mkdir()
+    (tmp_path / "out/shards/00099.arrow").write_bytes(b"half")
+    helpers.prepare([source], default_model(), tmp_path / "out")
+    assert not (tmp_path / "out/partial").exists()
+    assert [p.name for p in (tmp_path / "out/shards").iterdir()] == ["00000.arrow"]
+
+
+@pytest.mark.timeout(120)
+def test_workers_that_cannot_start_are_an_error_and_no_endless_wait(tmp_path, source):
+    """A worker process imports the main module; one that is read from standard input it cannot find."""
+    program = f"""
+        from data_pipeline.prepare import prepare
+        from data_pipeline.errors import KinspanError
+        from objectives import OBJECTIVES
+        try:
+            prepare([{str(source)!r}], {default_model()!r}, {str(tmp_path / "out")!r}, OBJECTIVES, quiet=True)
+        except KinspanError as error:
+            print("refused:", error)
+        else:
+            print("done")
+    """
+    result = subprocess.run(
+        [sys.executable, "-"],
+        input=textwrap.dedent(program),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.stdout.startswith(("refused: ", "done")), result.stderr
+
+
+# What cannot work -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"shard_tokens": 0},
+        {"shard_tokens": -5},
+        {"num_workers": 0},
+        {"num_workers": -1},
+        {"validation_share": -0.1},
+        {"validation_share": 1.5},
+    ],
+    ids=lambda option: "=".join(map(str, *option.items())),
+)
+def test_settings_that_make_no_sense_are_an_error_that_names_them(tmp_path, source, option):
+    share = option.get("validation_share", 0.1)
+    rest = {k: v for k, v in option.items() if k != "validation_share"}
+    with pytest.raises(KinspanError, match=next(iter(option))):
+        prepare(
+            [str(source)],
+            default_model(),
+            tmp_path / "out",
+            OBJECTIVES,
+            Rules(60, 200, share),
+            quiet=True,
+            **rest,
+        )
+
+
+def test_an_output_that_cannot_be_written_is_a_one_line_error(tmp_path, source, helpers):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KinspanError, match="--output") as error:
+        helpers.prepare([source], default_model(), tmp_path / "file/out")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,251 @@
+"""The default corpus is English prose, read without running anything, the same on every pass."""
+
+import gc
+import sys
+import sysconfig
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.prepare import python_docs
+from data_pipeline.prepare.document import Document
+from data_pipeline.prepare.python_docs import module_documents, prose_paragraphs, python_doc_files, python_documents
+
+STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
+PROSE = "The reader goes through the file once. It keeps what it finds in memory, and returns it in order."
+MORE = "A second pass is not needed when the index is complete. The index is then read from the disk instead."
+
+
+def module(folder: Path, source: str, name: str = "sample.py") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(source), "utf-8")
+    return path
+
+
+def paragraphs(path: Path) -> list[str]:
+    return [paragraph for document in module_documents(path) for paragraph in document.paragraphs]
+
+
+@pytest.fixture
+def small_world(tmp_path, monkeypatch):
+    """A root of its own in the place of the standard library and site-packages."""
+    root = tmp_path.resolve()
+    monkeypatch.setattr(python_docs, "_ROOTS", [root])
+    return root
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ">>> secret_call(1)\nsecret_result\n>>> for secret in x:\n...     secret\n",
+        "Use it like this::\n\n    secret = call(1)\n\n    and secret_more is here.\n",
+        ".. code-block:: python\n\n    secret = call(1)\n",
+        ".. versionadded:: 3.1\n   The secret argument is new in this version of the library.\n",
+        "```python\nthe secret is in the code and it is not for the reader.\n```\n",
+        "Examples\n--------\nThe secret example is here, and it is for the reader.\n\n>>> secret\n",
+        "Example:\n    The secret example is here, and it is for the reader.\n",
+        "secret : int, optional\n    Whether.\n",
+        ":type secret: int\n:rtype: secret\n",
+        "+--------+--------+\n| secret | secret |\n+--------+--------+\n",
+        "=======  =======\nsecret   secret\n=======  =======\n",
+        "Secret\n======\n",
+        "secret(a, b, c) -> d[e]\n",
+        r".. math:: \secret{x} = \frac{1}{2}" + "\n",
+        "Copyright (c) 2001 by the secret company. All rights reserved by its owners.\n",
+    ],
+)
+def test_what_is_no_prose_is_dropped(code):
+    found = " ".join(prose_paragraphs(f"{PROSE}\n\n{code}\n"))
+    assert PROSE in found
+    assert "secret" not in found.lower()
+
+
+def test_text_after_code_is_kept():
+    assert MORE in " ".join(prose_paragraphs(f"{PROSE}\n\n>>> call(1)\n2\n\n{MORE}\n"))
+
+
+LINES = [">>> secret(1)", "... secret", "secret", "", PROSE, "    " + MORE]
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=8))
+def test_doctest_code_never_survives(lines):
+    shown = "\n".join(prose_paragraphs("\n".join(lines)))
+    assert ">>>" not in shown
+    assert "secret(" not in shown
+
+
+@given(st.text(st.sampled_from("ab .:-=`*_|>[]()<>\n\n    {}\\#'\"~+1"), max_size=200))
+def test_any_docstring_gives_clean_paragraphs(docstring):
+    for paragraph in prose_paragraphs(docstring):
+        assert paragraph == " ".join(paragraph.split())
+        assert paragraph
+
+
+@pytest.mark.parametrize("token", ["[CLS]", "[MASK]", "<s>", "</s>", "<pad>", "<|endoftext|>"])
+@pytest.mark.parametrize("markup", ["{}", "`{}`", "``{}``"])
+def test_special_tokens_stay_text(token, markup):
+    written = "The sequence begins with {} in all of the models. The text can have it too."
+    assert prose_paragraphs(written.format(markup.format(token))) == [written.format(token)]
+
+
+def test_markup_is_taken_off():
+    written = """Return a :class:`~pkg.Reader` of the ``path`` that is *not* closed. See `the guide
+    <https://x.org/a>`_ or the [manual](https://x.org/b) for what it does with a [`~Closer`] and its
+    :meth:`close <pkg.Reader.close>`."""
+    assert prose_paragraphs(written) == [
+        "Return a pkg.Reader of the path that is not closed. See the guide or"
+        " the manual for what it does with a Closer and its close."
+    ]
+
+
+def test_wrapped_lines_and_a_summary_make_one_paragraph():
+    written = "Read the whole file.\n\nIt is closed when the\n   reader is done with it.\n"
+    assert prose_paragraphs(written) == ["Read the whole file. It is closed when the reader is done with it."]
+
+
+def test_long_docstrings_have_several_paragraphs():
+    parts = [f"{PROSE} This is the part with the {word} in it. {MORE}" * 3 for word in ("moon", "sun", "sea")]
+    assert len(prose_paragraphs("\n\n".join(parts))) >= 2
+
+
+def test_bullets_lose_their_markers():
+    (found,) = prose_paragraphs(f"{PROSE}\n\n- {MORE}\n* The last one is for the files of others.\n")
+    assert MORE in found
+    assert "*" not in found
+    assert "- " not in found
+
+
+def test_descriptions_of_parameters_stay_without_their_signatures():
+    for written in (
+        "Parameters\n----------\nlimit : int, optional\n    {}\n",
+        "Args:\n    limit (`int`, *optional*, defaults to 3): {}\n",
+        ":param limit: {}\n",
+    ):
+        assert prose_paragraphs(written.format(MORE)) == [MORE]
+
+
+def test_docstrings_are_found_in_source_order(tmp_path):
+    path = module(
+        tmp_path,
+        f'''
+        """The module is about the first thing of them all. {MORE}"""
+        class A:
+            """The class is about the second thing, and it has more than one use. {PROSE}"""
+            def method(self):
+                """The method is about the third thing that there is. It has an inner function."""
+                async def inner():
+                    """The inner function is about the fourth thing. Nothing is below it."""
+        try:
+            pass
+        except ImportError:
+            def late():
+                """The late one is about the fifth thing. It is only there without the import."""
+        add_docs("x", """{"The sixth one documents what is written in another language. " * 5}""")
+        ''',
+    )
+    found = " ".join(paragraphs(path))
+    places = [found.find(word) for word in ("first", "second", "third", "fourth", "fifth", "sixth")]
+    assert places == sorted(places)
+    assert min(places) >= 0
+
+
+def test_modules_are_read_and_never_run(tmp_path):
+    marker = tmp_path / "was_run"
+    path = module(tmp_path, f'"""{PROSE}"""\nopen({str(marker)!r}, "w")\nraise RuntimeError("imported")\n')
+    loaded = set(sys.modules)
+    assert paragraphs(path) == [PROSE]
+    assert not marker.exists()
+    assert set(sys.modules) == loaded
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'"""' + PROSE.encode() + b'"""\ndef (:\n',
+        b'"""' + PROSE.encode() + b' \xff\xfe"""\n',
+        b'"""' + PROSE.encode() + b'"""\n\x00\n',
+        b'"""' + PROSE.encode() + b'"""\nx = ' + b"(" * 500 + b")" * 500,
+        b'"""' + PROSE.encode() + b'"""\n#' + b"x" * python_docs.MAX_FILE_BYTES,
+        b"",
+    ],
+    ids=["syntax error", "not UTF-8", "null byte", "nested too deeply", "huge", "empty"],
+)
+def test_what_cannot_be_read_gives_nothing(tmp_path, content):
+    path = tmp_path / "bad.py"
+    path.write_bytes(content)
+    assert module_documents(path) == []
+    assert module_documents(tmp_path / "missing.py") == []
+    assert gc.isenabled()
+
+
+def test_invalid_escapes_do_not_warn(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert paragraphs(module(tmp_path, f'x = "\\d"\ndef f():\n    """{PROSE}"""\n')) == [PROSE]
+
+
+def test_a_document_is_named_after_its_module(small_world):
+    plain = module(small_world, f'"""{PROSE}"""', "package/part/thing.py")
+    package = module(small_world, f'"""{PROSE}"""', "package/__init__.py")
+    name = "package.part.thing"
+    assert module_documents(plain) == [Document(name, name, [PROSE], "python-docs")]
+    assert [document.id for document in module_documents(package)] == ["package"]
+
+
+def test_a_text_stands_once_in_the_corpus(small_world):
+    module(small_world, f'"""{PROSE}"""\ndef f():\n    """{PROSE}\n\n    {MORE}"""', "a.py")
+    module(small_world, f'"""{PROSE}"""', "b.py")
+    module(small_world, f'"""{MORE.replace("A second", "A   second")}"""', "c.py")
+    (document,) = python_documents()
+    assert document.id == "a"
+    assert " ".join(document.paragraphs) == f"{PROSE} {MORE}"
+
+
+def test_texts_that_differ_by_a_name_count_as_one(small_world):
+    template = "The {0} is a model that reads texts. It can be used with {0}Config, as of version {1}."
+    module(small_world, f'"""{template.format("Bert", 1)}"""', "a.py")
+    module(small_world, f'"""{template.format("RobertaXL", 22)}"""', "b.py")
+    assert [document.id for document in python_documents()] == ["a"]
+
+
+def test_files_are_sorted_and_those_of_tests_and_vendored_copies_skipped(small_world):
+    skipped = ["b/tests/y.py", "b/_vendor/z.py", "site-packages/q.py", "b/data.txt"]
+    for name in ["z.py", "b/x.py", "a.py", *skipped]:
+        module(small_world, f'"""{PROSE}"""', name)
+    assert [str(path.relative_to(small_world)) for path in python_doc_files()] == ["a.py", "b/x.py", "z.py"]
+
+
+def test_one_liners_of_a_class_make_a_paragraph(tmp_path):
+    names = ("close", "flush", "rewind")
+    methods = [f'    def {name}(self):\n        "Return what the file has to {name}."\n' for name in names]
+    (found,) = paragraphs(module(tmp_path, "class A:\n" + "".join(methods)))
+    assert found.count("Return what the file has to") == 3
+
+
+def test_the_corpus_is_the_same_on_every_pass(small_world):
+    for number, word in enumerate(("moon", "sun", "sea", "wind")):
+        module(small_world, f'"""{PROSE} The {word} is a part of this, and is read."""', f"m{number}.py")
+    first = list(python_documents())
+    assert first == list(python_documents())
+    assert len(first) == 4
+
+
+@pytest.mark.parametrize("name", ["textwrap", "statistics", "asyncio.locks", "unittest.mock"])
+def test_the_standard_library_has_prose(name):
+    path = STDLIB.joinpath(*name.split(".")).with_suffix(".py")
+    (document,) = module_documents(path)
+    assert document.id == name
+    assert sum(map(len, document.paragraphs)) > 500
+    assert not any(">>>" in paragraph or "::" in paragraph for paragraph in document.paragraphs)
+
+
+def test_each_topic_of_pydoc_is_a_document():
+    documents = module_documents(STDLIB / "pydoc_data" / "topics.py")
+    assert len(documents) > 40
+    assert len({document.id for document in documents}) == len(documents)
+    assert any(document.id == "pydoc_data.topics.types" for document in documents)

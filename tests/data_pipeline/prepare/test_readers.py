@@ -1,0 +1,308 @@
+import gzip
+import json
+import lzma
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.document import Rejected
+from data_pipeline.prepare.readers import input_files, parse, read_records, split_paragraphs
+from pretrain.planning.defaults import default_model
+
+COMPRESS = {
+    "": lambda content: content,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+LINES = [{"id": f"d{k}", "title": "Ä", "paragraphs": [f"First of {k}.", "Zweite: ß."]} for k in range(5)]
+JSONL = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in LINES).encode()
+
+
+def read(path):
+    """All documents of a file, and ``(line, reason)`` of what was rejected."""
+    documents, rejected = [], []
+    for record in read_records(path):
+        try:
+            documents += parse(record)
+        except Rejected as reason:
+            rejected.append((record.line, str(reason)))
+    return documents, rejected
+
+
+def written(path, content):
+    path.write_bytes(content)
+    return path
+
+
+# What is read ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_jsonl_is_read_compressed_or_not(tmp_path, suffix):
+    path = written(tmp_path / f"a.jsonl{suffix}", COMPRESS[suffix](JSONL))
+    documents, rejected = read(path)
+    assert not rejected
+    assert [(d.id, d.title, d.paragraphs) for d in documents] == [
+        (line["id"], line["title"], line["paragraphs"]) for line in LINES
+    ]
+    assert {d.source for d in documents} == {path.name}
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_files_of_several_compressed_parts_are_read_to_their_end(tmp_path, suffix):
+    """As parallel compressors write them, and as ``cat`` joins them."""
+    half = JSONL.index(b"\n") + 1
+    parts = COMPRESS[suffix](JSONL[:half]) + COMPRESS[suffix](JSONL[half:])
+    documents, rejected = read(written(tmp_path / f"a.jsonl{suffix}", parts))
+    assert not rejected
+    assert [d.id for d in documents] == [line["id"] for line in LINES]
+
+
+def test_parquet_is_read_with_paragraphs_or_text(tmp_path):
+    pq.write_table(pa.Table.from_pylist(LINES), tmp_path / "a.parquet")
+    documents, rejected = read(tmp_path / "a.parquet")
+    assert not rejected
+    assert [(d.id, d.paragraphs) for d in documents] == [(line["id"], line["paragraphs"]) for line in LINES]
+    pq.write_table(pa.table({"text": ["One.\n\nTwo.", "Three."], "url": ["x", "y"]}), tmp_path / "b.parquet")
+    documents, _ = read(tmp_path / "b.parquet")
+    assert [d.paragraphs for d in documents] == [["One.", "Two."], ["Three."]]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_text_file_is_a_document_with_blank_lines_between_paragraphs(tmp_path, suffix):
+    text = "\ufeffOne line\nand the next.\r\n\r\n \t\nSecond paragraph.\n\n\n\nThird.\n"
+    path = written(tmp_path / f"book.txt{suffix}", COMPRESS[suffix](text.encode()))
+    [document], rejected = read(path)
+    assert not rejected
+    paragraphs = [" ".join(p.split()) for p in document.paragraphs if p.strip()]
+    assert paragraphs == ["One line and the next.", "Second paragraph.", "Third."]
+
+
+@given(st.lists(st.text("ab \t", min_size=1).filter(str.strip), min_size=1, max_size=6), st.integers(2, 4))
+def test_paragraphs_are_parted_by_any_number_of_blank_lines(paragraphs, blank):
+    found = split_paragraphs(("\n" * blank).join(paragraphs) + "\n")
+    assert [p.split() for p in found if p.strip()] == [p.split() for p in paragraphs]
+
+
+def test_line_ends_part_paragraphs_where_there_are_no_blank_lines():
+    assert split_paragraphs("one\ntwo\r\nthree") == ["one", "two", "three"]
+    assert split_paragraphs("") == []
+
+
+def test_documents_without_an_id_are_named_by_file_and_line(tmp_path):
+    content = b'{"text": "x"}\n\n{"id": "", "text": "y"}\n{"id": 7, "text": "z"}\n{"id": null, "text": "z"}\n'
+    documents, _ = read(written(tmp_path / "a.jsonl", content))
+    assert [d.id for d in documents] == ["a.jsonl:1", "a.jsonl:3", "7", "a.jsonl:5"]
+
+
+# Which files ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("b.jsonl", "a.jsonl.gz", "deep/er/c.txt", "deep/d.parquet", "deep/notes.md", "e.csv"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    return tmp_path
+
+
+def names(files, tree):
+    return [str(f.relative_to(tree)) for f in files]
+
+
+def test_a_folder_is_searched_through_for_known_formats(tree):
+    assert names(input_files([str(tree)]), tree) == [
+        "a.jsonl.gz",
+        "b.jsonl",
+        "deep/d.parquet",
+        "deep/er/c.txt",
+    ]
+
+
+def test_globs_are_expanded_and_each_file_comes_once(tree):
+    files = input_files([f"{tree}/*.jsonl*", f"{tree}/b.jsonl", f"{tree}/**/c.txt"])
+    assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/er/c.txt"]
+
+
+def test_a_name_that_looks_like_a_glob_can_be_a_file(tmp_path):
+    path = written(tmp_path / "part[1].jsonl", JSONL)
+    assert input_files([str(path)]) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nowhere.jsonl", "no such file"),
+        ("*.nothing", "no such file"),
+        ("e.csv", "not a known format"),
+        ("deep/notes.md", "not a known format"),
+        ("empty", "no file in this folder is of a known format"),
+    ],
+)
+def test_an_input_that_cannot_be_used_is_a_one_line_error_that_names_it(tree, name, reason):
+    (tree / "empty").mkdir()
+    with pytest.raises(KinspanError, match=reason) as error:
+        input_files([str(tree / "b.jsonl"), str(tree / name)])
+    assert "\n" not in str(error.value)
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["a.parquet.gz", "a.gz", "a.csv.xz"])
+def test_only_text_formats_may_be_compressed(tmp_path, name):
+    with pytest.raises(KinspanError, match="not a known format"):
+        input_files([str(written(tmp_path / name, b"x"))])
+
+
+# What is broken -------------------------------------------------------------------------------------------
+
+BROKEN = {
+    b"{broken": "not JSON",
+    b"": None,
+    b"[" * 100_000: "not JSON",
+    b'{"text": "caf\xe9"}': "not UTF-8",
+    b"[1, 2]": "not a JSON object",
+    b"null": "not a JSON object",
+    b'"text"': "not a JSON object",
+    b"{}": "neither",
+    b'{"title": "x"}': "neither",
+    b'{"text": 5}': "neither",
+    b'{"text": null}': "neither",
+    b'{"paragraphs": "a string"}': "neither",
+    b'{"paragraphs": [1, "x"]}': "not a string",
+    b'{"paragraphs": [["x"]]}': "not a string",
+}
+
+
+@pytest.mark.parametrize(("line", "reason"), BROKEN.items())
+def test_a_broken_line_is_rejected_by_its_number_and_the_rest_is_read(tmp_path, line, reason):
+    first, rest = JSONL.split(b"\n", 1)
+    documents, rejected = read(written(tmp_path / "a.jsonl", b"\n".join([first, line, rest])))
+    assert [d.id for d in documents] == [line["id"] for line in LINES]
+    if reason is None:
+        assert rejected == []
+    else:
+        [(number, why)] = rejected
+        assert number == 2
+        assert reason in why
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"id": [1], "text": "x"},
+        {"id": 1.5, "text": "x"},
+        {"title": {"a": 1}, "text": "x"},
+        {"text": "\ud800"},
+    ],
+)
+def test_odd_ids_titles_and_characters_do_not_stop_reading(tmp_path, fields):
+    documents, rejected = read(written(tmp_path / "a.jsonl", json.dumps(fields).encode() + b"\n"))
+    assert len(documents) == 1
+    assert not rejected
+
+
+@given(st.binary(max_size=60))
+def test_no_line_of_bytes_can_stop_reading(tmp_path_factory, line):
+    path = written(tmp_path_factory.getbasetemp() / "fuzz.jsonl", line.replace(b"\n", b" ") + b"\n" + JSONL)
+    documents, _ = read(path)
+    assert [d.id for d in documents][-len(LINES) :] == [line["id"] for line in LINES]
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x, max_size=3)))
+def test_no_value_of_a_field_can_stop_reading(tmp_path_factory, value):
+    line = json.dumps({"id": value, "title": value, "paragraphs": value, "text": "Some text."})
+    path = written(tmp_path_factory.getbasetemp() / "fuzz.jsonl", line.encode() + b"\n" + JSONL)
+    documents, _ = read(path)
+    assert [d.id for d in documents][-len(LINES) :] == [line["id"] for line in LINES]
+    assert all(isinstance(text, str) for d in documents for text in (d.id, d.title, *d.paragraphs))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("kind", [".jsonl", ".txt"])
+def test_a_truncated_archive_is_rejected_where_it_ends(tmp_path, kind, suffix):
+    many = b"".join(
+        json.dumps({"id": f"d{k}", "text": f"{k * 7919 % 1009} {k}"}).encode() + b"\n" for k in range(20_000)
+    )
+    content = COMPRESS[suffix](many)
+    documents, rejected = read(written(tmp_path / f"a{kind}{suffix}", content[: len(content) * 2 // 3]))
+    assert len(rejected) >= 1
+    assert "cannot read on" in rejected[-1][1]
+    if kind == ".jsonl":
+        assert 0 < len(documents) < 20_000
+        assert rejected[-1][0] in (len(documents) + 1, len(documents) + 2)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.xz", "a.jsonl.zst", "a.parquet"])
+def test_a_file_that_is_not_what_its_name_says_is_rejected(tmp_path, name):
+    documents, rejected = read(written(tmp_path / name, b"this is no archive at all" * 10))
+    assert documents == []
+    assert len(rejected) == 1
+    assert rejected[0][1].startswith("cannot read on")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [{"words": ["x", "y"]}, {"text": [1, 2]}, {"paragraphs": [[1], [2]]}, {"title": ["x", "y"]}],
+    ids=["no field", "text of numbers", "paragraphs of numbers", "a title alone"],
+)
+def test_parquet_rows_without_text_are_rejected_one_by_one(tmp_path, table):
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    documents, rejected = read(tmp_path / "a.parquet")
+    assert documents == []
+    assert [line for line, _ in rejected] == [1, 2]
+
+
+def test_prepare_counts_what_is_broken_by_file_line_and_reason(tmp_path, helpers):
+    good = helpers.synthetic_documents(6)
+    helpers.write_jsonl(tmp_path / "good.jsonl", good)
+    (tmp_path / "mixed.jsonl").write_bytes(
+        b"{broken\n" + json.dumps(good[0]).encode() + b'\n{"text": "caf\xe9"}\n{"text": 3}\n'
+    )
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(JSONL * 50)[:150])
+    (tmp_path / "latin.txt").write_bytes("Café".encode("latin-1"))
+    result = helpers.prepare([tmp_path], default_model(), tmp_path / "out")
+    lines = (tmp_path / "out/rejected.jsonl").read_text().splitlines()
+    rejected = {(e["file"].rsplit("/", 1)[1], e["line"]): e["reason"] for e in map(json.loads, lines)}
+    assert result.tally.counts["records rejected"] == len(lines) == len(rejected)
+    assert {k for k in rejected if k[0] != "cut.jsonl.gz"} == {
+        ("mixed.jsonl", 1),
+        ("mixed.jsonl", 3),
+        ("mixed.jsonl", 4),
+        ("latin.txt", 1),
+    }
+    assert any("cannot read on" in reason for (name, _), reason in rejected.items() if name == "cut.jsonl.gz")
+    assert result.tally.counts["documents kept"] == Corpus(tmp_path / "out").manifest.totals["documents"] == 7
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"{broken\n", "line 1: not JSON"), (b"", "they are empty"), (b'{"text": "Short."}\n', "documents")],
+)
+def test_nothing_to_keep_is_a_one_line_error_that_says_why(tmp_path, helpers, content, reason):
+    source = written(tmp_path / "a.jsonl", content)
+    with pytest.raises(KinspanError, match=reason) as error:
+        helpers.prepare([source], default_model(), tmp_path / "out")
+    assert "\n" not in str(error.value)
+    with pytest.raises(KinspanError, match="no corpus"):
+        Corpus(tmp_path / "out")
+
+
+def test_a_file_name_that_is_not_utf8_is_read_and_reported(tmp_path, helpers):
+    source = tmp_path / "caf\udce9.jsonl"
+    try:
+        helpers.write_jsonl(source, helpers.synthetic_documents(3))
+    except OSError:
+        pytest.skip("this file system takes names in UTF-8 alone")
+    with source.open("ab") as file:
+        file.write(b"{broken\n")
+    result = helpers.prepare([source], default_model(), tmp_path / "out")
+    assert result.tally.counts["documents kept"] == 3
+    assert result.tally.counts["records rejected"] == 1

@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.corpus import Corpus
+from data_pipeline.sampling.block import Ranked, Spans, open_block, side_by_side, usable_counts
+from objectives import OBJECTIVES
+
+SSP = OBJECTIVES["ssp"]
+
+
+@pytest.fixture(scope="module")
+def corpus(any_corpus):
+    return Corpus(any_corpus)
+
+
+def block_of(corpus, split="train", shards=None):
+    return open_block(corpus, shards or tuple(range(len(corpus.manifest.shards))), split, SSP)
+
+
+def nested(corpus, number):
+    """The shard's ids as Python lists, read by pyarrow alone."""
+    rows = corpus.shard(number).rows
+    return tuple(rows.column(name).to_pylist() for name in ("id", "held_out", "tokens"))
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_holds_just_the_usable_paragraphs_of_the_split(corpus, split):
+    expected = []
+    for number in range(len(corpus.manifest.shards)):
+        for held_out, document in zip(*nested(corpus, number)[1:], strict=True):
+            counts = [len(p) for p in document if len(p) >= 2]
+            if held_out == (split == "validation") and counts:
+                expected.append(counts)
+    block = block_of(corpus, split)
+    assert block.num_sentences.tolist() == [c for counts in expected for c in counts]
+    assert np.diff(block.document_first).tolist() == [len(counts) for counts in expected]
+    assert block.document.tolist() == [k for k, counts in enumerate(expected) for _ in counts]
+
+
+def test_tokens_and_place_of_a_span_are_those_in_the_shard(corpus):
+    block = block_of(corpus)
+    rng = np.random.default_rng(0)
+    for paragraph in rng.integers(len(block.paragraph), size=40).tolist():
+        shard, row, number = block.locate(paragraph)
+        sentences = shard.rows.column("tokens")[row].as_py()[number]
+        assert len(sentences) == block.num_sentences[paragraph]
+        start = int(rng.integers(len(sentences)))
+        end = int(rng.integers(start + 1, len(sentences) + 1))
+        expected = [t for s in sentences[start:end] for t in s]
+        assert block.tokens_of(Spans(*map(np.asarray, (paragraph, start, end)))).tolist() == expected
+
+
+def test_token_bounds_agree_with_tokens_of_in_every_shard(corpus):
+    block = block_of(corpus)
+    paragraphs = np.random.default_rng(1).permutation(len(block.paragraph))[:200]
+    start = np.zeros(len(paragraphs), dtype=np.int64)
+    spans = Spans(paragraphs, start, start + 2)
+    ((first, last),) = block.token_runs(spans)
+    seen = set()
+    for shard, rows in block.by_shard(paragraphs):
+        numbers = np.arange(len(paragraphs))[rows]
+        seen.update(numbers.tolist())
+        for k in numbers.tolist():
+            assert np.array_equal(shard.tokens[first[k] : last[k]], block.tokens_of(spans[k]))
+    assert len(seen) == len(paragraphs)
+
+
+def test_a_block_of_some_shards_holds_only_theirs(corpus):
+    some = (1, len(corpus.manifest.shards) - 1)
+    block = block_of(corpus, shards=some)
+    anchors = usable_counts(corpus, OBJECTIVES["ssp"], "train")[0]
+    assert len(block.paragraph) == sum(anchors[n] for n in some)
+    ids = {i for n in some for i in nested(corpus, n)[0]}
+    for paragraph in range(0, len(block.paragraph), 50):
+        shard, row, _ = block.locate(paragraph)
+        assert shard.document_id(row) in ids
+
+
+@given(st.lists(st.integers(2, 9), min_size=1, max_size=40), st.integers(0, 6))
+def test_long_enough_ranks_the_paragraphs_of_each_count(sentences, most):
+    ranked = Ranked.of(np.array(sentences, dtype=np.int32) >= np.arange(most + 1)[:, None])
+    for count in range(most + 1):
+        expected = [k for k, n in enumerate(sentences) if n >= count]
+        first, total = ranked.first[count], ranked.total[count]
+        assert ranked.paragraphs[first : first + total].tolist() == expected
+        before = [sum(e < k for e in expected) for k in range(len(sentences) + 1)]
+        assert ranked.before[count].tolist() == before
+
+
+# Spans with holes -----------------------------------------------------------------------------------------
+
+
+def holes_of(block, seed, count=60):
+    """Whole paragraphs without some of their sentences: at the start, at the end or between."""
+    rng = np.random.default_rng(seed)
+    paragraphs = rng.permutation(len(block.paragraph))[:count]
+    sentences = block.num_sentences[paragraphs].astype(np.int64)
+    start = rng.integers(0, sentences)
+    end = start + rng.integers(1, np.minimum(sentences - start, sentences - 1) + 1)
+    return Spans(paragraphs, np.zeros_like(sentences), sentences, start, end)
+
+
+def test_tokens_of_a_span_with_a_hole_are_those_of_its_sentences(corpus):
+    block = block_of(corpus)
+    spans = holes_of(block, 0)
+    lengths = block.num_tokens(spans)
+    for k in range(len(spans.paragraph)):
+        shard, row, number = block.locate(spans.paragraph[k])
+        sentences = shard.rows.column("tokens")[row].as_py()[number]
+        kept = sentences[: spans.hole_start[k]] + sentences[spans.hole_end[k] :]
+        assert block.tokens_of(spans[k]).tolist() == [t for s in kept for t in s]
+        assert lengths[k] == sum(map(len, kept)) > 0
+    assert 0 in spans.hole_start
+    assert (spans.hole_end == spans.end).any()
+    assert ((spans.hole_start > 0) & (spans.hole_end < spans.end)).any()
+
+
+def test_token_runs_of_a_span_with_a_hole_are_before_and_after_it(corpus):
+    block = block_of(corpus)
+    spans = holes_of(block, 1)
+    runs = block.token_runs(spans)
+    assert len(runs) == 2
+    for shard, rows in block.by_shard(spans.paragraph):
+        for k in np.arange(len(spans.paragraph))[rows].tolist():
+            found = np.concatenate([shard.tokens[first[k] : last[k]] for first, last in runs])
+            assert np.array_equal(found, block.tokens_of(spans[k]))
+            assert runs[1][0][k] - runs[0][1][k] == block.num_tokens(
+                Spans(spans.paragraph[k : k + 1], spans.hole_start[k : k + 1], spans.hole_end[k : k + 1])
+            )
+
+
+def test_spans_side_by_side_and_put_in_place_keep_their_holes(corpus):
+    spans = holes_of(block_of(corpus), 2, 30)
+    pairs = side_by_side(spans[:10], spans[10:].map(lambda x: x.reshape(10, 2)))
+    for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
+        expected = np.column_stack([getattr(spans, name)[:10], getattr(spans, name)[10:].reshape(10, 2)])
+        assert np.array_equal(getattr(pairs, name), expected)
+    pairs.put((3, 2), spans[0])
+    pairs.put(([1, 4], [0, 1]), spans[5:7])
+    for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
+        array, source = getattr(pairs, name), getattr(spans, name)
+        assert [array[3, 2], array[1, 0], array[4, 1]] == [source[0], source[5], source[6]]
+        assert array[3, 1] == source[16]

@@ -1,0 +1,322 @@
+"""Which objective, and which of its pairs, an index is; and the objectives that ``--objective`` names."""
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.mixture import Mixture, turn_pattern
+from data_pipeline.sampling.pairs import PAIRS_PER_ANCHOR, POSITIVE
+from data_pipeline.sampling.stream import Batch, concatenate
+from objectives import OBJECTIVES, mixture, own_sources
+
+WEIGHTS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
+
+
+# Arithmetic -----------------------------------------------------------------------------------------------
+
+
+@given(WEIGHTS)
+def test_turns_are_dealt_in_exact_shares_and_spread(weights):
+    """After any number of turns no part has had a whole one more or less than its share."""
+    pattern = turn_pattern(tuple(weights))
+    assert [pattern.count(part) for part in range(len(weights))] == weights
+    had = np.cumsum(np.array(pattern)[:, None] == np.arange(len(weights)), axis=0)
+    share = np.arange(1, len(pattern) + 1)[:, None] * np.array(weights) / sum(weights)
+    assert np.abs(had - share).max() < 1
+
+
+def test_turns_of_the_example_are_as_its_text_says():
+    assert turn_pattern((2, 1)) == [0, 1, 0]
+    assert mixture("ssp:2+sp:1").index_of(1, np.arange(6)).tolist() == [5, 6, 7, 8, 9, 20]
+
+
+@st.composite
+def mixtures(draw):
+    """Objectives with groups of two and five pairs."""
+    weights = draw(WEIGHTS)
+    sizes = [draw(st.sampled_from([2, 5])) for _ in weights]
+    parts = tuple(replace(OBJECTIVES["ssp"], name=f"o{k}", pairs_per_anchor=g) for k, g in enumerate(sizes))
+    return Mixture(parts, tuple(weights))
+
+
+@given(mixtures(), st.integers(0, 3000), st.integers(0, 700))
+def test_every_index_is_one_pair_of_one_part(how, first, count):
+    found = []
+    for part in range(len(how.objectives)):
+        own = np.arange(*how.own_pairs(part, first, first + count))
+        index = how.index_of(part, own)
+        assert (np.diff(index) > 0).all()
+        found += index.tolist()
+        for pair, i in zip(own.tolist()[:20], index.tolist()[:20], strict=True):
+            assert how.own_pairs(part, i, i + 1) == (pair, pair + 1)
+    assert sorted(found) == list(range(first, first + count))
+
+
+@given(mixtures(), st.integers(0, 50))
+def test_an_anchors_pairs_stand_together(how, anchor):
+    for part, objective in enumerate(how.objectives):
+        own = anchor * objective.pairs_per_anchor + np.arange(objective.pairs_per_anchor)
+        assert (np.diff(how.index_of(part, own)) == 1).all()
+
+
+@given(mixtures(), st.integers(0, 10))
+def test_a_cycle_holds_each_parts_share_and_the_share_of_positives(how, cycle):
+    length = how.turn * sum(how.weights)
+    positives = 0
+    for part, (objective, weight) in enumerate(zip(how.objectives, how.weights, strict=True)):
+        first, end = how.own_pairs(part, cycle * length, (cycle + 1) * length)
+        assert end - first == weight * how.turn
+        positives += (end - first) // objective.pairs_per_anchor
+    assert how.positive_share == pytest.approx(positives / length)
+
+
+# Streams --------------------------------------------------------------------------------------------------
+
+MIXED = "ssp:2+psd:1+nsp:1"
+
+
+def assert_equal(one, other):
+    for name in Batch.__dataclass_fields__:
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+
+
+@pytest.fixture(scope="module")
+def mixed(tiny_corpus, make_stream):
+    return make_stream(tiny_corpus, seed=3, objective=MIXED, masking=True, block_anchors=60)
+
+
+@given(st.integers(0, 5000), st.integers(1, 300), st.data())
+def test_a_range_may_be_cut_anywhere(mixed, first, count, data):
+    cuts = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=4))})
+    parts = [mixed.batch(first + a, b - a) for a, b in pairwise(cuts)]
+    assert_equal(concatenate(parts), mixed.batch(first, count))
+
+
+def test_the_size_of_chunks_changes_nothing(mixed, monkeypatch):
+    whole = mixed.batch(13, 200)
+    monkeypatch.setattr("data_pipeline.sampling.stream.CHUNK", 7)
+    assert_equal(mixed.batch(13, 200), whole)
+
+
+def pairs_of(stream, part, first, count):
+    """Index, kind and where both texts are, of the part's pairs among these examples."""
+    found = []
+    for rows in stream.pairs(first, count):
+        if rows.part == part:
+            shards = [id(rows.block.shards[n]) for n in rows.block.shard_number[rows.a.paragraph]]
+            texts = [
+                (rows.block.paragraph[s.paragraph[k]], s.start[k], s.end[k])
+                for k in range(len(shards))
+                for s in (rows.a, rows.b)
+            ]
+            found += zip(rows.index.tolist(), rows.kinds.tolist(), shards, texts[::2], texts[1::2], strict=True)
+    return found
+
+
+@pytest.mark.parametrize("first", [0, 777])
+def test_each_parts_pairs_are_those_of_the_objective_alone(any_corpus, make_stream, first):
+    corpus = Corpus(any_corpus)  # one, so that both read the same shards
+    mixed, how = make_stream(corpus, objective=MIXED, block_anchors=500), mixture(MIXED)
+    for part, name in enumerate(how.names):
+        alone = make_stream(corpus, objective=name, block_anchors=500)
+        begin, end = how.own_pairs(part, first, first + 1000)
+        here, there = pairs_of(mixed, part, first, 1000), pairs_of(alone, 0, begin, end - begin)
+        assert len(here) > 200
+        assert [x[1:] for x in here] == [x[1:] for x in there]
+        assert [x[0] for x in here] == how.index_of(part, np.array([x[0] for x in there])).tolist()
+
+
+def test_a_batch_says_which_part_each_pair_is_of(mixed):
+    how = mixed.mixture
+    cycle = how.turn * sum(how.weights)
+    batch = mixed.batch(0, 10 * cycle)
+    for part in range(3):
+        assert np.array_equal(
+            np.flatnonzero(batch.part == part), how.index_of(part, np.arange((batch.part == part).sum()))
+        )
+    assert Counter(batch.part.tolist()) == {0: 5 * cycle, 1: 2.5 * cycle, 2: 2.5 * cycle}
+    assert np.mean(batch.labels) == pytest.approx(how.positive_share)
+    assert np.array_equal(batch.labels == 1, batch.kinds == POSITIVE)
+
+
+def test_pairs_are_cut_at_the_shortest_of_the_parts_lengths(tiny_corpus, make_stream):
+    assert np.diff(make_stream(tiny_corpus, objective="psd+ssp").batch(0, 500).starts).max() == 128
+    assert np.diff(make_stream(tiny_corpus, objective="psd").batch(0, 500).starts).max() > 128
+
+
+def test_objectives_that_use_the_same_paragraphs_share_a_block(tiny_corpus, make_stream):
+    stream = make_stream(tiny_corpus, objective="ssp+sp+psd+nsp")
+    blocks = {rows.part: rows.block for rows in stream.pairs(0, 200)}
+    assert blocks[0] is blocks[1] is blocks[3]
+    assert blocks[2] is not blocks[0]
+
+
+def test_an_epoch_ends_where_the_first_of_the_parts_has_used_its_anchors(tiny_corpus, make_stream):
+    mixed, how = make_stream(tiny_corpus, objective="sp+nsp:3"), mixture("sp+nsp:3")
+    used = [
+        how.own_pairs(part, 0, mixed.epoch_pairs)[1] / make_stream(tiny_corpus, objective=name).epoch_pairs
+        for part, name in enumerate(how.names)
+    ]
+    assert max(used) == pytest.approx(1, abs=0.02)
+    assert min(used) < 0.9
+
+
+# Names ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "weights"),
+    [
+        ("nsp", ("nsp",), (1,)),
+        ("ssp:7", ("ssp",), (1,)),
+        ("all", ("ssp", "sp", "psd"), (1, 1, 1)),
+        ("ssp:2+sp:1", ("ssp", "sp"), (2, 1)),
+        ("sop:4 + ict:6", ("sop", "ict"), (2, 3)),
+        ("ssp+psd:1000", ("ssp", "psd"), (1, 1000)),
+    ],
+)
+def test_names_and_weights_are_read(text, names, weights):
+    assert (mixture(text).names, mixture(text).weights) == (names, weights)
+
+
+@pytest.mark.parametrize(
+    ("text", "sampling", "message"),
+    [
+        ("spp", "matched", r"there is no such objective; choose from ssp, sp, psd"),
+        ("ssp+", "matched", r"there is no such objective"),
+        ("ssp+sp+ssp:2", "matched", r"ssp stands twice"),
+        ("ssp:0", "matched", r"from 1 to 1000"),
+        ("sp+ssp:1001", "matched", r"from 1 to 1000"),
+        ("ssp:-1", "matched", r"--objective ssp:-1"),
+        ("nsp", "paper", r"nsp has no other way of sampling; only ssp, sp, psd do"),
+        ("ssp+ict", "paper", r"ict has no other way"),
+        ("no_such_module:pairs", "matched", r"no_such_module:pairs cannot be imported: ModuleNotFoundError"),
+        ("json:dumps", "matched", r"json:dumps is a function, not a data_pipeline.sampling.pairs.Objective"),
+        ("json:nothing", "matched", r"json:nothing cannot be imported: AttributeError"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_of_one_line(text, sampling, message):
+    with pytest.raises(KinspanError, match=message) as error:
+        mixture(text, sampling)
+    assert "\n" not in str(error.value)
+
+
+def test_a_raised_digit_is_no_weight():
+    with pytest.raises(KinspanError):
+        mixture("ssp:²")
+
+
+# An objective of one's own --------------------------------------------------------------------------------
+
+OWN = '''
+"""Does B open the document that A closes? The other one's opening is another document's."""
+import numpy as np
+from data_pipeline.block import Spans
+from data_pipeline.pairs import EASY, POSITIVE, Objective, Pairs
+from data_pipeline.random_words import bounded
+
+def usable(num_sentences, num_paragraphs):
+    return (num_sentences >= 3) & (num_paragraphs >= 2)
+
+def sample(block, anchors, words):
+    document, many = block.document[anchors], len(block.document_first) - 1
+    other = bounded(words[:, 0], many - 1)
+    other = other + (other >= document)
+    b = block.document_first[np.column_stack([document, other])].astype(np.int64)
+    a = block.whole(np.column_stack([anchors, anchors]))
+    kinds = np.tile(np.array([POSITIVE, EASY], dtype=np.int8), (len(anchors), 1))
+    return Pairs(a, Spans(b, np.zeros_like(b), np.ones_like(b)), kinds)
+
+my_objective = Objective("any", 64, 4, usable, "three sentences", sample, pairs_per_anchor=2)
+not_one = 3
+'''
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """A module in the working directory, which is not on Python's path."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_module.py").write_text(OWN, encoding="utf-8")
+    assert len(OWN.splitlines()) < 40
+    yield tmp_path
+    sys.modules.pop("my_module", None)
+
+
+def test_an_objective_of_ones_own_gives_pairs_of_a_corpus_that_does_not_know_it(
+    own_module, tiny_corpus, tiny_documents, make_stream, helpers
+):
+    assert not any("my_module:my_objective" in shard.usable for shard in Corpus(tiny_corpus).manifest.shards)
+    stream = make_stream(tiny_corpus, objective="my_module:my_objective", masking=True)
+    assert stream.mixture.names == ("my_module:my_objective",)
+    validation = make_stream(tiny_corpus, objective="my_module:my_objective", split="validation")
+    three = sum(p.count(".") >= 3 for d in tiny_documents for p in d["paragraphs"])  # a sentence ends in a dot
+    assert stream.epoch_pairs + validation.epoch_pairs == 2 * three
+    batch = stream.batch(0, stream.epoch_pairs)
+    assert np.array_equal(batch.labels, np.tile([1, 0], stream.epoch_pairs // 2))
+    assert np.diff(batch.starts).max() == 64
+    for rows in stream.pairs(0, stream.epoch_pairs):
+        document = rows.block.document
+        assert np.array_equal(document[rows.a.paragraph] == document[rows.b.paragraph], rows.kinds == POSITIVE)
+        assert (rows.block.num_sentences >= 3).all()
+    assert_equal(concatenate([stream.batch(0, 77), stream.batch(77, 123)]), stream.batch(0, 200))
+
+
+def test_an_objective_of_ones_own_may_be_mixed_with_a_weight(own_module, tiny_corpus, make_stream):
+    stream = make_stream(tiny_corpus, objective="my_module:my_objective:3+ssp:2")
+    assert stream.mixture.names == ("my_module:my_objective", "ssp")
+    assert stream.mixture.weights == (3, 2)
+    batch = stream.batch(0, 500)
+    assert Counter(batch.part.tolist()) == {0: 300, 1: 200}
+    assert batch.labels.mean() == pytest.approx((3 / 2 + 2 / PAIRS_PER_ANCHOR) / 5)
+
+
+def test_what_is_wrong_with_a_module_of_ones_own_is_said_in_one_line(own_module):
+    (own_module / "my_broken.py").write_text("x = 1\nno Python at all\n", encoding="utf-8")
+    for text, message in (
+        ("my_module:not_one", "my_module:not_one is a int, not a data_pipeline"),
+        ("my_module:missing", "AttributeError"),
+        ("my_broken:x", "SyntaxError"),
+    ):
+        with pytest.raises(KinspanError, match=message) as error:
+            mixture(text)
+        assert "\n" not in str(error.value)
+
+
+def test_a_module_whose_error_has_lines_is_said_in_one(own_module):
+    (own_module / "my_wordy.py").write_text("raise ValueError('first' + chr(10) + 'second')\n", encoding="utf-8")
+    with pytest.raises(KinspanError) as error:
+        mixture("my_wordy:x")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("wrong", [{"num_words": 5}, {"pairs_per_anchor": 1}, {"max_length": 0}])
+def test_an_objective_with_a_number_that_cannot_be_is_an_error(wrong):
+    with pytest.raises(KinspanError, match=f"objective ssp: {next(iter(wrong))} is"):
+        replace(OBJECTIVES["ssp"], **wrong)
+
+
+def test_pairs_of_another_shape_than_promised_are_an_error(tiny_corpus, make_stream):
+    stream = make_stream(tiny_corpus)
+    stream.mixture = Mixture((replace(OBJECTIVES["ssp"], pairs_per_anchor=4),))
+    with pytest.raises(KinspanError, match="made pairs of shape"):
+        stream.batch(0, 16)
+
+
+def test_an_edit_beside_an_own_objective_makes_it_another(own_module):
+    text = "from dataclasses import replace\nimport my_helper\nfrom objectives import OBJECTIVES\n"
+    (own_module / "my_helper.py").write_text("X = 1\n", encoding="utf-8")
+    (own_module / "my_own.py").write_text(text + "O = replace(OBJECTIVES['ssp'])\n", encoding="utf-8")
+    own = mixture("my_own:O")
+    before = own_sources(own)
+    assert before == own_sources(own)
+    (own_module / "my_helper.py").write_text("X = 2\n", encoding="utf-8")
+    assert own_sources(own) != before

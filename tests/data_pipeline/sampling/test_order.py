@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.order import Order
+
+# Anchors and documents of each shard; a document that counts has at least one anchor.
+SHARD = st.integers(0, 40).flatmap(lambda a: st.tuples(st.just(a), st.integers(min(a, 1), a)))
+SHARDS = st.lists(SHARD, min_size=1, max_size=12).filter(lambda s: sum(d for _, d in s) >= 2)
+BLOCK = st.sampled_from([1, 10, 50, 10**6])
+
+
+def order_of(shards, seed=1, block_anchors=10**6) -> Order:
+    return Order(tuple(a for a, _ in shards), tuple(d for _, d in shards), seed, block_anchors)
+
+
+def anchors_of(order: Order, first: int, count: int) -> list[tuple[tuple[int, ...], int]]:
+    """``(block, paragraph of the block)`` of each anchor."""
+    return [(s.shards, int(k)) for s in order.segments(first, count) for k in s.anchors]
+
+
+@given(SHARDS, st.integers(0, 2**32), BLOCK, st.integers(0, 5))
+def test_every_anchor_comes_once_an_epoch(shards, seed, block_anchors, epoch):
+    order = order_of(shards, seed, block_anchors)
+    size = order.epoch_anchors
+    seen = anchors_of(order, epoch * size, size)
+    blocks = {block for block, _ in seen}
+    assert sorted(s for block in blocks for s in block) == [k for k, (a, _) in enumerate(shards) if a]
+    expected = [(block, k) for block in blocks for k in range(sum(shards[s][0] for s in block))]
+    assert sorted(seen) == sorted(expected)
+
+
+@given(SHARDS, st.integers(0, 2**32), BLOCK, st.integers(0, 10**12))
+def test_every_block_has_two_documents(shards, seed, block_anchors, first):
+    order = order_of(shards, seed, block_anchors)
+    for segment in order.segments(first, 2 * order.epoch_anchors):
+        assert sum(shards[s][1] for s in segment.shards) >= 2
+
+
+@given(SHARDS, BLOCK, st.integers(0, 10**12), st.integers(1, 100), st.data())
+def test_a_range_may_be_cut_anywhere(shards, block_anchors, first, count, data):
+    order = order_of(shards, 5, block_anchors)
+    cut = data.draw(st.integers(0, count))
+    whole = anchors_of(order, first, count)
+    assert anchors_of(order, first, cut) + anchors_of(order, first + cut, count - cut) == whole
+    assert len(whole) == count
+
+
+@given(SHARDS, st.integers(1, 60))
+def test_a_block_is_no_larger_than_asked_unless_two_documents_need_it(shards, block_anchors):
+    order = order_of(shards, 3, block_anchors)
+    blocks = list(dict.fromkeys(s.shards for s in order.segments(0, order.epoch_anchors)))
+    for number, block in enumerate(blocks):
+        size = sum(shards[s][0] for s in block)
+        # Two shards' worth of documents may be needed, and the last block takes in a lone document's shard.
+        spare = sorted(shards[s][1] for s in block)
+        excused = any(d < 2 for d in spare) or number == len(blocks) - 1
+        assert size <= block_anchors or len(block) == 1 or excused
+
+
+def test_numbers_of_segments_follow_each_other():
+    order = order_of([(7, 2), (5, 2), (9, 3)], block_anchors=8)
+    expected = 4
+    for segment in order.segments(4, 100):
+        assert segment.first_anchor == expected
+        expected += len(segment.anchors)
+    assert expected == 104
+
+
+def test_epochs_and_seeds_differ():
+    shards = [(50, 5)] * 6
+    order = order_of(shards, 1, 100)
+    epoch = anchors_of(order, 0, 300)
+    assert anchors_of(order, 300, 300) != epoch
+    assert anchors_of(order_of(shards, 2, 100), 0, 300) != epoch
+    assert anchors_of(order_of(shards, 1, 100), 0, 300) == epoch
+
+
+def test_a_single_block_is_permuted_anew_each_epoch():
+    order = order_of([(50, 5)])
+    epochs = [anchors_of(order, 50 * e, 50) for e in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_blocks_are_grouped_anew_each_epoch():
+    order = order_of([(50, 5)] * 12, block_anchors=100)
+    groups = [{s.shards for s in order.segments(e * 600, 600)} for e in range(3)]
+    assert groups[0] != groups[1] != groups[2]
+
+
+def test_anchors_are_mixed_within_a_block():
+    order = order_of([(1000, 10)])
+    anchors = np.concatenate([s.anchors for s in order.segments(0, 1000)])
+    assert abs(np.corrcoef(anchors, np.arange(1000))[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("documents", [(0,), (1,), (1, 0, 0)])
+def test_fewer_than_two_documents_are_an_error(documents):
+    with pytest.raises(KinspanError, match=r"at least 2 are needed"):
+        Order(tuple(10 * d for d in documents), documents, 1)

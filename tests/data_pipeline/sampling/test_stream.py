@@ -1,0 +1,324 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.encode import Rules, normalise, sentences_of
+from data_pipeline.sampling.pairs import KINDS, POSITIVE
+from data_pipeline.sampling.stream import Batch, concatenate, cut_longest_first
+from pretrain.batches import Layout
+
+FIELDS = list(Batch.__dataclass_fields__)
+
+
+def assert_equal(one: Batch, other: Batch) -> None:
+    for name in FIELDS:
+        a, b = getattr(one, name), getattr(other, name)
+        assert a.dtype == b.dtype, name
+        assert np.array_equal(a, b), name
+
+
+def rows_of(stream, first, count):
+    """``(PairRows, row)`` of each example."""
+    return [(rows, k) for rows in stream.pairs(first, count) for k in range(len(rows.index))]
+
+
+def place(rows, spans, k):
+    """A span's document id, paragraph, first and last sentence, and, where it has a hole, those of the hole."""
+    shard, row, number = rows.block.locate(int(spans.paragraph[k]))
+    ends = (spans.start, spans.end, spans.hole_start, spans.hole_end)
+    return shard.document_id(row), number, *(int(x[k]) for x in ends if x is not None)
+
+
+# Ids ------------------------------------------------------------------------------------------------------
+
+
+def text_of(where, documents, tokenizer):
+    """A span's sentences, from the source document, joined by one space."""
+    name, number, start, end, *hole = where
+    hole_start, hole_end = hole or (end, end)
+    kept = [normalise(p) for p in documents[name]["paragraphs"]]
+    kept = [p for p in kept if len(p) >= Rules().min_paragraph_chars]
+    with_ids = [s for s in sentences_of(kept[number]) if tokenizer(s, add_special_tokens=False)["input_ids"]]
+    return " ".join(with_ids[start:hole_start] + with_ids[hole_end:end])
+
+
+@pytest.mark.parametrize("max_length", [128, 33, 32, 17])
+def test_ids_are_those_that_the_tokenizer_gives_the_text(any_corpus, documents_of, make_stream, helpers, max_length):
+    tokenizer, documents = helpers.tokenizer(any_corpus / "tokenizer"), documents_of(any_corpus)
+    stream = make_stream(any_corpus, max_length=max_length)
+    room = max_length - tokenizer.num_special_tokens_to_add(pair=True)
+    whole = cut = 0
+    for first in (0, stream.epoch_pairs // 2 + 3):
+        batch = stream.batch(first, 120)
+        for k, (rows, row) in enumerate(rows_of(stream, first, 120)):
+            a, b = (text_of(place(rows, s, row), documents, tokenizer) for s in (rows.a, rows.b))
+            expected = tokenizer(
+                a,
+                b,
+                truncation="longest_first",
+                max_length=max_length,
+                split_special_tokens=True,
+                return_token_type_ids=True,
+            )
+            of_pair = slice(batch.starts[k], batch.starts[k + 1])
+            assert batch.input_ids[of_pair].tolist() == expected["input_ids"]
+            assert batch.token_type_ids[of_pair].tolist() == expected["token_type_ids"]
+            long = len(tokenizer(a, b, split_special_tokens=True)["input_ids"]) > room + 4
+            whole, cut = whole + (not long), cut + long
+    assert cut
+    assert whole or max_length == 17
+
+
+@pytest.mark.parametrize("max_length", [256, 40, 17])
+def test_ids_of_a_text_with_a_hole_are_those_that_the_tokenizer_gives_it(
+    any_corpus, documents_of, make_stream, helpers, max_length
+):
+    """Cut in either of its runs, or between them."""
+    tokenizer, documents = helpers.tokenizer(any_corpus / "tokenizer"), documents_of(any_corpus)
+    stream = make_stream(any_corpus, objective="sp", max_length=max_length)
+    batch, room = stream.batch(3, 200), max_length - stream.template.num_special
+    seen = set()
+    for k, (rows, row) in enumerate(rows_of(stream, 3, 200)):
+        a, b = (text_of(place(rows, s, row), documents, tokenizer) for s in (rows.a, rows.b))
+        expected = tokenizer(a, b, truncation="longest_first", max_length=max_length, split_special_tokens=True)
+        assert batch.input_ids[batch.starts[k] : batch.starts[k + 1]].tolist() == expected["input_ids"]
+        runs = [end[row] - start[row] for start, end in rows.block.token_runs(rows.b)]
+        _, kept = cut_longest_first(rows.block.num_tokens(rows.a[row : row + 1]), np.array([sum(runs)]), room)
+        seen.add("whole" if kept[0] == sum(runs) else "first" if kept[0] < runs[0] else "second" if runs[0] else "only")
+    assert seen >= {256: {"whole"}, 40: {"first", "second"}, 17: {"first"}}[max_length]
+
+
+def test_decoded_text_gives_the_same_ids_again(any_corpus, make_stream, helpers):
+    """But where a cut fell inside a character, or a character is unknown to the tokenizer."""
+    tokenizer = helpers.tokenizer(any_corpus / "tokenizer")
+    stream = make_stream(any_corpus, max_length=64)
+    batch, head = stream.batch(0, 300), len(stream.template.head)
+    middle, tail, compared = len(stream.template.middle), len(stream.template.tail), 0
+    for (start, end), (rows, k) in zip(pairwise(batch.starts), rows_of(stream, 0, 300), strict=True):
+        ids = batch.input_ids[start:end].tolist()
+        ((a0, a1),), ((b0, b1),) = (rows.block.token_runs(s) for s in (rows.a, rows.b))
+        a, b = cut_longest_first(a1[k : k + 1] - a0[k], b1[k : k + 1] - b0[k], 64 - stream.template.num_special)
+        texts = ids[head : head + a[0]], ids[head + a[0] + middle : len(ids) - tail]
+        assert len(texts[1]) == b[0]
+        decoded = [tokenizer.decode(t, clean_up_tokenization_spaces=False).strip() for t in texts]
+        if tokenizer.unk_token_id in ids or any("\ufffd" in text for text in decoded):
+            continue
+        assert tokenizer(*decoded, split_special_tokens=True)["input_ids"] == ids
+        compared += 1
+    assert compared > 250
+
+
+@pytest.mark.parametrize("tokenizer", [None, "bert-uncased_electra-small", "roberta-base-tokenizer"])
+def test_text_that_names_special_tokens_stays_text(tokenizer, make_corpus, make_stream, helpers, request):
+    if tokenizer:
+        tokenizer = request.getfixturevalue("shared") / "tokenizers" / tokenizer
+    sentences = ["The token [SEP] ends it.", "Then </s> and <s> follow.", "Here <mask> or [MASK] hides it."]
+    sentences += ["And [PAD]<pad> or [CLS] pads it.", "So <unk> is not [UNK] at all."]
+    documents = [[" ".join(sentences[k:] + sentences[:k]), f"Number {k}. " + " ".join(sentences)] for k in range(5)]
+    corpus = make_corpus(documents, tokenizer)
+    own = helpers.tokenizer(corpus / "tokenizer")
+    stream = make_stream(corpus)
+    batch = stream.batch(0, 500)
+    special = np.isin(batch.input_ids, own.all_special_ids)
+    assert special.sum() == 500 * stream.template.num_special
+    text = own.decode(batch.input_ids[~special], clean_up_tokenization_spaces=False).lower().replace(" ", "")
+    for word in ("[sep]", "</s>", "<mask>", "[mask]", "[pad]<pad>", "[cls]", "<unk>", "[unk]"):
+        assert word in text
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(12, 60))
+def test_cutting_is_the_tokenizers_own(tiny_corpus, helpers, a, b, room):
+    tokenizer = helpers.tokenizer(tiny_corpus / "tokenizer")
+    river, town = tokenizer("river town", add_special_tokens=False)["input_ids"]
+    cut = tokenizer("river " * a, "town " * b, truncation="longest_first", max_length=room + 3)["input_ids"]
+    lengths = cut_longest_first(np.array([a]), np.array([b]), room)
+    assert [int(n[0]) for n in lengths] == [cut.count(river), cut.count(town)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1), st.integers(2, 509))
+def test_cutting_fills_the_room_and_lengthens_nothing(lengths, room):
+    a, b = np.array(lengths).T
+    cut_a, cut_b = cut_longest_first(a, b, room)
+    assert np.array_equal(cut_a + cut_b, np.minimum(a + b, room))
+    assert (cut_a <= a).all()
+    assert (cut_b <= b).all()
+
+
+def test_a_batch_is_packed_without_gaps(any_corpus, make_stream, helpers):
+    tokenizer = helpers.tokenizer(any_corpus / "tokenizer")
+    stream = make_stream(any_corpus, max_length=48)
+    batch = stream.batch(7, 400)
+    lengths = np.diff(batch.starts)
+    assert batch.starts[0] == 0
+    assert batch.starts[-1] == batch.num_tokens == len(batch.token_type_ids)
+    assert 0 < lengths.min() <= lengths.max() == 48
+    assert (batch.input_ids[batch.starts[:-1]] == tokenizer.cls_token_id).all()
+    assert (batch.input_ids[batch.starts[1:] - 1] == tokenizer.sep_token_id).all()
+    assert np.array_equal(batch.position_ids, np.concatenate([np.arange(n) for n in lengths]))
+    assert np.array_equal(batch.index, np.arange(7, 407))
+    assert np.array_equal(batch.labels == 1, batch.kinds == POSITIVE)
+    assert set(batch.kinds.tolist()) <= set(range(len(KINDS)))
+
+
+# Order ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def masked(tiny_corpus, make_stream):
+    """Small blocks, so that ranges cross them."""
+    return make_stream(tiny_corpus, seed=3, masking=True, block_anchors=60)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("size", [64, 37, 5])
+def test_ranks_together_read_the_same_global_batch(any_corpus, make_stream, world, size):
+    """Whatever the number of ranks; a rank may have nothing to do."""
+    stream = make_stream(any_corpus, masking=True, block_anchors=500)
+    layout = Layout(size, 6, world)
+    for step in (0, stream.epoch_pairs // size):
+        spans = [span for rank in range(world) for span in layout.micro_batches(rank)]
+        parts = [stream.batch(step * size + a, b - a) for a, b in spans if b > a]
+        assert_equal(concatenate(parts), stream.batch(step * size, size))
+
+
+@given(st.integers(0, 5000), st.integers(1, 400), st.data())
+def test_a_range_may_be_cut_anywhere(masked, first, count, data):
+    cuts = data.draw(st.lists(st.integers(0, count), max_size=5))
+    cuts = sorted({0, *cuts, count})
+    parts = [masked.batch(first + a, b - a) for a, b in pairwise(cuts)]
+    assert_equal(concatenate(parts), masked.batch(first, count))
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_the_size_of_chunks_changes_nothing(masked, monkeypatch, size):
+    whole = masked.batch(13, 200)
+    monkeypatch.setattr("data_pipeline.sampling.stream.CHUNK", size)
+    assert_equal(masked.batch(13, 200), whole)
+
+
+@pytest.mark.parametrize("block_anchors", [40, 10**6])
+def test_every_anchor_comes_once_an_epoch_with_five_pairs(any_corpus, make_stream, block_anchors):
+    stream = make_stream(any_corpus, block_anchors=block_anchors)
+    for first in (0, 2 * stream.epoch_pairs):
+        anchors = []
+        for rows in stream.pairs(first, stream.epoch_pairs):
+            block = rows.block
+            fives = rows.a.paragraph.reshape(-1, 5)
+            assert (fives == fives[:, :1]).all()
+            shard = [id(block.shards[n]) for n in block.shard_number[fives[:, 0]]]
+            anchors += zip(shard, block.paragraph[fives[:, 0]].tolist(), strict=True)
+        assert len(anchors) == len(set(anchors)) == stream.epoch_pairs // 5
+
+
+def spans_by_anchor(stream, epoch):
+    found = {}
+    for rows, k in rows_of(stream, epoch * stream.epoch_pairs, stream.epoch_pairs):
+        found.setdefault(place(rows, rows.a, k)[:2], []).append((place(rows, rows.a, k), place(rows, rows.b, k)))
+    return found
+
+
+def test_the_next_epoch_has_other_pairs_in_another_order(tiny_corpus, make_stream):
+    stream = make_stream(tiny_corpus)
+    first, second = (spans_by_anchor(stream, epoch) for epoch in (0, 1))
+    assert set(first) == set(second)
+    assert list(first) != list(second)
+    assert sum(first[anchor] != second[anchor] for anchor in first) > 0.95 * len(first)
+
+
+def test_another_seed_has_other_pairs_in_another_order(tiny_corpus, make_stream):
+    one, other = (make_stream(tiny_corpus, seed=seed) for seed in (1, 2))
+    assert list(spans_by_anchor(one, 0)) != list(spans_by_anchor(other, 0))
+    assert_equal(make_stream(tiny_corpus, seed=1).batch(0, 50), one.batch(0, 50))
+
+
+def test_masks_of_another_epoch_or_seed_are_drawn_afresh(tiny_corpus, make_stream):
+    """A place that is masked in one is masked in the other no more often than any place is."""
+
+    def chosen(seed, first):
+        batch = make_stream(tiny_corpus, seed=seed, masking=True).batch(first, count)
+        pair = np.searchsorted(batch.starts, batch.masked_positions, side="right") - 1
+        return set(zip(pair.tolist(), batch.position_ids[batch.masked_positions].tolist(), strict=True))
+
+    count = make_stream(tiny_corpus).epoch_pairs
+    here = chosen(1, 0)
+    for other in (chosen(1, count), chosen(2, 0)):
+        assert len(here & other) / len(here) < 0.18
+    assert chosen(1, 0) == here
+
+
+@pytest.mark.parametrize("position", [10**6 * 64, 10**9 + 7, 10**12])
+def test_far_ahead_is_read_at_once_and_as_from_anywhere(tiny_corpus, make_stream, masked, position):
+    began = time.monotonic()
+    far = make_stream(tiny_corpus, seed=3, masking=True, block_anchors=60).batch(position, 64)
+    assert time.monotonic() - began < 2
+    around = masked.batch(position - 33, 200)
+    assert np.array_equal(around.index[33:97], far.index)
+    start, end = around.starts[33], around.starts[97]
+    assert np.array_equal(around.input_ids[start:end], far.input_ids)
+    inside = (around.masked_positions >= start) & (around.masked_positions < end)
+    assert np.array_equal(around.masked_positions[inside] - start, far.masked_positions)
+
+
+def test_threads_read_what_one_reader_reads(tiny_corpus, make_stream):
+    expected = [make_stream(tiny_corpus, masking=True).batch(50 * k, 50) for k in range(30)]
+    fresh = make_stream(tiny_corpus, masking=True, block_anchors=10**6)
+    with ThreadPoolExecutor(4) as pool:
+        for one, other in zip(pool.map(lambda k: fresh.batch(50 * k, 50), range(30)), expected, strict=True):
+            assert_equal(one, other)
+
+
+# Blocks and splits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block_anchors", [1, 60])
+def test_both_texts_of_a_pair_come_from_one_block_of_two_documents_or_more(any_corpus, make_stream, block_anchors):
+    stream = make_stream(any_corpus, block_anchors=block_anchors)
+    blocks = set()
+    for segment in stream.orders[0].segments(0, stream.epoch_pairs // 5):
+        first = segment.first_anchor * 5
+        shards = {id(s) for s in next(stream.pairs(first, 5)).block.shards}
+        for rows in stream.pairs(first, 5 * min(len(segment.anchors), 40)):
+            assert {id(s) for s in rows.block.shards} == shards
+            assert rows.block.document[-1] >= 1
+            documents = [(place(rows, rows.a, k)[0], place(rows, rows.b, k)[0]) for k in range(len(rows.index))]
+            assert {rows.kinds[k] == 2 for k, (a, b) in enumerate(documents) if a != b} == {True}
+        blocks.add(segment.shards)
+    assert len(blocks) >= 2
+    assert sum(len(b) for b in blocks) <= len(stream.orders[0].anchors)
+
+
+def test_the_two_splits_share_no_document(any_corpus, make_stream):
+    seen = {}
+    for split in ("train", "validation"):
+        stream = make_stream(any_corpus, split=split)
+        count = min(stream.epoch_pairs, 3000)
+        seen[split] = {place(rows, spans, k)[0] for rows, k in rows_of(stream, 0, count) for spans in (rows.a, rows.b)}
+    assert min(map(len, seen.values())) >= 2
+    assert not seen["train"] & seen["validation"]
+
+
+# Errors ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_length", [-1, 0, 1, 3, 14])
+def test_too_short_a_maximum_is_an_error(tiny_corpus, make_stream, max_length):
+    with pytest.raises(KinspanError, match=f"--max_length {max_length} is too short.*at least 15"):
+        make_stream(tiny_corpus, max_length=max_length)
+
+
+def test_the_shortest_maximum_works(tiny_corpus, make_stream):
+    assert np.diff(make_stream(tiny_corpus, max_length=15, masking=True).batch(0, 100).starts).max() == 15
+
+
+def test_an_empty_split_is_an_error(make_corpus, make_stream, helpers):
+    corpus = make_corpus(helpers.synthetic_documents(3), validation_share=0.0)
+    with pytest.raises(KinspanError, match="no usable validation paragraph for ssp") as error:
+        make_stream(corpus, split="validation")
+    assert str(corpus) in str(error.value)
+    assert "\n" not in str(error.value)

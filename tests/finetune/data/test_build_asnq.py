@@ -1,0 +1,132 @@
+import gzip
+import json
+from unittest import mock
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.data.build_asnq import NOT_LISTED, REPEATED, build_asnq
+from finetune.data.registry import load_split, splits_of
+
+PAGE = "<P> The answer is {k} . Another sentence . </P> <P> {k} again . </P>"
+
+
+@pytest.fixture(autouse=True)
+def in_this_process():
+    """Starting worker processes takes longer than all the work."""
+
+    def local(make_worker, arguments, chunks, num_workers):
+        yield from map(make_worker(*arguments), chunks)
+
+    with mock.patch("finetune.data.build_asnq.local", local):
+        yield
+
+
+def line(k, annotators=1, question=None):
+    answer = {
+        "long_answer": {"start_token": 0, "end_token": 10},
+        "short_answers": [{"start_token": 4, "end_token": 5}],
+        "yes_no_answer": "NONE",
+    }
+    record = {"question_text": question or f"question {k}", "document_text": PAGE.format(k=k)}
+    return json.dumps({**record, "annotations": [answer] * annotators}) + "\n"
+
+
+def write(path, lines):
+    path.write_bytes(gzip.compress("".join(lines).encode()) if path.suffix == ".gz" else "".join(lines).encode())
+    return str(path)
+
+
+def questions_of(folder, split):
+    return list(load_split(f"asnq={folder}", split)[0].questions)
+
+
+def test_train_in_the_order_of_the_files(tmp_path):
+    files = [
+        write(tmp_path / "b.jsonl.gz", map(line, range(30, 60))),
+        write(tmp_path / "a.jsonl", map(line, range(30))),
+    ]
+    with mock.patch("finetune.data.build_asnq.CHUNK_BYTES", 1000):
+        tallies = build_asnq(files, [], tmp_path / "asnq")
+    assert questions_of(tmp_path / "asnq", "train") == [f"question {k}" for k in [*range(30, 60), *range(30)]]
+    assert splits_of(f"asnq={tmp_path / 'asnq'}") == ["train"]
+    assert dict(tallies["train"].labels["train"]) == {1: 0, 2: 60, 3: 60, 4: 60}
+    data, _ = load_split(f"asnq={tmp_path / 'asnq'}", "train")
+    assert data.answers[:3].to_pylist() == ["The answer is 30 .", "Another sentence .", "30 again ."]
+    assert data.grades[:3].tolist() == [4, 3, 2]
+    assert [p.name for p in (tmp_path / "asnq").iterdir()] == ["train.tsv"]
+
+
+def test_dev_is_halved_by_question_alone(tmp_path):
+    def halves(name, order):
+        source = write(tmp_path / f"{name}.jsonl", [line(k, annotators=5) for k in order])
+        tally = build_asnq([], [source], tmp_path / name)["dev"]
+        found = [questions_of(tmp_path / name, split) for split in ("dev", "test")]
+        assert [tally.questions[split] for split in ("dev", "test")] == list(map(len, found))
+        return found
+
+    dev, test = halves("up", range(41))
+    assert (len(dev), len(test)) == (21, 20)
+    assert sorted(dev + test) == sorted(f"question {k}" for k in range(41))
+    assert dev == sorted(dev, key=lambda q: int(q.split()[1]))  # the order of the file, not of the hash
+    assert [q for q in dev if int(q.split()[1]) < 21] != dev
+    down = halves("down", reversed(range(41)))
+    assert [sorted(half) for half in down] == [sorted(dev), sorted(test)]
+
+
+def test_published_lists_of_questions(tmp_path):
+    source = write(tmp_path / "dev.jsonl", map(line, range(5)))
+    lists = [
+        write(tmp_path / "unique.dev", ["question 3\n"]),
+        write(tmp_path / "unique.test", ["question 0\nquestion 4\n"]),
+    ]
+    tally = build_asnq([], [source], tmp_path / "asnq", split_questions=lists)["dev"]
+    assert questions_of(tmp_path / "asnq", "dev") == ["question 3"]
+    assert questions_of(tmp_path / "asnq", "test") == ["question 0", "question 4"]
+    assert (tally.outcomes["kept"], tally.outcomes[NOT_LISTED]) == (3, 2)
+
+    write(tmp_path / "unique.test", ["question 3\n"])
+    with pytest.raises(KinspanError, match=r"unique\.test line 1: this question is in the other list too"):
+        build_asnq([], [source], tmp_path / "asnq", split_questions=lists)
+    write(tmp_path / "unique.test", ["question 33\n"])
+    with pytest.raises(KinspanError, match="no question of the list of test"):
+        build_asnq([], [source], tmp_path / "asnq", split_questions=lists)
+    with pytest.raises(KinspanError, match="takes two files"):
+        build_asnq([], [source], tmp_path / "asnq", split_questions=lists[:1])
+
+
+def test_what_is_left_out_is_counted(tmp_path):
+    lines = [line(0), "{\n", "[]\n", "\n", line(1), line(2, question="question 0")]
+    tally = build_asnq([write(tmp_path / "nq.jsonl", lines)], [], tmp_path / "asnq")["train"]
+    assert (tally.outcomes["kept"], tally.outcomes[REPEATED], tally.rejected) == (2, 1, 2)
+    assert tally.first_rejected.startswith(f"{tmp_path}/nq.jsonl line 2: not JSON")
+    assert questions_of(tmp_path / "asnq", "train") == ["question 0", "question 1"]
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path):
+    build_asnq([write(tmp_path / "nq.jsonl", [line(0)])], [], tmp_path / "asnq")
+    before = (tmp_path / "asnq/train.tsv").read_bytes()
+    broken = tmp_path / "broken.jsonl.gz"
+    broken.write_bytes(gzip.compress("".join(map(line, range(2000))).encode())[:-100])
+    with pytest.raises(KinspanError, match=r"broken\.jsonl\.gz line \d+: cannot read on"):
+        build_asnq([str(broken)], [], tmp_path / "asnq")
+    with pytest.raises(KinspanError, match=r"--train: no question was kept of 1 files: 1 bad lines; first: .* line 1"):
+        build_asnq([write(tmp_path / "no.jsonl", ["{"])], [], tmp_path / "asnq")
+    assert [(p.name, p.read_bytes()) for p in (tmp_path / "asnq").iterdir()] == [("train.tsv", before)]
+
+
+def test_flags_that_name_nothing(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    good = write(tmp_path / "nq.jsonl", [line(0)])
+    for arguments, message in (
+        (([], []), "--train and --dev are both missing"),
+        (([str(tmp_path / "absent*")], []), "--train .*absent.*: no such file"),
+        (([], [str(tmp_path / "empty")]), r"--dev .*empty: .*a folder without \.jsonl files"),
+    ):
+        with pytest.raises(KinspanError, match=message):
+            build_asnq(*arguments, tmp_path / "asnq")
+    with pytest.raises(KinspanError, match="--num_workers 0"):
+        build_asnq([good], [], tmp_path / "asnq", num_workers=0)
+    with pytest.raises(KinspanError, match=r"--output .*file cannot be made"):
+        build_asnq([good], [], tmp_path / "file")

@@ -1,0 +1,63 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from finetune.data.answers import AnswerSet
+from finetune.evaluation.bm25 import bm25_scores
+
+
+def make(questions, candidates):
+    """``candidates``: of each question, its texts."""
+    texts = [text for of_question in candidates for text in of_question]
+    return AnswerSet(
+        name="made",
+        split="test",
+        question_ids=[f"q{n}" for n in range(len(questions))],
+        questions=questions,
+        starts=np.cumsum([0, *map(len, candidates)]),
+        answer_ids=pa.array([f"d{n}" for n in range(len(texts))], pa.large_string()),
+        answers=pa.array(texts, pa.large_string()),
+        labels=np.zeros(len(texts), dtype=np.int8),
+    )
+
+
+def test_shared_words_score_rare_ones_most(capfd):
+    data = make(
+        ["Where is the Lighthouse of town?"],
+        [["The lighthouse stands.", "A town grew.", "A town fell.", "The town is where.", "Is it of the sea"]],
+    )
+    scores = bm25_scores(data)
+    assert scores.shape == (5,)
+    assert scores[0] > scores[1] > 0  # a rare word over a frequent one, whatever its case
+    assert scores[1] == scores[2]
+    assert scores[4] == 0  # stop words alone
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""  # no progress bars
+
+
+def test_the_collection_is_the_distinct_candidates():
+    """A sentence that many questions have as a candidate does not make its words frequent."""
+    once = make(["lighthouse"], [["The lighthouse stands.", "A town grew."]])
+    often = make(["lighthouse"] * 3, [["The lighthouse stands.", "A town grew."]] * 3)
+    assert np.array_equal(np.tile(bm25_scores(once), 3), bm25_scores(often))
+
+
+@pytest.mark.parametrize(
+    ("question", "candidates"),
+    [
+        ("Unheard words only", ["A town grew."]),
+        ("is it", ["A town grew."]),
+        ("", ["A town grew."]),
+        ("town", ["?", ""]),
+    ],
+)
+def test_no_known_word_is_score_0(question, candidates):
+    assert bm25_scores(make([question], [candidates])).tolist() == [0] * len(candidates)
+
+
+def test_equals_the_formula():
+    """Lucene's BM25 by hand: one word, k1 1.5, b .75."""
+    data = make(["lighthouse"], [["lighthouse lighthouse old", "old town", "new town"]])
+    idf, average = np.log(1 + (3 - 1 + 0.5) / (1 + 0.5)), (3 + 2 + 2) / 3
+    expected = idf * 2 / (2 + 1.5 * (1 - 0.75 + 0.75 * 3 / average))
+    assert bm25_scores(data)[0] == pytest.approx(expected, rel=1e-5)

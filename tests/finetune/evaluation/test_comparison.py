@@ -1,0 +1,93 @@
+import csv
+import html
+import io
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from finetune.data.answers import AnswerSet
+from finetune.evaluation.comparison import as_table, comparison, folder_names, page, per_question
+from finetune.evaluation.metrics import METRICS, question_metrics
+
+QUESTIONS, CANDIDATES = 60, 8
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    labels = np.zeros((QUESTIONS, CANDIDATES), dtype=np.int8)
+    labels[np.arange(QUESTIONS), rng.integers(CANDIDATES, size=QUESTIONS)] = 1
+    count = labels.size
+    return AnswerSet(
+        name="made",
+        split="test",
+        question_ids=[f"q{n}" for n in range(QUESTIONS)],
+        questions=[f"<b>Who & {n}?</b>" for n in range(QUESTIONS)],
+        starts=np.arange(QUESTIONS + 1) * CANDIDATES,
+        answer_ids=pa.array([f"d{n}" for n in range(count)], pa.large_string()),
+        answers=pa.array([f"<script>{n}</script>" for n in range(count)], pa.large_string()),
+        labels=labels.ravel(),
+    )
+
+
+@pytest.fixture
+def scores(data):
+    """A good system, a bad one, and the good one again."""
+    noise = np.random.default_rng(1).normal(size=data.num_pairs)
+    return {"good": data.labels + noise / 2, "bad": noise, "again": data.labels + noise / 2}
+
+
+@pytest.fixture
+def systems(data, scores):
+    return {name: question_metrics(data, values) for name, values in scores.items()}
+
+
+def test_every_row_is_tested_against_the_first(systems):
+    good, bad, again = comparison(systems)
+    assert good["against_first"] is None
+    assert good["map"] == systems["good"]["map"].mean()
+    for metric in METRICS:
+        assert bad["against_first"][metric]["difference"] == pytest.approx(bad[metric] - good[metric])
+        assert bad["against_first"][metric]["difference"] < 0
+        assert bad["against_first"][metric]["randomisation"] < 0.01
+        assert again["against_first"][metric] == {"difference": 0, "t_test": 1, "randomisation": 1}
+
+
+def test_the_table_has_four_decimals(systems):
+    rows = comparison(systems)
+    lines = as_table(rows).splitlines()
+    assert lines[0].split() == ["MAP", "MRR", "P@1", "nDCG@10"]
+    assert lines[1].split() == ["good", *(f"{rows[0][metric]:.4f}" for metric in METRICS)]
+    assert lines[-2].startswith(f"bad    {rows[1]['map'] - rows[0]['map']:+.4f} (<.001, <.001)")
+    assert lines[-1].count("+0.0000 (1.000, 1.000)") == 4
+    assert len(as_table(rows[:1]).splitlines()) == 2
+
+
+def test_per_question_is_csv_that_reads_back(data, systems):
+    rows = list(csv.DictReader(io.StringIO(per_question(systems, data.question_ids))))
+    assert len(rows) == 3 * QUESTIONS
+    assert [float(row["p@1"]) for row in rows if row["system"] == "bad"] == systems["bad"]["p@1"].tolist()
+
+
+def test_the_page_shows_where_they_differ_most(data, scores, systems):
+    rows = comparison(systems)
+    text = page("A <title>", data, scores, systems, rows, ["good", "bad"])
+    assert "<script>" not in text
+    assert "A &lt;title&gt;" in text
+    spread = np.abs(systems["good"]["map"] - systems["bad"]["map"])
+    order = [q for q in np.argsort(-spread, kind="stable")[:50] if spread[q] > 0]
+    places = [text.index(f"<h3>{html.escape(data.questions[q])} ") for q in order]
+    assert places == sorted(places)
+    assert text.count("<h3>") == len(order) <= 50
+    assert text.count('class="answer"') == 2 * len(order)  # the one right answer is always shown
+    assert "0 questions" in page("t", data, scores, systems, rows, ["good", "again"])
+
+
+def test_folder_names_tell_systems_apart(tmp_path):
+    assert folder_names(["runs/a", "org/model-1.5", "BM25"]) == ["a", "model-1.5", "BM25"]
+    assert folder_names(["runs/a/release", "runs/b/release/", "BM25"])[:2] == ["a-release", "b-release"]
+    assert folder_names(["x/BM25", "BM25"])[0] == "x-BM25"
+    alike = folder_names(["/a b", "/a_b"])
+    assert len(set(alike)) == 2
+    assert all("/" not in name and " " not in name for name in alike)

@@ -1,0 +1,113 @@
+"""The metrics are trec_eval's: pytrec_eval, which binds to it, is the reference."""
+
+import random
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import pytrec_eval
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.errors import KinspanError
+from finetune.data.answers import AnswerSet
+from finetune.evaluation.metrics import METRICS, best_first, means, question_metrics, run_metrics
+
+THEIRS = dict(zip(METRICS, ("map", "recip_rank", "P_1", "ndcg_cut_10"), strict=True))
+# few scores, so that many tie; pairs that differ only as 64-bit numbers; and beyond what 32 bits tell apart
+SCORES = st.sampled_from([-2.5, 0.0, -0.0, 1e-50, 0.1, 0.1 + 1e-12, 1.0, 1.0 + 1e-7, 16777216.0, 16777217.0, -3e38])
+IDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=3)
+QUESTIONS = ["q1", "q2", "é"]
+
+
+def reference(qrels, run):
+    """pytrec_eval's figures. It crashes where all of a question's relevances are below -1, which mean what -1 does."""
+    qrels = {question: {c: max(relevance, -1) for c, relevance in of.items()} for question, of in qrels.items()}
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, set(THEIRS.values()))
+    return evaluator.evaluate(run)
+
+
+def make(ids, labels, sizes):
+    """An answer set of questions with these many candidates each."""
+    return AnswerSet(
+        name="made",
+        split="test",
+        question_ids=[f"q{n}" for n in range(len(sizes))],
+        questions=["what ?"] * len(sizes),
+        starts=np.cumsum([0, *sizes]),
+        answer_ids=pa.array(ids, pa.large_string()),
+        answers=pa.array(["text"] * len(ids), pa.large_string()),
+        labels=np.array(labels, dtype=np.int8),
+    )
+
+
+@given(
+    st.fixed_dictionaries(
+        {q: st.dictionaries(IDS, st.integers(-2, 4), min_size=1, max_size=25) for q in QUESTIONS},
+    ),
+    st.dictionaries(st.sampled_from([*QUESTIONS, "else"]), st.dictionaries(IDS, SCORES, min_size=1, max_size=25)),
+    st.data(),
+)
+def test_files_of_any_kind_score_as_in_trec_eval(qrels, run, data):
+    for question in run.keys() & qrels.keys():  # ids drawn freely would seldom meet
+        shared = data.draw(st.lists(st.sampled_from(sorted(qrels[question])), unique=True))
+        run[question] |= {candidate: data.draw(SCORES) for candidate in shared}
+    ours, theirs = run_metrics(qrels, run), reference(qrels, run)
+    for number, question in enumerate(qrels):
+        for metric, name in THEIRS.items():
+            expected = theirs[question][name] if question in run else 0.0
+            assert ours[metric][number] == pytest.approx(expected, abs=1e-9), (question, metric)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_answer_sets_score_as_in_trec_eval(seed):
+    rng = random.Random(seed)
+    sizes = [rng.randint(1, 40) for _ in range(30)]
+    ids = [name for size in sizes for name in rng.sample([f"d{n}" for n in range(60)] + ["ü1", "中", "😀"], size)]
+    share = rng.choice([0, 0.05, 0.3, 1])  # of answers; where it is small, many questions have none
+    labels = [int(rng.random() < share) for _ in ids]
+    data = make(ids, labels, sizes)
+    scores = np.array([rng.choice([0.25, 0.5, rng.random()]) for _ in ids])
+    qrels, run = {}, {}
+    for question, rows in zip(data.question_ids, data.rows(), strict=True):
+        qrels[question] = dict(zip(ids[rows], labels[rows], strict=True))
+        run[question] = dict(zip(ids[rows], scores[rows].tolist(), strict=True))
+    ours, theirs, from_files = question_metrics(data, scores), reference(qrels, run), run_metrics(qrels, run)
+    for metric, name in THEIRS.items():
+        assert ours[metric] == pytest.approx([theirs[q][name] for q in data.question_ids], abs=1e-9)
+        assert np.array_equal(ours[metric], from_files[metric])
+
+
+def test_ties_go_by_id_and_are_ties_of_32_bits():
+    data = make(["a", "b", "c"], [1, 0, 0], [3])
+    assert best_first(data, np.array([1.0, 1.0, 2.0])).tolist() == [2, 1, 0]
+    assert best_first(data, np.array([1.0 + 1e-9, 1.0, 1.0 - 1e-3])).tolist() == [1, 0, 2]
+
+
+def test_a_known_ranking():
+    """Two answers, ranked 2 and 4: by hand."""
+    figures = question_metrics(make(["a", "b", "c", "d"], [0, 1, 0, 1], [4]), np.array([4.0, 3, 2, 1]))
+    ideal = 1 + 1 / np.log2(3)
+    expected = {"map": 1 / 2, "mrr": 1 / 2, "p@1": 0, "ndcg@10": (1 / np.log2(3) + 1 / np.log2(5)) / ideal}
+    assert means(figures) == pytest.approx(expected)
+    assert tuple(figures) == METRICS
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
+def test_a_score_that_cannot_be_ranked_is_named(bad):
+    data = make(["a", "b", "c"], [1, 0, 0], [1, 2])
+    with pytest.raises(KinspanError, match=r"question q1, candidate c: the score .* is not a finite"):
+        question_metrics(data, np.array([1.0, 2.0, bad]))
+    with pytest.raises(KinspanError, match="question q1, candidate c"):
+        run_metrics({"q1": {"c": 1}}, {"q1": {"a": 1.0, "c": bad}})
+
+
+def test_a_large_set_takes_under_two_seconds():
+    questions, candidates = 1336, 350
+    rng = np.random.default_rng(0)
+    ids = [f"d{n}" for n in range(candidates)] * questions
+    data = make(ids, rng.random(len(ids)) < 0.01, [candidates] * questions)
+    start = time.perf_counter()
+    question_metrics(data, rng.normal(size=len(ids)))
+    assert time.perf_counter() - start < 2

@@ -1,0 +1,151 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import pytrec_eval
+
+from data_pipeline.errors import KinspanError
+from finetune.data.answers import AnswerSet
+from finetune.evaluation import trec
+from finetune.evaluation.metrics import best_first, question_metrics, run_metrics
+
+
+@pytest.fixture
+def data():
+    ids = ["a", "bé", "c\xa0d", "a", "中"]  # the no-break space is no white space of a TREC file
+    return AnswerSet(
+        name="made",
+        split="test",
+        question_ids=["q1", "q2"],
+        questions=["What ?", "Who ?"],
+        starts=np.array([0, 3, 5]),
+        answer_ids=pa.array(ids, pa.large_string()),
+        answers=pa.array([f"text\n{name}\ud7ff" for name in ids], pa.large_string()),
+        labels=np.array([0, 1, 0, 1, 0], dtype=np.int8),
+    )
+
+
+SCORES = np.array([1 / 3, 1 / 3 + 1e-16, -2.5e-30, 0.1 + 0.2, 0.3])
+
+
+def test_written_files_read_back_and_rank_alike(data, tmp_path):
+    trec.write_predictions(tmp_path / "new/out", data, SCORES, "my model")
+    run, qrels = trec.read_run(tmp_path / "new/out/run.txt"), trec.read_qrels(tmp_path / "new/out/qrels.txt")
+    ids = data.answer_ids.to_pylist()
+    assert run == {
+        q: dict(zip(ids[r], SCORES[r].tolist(), strict=True))
+        for q, r in zip(data.question_ids, data.rows(), strict=True)
+    }
+    order = best_first(data, SCORES)
+    assert [name for of_question in run.values() for name in of_question] == [ids[row] for row in order]
+    ours = question_metrics(data, SCORES)
+    assert all(np.array_equal(ours[m], values) for m, values in run_metrics(qrels, run).items())
+    assert trec.coverage(qrels, run) == []
+    assert {p.name for p in (tmp_path / "new/out").iterdir()} == {"run.txt", "qrels.txt", "predictions.jsonl"}
+
+
+def test_other_tools_read_what_is_written(data, tmp_path):
+    plain = data.keep(np.array([True, True, False, True, True]))  # pytrec_eval's reader splits at any white space
+    trec.write_predictions(tmp_path, plain, SCORES[[0, 1, 3, 4]], "tag")
+    with (tmp_path / "run.txt").open(encoding="utf-8") as file:
+        assert pytrec_eval.parse_run(file) == trec.read_run(tmp_path / "run.txt")
+    with (tmp_path / "qrels.txt").open(encoding="utf-8") as file:
+        assert pytrec_eval.parse_qrel(file) == trec.read_qrels(tmp_path / "qrels.txt")
+
+
+def test_predictions_are_best_first(data, tmp_path):
+    trec.write_predictions(tmp_path, data, SCORES, "tag")
+    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["question_id"] for line in lines] == ["q1", "q2"]
+    assert lines[0]["question"] == "What ?"
+    assert lines[1]["candidates"] == [
+        {"id": "中", "text": "text\n中\ud7ff", "score": 0.3, "label": 0},
+        {"id": "a", "text": "text\na\ud7ff", "score": 0.1 + 0.2, "label": 1},
+    ]  # as 32-bit numbers they tie
+
+
+def test_bad_scores_and_ids_write_nothing(data, tmp_path):
+    with pytest.raises(KinspanError, match="question q1, candidate bé"):
+        trec.write_predictions(tmp_path, data, np.array([0, np.nan, 0, 0, 0]), "tag")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KinspanError, match="cannot be made"):
+        trec.write_predictions(tmp_path / "file/under", data, SCORES, "tag")
+    spaced = data.take(np.array([1]))
+    object.__setattr__(spaced, "question_ids", ["q 2"])
+    with pytest.raises(KinspanError, match="question id 'q 2' is empty or has white space"):
+        trec.write_predictions(tmp_path, spaced, SCORES[3:], "tag")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("q1 Q0 d2 1 0.5", r" line 2: 5 fields, not the 6 of"),
+        ("q1 Q0 d2 1 0.5 tag more", r" line 2: 7 fields"),
+        ("q1 Q0 d2 1 nan tag", r" line 2: 'nan' is not a finite number"),
+        ("q1 Q0 d2 1 -inf tag", r" line 2: '-inf' is not a finite number"),
+        ("q1 Q0 d2 1 1_0 tag", r" line 2: '1_0' is not a finite number"),
+        ("q1 Q0 d2 1 high tag", r" line 2: 'high' is not a finite number"),
+        ("q1 Q0 d1 2 0.4 tag", r" line 2: candidate d1 of question q1 comes twice"),
+        ("q1 Q0 \udcff 2 0.4 tag", r" line 2: not UTF-8"),
+    ],
+)
+def test_bad_run_lines_are_named(line, text, tmp_path):
+    path = tmp_path / "run.txt"
+    path.write_text(f"q1 Q0 d1 1 0.5 tag\n{line}\n", encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(KinspanError, match=text) as caught:
+        trec.read_run(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("q1 d2 1", r" line 2: 3 fields, not the 4 of"),
+        ("q1 0 d2 1.0", r" line 2: '1.0' is not an integer"),
+        ("q1 0 d2 yes", r" line 2: 'yes' is not an integer"),
+        ("q1 0 d2 99999999999999999999", r" is not an integer"),
+        ("q1 0 d1 0", r" line 2: candidate d1 of question q1 comes twice"),
+    ],
+)
+def test_bad_qrels_lines_are_named(line, text, tmp_path):
+    path = tmp_path / "qrels.txt"
+    path.write_text(f"q1 0 d1 1\n{line}\n")
+    with pytest.raises(KinspanError, match=text):
+        trec.read_qrels(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_an_error(content, tmp_path):
+    (tmp_path / "x").write_bytes(content)
+    for read in (trec.read_run, trec.read_qrels):
+        with pytest.raises(KinspanError, match="is empty"):
+            read(tmp_path / "x")
+        with pytest.raises(KinspanError, match="cannot be read: No such file"):
+            read(tmp_path / "absent")
+        with pytest.raises(KinspanError, match="cannot be read: Is a directory"):
+            read(tmp_path)
+
+
+def test_lenient_where_trec_eval_is(tmp_path):
+    path = tmp_path / "run.txt"
+    path.write_bytes(b"\xef\xbb\xbfq1\tQ0  d1 x 1e3 tag\r\n\n  q1 Q0 d2 1 -.5 tag\x0c")
+    assert trec.read_run(path) == {"q1": {"d1": 1000.0, "d2": -0.5}}
+
+
+def test_coverage_counts_what_the_files_do_not_share():
+    qrels = {"q1": {"a": 1, "b": 0}, "q2": {"a": 0}, "q3": {"a": -1, "b": 1}}
+    run = {"q1": {"a": 1.0, "x": 0.5, "y": 0.1}, "q9": {"a": 1.0}, "q2": {"a": 1.0}}
+    assert trec.coverage(qrels, run) == [
+        "questions of the qrels that are not in the run, which count 0: 1",
+        "questions of the run that are not in the qrels, which are ignored: 1",
+        "questions of the qrels without an answer, which count 0: 1",
+        "candidates of the run that are not in the qrels, which count as no answer: 2",
+        "candidates of the qrels that are not in the run, which count as not found: 1",
+    ]
+    with pytest.raises(
+        KinspanError, match=r"no question of the run is in the qrels \(q9 in the run, q1 in the qrels\)"
+    ):
+        trec.coverage(qrels, {"q9": {"a": 1.0}})

@@ -1,0 +1,91 @@
+"""Encoded pairs against the tokenizer itself."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.errors import KinspanError
+from finetune.data.answers import AnswerSet
+from finetune.ranking.encode import encode_pairs
+from finetune.ranking.ranker import load_own_tokenizer
+from pretrain.planning.defaults import default_model
+
+QUESTIONS = {
+    "what is [SEP] a </s> token?": ["It ends.", "", "  [CLS] <s> one two three  "],
+    "": ["x", "naïve café — 東京"],
+}
+PIECES = ["a", "bee", "[SEP]", "</s>", "##", "Ġ", "東京", "é"]
+TEXTS = st.text(max_size=40) | st.lists(st.sampled_from(PIECES), max_size=30).map(" ".join)
+
+
+def answers_of(questions):
+    sizes = [len(answers) for answers in questions.values()]
+    flat = [answer for answers in questions.values() for answer in answers]
+    return AnswerSet(
+        "made",
+        "test",
+        [f"q{k}" for k in range(len(questions))],
+        list(questions),
+        np.cumsum([0, *sizes]),
+        pa.array([f"a{k}" for k in range(len(flat))], pa.large_string()),
+        pa.array(flat, pa.large_string()),
+        np.zeros(len(flat), dtype=np.int8),
+    )
+
+
+@pytest.fixture(scope="module", params=["minilm", "bert-uncased_electra-small", "roberta-base-tokenizer"])
+def tokenizer(request):
+    if request.param == "minilm":
+        return load_own_tokenizer(str(default_model()))
+    return load_own_tokenizer(str(request.getfixturevalue("shared") / "tokenizers" / request.param))
+
+
+def check(tokenizer, questions, max_length):
+    data = answers_of(questions)
+    pairs = encode_pairs(data, tokenizer, max_length)
+    rows = np.arange(data.num_pairs)[::-1]  # packing is by row, in any order
+    packed = {k: np.array(v) for k, v in pairs.pack(rows, torch.device("cpu")).items()}
+    expected = tokenizer(
+        [data.questions[q] for q in data.question_of[rows]],
+        data.answers.take(pa.array(rows)).to_pylist(),
+        truncation="longest_first",
+        max_length=max_length,
+        split_special_tokens=True,
+        return_token_type_ids=True,
+    )
+    cuts = packed["starts"][1:-1]
+    for name in ("input_ids", "token_type_ids"):
+        assert [a.tolist() for a in np.split(packed[name], cuts)] == expected[name]
+    lengths = [len(ids) for ids in expected["input_ids"]]
+    assert packed["max_length"] == max(lengths)
+    assert pairs.lengths[rows].tolist() == lengths
+    assert packed["position_ids"].tolist() == [place for length in lengths for place in range(length)]
+
+
+@pytest.mark.parametrize("max_length", [16, 19, 128])
+def test_ids_are_the_tokenizers(tokenizer, max_length):
+    long = {"why " * 40: ["short", "long " * 30, "just " * 40], "short": ["answer " * 200]}
+    check(tokenizer, QUESTIONS | long, max_length)
+
+
+@settings(max_examples=25)
+@given(question=TEXTS, answers=st.lists(TEXTS, min_size=1, max_size=3), max_length=st.integers(16, 40))
+def test_ids_are_the_tokenizers_for_any_text(tokenizer, question, answers, max_length):
+    check(tokenizer, {question: answers, "other": ["text", *answers]}, max_length)
+
+
+def test_a_length_with_no_room_is_refused(tokenizer):
+    with pytest.raises(KinspanError, match="--max_length 4 is too short"):
+        encode_pairs(answers_of(QUESTIONS), tokenizer, 4)
+
+
+def test_batches_by_length_hold_each_pair_once(tokenizer):
+    pairs = encode_pairs(answers_of({"q": ["word " * k for k in range(50)], "r": ["x"] * 7}), tokenizer)
+    batches = list(pairs.by_length(200))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(57))
+    for rows in batches:
+        assert len(rows) == 1 or len(rows) * pairs.lengths[rows].max() <= 200
+    assert sorted(np.concatenate(list(pairs.by_length(1, np.array([3, 5])))).tolist()) == [3, 5]

@@ -1,0 +1,163 @@
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.data.answers import AnswerSet
+from finetune.evaluation.metrics import METRICS
+from finetune.reports.plots import histograms
+from finetune.reports.report import Curves, Noise, Report, Row, examples, page, split_figures, write_report
+
+HOSTILE = 'a <b>"bold"</b> & $x^$ {{ 7 * 7 }} \u65e5'
+VOID = {"meta", "br", "path", "use", "rect"}
+
+
+class Elements(HTMLParser):
+    """Reads a page, and sees to it that every element is closed where it should be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.seen.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag in VOID or self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def made_set() -> AnswerSet:
+    answers = ["one", "two words", HOSTILE, "four", "five", "six", "seven", "right"]
+    return AnswerSet(
+        "made",
+        "test",
+        ["q0", "q1"],
+        [HOSTILE, "who was it ?"],
+        np.array([0, 1, 8]),
+        pa.array([f"a{k}" for k in range(8)], pa.large_string()),
+        pa.array(answers, pa.large_string()),
+        np.array([1, 0, 0, 0, 0, 0, 0, 1], dtype=np.int8),
+    )
+
+
+def runs(mean: float, seeds: int) -> dict[str, np.ndarray]:
+    return {metric: mean + 0.01 * np.arange(seeds) for metric in METRICS}
+
+
+@pytest.fixture(scope="module")
+def whole() -> Report:
+    data = made_set()
+    by_epoch = [np.linspace(0.5, 0.8, 4), np.linspace(0.4, 0.7, 6)]  # the first stopped early
+    return Report(
+        HOSTILE,
+        ["a note", HOSTILE],
+        [split_figures(data, "raw", 1234, None), split_figures(data, "clean")],
+        [
+            Row("first " + HOSTILE, runs(0.5, 5), paper={"map": (0.858, 0.013), "p@1": (0.783, None)}),
+            Row("second", runs(0.6, 1), p={"map": 0.00004, "mrr": 0.0501}),
+        ],
+        [Curves(HOSTILE, by_epoch, by_epoch, by_epoch), Curves("no test", by_epoch, by_epoch)],
+        [
+            Noise("plain", [0, 0.2], [np.array([0.8, 0.8]), np.array([0.6, 0.6])]),
+            Noise("tanda", [0], [np.array([0.9])]),
+        ],
+        examples(data, np.arange(8.0)[::-1], [0, 1], top=3),
+    )
+
+
+@pytest.fixture(scope="module")
+def html(whole: Report) -> str:
+    return page(whole)
+
+
+def test_the_page_is_whole_and_loads_nothing(html: str) -> None:
+    read = Elements(html)
+    assert read.seen.count("svg") == 4
+    assert not {"script", "link", "img", "image", "iframe", "object"} & set(read.seen)
+    assert "http" not in html
+    assert not re.search(r"@import|src=|url\((?!#)", html)
+    assert all(link.startswith("#") for link in re.findall(r'href="([^"]*)"', html))
+
+
+def test_texts_are_escaped(html: str) -> None:
+    assert "<b>" not in html.replace("<b>*</b>", "")
+    assert "{{ 7 * 7 }}" in html
+    assert "".join(Elements(html).texts).count('a <b>"bold"</b> & $x^$ {{ 7 * 7 }} \u65e5') >= 6
+
+
+def test_ids_that_plots_share_name_the_same_things(html: str) -> None:
+    marks = re.findall(r'<(?:path|clipPath) id="(\w+)"(.*?)(?:/>|</clipPath>)', html, re.DOTALL)
+    assert marks
+    contents: dict[str, set[str]] = {}
+    for name, content in marks:
+        contents.setdefault(name, set()).add(content)
+    assert all(len(content) == 1 for content in contents.values())
+    assert set(re.findall(r"#([mp][0-9a-f]{10})", html)) <= set(contents)
+
+
+def test_figures_stand_in_the_table(html: str) -> None:
+    text = " ".join("".join(Elements(html).texts).split())
+    assert "0.520 ± 0.016" in text  # .50 to .54: the sample's deviation
+    assert "paper 0.858 ± 0.013" in text
+    assert "paper 0.783" in text
+    assert "p < 0.001 *" in text
+    assert "p 0.050" in text
+    assert "p 0.050 *" not in text  # .0501 is not below .05
+    assert "paper 1,234" in text
+    assert "25.0%" in text  # noise of 20%: from .8 to .6
+
+
+def test_the_same_report_gives_the_same_page(whole: Report, html: str) -> None:
+    assert page(whole) == html
+
+
+def test_what_is_empty_is_left_out() -> None:
+    text = page(Report("Nothing yet"))
+    assert not {"svg", "table", "h2", "ul"} & set(Elements(text).seen)
+
+
+def test_split_figures() -> None:
+    figures = split_figures(made_set(), "raw")
+    assert figures.positives == 2
+    assert figures.candidates.tolist() == [1, 7]
+    assert figures.question_words.tolist() == [len(HOSTILE.split()), 4]
+    assert figures.answer_words.tolist() == [1, 2, len(HOSTILE.split()), 1, 1, 1, 1, 1]
+
+
+def test_examples_have_the_first_candidates_and_the_best_right_one() -> None:
+    data, scores = made_set(), np.arange(8.0)[::-1]
+    first, second = examples(data, scores, [0, 1], top=3)
+    assert [(c.rank, c.right) for c in first.candidates] == [(1, True)]
+    assert [(c.rank, c.text) for c in second.candidates] == [(1, "two words"), (2, HOSTILE), (3, "four"), (7, "right")]
+    assert [c.right for c in second.candidates] == [False, False, False, True]
+    assert [c.rank for c in examples(data, -scores, [1], top=3)[0].candidates] == [1, 2, 3]  # the right one is first
+
+
+def test_histograms_hold_all_values() -> None:
+    """However long the tail."""
+    for values in (np.array([3, 3, 3]), np.arange(2000), np.array([1] * 99 + [10_000])):
+        assert histograms({"words": {"train": values, "test": values[:2]}}).startswith("<svg")
+
+
+def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+    write_report(tmp_path / "report.html", Report("fine"))
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    with pytest.raises(KinspanError, match="none"):
+        write_report(tmp_path / "none" / "report.html", Report("no folder"))

@@ -1,0 +1,250 @@
+"""Seeds, TANDA's two steps, and what a second run of the same command does."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.evaluation.metrics import METRICS
+from finetune.training import experiment, train
+from finetune.training.config import FinetuneConfig
+from finetune.training.experiment import as_text, load_data, model_fingerprint, run_experiment, spread
+
+
+@pytest.fixture
+def config(tmp_path, sets, model):
+    return FinetuneConfig(
+        f"files={sets}",
+        str(model),
+        str(tmp_path / "out"),
+        seeds=2,
+        epochs=1,
+        batch_size=8,
+        max_length=32,
+        learning_rate=1e-3,
+        precision="fp32",
+    )
+
+
+@pytest.fixture
+def tanda(config, write_sets):
+    transfer = f"files={write_sets(train=8, seed='general')}"
+    return replace(config, transfer=transfer, transfer_epochs=2, transfer_learning_rate=2e-3, seeds=1)
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The stages that were run in earnest, not found done."""
+    stages = []
+    loop = train._Run.loop
+    monkeypatch.setattr(train._Run, "loop", lambda run, *a: (stages.append(run.stage), loop(run, *a))[1])
+    return stages
+
+
+def quietly(config, **options):
+    return run_experiment(config, lambda _: None, **options)
+
+
+def test_seeds_their_mean_and_deviation(config, tmp_path, trained):
+    said = []
+    results = run_experiment(config, said.append)
+    assert [run["seed"] for run in results["seeds"]] == [1, 2]
+    for split in ("dev", "test"):
+        for metric in METRICS:
+            values = [run[split][metric] for run in results["seeds"]]
+            assert results[split][metric]["mean"] == pytest.approx(np.mean(values))
+            assert results[split][metric]["sd"] == pytest.approx(np.std(values, ddof=1))
+    assert json.loads((tmp_path / "out/results.json").read_text()) == results
+    assert results["counts"] == {"train": [5, 19], "dev": [6, 30], "test": [6, 30]}
+    for file in ("best/model.safetensors", "test/run.txt", "test/qrels.txt", "test/predictions.jsonl", "dev/run.txt"):
+        assert (tmp_path / "out/seed-2" / file).is_file()
+    assert (tmp_path / "out/report.html").is_file()
+    losses = [(tmp_path / f"out/seed-{k}/metrics.jsonl").read_text() for k in (1, 2)]
+    assert losses[0] != losses[1]
+    assert "files train (no-all-negative): 5 questions, 19 pairs" in said
+
+    again = []
+    assert run_experiment(config, again.append) == results
+    assert again == said
+    assert len(trained) == 2
+
+
+def test_one_seed_has_no_deviation():
+    assert spread([dict.fromkeys(METRICS, 0.25)])["map"] == {"mean": 0.25, "sd": 0.0}
+
+
+def test_the_table_has_its_figures_below_their_names(config):
+    results = quietly(replace(config, seeds=1))
+    _, head, *lines = as_text(results).splitlines()
+    assert len({len(line) for line in (head, *lines) if "mean" not in line}) == 1
+    assert len(lines) == 4
+
+
+def test_more_seeds_add_to_those_that_are_done(config, trained):
+    quietly(replace(config, seeds=1))
+    assert len(quietly(config)["seeds"]) == 2
+    assert len(trained) == 2
+
+
+@pytest.mark.parametrize(("setting", "value"), [("learning_rate", 2e-3), ("loss", "listwise"), ("max_length", 40)])
+def test_other_settings_are_refused_by_name(setting, value, config):
+    quietly(replace(config, seeds=1))
+    with pytest.raises(KinspanError, match=f"holds a different run: its {setting} is"):
+        quietly(replace(config, **{setting: value}))
+
+
+def test_other_data_and_another_model_are_refused(config, write_sets, make_model):
+    quietly(replace(config, seeds=1))
+    with pytest.raises(KinspanError, match="its train is"):
+        quietly(replace(config, data=f"files={write_sets(train=6)}"))
+    with pytest.raises(KinspanError, match="its start is"):
+        quietly(replace(config, model=str(make_model(hidden_size=16))))
+
+
+def test_a_test_set_that_changed_is_measured_anew(config, write_sets, trained):
+    folder = write_sets(train=5, dev=4, test=4)
+    config = replace(config, data=f"files={folder}", seeds=1)
+    before = quietly(config)
+    rows = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
+    turned = [{**row, "label": int(k % 4 == 0)} for k, row in enumerate(rows)]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in turned))
+    after = quietly(config)
+    assert after["test"] != before["test"]
+    assert after["dev"] == before["dev"]
+    assert len(trained) == 1
+
+
+def test_tanda_transfers_and_adapts(tanda, tmp_path, trained):
+    results = quietly(tanda)
+    [transfer] = tmp_path.glob("out/transfer-*/seed-1")
+    assert [stage.what for stage in trained] == ["transfer", "adaptation"]
+    assert [stage.learning_rate for stage in trained] == [2e-3, 1e-3]
+    assert [stage.train.num_questions for stage in trained] == [8, 5]
+    assert trained[0].dev.question_ids == trained[1].dev.question_ids  # the target's stops both
+    assert trained[1].model == str(transfer / "best")
+    start = json.loads((tmp_path / "out/seed-1/run.json").read_text())["start"]
+    assert start == model_fingerprint(str(transfer / "best"))
+    assert results["transfer"] == "files"
+    assert ", transferred from files" in as_text(results)
+    quietly(tanda)
+    assert len(trained) == 2
+
+
+def test_experiments_share_a_transfer_where_only_the_targets_settings_differ(tanda, tmp_path, trained):
+    shared = tmp_path / "transfers"
+    quietly(tanda, transfers=shared)
+    for number, (setting, value) in enumerate([("learning_rate", 2e-3), ("label_noise", 0.2), ("transfer_epochs", 1)]):
+        quietly(replace(tanda, output_dir=str(tmp_path / f"out-{number}"), **{setting: value}), transfers=shared)
+    assert [stage.what for stage in trained] == ["transfer", *["adaptation"] * 3, "transfer", "adaptation"]
+    assert len(list(shared.glob("transfer-*"))) == 2
+
+
+def test_what_names_a_transfer(tanda):
+    """The settings of the target alone do not; what training is made of does."""
+    data = load_data(tanda)
+    own = experiment.transfer_stage(tanda, data).identity
+    same = {"learning_rate": 2e-3, "epochs": 2, "max_steps": 9, "eval_steps": 1, "negatives_per_positive": 2.0}
+    for name, value in (same | {"label_noise": 0.2, "seeds": 9, "output_dir": "x"}).items():
+        assert experiment.transfer_stage(replace(tanda, **{name: value}), data).identity == own
+    other = {"batch_size": 4, "transfer_learning_rate": 1e-5, "transfer_epochs": 1, "max_length": 40, "patience": 1}
+    for name, value in (other | {"loss": "pairwise", "precision": "bf16", "transfer_steps": 7}).items():
+        assert experiment.transfer_stage(replace(tanda, **{name: value}), data).identity != own
+
+
+def test_the_head_that_a_transfer_trained_is_kept(tanda, trained, monkeypatch):
+    fresh = []
+    load = train.load_ranker
+    monkeypatch.setattr(train, "load_ranker", lambda *a: (fresh.append(a[-1]), load(*a))[1])
+    quietly(replace(tanda, fresh_head=True))
+    assert fresh == [True, False]
+
+
+def test_what_the_target_cannot_train_on_is_refused_before_the_transfer(tanda, trained, tmp_path):
+    with pytest.raises(KinspanError, match="--warmup_steps 4 is not below the 3 steps of the target's fine-tuning"):
+        quietly(replace(tanda, warmup_steps=4, transfer_epochs=9))
+    assert not trained
+    assert not (tmp_path / "out").exists()
+
+
+def test_noise_is_of_training_labels_alone_and_of_the_seed(config, trained, sets):
+    quietly(replace(config, label_noise=0.3))
+    data = load_data(config)
+    flips = [stage.train.labels != data.train.labels for stage in trained]
+    assert [flip.sum() for flip in flips] == [5, 5]
+    assert (flips[0] != flips[1]).any()
+    for stage in trained:
+        assert (stage.dev.labels == data.dev.labels).all()
+
+
+def test_labels_of_negatives_select_training_candidates_alone(config, tmp_path):
+    folder = tmp_path / "asnq"
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        rows = [f"q{k}\ta {grade} of {k}\t{grade}\n" for k in range(3) for grade in (1, 2, 3, 4)]
+        (folder / f"{split}.tsv").write_text("".join(rows))
+    for own in ({"data": f"asnq={folder}"}, {"transfer": f"asnq={folder}"}):
+        data = load_data(replace(config, negative_labels=[2], **own))
+        selected = data.transfer or data.train
+        assert (selected.num_pairs, selected.labels.sum()) == (6, 3)
+    data = load_data(replace(config, negative_labels=[2], data=f"asnq={folder}"))
+    assert (data.dev.num_pairs, data.test.num_pairs) == (12, 12)
+
+
+def test_columns_are_of_the_set_that_has_them(config, tmp_path, sets):
+    renamed = tmp_path / "renamed"
+    renamed.mkdir()
+    for split in ("train", "dev", "test"):
+        text = (sets / f"{split}.jsonl").read_text()
+        (renamed / f"{split}.jsonl").write_text(text.replace('"answer"', '"passage"'))
+    asnq = tmp_path / "asnq"
+    asnq.mkdir()
+    (asnq / "train.tsv").write_text("q\ta\t1\nq\tb\t4\n")
+    config = replace(config, data=f"files={renamed}", columns="answer=passage", transfer=f"asnq={asnq}")
+    assert load_data(config).train.num_pairs == 19
+    with pytest.raises(KinspanError, match="its columns have fixed names"):
+        load_data(replace(config, data=f"asnq={asnq}"))
+    with pytest.raises(KinspanError, match="--columns passage: write question=query"):
+        load_data(replace(config, columns="passage"))
+
+
+def test_data_that_cannot_be_used(config, tmp_path, sets):
+    lacking = tmp_path / "lacking"
+    lacking.mkdir()
+    train_lines = (sets / "train.jsonl").read_text()
+    (lacking / "train.jsonl").write_text(train_lines)
+    with pytest.raises(KinspanError, match="no split dev"):
+        quietly(replace(config, data=f"files={lacking}"))
+    (lacking / "dev.jsonl").write_text(train_lines)
+    with pytest.raises(KinspanError, match="no split test"):
+        quietly(replace(config, data=f"files={lacking}"))
+    (lacking / "test.jsonl").write_text(train_lines)
+    (lacking / "train.jsonl").write_text(train_lines.replace('"label": 0', '"label": 1'))
+    with pytest.raises(KinspanError, match="files train: all candidates have one label"):
+        quietly(replace(config, data=f"files={lacking}"))
+
+
+def test_a_run_killed_before_its_scores_goes_on(config, trained, monkeypatch):
+    config = replace(config, seeds=1)
+    whole = quietly(replace(config, output_dir=config.output_dir + "-whole"))
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment, "write_predictions", killed)
+        with pytest.raises(KeyboardInterrupt):
+            quietly(config)
+    assert quietly(config)["test"] == whole["test"]
+    assert len(trained) == 2
+
+
+def test_no_epochs_measure_the_transferred_model(tanda, trained, tmp_path):
+    results = quietly(replace(tanda, epochs=0, warmup_steps=1))
+    assert [stage.what for stage in trained] == ["transfer", "adaptation"]
+    summaries = [json.loads(p.read_text()) for p in tmp_path.glob("out/**/summary.json")]
+    assert summaries[0]["dev_map"] == summaries[1]["dev_map"] == results["dev"]["map"]["mean"]
+    assert {s["steps"] for s in summaries} >= {0}
+    with pytest.raises(KinspanError, match="--epochs 0: must be above 0"):
+        quietly(replace(tanda, transfer=None, epochs=0))

@@ -1,0 +1,125 @@
+"""What an epoch is made of."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.data.answers import AnswerSet
+from finetune.training.groups import lists_of_epoch, pairs_of_epoch, with_noise
+
+ANSWERS, NEGATIVES = [1, 0, 3, 2], [6, 4, 0, 3]  # of four questions
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    labels = [rng.permutation([1] * p + [0] * n) for p, n in zip(ANSWERS, NEGATIVES, strict=True)]
+    starts = np.cumsum([0, *map(len, labels)])
+    texts = pa.array([f"a{k}" for k in range(starts[-1])], pa.large_string())
+    names = [f"q{k}" for k in range(4)]
+    return AnswerSet("made", "train", names, names, starts, texts, texts, np.concatenate(labels).astype(np.int8))
+
+
+def members(groups):
+    rows, group_of = groups.some(np.arange(len(groups)))
+    return [sorted(rows[group_of == g].tolist()) for g in range(len(groups))]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda d, s, e: pairs_of_epoch(d, s, e, 1.5), lambda d, s, e: lists_of_epoch(d, s, e, 3)]
+)
+def test_a_function_of_seed_and_epoch(data, make):
+    one, other = make(data, 1, 3), make(data, 1, 3)
+    assert one.rows.tolist() == other.rows.tolist()
+    assert one.starts.tolist() == other.starts.tolist()
+    for seed, epoch in ((1, 4), (2, 3)):
+        assert members(make(data, seed, epoch)) != members(one)
+        assert len(make(data, seed, epoch)) == len(one)  # epochs are equally long, which steps are counted by
+
+
+def test_an_epoch_of_pairs_has_each_once(data):
+    groups = pairs_of_epoch(data, 1, 0)
+    assert sorted(groups.rows.tolist()) == list(range(data.num_pairs))
+    assert np.diff(groups.starts).tolist() == [1] * data.num_pairs
+    assert groups.rows.tolist() != sorted(groups.rows.tolist())
+
+
+@pytest.mark.parametrize(("ratio", "count"), [(1.0, 6), (1.5, 9), (0.5, 3), (100.0, 13)])
+def test_negatives_to_an_answer(data, ratio, count):
+    rows = pairs_of_epoch(data, 1, 0, ratio).rows
+    assert len(set(rows.tolist())) == len(rows)
+    assert data.labels[rows].sum() == data.labels.sum() == 6
+    assert (data.labels[rows] == 0).sum() == count
+
+
+@pytest.mark.parametrize("list_size", [2, 4, 50])
+def test_a_list_is_an_answer_and_negatives_of_its_question(data, list_size):
+    groups = lists_of_epoch(data, 1, 0, list_size)
+    answers = []
+    for rows in members(groups):
+        questions = set(data.question_of[rows].tolist())
+        assert len(questions) == 1
+        assert data.labels[rows].sum() == 1
+        assert len(set(rows)) == len(rows) == 1 + min(list_size - 1, NEGATIVES[questions.pop()])
+        answers += [row for row in rows if data.labels[row]]
+    able = [row for row in np.flatnonzero(data.labels) if NEGATIVES[data.question_of[row]]]
+    assert sorted(answers) == able
+
+
+def test_every_negative_is_drawn_at_some_time(data):
+    drawn = {row for epoch in range(40) for rows in members(lists_of_epoch(data, 1, epoch, 2)) for row in rows}
+    able = [row for row in range(data.num_pairs) if data.question_of[row] in (0, 3)]
+    assert sorted(drawn) == able
+
+
+def test_answers_of_one_question_draw_for_themselves(data):
+    of_last = [
+        [
+            tuple(r for r in rows if not data.labels[r])
+            for rows in members(lists_of_epoch(data, 1, e, 2))
+            if rows[0] >= 14
+        ]
+        for e in range(20)
+    ]
+    assert any(len(set(drawn)) > 1 for drawn in of_last)
+
+
+def test_no_lists_at_all_is_an_error(data):
+    with pytest.raises(KinspanError, match="made train: no question has both an answer and a negative"):
+        lists_of_epoch(data.take(np.array([1, 2])), 1, 0, 4)
+
+
+def test_some_and_longest_first(data):
+    groups = lists_of_epoch(data, 1, 0, 4)
+    lengths = np.random.default_rng(0).integers(5, 60, data.num_pairs)
+    batch = groups.longest_first(1, 2, lengths)
+    assert sorted(batch.tolist()) == [1, 2]
+    rows, group_of = groups.some(batch)
+    assert group_of.tolist() == sorted(group_of.tolist())
+    longest = [lengths[rows[group_of == k]].max() for k in range(2)]
+    assert longest == sorted(longest, reverse=True)
+    for k, group in enumerate(batch):
+        assert rows[group_of == k].tolist() == groups.rows[groups.starts[group] : groups.starts[group + 1]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "share", "flipped"), [(8672, 0.1, 867), (8672, 0.2, 1734), (53417, 0.1, 5341), (53417, 0.2, 10683)]
+)
+def test_noise_flips_what_the_paper_says(pairs, share, flipped):
+    """Garg et al., 2020, section 5.4."""
+    labels = (np.arange(pairs) % 9 == 0).astype(np.int8)
+    noisy = with_noise(labels, share, 1)
+    assert (noisy != labels).sum() == flipped
+    assert noisy.dtype == labels.dtype
+    assert set(noisy.tolist()) == {0, 1}
+    assert (with_noise(labels, share, 1) == noisy).all()
+    assert (with_noise(labels, share, 2) != noisy).any()
+    assert labels.sum() == (np.arange(pairs) % 9 == 0).sum()  # the given ones stay
+
+
+def test_noise_is_over_all_pairs():
+    labels = np.array([0] * 900 + [1] * 100, dtype=np.int8)
+    flipped = with_noise(labels, 0.5, 3) != labels
+    assert 0.3 < flipped[900:].mean() < 0.7
+    assert (with_noise(labels, 0.0, 3) == labels).all()

@@ -1,0 +1,91 @@
+"""The search for batch size and learning rate."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.training import search
+from finetune.training.config import FinetuneConfig, check
+from finetune.training.experiment import load_data, run_experiment
+from finetune.training.search import folds, searched
+from finetune.training.train import Ranks
+
+
+@pytest.mark.parametrize(("questions", "count"), [(10, 5), (11, 3), (2, 2)])
+def test_folds_part_the_questions_evenly(questions, count):
+    fold = folds(questions, count)
+    sizes = np.bincount(fold, minlength=count)
+    assert len(fold) == questions
+    assert len(sizes) == count
+    assert sizes.max() - sizes.min() <= 1
+    assert (folds(questions, count) == fold).all()
+
+
+@pytest.fixture
+def config(tmp_path, write_sets, model):
+    return FinetuneConfig(
+        f"files={write_sets(train=7)}",
+        str(model),
+        str(tmp_path / "out"),
+        search_folds=3,
+        search_batch_sizes=[4, 8],
+        search_learning_rates=[1e-5, 3e-4],
+        seeds=1,
+        epochs=1,
+        max_length=32,
+        precision="fp32",
+    )
+
+
+def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
+    """Each fold trains on all the other questions; the test set is not looked at."""
+    data, seen = load_data(config), {}
+
+    def fake(tried, stage, seed, folder, ranks):
+        train, held_out = set(stage.train.question_ids), set(stage.dev.question_ids)
+        assert not train & held_out
+        assert train | held_out == set(data.train.question_ids)
+        assert stage.test is None
+        key = (tried.batch_size, stage.learning_rate)
+        seen.setdefault(key, []).append(held_out)
+        assert str(folder) not in seen
+        seen[str(folder)] = True
+        return {
+            "dev_map": {(4, 1e-5): 0.5, (4, 3e-4): 0.6, (8, 1e-5): 0.7, (8, 3e-4): 0.4}[key]
+            + 0.1 * (len(seen[key]) - 2)
+        }
+
+    monkeypatch.setattr(search, "train_ranker", fake)
+    (tmp_path / "search").mkdir()
+    chosen = searched(config, data, tmp_path / "search", Ranks(), lambda _: None)
+    assert (chosen.batch_size, chosen.learning_rate) == (8, 1e-5)
+    assert chosen.epochs == config.epochs
+    for key in ((4, 1e-5), (8, 3e-4)):
+        assert sorted(q for fold in seen[key] for q in fold) == sorted(data.train.question_ids)
+    best = json.loads((tmp_path / "search/search.json").read_text())["best"]
+    assert best["map"] == pytest.approx(0.7)
+
+
+def test_an_experiment_goes_on_with_what_was_chosen(config, tmp_path):
+    results = run_experiment(config, lambda _: None)
+    best = json.loads((tmp_path / "out/search/search.json").read_text())["best"]
+    assert results["settings"]["batch_size"] == best["batch_size"]
+    assert results["settings"]["learning_rate"] == best["learning_rate"]
+    assert len(list((tmp_path / "out/search").glob("batch-*/fold-*/summary.json"))) == 12
+    assert not list((tmp_path / "out/search").glob("batch-*/fold-*/best"))  # weights of 12 runs
+    again = run_experiment(config, lambda _: None)
+    assert again["seeds"] == results["seeds"]
+
+
+def test_not_for_an_adaptation(config):
+    with pytest.raises(KinspanError, match="--search_folds searches for fine-tuning in one step"):
+        check(replace(config, transfer="files=x"))
+
+
+def test_more_folds_than_questions(config, tmp_path):
+    config.search_folds = 8
+    with pytest.raises(KinspanError, match="--search_folds 8: files has 7 training questions"):
+        searched(config, load_data(config), tmp_path, Ranks(), lambda _: None)

@@ -1,0 +1,133 @@
+"""Stop and resume in the real DeepSpeed engine, in this process: bit-identical, and what is shared stays shared."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, ElectraForPreTraining, ElectraForSequenceClassification
+
+from pretrain.checkpoints import writer
+from pretrain.config import PretrainConfig
+from pretrain.modeling.sums import LossWeights
+from pretrain.release.release import write_release
+from pretrain.runtime.engine import build_engine
+from pretrain.setup import set_up
+from pretrain.step import train_step
+
+STAGES = ["zero0", "zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3", "offload"))]
+WORDS = "electra.embeddings.word_embeddings"
+
+
+@pytest.fixture
+def started(tmp_path, make_model, tiny_corpus):
+    """``started(stage, **settings)``: the set-up of a run with dropout and its engine, made anew each time."""
+    models = {}
+
+    def start(stage, family="electra", name="run", **settings):
+        model = models.setdefault(family, make_model(family))
+        common = {"global_batch_size": 10, "micro_batch_size": 4, "learning_rate": 1e-3, "max_steps": 50}
+        config = PretrainConfig(
+            corpus=str(tiny_corpus),
+            model=str(model),
+            output_dir=str(tmp_path / name),
+            deepspeed_config=f"ds_configs/{stage}.json",
+            **{"precision": "fp32", "max_length": 48, "generator": "1/2", **common, **settings},
+        )
+        setup = set_up(config)
+        return setup, build_engine(setup.model, config, setup.settings)
+
+    return start
+
+
+def train(setup, engine, first, end):
+    weights = LossWeights(pair=setup.config.pair_weight)
+    for step in range(first, end):
+        batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
+        stats = train_step(engine, batches, batches[0], setup.layout, 0, 1, step, weights).stats
+    return stats
+
+
+def stopped_and_resumed(started, stage, tmp_path, background=True, **settings):
+    """The weights after 6 steps, and after 3, a checkpoint, and 3 more in a new engine; and that set-up and engine."""
+    setup, engine = started(stage, **settings)
+    train(setup, engine, 0, 3)
+    writer = writer.Writer(tmp_path / "checkpoints", rank=0, background=background)
+    writer.save(engine, {"step": 3, "world_size": 1})
+    train(setup, engine, 3, 6)  # a checkpoint written meanwhile holds step 3 all the same
+    assert writer.finish() is None
+    whole = writer.full_weights(engine)
+    setup, engine = started(stage, **settings)
+    writer.load(engine, tmp_path / "checkpoints/step-00000003", 1)
+    train(setup, engine, 3, 6)
+    return whole, writer.full_weights(engine), setup, engine
+
+
+def same(one, two):
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("sharing", ["none", "tied", "disentangled"])
+def test_replaced_token_detection_resumes_bit_identical_and_stays_shared(sharing, stage, started, tmp_path):
+    whole, resumed, setup, engine = stopped_and_resumed(started, stage, tmp_path, embedding_sharing=sharing)
+    assert same(whole, resumed)
+    generator, classifier = engine.module.generator, engine.module.classifier
+    words = generator.electra.embeddings.word_embeddings.weight
+    assert generator.generator_lm_head.weight is words
+    own = classifier.electra.embeddings
+    if sharing == "tied":
+        for name, parameter in generator.electra.embeddings.named_parameters():
+            assert own.get_parameter(name) is parameter, name
+    elif sharing == "disentangled":
+        assert own.word_embeddings.shared is words
+    _check_release(setup, resumed, sharing, tmp_path / "release")
+
+
+@pytest.mark.parametrize("stage", ["zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3"))])
+def test_replaced_token_detection_in_bf16(stage, started, tmp_path):
+    settings = {"embedding_sharing": "disentangled", "precision": "bf16"}
+    whole, resumed, setup, _ = stopped_and_resumed(started, stage, tmp_path, **settings)
+    assert same(whole, resumed)
+    _check_release(setup, resumed, "disentangled", tmp_path / "release")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_mixture_resumes_bit_identical(stage, started, tmp_path):
+    whole, resumed, *_ = stopped_and_resumed(started, stage, tmp_path, family="roberta", objective="ssp:2+sp:1+psd:1")
+    assert same(whole, resumed)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("family", ["roberta", "electra"])
+def test_the_token_loss_alone(family, stage, started):
+    """``--pair_weight 0``: the pair head stands still but for weight decay, its figures are still taken."""
+    setup, engine = started(stage, family, pair_weight=0.0, weight_decay=0.0)
+    before = writer.full_weights(engine)
+    stats = train(setup, engine, 0, 2)
+    after = writer.full_weights(engine)
+    moved = {name.split(".")[1] for name in before if not torch.equal(before[name], after[name])}
+    assert "classifier" not in moved
+    assert family in moved
+    assert dict(zip(engine.module.sum_names, stats.tolist(), strict=True))["ssp/pair_loss"] > 0
+
+
+def _check_release(setup, weights, sharing, folder):
+    write_release(setup.folder, weights, 6, folder)
+    loaded = []
+    for model_class, place in (
+        (ElectraForPreTraining, folder),
+        (ElectraForSequenceClassification, folder),
+        (AutoModelForMaskedLM, folder / "generator"),
+    ):
+        model, info = model_class.from_pretrained(str(place), output_loading_info=True)
+        assert not info["missing_keys"]
+        assert not info["mismatched_keys"]
+        loaded.append(model)
+    tables = [m.electra.embeddings.word_embeddings.weight for m in loaded]
+    assert torch.equal(tables[0], tables[1])
+    assert torch.equal(tables[0], tables[2]) == (sharing == "tied")
+    assert torch.equal(loaded[2].generator_lm_head.weight, tables[2])
+    if sharing == "disentangled":
+        assert torch.equal(tables[0], tables[2] + weights[f"classifier.{WORDS}.delta"])
+    assert (folder / "generator/tokenizer.json").exists()
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["ElectraForSequenceClassification"]

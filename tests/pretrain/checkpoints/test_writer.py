@@ -1,0 +1,126 @@
+import errno
+import json
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from pretrain.checkpoints import manifest, writer
+from pretrain.checkpoints.manifest import entry, write_manifest
+
+
+def seal(path):
+    files = [p for p in path.rglob("*") if p.is_file()]
+    write_manifest(path, {p.relative_to(path).as_posix(): entry(p) for p in files})
+
+
+def write(folder, step, text="weights"):
+    path = folder / f"step-{step:08d}"
+    (path / "engine").mkdir(parents=True)
+    (path / "engine" / "rank0.pt").write_text(text * 10)
+    (path / "state.json").write_text("{}")
+    seal(path)
+    return path
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("harm", [cut, flip, lambda p: p.unlink(), lambda p: p.write_bytes(b"")])
+@pytest.mark.parametrize("name", ["engine/rank0.pt", "state.json", "manifest.json"])
+def test_a_harmed_checkpoint_is_skipped_by_name_and_an_older_one_taken(harm, name, tmp_path):
+    older, newer = write(tmp_path, 5), write(tmp_path, 10)
+    assert writer.newest(tmp_path) == (newer, [])
+    harm(newer / name)
+    found, skipped = writer.newest(tmp_path)
+    if found == newer:  # a flipped bit in the manifest's white space harms nothing
+        assert name == "manifest.json"
+        return
+    assert found == older
+    assert len(skipped) == 1
+    assert "step-00000010" in skipped[0]
+    assert name in skipped[0] or name == "manifest.json"
+
+
+def test_an_unfinished_checkpoint_does_not_count(tmp_path):
+    (tmp_path / "step-00000010.tmp").mkdir()
+    assert writer.newest(tmp_path) == (None, [])
+
+
+def test_newest_is_by_number(tmp_path):
+    for step in (99_999_999, 100_000_000, 7):
+        write(tmp_path, step)
+    assert writer.newest(tmp_path)[0].name == "step-100000000"
+
+
+def test_the_manifest_lists_every_file(tmp_path):
+    path = write(tmp_path, 1)
+    listed = set(json.loads((path / "manifest.json").read_text())["files"])
+    assert listed == {"engine/rank0.pt", "state.json"}
+
+
+def test_pruning_keeps_the_newest_good_ones(tmp_path):
+    for step in (100, 200, 300, 400):
+        write(tmp_path, step)
+    names = [p.name for p in writer._stale(tmp_path, 400, keep=2)]
+    assert sorted(names) == ["step-00000100", "step-00000200"]
+
+
+def test_pruning_after_damaged_ones_keeps_what_was_just_written(tmp_path):
+    for step in (200, 250, 300, 400):
+        write(tmp_path, step)
+    names = [p.name for p in writer._stale(tmp_path, 250, keep=1)]
+    assert sorted(names) == ["step-00000200", "step-00000300", "step-00000400"]
+
+
+def test_every_so_many_steps_one_stays_for_good(tmp_path):
+    for step in (100, 200, 300, 400, 500):
+        write(tmp_path, step)
+    names = [p.name for p in writer._stale(tmp_path, 500, keep=1, keep_every=200)]
+    assert sorted(names) == ["step-00000100", "step-00000300"]
+
+
+def test_a_manifest_from_elsewhere_leads_nowhere_else(tmp_path):
+    (tmp_path / "secret").write_text("weights" * 10)
+    path = write(tmp_path, 1)
+    listed = json.loads((path / "manifest.json").read_text())
+    listed["files"]["../secret"] = listed["files"]["engine/rank0.pt"]
+    (path / "manifest.json").write_text(json.dumps(listed))
+    assert "outside" in writer.why_not_whole(path)
+
+
+def test_a_file_that_no_manifest_names_is_not_read(tmp_path):
+    path = write(tmp_path, 1)
+    (path / "engine" / "rank1.pt").write_text("of somebody else")
+    assert writer.newest(tmp_path)[0] is None
+    assert "rank1.pt is not of it" in writer.why_not_whole(path)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_storage_that_fails_is_no_damage(number, tmp_path, monkeypatch):
+    """An older checkpoint in its place would cost steps, and the newer one would be removed."""
+    write(tmp_path, 5), write(tmp_path, 10)
+
+    def fail(path):
+        raise OSError(number, "it fails", str(path))
+
+    monkeypatch.setattr(manifest, "sha256_of", fail)
+    with pytest.raises(OSError, match="step-00000010"):
+        writer.newest(tmp_path)
+    with pytest.raises(KinspanError, match=r"step-00000010.*it fails: mend that"):
+        writer.agreed_newest(tmp_path)
+
+
+def test_files_that_another_machine_wrote_elsewhere_make_no_checkpoint(tmp_path):
+    older = write(tmp_path, 5)
+    writer = writer.Writer(tmp_path, rank=0, keep=1)
+    partial = write(tmp_path, 10).rename(tmp_path / "step-00000010.x.tmp")
+    files = {"state.json": entry(partial / "state.json"), "engine/rank1.pt": entry(partial / "engine/rank0.pt")}
+    assert "engine/rank1.pt of another rank is not in" in writer._seal(partial, files, 10)
+    assert writer.newest(tmp_path) == (older, [])

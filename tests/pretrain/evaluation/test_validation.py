@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
+from pretrain.batches import to_tensors
+from pretrain.evaluation.validation import evaluate
+from pretrain.modeling.pair_model import load_model
+
+
+class PlainEngine:
+    """A model as an engine that only evaluates."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, model):
+        self.module = model
+
+    def __call__(self, **inputs):
+        return self.module(**inputs)
+
+    def eval(self):
+        self.module.eval()
+
+    def train(self):
+        self.module.train()
+
+
+@pytest.fixture
+def evaluated(make_model, tiny_corpus, make_stream):
+    """``evaluated(objective)``: the figures of 150 pairs; and their scores, kinds and parts."""
+
+    def run(objective):
+        stream = make_stream(tiny_corpus, objective=objective, masking=True, split="validation", max_length=64)
+        model, _ = load_model(str(make_model()), 3, stream.mixture.names)
+        values = evaluate(PlainEngine(model), stream, 150, 32, rank=0, world=1)
+        batch = stream.batch(0, 150)
+        with torch.no_grad():
+            scores, _ = model.eval().logits(to_tensors(batch, torch.device("cpu")))
+        return values, scores.numpy(), batch.kinds, batch.part
+
+    return run
+
+
+def test_areas_are_scikit_learns(evaluated):
+    values, scores, kinds, part = evaluated("ssp:2+sp:1")
+    positive = kinds == POSITIVE
+    assert values["pair_auc"] == pytest.approx(roc_auc_score(positive, scores))
+    for name, kind in (("hard", HARD), ("easy", EASY)):
+        rows = positive | (kinds == kind)
+        assert values[f"pair_auc_{name}"] == pytest.approx(roc_auc_score(positive[rows], scores[rows]))
+    for number, name in enumerate(("ssp", "sp")):
+        rows = part == number
+        assert values[f"{name}/pair_auc"] == pytest.approx(roc_auc_score(positive[rows], scores[rows]))
+        assert f"{name}/pair_loss" in values
+    shares = [values[f"share_{kind}"] for kind in ("positive", "hard", "easy")]
+    assert shares == pytest.approx([np.mean(kinds == k) for k in (POSITIVE, HARD, EASY)])
+
+
+def test_one_objectives_figures_stand_once(evaluated):
+    values, *_ = evaluated("psd")
+    assert not any("/" in name for name in values)
+    assert "pair_auc_hard" not in values  # PSD has no hard negatives
+    assert values["pair_auc_easy"] == values["pair_auc"]

@@ -1,0 +1,183 @@
+"""Each family from its config to a release, and the tokenizers that the families use."""
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
+from pretrain.batches import to_tensors
+from pretrain.config import PretrainConfig
+from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.pair_model import load_model
+from pretrain.release.release import release
+from pretrain.run import pretrain
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_trained_checkpointed_and_released(family, make_model, tiny_corpus, make_stream, tmp_path, monkeypatch):
+    """A few steps through the engine; then the classes that a release names give the trained model's scores."""
+    monkeypatch.setattr("pretrain.run.dist.destroy_process_group", lambda: None)  # DeepSpeed remembers its groups
+    small = make_model(family, initializer_range=0.1)
+    config = PretrainConfig(
+        corpus=str(tiny_corpus),
+        model=str(small),
+        output_dir=str(tmp_path / "run"),
+        token_loss="mlm",
+        precision="fp32",
+        global_batch_size=10,
+        micro_batch_size=5,
+        max_length=48,
+        learning_rate=3e-3,
+        max_steps=4,
+        save_steps=4,
+        eval_pairs=20,
+        eval_steps=4,
+    )
+    summary = pretrain(config)
+    assert summary["last_validation"]["mlm_loss"] < summary["first_validation"]["mlm_loss"]
+
+    trained, _ = load_model(str(small), seed=1)
+    weights = load_file(str(tmp_path / "run/checkpoints/step-00000004/weights.safetensors"))
+    lost = trained.eval().load_state_dict(weights, strict=False)
+    assert not lost.unexpected_keys
+    assert {n for n, _ in trained.named_parameters()} == weights.keys()
+
+    folder = release(tmp_path / "run", tmp_path / "release")
+    batch = make_stream(tiny_corpus, masking=True).batch(0, 8)
+    with torch.no_grad():
+        pair, vocabulary = trained.logits(to_tensors(batch, CPU))
+    for k, (logit, masked) in enumerate(alone(folder, trained.family, batch)):
+        here = (batch.masked_positions >= batch.starts[k]) & (batch.masked_positions < batch.starts[k + 1])
+        assert torch.allclose(logit, pair[k], atol=1e-5)
+        assert torch.allclose(masked, vocabulary[torch.from_numpy(here)], atol=1e-5)
+
+    again, notes = load_model(str(folder), seed=9)
+    assert not any("fresh" in note for note in notes)
+    with torch.no_grad():
+        for ours, theirs in zip(again.eval().logits(to_tensors(batch, CPU)), (pair, vocabulary), strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def alone(folder, family, batch):
+    """Of each pair on its own the logit and the vocabulary logits at its masked positions, by transformers."""
+    masked_lm_folder = folder / family.masked_lm_folder
+    for name, where in ((family.classifier, folder), (family.masked_lm, masked_lm_folder)):
+        _, info = getattr(transformers, name).from_pretrained(str(where), output_loading_info=True)
+        assert not info["missing_keys"]
+        assert not info["mismatched_keys"]
+    classifier = AutoModelForSequenceClassification.from_pretrained(str(folder)).eval()
+    masked_lm = AutoModelForMaskedLM.from_pretrained(str(masked_lm_folder)).eval()
+    assert (type(classifier).__name__, type(masked_lm).__name__) == (family.classifier, family.masked_lm)
+    assert load_tokenizer(str(masked_lm_folder)).mask_token_id is not None
+    for start, end in zip(batch.starts[:-1], batch.starts[1:], strict=True):
+        inputs = {"input_ids": torch.from_numpy(batch.input_ids[start:end]).long()[None]}
+        if family.token_types:
+            inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids[start:end]).long()[None]
+        positions = batch.masked_positions[(batch.masked_positions >= start) & (batch.masked_positions < end)] - start
+        with torch.no_grad():
+            yield classifier(**inputs).logits[0, 0], masked_lm(**inputs).logits[0][torch.from_numpy(positions)]
+
+
+def sentencepiece_like(path, texts, cross_words):
+    """A tokenizer as ALBERT's: Unigram pieces that begin with a mark at each word, ``[CLS] A [SEP] B [SEP]``.
+
+    cross_words: let a piece hold several words, as none of the families' tokenizers does
+    """
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace("``", '"'), normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=not cross_words)
+    tokenizer.decoder = decoders.Metaspace()
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.UnigramTrainer(vocab_size=400, special_tokens=special, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    roles = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **{f"{role}_token": token for role, token in roles.items()}
+    )
+    wrapped.save_pretrained(str(path))
+    return path
+
+
+@pytest.fixture
+def texts(tiny_documents):
+    return [p for document in tiny_documents[:30] for p in document["paragraphs"]]
+
+
+def test_a_unigram_tokenizer_gives_the_ids_of_a_pair(make_corpus, make_stream, tiny_documents, texts, tmp_path):
+    folder = sentencepiece_like(tmp_path / "albert", texts, cross_words=False)
+    corpus = Corpus(make_corpus(tiny_documents[:20], folder))
+    tokenizer = load_tokenizer(str(folder))
+    batch = make_stream(corpus).batch(0, 40)
+    for start, end in zip(batch.starts[:-1], batch.starts[1:], strict=True):
+        ids, types = batch.input_ids[start:end], batch.token_type_ids[start:end]
+        a, b = (tokenizer.decode(ids[types == side], skip_special_tokens=True) for side in (0, 1))
+        encoded = tokenizer(a, b, split_special_tokens=True, return_token_type_ids=True)
+        if end - start < 128:  # a cut may fall inside a word
+            assert encoded["input_ids"] == ids.tolist()
+            assert encoded["token_type_ids"] == types.tolist()
+
+
+def test_a_tokenizer_of_pieces_across_words_is_refused(make_corpus, tiny_documents, texts, tmp_path):
+    folder = sentencepiece_like(tmp_path / "odd", texts, cross_words=True)
+    with pytest.raises(KinspanError, match="joined by a space"):
+        make_corpus(tiny_documents[:20], folder)
+
+
+def test_one_token_type_with_the_tokenizer_that_gives_no_other(
+    shared, make_model, make_corpus, make_stream, tiny_documents
+):
+    """As roberta-base has it."""
+    corpus = Corpus(make_corpus(tiny_documents[:20], shared / "tokenizers/roberta-base-tokenizer"))
+    model, _ = load_model(str(make_model("roberta", type_vocab_size=1, vocab_size=50265)), seed=1)
+    batch = make_stream(corpus, masking=True).batch(0, 10)
+    assert not batch.token_type_ids.any()
+    with torch.no_grad():
+        pair, _ = model.logits(to_tensors(batch, CPU))
+    assert torch.isfinite(pair).all()
+
+
+def test_an_electra_discriminators_masked_lm_head_starts_fresh(make_model):
+    folder = make_model("electra")
+    config = transformers.AutoConfig.from_pretrained(str(folder))
+    transformers.ElectraForPreTraining(config).save_pretrained(str(folder))
+    _, notes = load_model(str(folder), seed=1)
+    assert [note.split(" starts fresh")[0] for note in notes] == ["the pair head", "the masked-LM head"]
+
+
+def test_weights_without_an_encoder_are_refused(make_model):
+    folder = make_model("modernbert")
+    model, _ = load_model(str(folder), seed=1)
+    kept = {k: v for k, v in model.classifier.state_dict().items() if "layers.3" not in k}
+    model.classifier.save_pretrained(str(folder), state_dict=kept)
+    with pytest.raises(KinspanError, match=r"lacks weights of the encoder itself, such as model.layers.3"):
+        load_model(str(folder), seed=1)
+
+
+def test_modernbert_pools_first_tokens(make_model):
+    model, _ = load_model(str(make_model("modernbert", classifier_pooling="mean")), seed=1)
+    assert model.config.classifier_pooling == "cls"
+
+
+def test_debertas_newer_masked_lm_head_is_refused(make_model):
+    with pytest.raises(KinspanError, match="legacy: false"):
+        load_model(str(make_model("deberta-v2", legacy=False)), seed=1)
+
+
+@pytest.mark.parametrize("family", ["mpnet", "deberta-v2"])
+def test_what_cannot_be_packed_is_said(family, make_model):
+    _, notes = load_model(str(make_model(family)), seed=1)
+    assert notes[-1] == f"{family} models cannot be packed: batches are padded"

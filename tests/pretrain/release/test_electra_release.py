@@ -1,0 +1,103 @@
+"""A whole run of replaced-token detection, and what its release gives to those who have none of this code."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import CrossEncoder
+from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoModelForSequenceClassification
+
+from pretrain.batches import to_tensors
+from pretrain.config import PretrainConfig
+from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.release.release import release
+from pretrain.run import pretrain
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=["none", "tied", "disentangled"])
+def run(request, make_model, tiny_corpus, tmp_path):
+    """The run's folder, and the model as it ended."""
+    small = str(make_model("electra", initializer_range=0.1))
+    sharing = {"generator": "1/2", "embedding_sharing": request.param}
+    config = PretrainConfig(
+        corpus=str(tiny_corpus),
+        model=small,
+        output_dir=str(tmp_path / "run"),
+        objective="ssp+sp",
+        precision="fp32",
+        global_batch_size=10,
+        micro_batch_size=5,
+        max_length=48,
+        learning_rate=3e-3,
+        max_steps=6,
+        save_steps=6,
+        log_steps=3,
+        eval_pairs=40,
+        eval_steps=6,
+        **sharing,
+    )
+    pretrain(config)
+    model, _ = load_replaced_token_model(small, *sharing.values(), seed=1, objectives=("ssp", "sp"))
+    lost = model.load_state_dict(load_file(str(tmp_path / "run/checkpoints/step-00000006/weights.safetensors")), False)
+    assert not lost.unexpected_keys
+    return tmp_path / "run", model.eval()
+
+
+def test_the_release_gives_the_trained_scores_and_can_be_trained_on(run, tiny_corpus, make_stream, tmp_path):
+    folder, model = run
+    released = release(folder, tmp_path / "release")
+    _check_scores(model, released, make_stream(tiny_corpus, max_length=48).batch(0, 8))
+    words = "electra.embeddings.word_embeddings.weight"
+    one, two = (load_file(str(released / place / "model.safetensors"))[words] for place in ("", "generator"))
+    sharing = json.loads((folder / "run.json").read_text())["settings"]["embedding_sharing"]
+    assert torch.equal(one, two) == (sharing == "tied")
+    _check_figures(folder)
+
+
+def _check_scores(model, released, batch):
+    loaded = {}
+    for auto, place in (
+        (AutoModelForSequenceClassification, released),
+        (AutoModelForPreTraining, released),
+        (AutoModelForMaskedLM, released / "generator"),
+    ):
+        loaded[auto], info = auto.from_pretrained(str(place), output_loading_info=True)
+        assert not info["missing_keys"]
+        assert not info["mismatched_keys"]
+    again, notes = load_replaced_token_model(str(released), str(released / "generator"), "none", seed=9)
+    assert not notes
+    inputs = to_tensors(batch, CPU) | {"masked_positions": torch.arange(batch.num_tokens)}
+    with torch.no_grad():
+        pair, token = model.discriminate(inputs, inputs["input_ids"])
+        vocabulary = model.generate(inputs)
+        for ours, theirs in zip(again.eval().discriminate(inputs, inputs["input_ids"]), (pair, token), strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-5)
+        for k, (a, b) in enumerate(zip(batch.starts[:-1], batch.starts[1:], strict=True)):
+            alone = {n: inputs[n][a:b].long()[None] for n in ("input_ids", "token_type_ids")}
+            logits = [m.eval()(**alone).logits[0] for m in loaded.values()]
+            for theirs, ours in zip(logits, (pair[k : k + 1], token[a:b], vocabulary[a:b]), strict=True):
+                assert torch.allclose(theirs, ours, atol=1e-5)
+    encoder = CrossEncoder(str(released))
+    texts = [tuple(encoder.tokenizer.batch_decode(_texts(batch, k), skip_special_tokens=True)) for k in range(8)]
+    assert encoder.predict(texts) == pytest.approx(torch.sigmoid(pair).numpy(), abs=1e-5)
+
+
+def _texts(batch, k):
+    rows = slice(batch.starts[k], batch.starts[k + 1])
+    ids, types = batch.input_ids[rows], batch.token_type_ids[rows]
+    return [ids[types == 0], ids[types == 1]]
+
+
+def _check_figures(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    tokens = {"loss", "mlm_loss", "mlm_accuracy", "rtd_loss", "rtd_accuracy", "rtd_recall", "replaced_share"}
+    pairs = {"pair_loss", "pair_f1", "ssp/pair_loss", "sp/pair_accuracy", "share_positive", "share_hard", "share_easy"}
+    for line in lines:
+        assert tokens | pairs <= line.keys()
+        weighted = line["mlm_loss"] + 50 * line["rtd_loss"] + line["pair_loss"]
+        assert line["loss"] == pytest.approx(weighted)
+    validation = [line for line in lines if line["split"] == "validation"]
+    assert {"pair_auc", "pair_auc_hard", "pair_auc_easy", "ssp/pair_auc", "sp/pair_auc"} <= validation[-1].keys()

@@ -1,0 +1,181 @@
+import json
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
+from pretrain.batches import to_tensors
+from pretrain.checkpoints.manifest import entry, write_manifest
+from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.pair_model import load_model
+from pretrain.planning.defaults import default_model
+from pretrain.release.release import MODEL_FOLDER, release
+
+
+@pytest.fixture(params=["bert"])
+def trained(request, make_model, tmp_path):
+    """A run folder with one checkpoint, and the model that is in it."""
+    model, _ = load_model(str(make_model(request.param, initializer_range=0.1)), seed=5)
+    run = tmp_path / "run"
+    load_tokenizer(default_model()).save_pretrained(str(run / MODEL_FOLDER))
+    model.config.to_json_file(str(run / MODEL_FOLDER / "config.json"), use_diff=False)
+    facts = {
+        "model": {"name": "small"},
+        "corpus": {
+            "fingerprint": "f" * 64,
+            "totals": {"documents": 1, "paragraphs": 1, "tokens": 1},
+            "sources": [],
+        },
+        "settings": {
+            "objective": "ssp",
+            "pair_weight": 1.0,
+            "mlm_weight": 1.0,
+            "global_batch_size": 8,
+            "learning_rate": 1e-4,
+            "warmup_steps": 1,
+            "seed": 1,
+        },
+        "token_loss": "mlm",
+        "objectives": [
+            {"name": "ssp", "share": 1.0, "asks": "A or B", "negatives": "", "source": "", "pairs_per_anchor": 5}
+        ],
+        "max_length": 128,
+        "precision": "fp32",
+        "zero_stage": 2,
+        "total_steps": 3,
+        "warmup_steps": 1,
+        "eval_pairs": 40,
+    }
+    (run / "run.json").write_text(json.dumps(facts))
+    figures = {"step": 3, "split": "validation", "pair_loss": 0.4321, "pair_auc": 0.8}
+    (run / "metrics.jsonl").write_text(json.dumps({**figures, "step": 0}) + "\n" + json.dumps(figures) + "\n")
+    whole = run / "checkpoints/step-00000003"
+    whole.mkdir(parents=True)
+    save_file({k: v.clone() for k, v in dict(model.named_parameters()).items()}, str(whole / "weights.safetensors"))
+    (whole / "state.json").write_text('{"step": 3}')
+    files = ["weights.safetensors", "state.json"]
+    write_manifest(whole, {name: entry(whole / name) for name in files})
+    return run, model.eval()
+
+
+@pytest.mark.parametrize("trained", FAMILIES, indirect=True)
+def test_released_scores_equal_the_training_models(trained, tmp_path, tiny_corpus, make_stream):
+    run, model = trained
+    folder = release(run, tmp_path / "release")
+    batch = make_stream(tiny_corpus).batch(0, 15)
+    with torch.no_grad():
+        ours, _ = model.logits(to_tensors(batch, torch.device("cpu")))
+    classifier = AutoModelForSequenceClassification.from_pretrained(str(folder)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    for k in range(15):
+        ids = batch.input_ids[batch.starts[k] : batch.starts[k + 1]]
+        types = batch.token_type_ids[batch.starts[k] : batch.starts[k + 1]]
+        inputs = {"input_ids": torch.tensor(ids)[None], "token_type_ids": torch.tensor(types)[None]}
+        with torch.no_grad():
+            logit = classifier(**inputs, attention_mask=torch.ones(1, len(ids))).logits
+        assert torch.allclose(logit[0, 0], ours[k], atol=1e-5)
+    assert len(tokenizer) == model.config.vocab_size
+
+
+def test_everything_loads_with_nothing_fresh(trained, tmp_path):
+    run, _ = trained
+    folder = str(release(run, tmp_path / "release"))
+    for auto in (AutoModelForSequenceClassification, AutoModelForMaskedLM):
+        loaded, info = auto.from_pretrained(folder, output_loading_info=True)
+        assert not info["missing_keys"]
+        assert not info["mismatched_keys"]
+        assert loaded.dtype == torch.float32
+
+
+def test_masked_lm_head_is_released(trained, tmp_path):
+    run, model = trained
+    folder = str(release(run, tmp_path / "release"))
+    released = AutoModelForMaskedLM.from_pretrained(folder)
+    for name, tensor in model.family.mlm_head_of(released).state_dict().items():
+        assert torch.equal(tensor, model.mlm_head.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("trained", FAMILIES, indirect=True)
+def test_cross_encoder_gives_probabilities_without_a_warning(trained, tmp_path, capfd):
+    from sentence_transformers import CrossEncoder
+
+    run, _ = trained
+    folder = str(release(run, tmp_path / "release"))
+    logging.set_verbosity_warning()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        encoder = CrossEncoder(folder)
+    scores = encoder.predict([("a river", "the water"), ("a river", "a violin")])
+    raw = encoder.predict([("a river", "the water"), ("a river", "a violin")], activation_fn=torch.nn.Identity())
+    assert scores == pytest.approx(torch.sigmoid(torch.tensor(raw)).numpy(), abs=1e-6)
+    said = capfd.readouterr().err.lower()
+    assert not any(word in said for word in ("missing", "newly initialized"))
+    logging.set_verbosity_error()
+
+
+@pytest.mark.parametrize("trained", ["bert", "modernbert"], indirect=True)
+def test_the_card_tells_the_figures_and_no_path(trained, tmp_path):
+    run, model = trained
+    folder = release(run, tmp_path / "release")
+    card = (folder / "README.md").read_text()
+    assert "0.432" in card
+    assert all(name in card for name in (model.family.classifier, model.family.masked_lm))
+    assert ('from_pretrained("path/to/this/folder/masked_lm")' in card) == (model.config.model_type == "modernbert")
+    for file in folder.rglob("*.json"):
+        assert str(tmp_path) not in file.read_text()
+    assert str(tmp_path) not in card
+
+
+def test_one_checkpoint_can_be_released_and_a_harmed_one_not(trained, tmp_path):
+    run, _ = trained
+    whole = run / "checkpoints/step-00000003"
+    assert (release(whole, tmp_path / "release") / "model.safetensors").exists()
+    (whole / "weights.safetensors").write_bytes(b"x")
+    with pytest.raises(KinspanError, match=r"weights.safetensors is damaged"):
+        release(whole, tmp_path / "other")
+    with pytest.raises(KinspanError, match="no whole checkpoint"):
+        release(run, tmp_path / "other")
+
+
+def test_nothing_of_the_users_is_overwritten(trained, tmp_path):
+    run, _ = trained
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    with pytest.raises(KinspanError, match="no release"):
+        release(run, tmp_path / "mine")
+
+
+def test_what_is_no_run_is_one_line(tmp_path):
+    with pytest.raises(KinspanError, match="neither a run nor a checkpoint"):
+        release(tmp_path, tmp_path / "release")
+
+
+def test_the_card_says_what_each_objective_asks_and_its_chance(trained, tmp_path):
+    run, _ = trained
+    facts = json.loads((run / "run.json").read_text())
+    nsp = {
+        "name": "nsp",
+        "share": 0.5,
+        "asks": "whether B follows A",
+        "negatives": "others",
+        "source": "BERT",
+        "pairs_per_anchor": 2,
+    }
+    facts["objectives"] = [facts["objectives"][0] | {"share": 0.5}, nsp]
+    (run / "run.json").write_text(json.dumps(facts))
+    card = (release(run, tmp_path / "release") / "README.md").read_text()
+    assert "whether B follows A (BERT). One pair in 2 is positive, 50% of the pairs. Negatives: others." in card
+    assert "predicting the share of positives (35%) gives a pair loss of 0.647" in card
+
+
+def test_the_card_of_a_run_without_the_pair_loss_says_that_its_head_is_untrained(trained, tmp_path):
+    run, _ = trained
+    facts = json.loads((run / "run.json").read_text())
+    facts["settings"]["pair_weight"] = 0.0
+    (run / "run.json").write_text(json.dumps(facts))
+    assert "pair head is untrained" in (release(run, tmp_path / "release") / "README.md").read_text()

@@ -1,0 +1,124 @@
+"""The real DeepSpeed engine, in this process."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from data_pipeline.errors import KinspanError
+from pretrain.batches import to_tensors
+from pretrain.checkpoints import writer
+from pretrain.config import PretrainConfig
+from pretrain.runtime.engine import (
+    build_engine,
+    leave_scale_to_guard,
+    read_deepspeed_config,
+    start_distributed,
+    zero_stage,
+)
+from pretrain.setup import set_up
+from pretrain.step import train_step, try_largest
+
+
+def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
+
+    start_distributed()
+    scaler = DynamicLossScaler(4, scale_window=1000, min_scale=1, delayed_shift=2, consecutive_hysteresis=False)
+    leave_scale_to_guard(SimpleNamespace(optimizer=SimpleNamespace(loss_scaler=scaler)))
+    for _ in range(30):
+        scaler.update_scale(overflow=True)
+    assert scaler.cur_scale == 1
+    leave_scale_to_guard(SimpleNamespace(optimizer=SimpleNamespace()))
+
+
+@pytest.mark.parametrize(
+    ("zero", "text"),
+    [(None, "must be an object"), (2, "must be an object"), ([], "must be an object")]
+    + [({"stage": stage}, "must be 0, 1, 2 or 3") for stage in ("x", "2", 7, -1, 1.0, True, None)],
+)
+def test_a_stage_that_zero_does_not_have_is_one_line(zero, text, tmp_path):
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"zero_optimization": zero}))
+    with pytest.raises(KinspanError, match=text) as caught:
+        read_deepspeed_config(str(path))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("settings", "stage"), [({}, 0), ({"zero_optimization": {}}, 0)])
+def test_without_a_stage_it_is_0(settings, stage, tmp_path):
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(settings))
+    assert zero_stage(read_deepspeed_config(str(path))) == stage
+
+
+def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
+    model = make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = PretrainConfig(
+        corpus=str(tiny_corpus),
+        model=str(model),
+        output_dir=str(folder),
+        deepspeed_config=f"ds_configs/{stage}.json",
+        precision=precision,
+        global_batch_size=10,
+        micro_batch_size=4,
+        learning_rate=1e-3,
+        max_steps=50,
+    )
+    setup = set_up(config)
+    engine = build_engine(setup.model, config, setup.settings)
+    if probe:
+        try_largest(engine, setup.train, setup.layout)
+    for step in range(3):
+        batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
+        result = train_step(engine, batches, batches[0], setup.layout, 0, 1, step)
+    return setup, engine, float(result.grad_norm)
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision"), [("zero0", "fp32"), ("zero2", "fp32"), ("zero1", "bf16"), ("zero2", "bf16")]
+)
+def test_saved_weights_are_those_that_score(stage, precision, make_model, tiny_corpus, tmp_path):
+    setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", stage, precision)
+    weights = writer.full_weights(engine)
+    batch = setup.train.batch(500, 10)
+    engine.eval()
+    with torch.no_grad():
+        before = engine.module.logits(to_tensors(batch, torch.device("cpu")))[0]
+        for name, parameter in engine.module.named_parameters():
+            assert weights[name].dtype == torch.float32
+            assert torch.equal(weights[name].to(parameter.dtype), parameter), name
+            parameter.copy_(weights[name])
+        after = engine.module.logits(to_tensors(batch, torch.device("cpu")))[0]
+    assert torch.equal(before, after)
+    if precision == "bf16":
+        assert any(not torch.equal(w, w.bfloat16().float()) for w in weights.values()), "the master copy was rounded"
+
+
+@pytest.mark.parametrize("stage", ["zero0", "zero2", "zero3", "offload"])
+def test_trying_the_largest_batch_changes_nothing(stage, make_model, tiny_corpus, tmp_path):
+    tried, plain = (
+        trained(make_model, tiny_corpus, tmp_path / str(probe), stage, "fp32", probe) for probe in (True, False)
+    )
+    assert tried[2] == plain[2]
+    one, two = writer.full_weights(tried[1]), writer.full_weights(plain[1])
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path):
+    """The first gradient of the engine, uneven micro-batches and all, against one backward of the mean losses."""
+    setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", "zero2", "fp32")
+    batches = [setup.train.batch(30 + a, b - a) for a, b in setup.layout.micro_batches(0)]
+    weights = writer.full_weights(engine)
+    norm = float(train_step(engine, batches, batches[0], setup.layout, 0, 1, 3).grad_norm)
+    model = set_up(setup.config).model
+    model.load_state_dict(weights, strict=False)
+    batch = setup.train.batch(30, 10)
+    pair, vocabulary = model.logits(to_tensors(batch, torch.device("cpu")))
+    loss = torch.nn.functional.cross_entropy(vocabulary, torch.from_numpy(batch.masked_labels))
+    labels = torch.from_numpy(batch.labels).float()
+    (loss + torch.nn.functional.binary_cross_entropy_with_logits(pair, labels)).backward()
+    plain = torch.stack([p.grad.double().square().sum() for p in model.parameters()]).sum().sqrt()
+    assert norm == pytest.approx(float(plain), rel=1e-4)

@@ -1,0 +1,102 @@
+"""Lines are whole or not there yet, and each step stands once."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from pretrain.runtime.log import Log
+
+
+def steps(folder):
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [(line["step"], line["split"]) for line in lines]
+
+
+@pytest.fixture
+def open_log(tmp_path):
+    logs = []
+
+    def start(first_step=0, **options):
+        logs.append(Log(tmp_path, first_step, 100, **options))
+        return logs[-1]
+
+    yield start
+    for log in logs:
+        log.close()
+
+
+def test_a_resumed_run_takes_later_lines_back(open_log, tmp_path):
+    log = open_log()
+    for step in (10, 20, 30):
+        log.write(step, "train", {"loss": 1.0})
+        log.write(step, "validation", {"loss": 1.0})
+    open_log(20)
+    assert steps(tmp_path) == [(10, "train"), (10, "validation"), (20, "train"), (20, "validation")]
+    open_log(20, undone=("validation",))
+    assert steps(tmp_path) == [(10, "train"), (10, "validation"), (20, "train")]
+
+
+def test_damaged_lines_are_left_out_and_told(open_log, tmp_path, capsys):
+    good = json.dumps({"step": 5, "split": "train"})
+    (tmp_path / "metrics.jsonl").write_text(f'{good}\n{{"step": 6, "spl\n[1]\n{good[:9]}')
+    open_log(10)
+    assert steps(tmp_path) == [(5, "train")]
+    assert "2 damaged line(s) left out" in capsys.readouterr().out
+
+
+def test_a_full_disk_costs_no_line(open_log, tmp_path, monkeypatch, capsys):
+    log = open_log()
+    log.write(10, "train", {"loss": 1.0})
+
+    class Full:
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def write(self, text):
+            self.file.write(text[:7])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    whole = Path.open
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda path, mode="r", **k: Full(whole(path, mode, **k)))
+        log.write(20, "train", {"loss": 2.0})
+    assert steps(tmp_path) == [(10, "train")]
+    assert "No space left on device" in capsys.readouterr().out
+    log.write(30, "train", {"loss": 3.0})
+    assert steps(tmp_path) == [(10, "train"), (20, "train"), (30, "train")]
+
+
+def test_a_full_disk_for_tensorboard_alone_repeats_no_line(open_log, tmp_path, monkeypatch):
+    log = open_log()
+    with monkeypatch.context() as patch:
+
+        def full(log):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(Log, "_write_board", full)
+        log.write(10, "train", {"loss": 1.0})
+        log.write(20, "train", {"loss": 1.0})
+    log.write(30, "train", {"loss": 1.0})
+    assert steps(tmp_path) == [(10, "train"), (20, "train"), (30, "train")]
+    assert not log.points
+
+
+def test_what_could_not_be_written_is_tried_again_at_the_end(open_log, tmp_path, monkeypatch):
+    log = open_log()
+    with monkeypatch.context() as patch:
+
+        def full(log):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(Log, "_write_lines", full)
+        log.write(10, "train", {"loss": 1.0})
+    log.close()
+    assert steps(tmp_path) == [(10, "train")]

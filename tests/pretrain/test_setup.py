@@ -1,0 +1,241 @@
+"""What is refused before training starts, each in one line that says what to do."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import ElectraConfig, ElectraForMaskedLM
+
+from data_pipeline.errors import KinspanError
+from pretrain.config import PretrainConfig
+from pretrain.setup import set_up, unused_flags
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def refused(make_model, tiny_corpus, tmp_path):
+    """``refused(setting=value, ...)``: the error's text."""
+    model = make_model()
+
+    def attempt(**settings):
+        known = {"corpus": str(tiny_corpus), "model": str(model), "output_dir": str(tmp_path / "run")}
+        with pytest.raises(KinspanError) as caught:
+            set_up(PretrainConfig(**known | {"max_steps": 4, "warmup_steps": 1} | settings))
+        text = str(caught.value)
+        assert "\n" not in text
+        return text
+
+    return attempt
+
+
+def test_no_such_corpus(refused, tmp_path):
+    assert "make one with launch/prepare.py" in refused(corpus=str(tmp_path / "absent"))
+
+
+def test_a_corpus_of_another_tokenizer(refused, roberta_corpus):
+    text = refused(corpus=str(roberta_corpus))
+    assert "roberta-base-tokenizer" in text
+    assert "--tokenizer" in text
+
+
+def test_max_length_too_short(refused):
+    assert "--max_length 9 is too short" in refused(max_length=9)
+
+
+def test_max_length_beyond_the_model(refused):
+    assert "more than the 512 positions" in refused(max_length=600)
+
+
+def test_micro_batch_larger_than_the_global_one(refused):
+    assert "--micro_batch_size 65" in refused(micro_batch_size=65, global_batch_size=64)
+
+
+def test_output_that_cannot_be_written(refused, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in refused(output_dir=str(tmp_path / "file" / "run"))
+
+
+def test_output_that_holds_something_else(refused, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    assert "holds no run" in refused(output_dir=str(tmp_path / "mine"))
+    assert os.listdir(tmp_path / "mine") == ["thesis.tex"]
+
+
+def test_warmup_longer_than_the_run(refused):
+    assert "--warmup_steps 4" in refused(warmup_steps=4)
+
+
+def test_an_unknown_objective(refused):
+    assert "choose from ssp" in refused(objective="ssq")
+
+
+def test_missing_deepspeed_settings(refused):
+    assert "no such file" in refused(deepspeed_config="ds_configs/zero9.json")
+
+
+def test_fp16_without_a_gpu(refused):
+    assert "needs a GPU" in refused(precision="fp16")
+
+
+def test_one_document(refused, make_corpus, tiny_documents):
+    one = make_corpus(tiny_documents[:1])
+    assert "at least 2 are needed" in refused(corpus=str(one))
+
+
+def test_no_paragraph_of_two_sentences(refused, make_corpus):
+    words = "one long sentence without any end that goes on and on about nothing at all for ever and ever"
+    corpus = make_corpus([[f"{words} {n}"] * 3 for n in range(4)])
+    assert "at least two sentences" in refused(corpus=str(corpus))
+
+
+def test_steps_follow_from_epochs_and_tokens(make_model, tiny_corpus, tmp_path):
+    def steps(**length):
+        out = tmp_path / "-".join(map(str, length.values()))
+        config = PretrainConfig(corpus=str(tiny_corpus), model=str(make_model()), output_dir=str(out), **length)
+        return set_up(config)
+
+    epochs = steps(max_epochs=2)
+    assert (epochs.total_steps - 1) * 64 < 2 * epochs.train.epoch_pairs <= epochs.total_steps * 64
+    tokens = steps(max_tokens=30_000)
+    seen = tokens.train.batch(0, tokens.total_steps * 64).num_tokens
+    assert abs(seen - 30_000) < 64 * 128
+    assert json.loads((tokens.folder / "run.json").read_text())["total_steps"] == tokens.total_steps
+
+
+def test_settings_may_change_until_the_first_checkpoint(make_model, tiny_corpus, tmp_path):
+    common = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
+    for micro in (32, 16):
+        set_up(PretrainConfig(**common, micro_batch_size=micro))
+    assert json.loads((tmp_path / "run/run.json").read_text())["settings"]["micro_batch_size"] == 16
+    (tmp_path / "run/checkpoints/step-00000005").mkdir(parents=True)
+    with pytest.raises(KinspanError, match="its micro_batch_size is 16, now it is 8"):
+        set_up(PretrainConfig(**common, micro_batch_size=8))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_below_fp32_zero_is_needed(refused, precision):
+    assert "zero1.json" in refused(precision=precision, deepspeed_config="ds_configs/zero0.json")
+
+
+def test_replaced_token_detection_is_for_electra(refused):
+    assert "--token_loss rtd needs an ELECTRA model" in refused(token_loss="rtd")
+
+
+@pytest.mark.parametrize(("generator", "says"), [("2", "must lie above 0"), ("/absent", "no model at /absent")])
+def test_a_generator_that_is_none(generator, says, refused, make_model):
+    assert says in refused(model=str(make_model("electra")), generator=generator)
+
+
+def test_a_generator_with_too_few_positions(refused, make_model):
+    generator = make_model("electra", max_position_embeddings=64)
+    text = refused(model=str(make_model("electra")), generator=str(generator), embedding_sharing="none")
+    assert f"more than the 64 positions of --generator {generator}" in text
+
+
+def test_the_token_loss_follows_from_the_family(make_model, tiny_corpus, tmp_path):
+    def started(family, **settings):
+        out = tmp_path / f"{family}-{len(settings)}"
+        known = {"corpus": str(tiny_corpus), "model": str(make_model(family)), "output_dir": str(out)}
+        return set_up(PretrainConfig(**known, **settings))
+
+    electra = started("electra")
+    assert electra.facts["token_loss"] == "rtd"
+    assert len(electra.train.batch(0, 4).noise)
+    assert (electra.folder / "generator/config.json").exists()
+    assert started("electra", token_loss="mlm").facts["token_loss"] == "mlm"
+    assert started("bert").facts["token_loss"] == "mlm"
+
+
+def test_a_run_is_named_by_its_generators_weights_not_by_where_they_lie(make_model, tiny_corpus, tmp_path):
+    def identity(generator):
+        known = {"corpus": str(tiny_corpus), "model": str(discriminator), "generator": str(generator)}
+        setup = set_up(PretrainConfig(**known, output_dir=str(tmp_path / f"out-{generator.name}")))
+        assert str(generator) not in (setup.folder / "run.json").read_text()
+        return setup.facts["identity"]
+
+    discriminator = make_model("electra")
+    config = ElectraConfig.from_pretrained(discriminator)
+    for name, seed in (("one", 1), ("two", 2)):
+        torch.manual_seed(seed)
+        ElectraForMaskedLM(config).save_pretrained(tmp_path / name)
+    shutil.copytree(tmp_path / "one", tmp_path / "moved")
+    assert identity(tmp_path / "one") == identity(tmp_path / "moved") != identity(tmp_path / "two")
+
+
+@pytest.mark.parametrize(("objective", "share"), [("ssp", 0.2), ("nsp", 0.5), ("ssp+nsp", 0.35)])
+@pytest.mark.parametrize("family", ["bert", "electra"])
+def test_a_fresh_pair_head_first_predicts_the_share_of_positives(
+    family, objective, share, make_model, tiny_corpus, tmp_path
+):
+    known = {"corpus": str(tiny_corpus), "model": str(make_model(family)), "output_dir": str(tmp_path / "run")}
+    classifier = set_up(PretrainConfig(**known, objective=objective)).model.classifier.classifier
+    bias = classifier.bias if family == "bert" else classifier.out_proj.bias
+    assert torch.sigmoid(bias).item() == pytest.approx(share)
+
+
+def test_whole_words_are_masked(make_model, tiny_corpus, tmp_path):
+    known = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
+    setup = set_up(PretrainConfig(**known, whole_word_masking=True))
+    assert setup.train.masking.continues is not None
+    batch = setup.train.batch(0, 50)
+    original = batch.input_ids.copy()
+    original[batch.masked_positions] = batch.masked_labels
+    goes_on = np.array([t.startswith("##") for t in setup.tokenizer.convert_ids_to_tokens(original.tolist())])
+    chosen = np.zeros(len(original), dtype=bool)
+    chosen[batch.masked_positions] = True
+    inner = np.flatnonzero(goes_on)
+    cut = batch.input_ids[inner - 1] == setup.tokenizer.sep_token_id  # a text may start or end inside a word
+    assert len(inner)
+    assert (chosen[inner] == chosen[inner - 1])[~cut].all()
+
+
+def test_settings_of_replaced_token_detection_that_do_nothing_are_named():
+    given = PretrainConfig(generator="1/2", rtd_weight=10.0)
+    (note,) = unused_flags(given, "mlm")
+    assert "--generator and --rtd_weight" in note
+    assert unused_flags(given, "rtd") == unused_flags(PretrainConfig(), "mlm") == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("corpus", "rank 1 would train another run than rank 0: its corpus_content is "),
+        ("output_dir", "rank 1 does not see there what rank 0 has written"),
+    ],
+)
+def test_ranks_whose_machines_hold_different_things_are_refused(
+    flag, says, make_model, make_corpus, tiny_documents, tmp_path
+):
+    corpora = [make_corpus(tiny_documents), make_corpus(tiny_documents[:-1])]
+    model = make_model()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    processes = []
+    for rank in range(2):
+        settings = {"corpus": corpora[rank if flag == "corpus" else 0], "model": model}
+        settings |= {"max_steps": 2, "warmup_steps": 0, "global_batch_size": 4, "precision": "fp32"}
+        settings |= {"micro_batch_size": 2, "output_dir": tmp_path / f"run{rank if flag == 'output_dir' else ''}"}
+        variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(ROOT / "launch/pretrain.py"), *(f"--{k}={v}" for k, v in settings.items())],
+                env={**os.environ, **variables, "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for process in processes:
+        said = process.communicate(timeout=240)[1]
+        assert process.returncode == 2, said
+        assert says in said.splitlines()[-1]
+    assert not list(tmp_path.glob("run*/run.json"))
