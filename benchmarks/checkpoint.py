@@ -19,11 +19,14 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from pretrain.runtime.engine import OptimizerSettings
+
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from benchmarks import _common
 from data_pipeline.errors import KinspanError
+from pretrain.checkpoints.writer import Writer
 
 KINDS = ("none", "sync", "async")
 EPILOG = """example:
@@ -45,15 +48,14 @@ def flags() -> Namespace:
 
 def worker(options: Namespace) -> None:
     """Run by each rank: times the blocks; rank 0 leaves them as JSON."""
-    from pretrain.batches import Layout
-    from pretrain.checkpoints import writer
     from pretrain.config import PretrainConfig
     from pretrain.runtime import ranks
-    from pretrain.runtime.engine import world
+    from pretrain.runtime.engine import read_launcher_variables
+    from pretrain.runtime.layout import Layout
     from pretrain.setup import set_up
     from pretrain.step import train_step
 
-    rank, _, size = world()
+    rank, _, size = read_launcher_variables()
     folder = Path(options.folder)
     config = PretrainConfig(
         corpus=options.corpus,
@@ -69,10 +71,10 @@ def worker(options: Namespace) -> None:
     setup = set_up(config)
     from pretrain.runtime.engine import build_engine
 
-    engine = build_engine(setup.model, config, setup.settings)
+    engine = build_engine(setup.model, OptimizerSettings.of(config), setup.settings)
     engine.train()
     layout, filler, step = Layout(options.pairs, options.pairs, size), setup.train.batch(0, 1), 0
-    writers = {kind: writer.Writer(folder / kind, rank, background=kind == "async", tell=_fail) for kind in KINDS[1:]}
+    writers = {kind: Writer(folder / kind, rank, background=kind == "async", tell=_fail) for kind in KINDS[1:]}
     seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     stood: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for number in range(options.rounds + 1):

@@ -20,7 +20,7 @@ from benchmarks import _common
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from objectives import mixture
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 EPILOG = """example:
   python launch/prepare.py --input enwiki2015_AA.jsonl.xz --tokenizer bert-base-uncased --output corpora/aa-bert
@@ -59,7 +59,8 @@ def train(name: str, args: Any) -> Path:
 
 def figures(model: str, corpus: Corpus, name: str, anchors: int) -> dict[str, Any]:
     """evaluate_pairs' figures of each of the objectives that ``name`` means."""
-    from pretrain.evaluation.pair_tests import evaluate_pairs, load_scorer
+    from pretrain.evaluation.pair_tests import evaluate_pairs
+    from pretrain.modeling.scorer import load_scorer
 
     result = evaluate_pairs(load_scorer(model), corpus, mixture(name), anchors, SETTINGS["max_length"])
     return result["objectives"]

@@ -21,7 +21,7 @@ from benchmarks import _common
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import SPECS, load_split
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 BATCH_SIZES = (32, 128)  # of predict: its default, and a larger one
 HALF = "ours, bf16"  # not the same work: rounded, as --precision bf16 asks

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pretrain.runtime.engine import OptimizerSettings
+
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
@@ -30,11 +32,11 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.stream import Batch, PairStream
 from objectives.mlm import MaskedLM
-from pretrain.batches import Layout
 from pretrain.config import PretrainConfig
+from pretrain.modeling.default_model import default_model
 from pretrain.modeling.pair_model import load_model
-from pretrain.planning.defaults import default_model
-from pretrain.runtime.engine import build_engine, full_settings, read_deepspeed_config, start_distributed
+from pretrain.runtime.engine import build_engine, complete_settings, read_deepspeed_config, start_distributed
+from pretrain.runtime.layout import Layout
 from pretrain.step import train_step
 
 RATE, CLIP, SEED = 1e-4, 1.0, 1
@@ -59,8 +61,10 @@ def our_updates(model_name: str, stream: PairStream, layout: Layout) -> Callable
     config = PretrainConfig(
         global_batch_size=layout.size, micro_batch_size=layout.micro, learning_rate=RATE, max_grad_norm=CLIP
     )
-    settings = full_settings(read_deepspeed_config("ds_configs/zero0.json"), config, layout, "fp32")
-    engine = build_engine(load_model(model_name, SEED)[0], config, settings)
+    settings = complete_settings(
+        read_deepspeed_config("ds_configs/zero0.json"), OptimizerSettings.of(config), layout, "fp32"
+    )
+    engine = build_engine(load_model(model_name, SEED)[0], OptimizerSettings.of(config), settings)
     engine.train()
     filler = stream.batch(0, 1)
 

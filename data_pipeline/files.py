@@ -1,6 +1,7 @@
 """JSON files that a program wrote, and something else may have damaged."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,3 +19,20 @@ def read_object(path: Path, advice: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise KinspanError(f"{path} is damaged (it holds no JSON object): {advice}")
     return found
+
+
+def write_atomically(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".tmp")
+    partial.write_text(text, encoding="utf-8")
+    sync(partial)
+    partial.replace(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Waits until the file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -87,7 +87,8 @@ def main() -> None:
     if not 0 <= config.seed < 2**63:
         raise KinspanError(f"--seed {config.seed}: must be from 0 to 2^63 - 1")
     corpus, objectives = Corpus(config.corpus), mixture(config.objective, config.sampling)
-    from pretrain.evaluation.pair_tests import evaluate_pairs, load_scorer  # after what needs no model to be checked
+    from pretrain.evaluation.pair_tests import evaluate_pairs
+    from pretrain.modeling.scorer import load_scorer  # after what needs no model to be checked
 
     result = evaluate_pairs(
         load_scorer(config.model),

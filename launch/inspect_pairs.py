@@ -13,11 +13,13 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.block import Block, Spans
+from data_pipeline.sampling.block import Block
 from data_pipeline.sampling.pairs import KINDS
+from data_pipeline.sampling.spans import Spans
 from data_pipeline.sampling.stream import CHUNK, PairRows, PairStream
 from objectives import mixture
-from pretrain.planning.defaults import default_corpus, default_model
+from pretrain.modeling.default_model import default_model
+from pretrain.planning.defaults import default_corpus
 
 from ._cli import parse, run
 

@@ -14,7 +14,8 @@ from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS
 from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
-from pretrain.planning.defaults import default_corpus_folder, default_model
+from pretrain.modeling.default_model import default_model
+from pretrain.planning.defaults import default_corpus_folder
 
 from ._cli import parse, run
 

@@ -11,9 +11,10 @@ from typing import Protocol
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.block import Block, Ranked, Spans, side_by_side
+from data_pipeline.sampling.block import Block, Ranked
 from data_pipeline.sampling.pairs import EASY, HARD, PAIRS_PER_ANCHOR, POSITIVE, Pairs
 from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.spans import Spans, side_by_side
 
 NEGATIVES = PAIRS_PER_ANCHOR - 1
 MAX_HARD = 2  # hard negatives of an anchor, section A.1

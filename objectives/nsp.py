@@ -7,9 +7,10 @@ B 1-5, of one paragraph, as in SSP; the negative's B has as many sentences as th
 
 import numpy as np
 
-from data_pipeline.sampling.block import Block, Spans
+from data_pipeline.sampling.block import Block
 from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, Pairs, two_sentences
 from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.spans import Spans
 
 from .negatives import TRIES, Pool, assemble, equal_texts, every_span
 from .ssp import MAX_A, MAX_B, long_enough

@@ -19,9 +19,10 @@ from functools import partial
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.block import Block, Ranked, Spans
+from data_pipeline.sampling.block import Block, Ranked
 from data_pipeline.sampling.pairs import DI_LIELLO, Objective, Pairs
 from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.spans import Spans
 
 from .negatives import NEGATIVES, PROBES, TRIES, Pool, assemble, equal_texts
 

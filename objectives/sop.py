@@ -10,9 +10,10 @@ from itertools import pairwise
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.block import Block, Spans
+from data_pipeline.sampling.block import Block
 from data_pipeline.sampling.pairs import HARD, POSITIVE, TWO_SENTENCES, Objective, Pairs, two_sentences
 from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.spans import Spans
 
 from .negatives import PROBES, equal_texts
 

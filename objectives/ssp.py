@@ -23,9 +23,10 @@ from functools import partial
 
 import numpy as np
 
-from data_pipeline.sampling.block import Block, Ranked, Spans
+from data_pipeline.sampling.block import Block, Ranked
 from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, two_sentences
 from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.spans import Spans
 
 from .negatives import NEGATIVES, TRIES, Pool, assemble, equal_texts, every_span
 

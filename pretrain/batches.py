@@ -1,51 +1,15 @@
 """A global batch's share for each rank, cut into micro-batches and made ahead of time by threads."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
 
 from data_pipeline.sampling.stream import Batch, PairStream
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How global batches of ``size`` pairs are dealt to ``world`` ranks.
-
-    Shares need not be equal, so any world size works with any global batch. All ranks take the same number of
-    micro-steps, because DeepSpeed's collectives must match; one with nothing left contributes zero.
-    """
-
-    size: int
-    micro: int
-    world: int
-
-    @property
-    def accumulation(self) -> int:
-        """Micro-steps of every rank: what the largest share needs."""
-        largest_share = math.ceil(self.size / self.world)
-        return math.ceil(largest_share / self.micro)
-
-    @property
-    def largest(self) -> int:
-        """The most pairs that a micro-batch has."""
-        return math.ceil(math.ceil(self.size / self.world) / self.accumulation)
-
-    def share(self, rank: int) -> tuple[int, int]:
-        """The rank's examples within a global batch: ``[start, end)``."""
-        return rank * self.size // self.world, (rank + 1) * self.size // self.world
-
-    def micro_batches(self, rank: int) -> list[tuple[int, int]]:
-        """The rank's micro-batches as ``[start, end)`` within a global batch, as even as can be; may be empty."""
-        start, end = self.share(rank)
-        cuts = [start + (end - start) * k // self.accumulation for k in range(self.accumulation + 1)]
-        return list(pairwise(cuts))
+from pretrain.runtime.layout import Layout
 
 
 def batch_of_step(step: int, left_out: Sequence[Sequence[int]]) -> int:

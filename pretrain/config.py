@@ -1,15 +1,12 @@
 """Every setting of a pre-training run, with the checks that need nothing but the settings."""
 
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.executors import check_workers
-
-
-def setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+from pretrain.runtime.settings import setting
 
 
 @dataclass

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from data_pipeline.sampling.pairs import KINDS
 from data_pipeline.sampling.stream import Batch
@@ -14,15 +13,7 @@ from pretrain.modeling.sums import PAIR_SUMS, LossWeights
 PEAK_TFLOPS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121}
 
 
-def summed(stats: torch.Tensor, names: tuple[str, ...]) -> dict[str, float]:
-    """The sums of all ranks, by name."""
-    total = stats.clone()
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(total)
-    return dict(zip(names, total.tolist(), strict=True))
-
-
-def figures(sums: dict[str, float], weights: LossWeights) -> dict[str, float]:
+def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, float]:
     """Losses in nats per item, accuracies and F1 of the positive class, from sums by name (see sums.py).
 
     Pair figures are over all objectives; of a mixture each objective's follow, named ``ssp/pair_loss`` and so on.

@@ -16,27 +16,37 @@ import yaml
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object
-from pretrain.checkpoints import writer
-from pretrain.checkpoints.elastic import converted
+from pretrain.checkpoints.capture import full_weights
+from pretrain.checkpoints.elastic import convert_to_universal
+from pretrain.checkpoints.reader import load_checkpoint, newest_on_all_ranks, remove_later, step_of
+from pretrain.checkpoints.writer import Writer
 from pretrain.evaluation.validation import evaluate
 from pretrain.modeling.sums import LossWeights
 from pretrain.release.release import write_release
-from pretrain.runtime import ranks
-from pretrain.runtime.clock import Clock
-from pretrain.runtime.engine import build_engine, leave_scale_to_guard, set_learning_rate, start_distributed
-from pretrain.runtime.lock import held
+from pretrain.runtime.engine import (
+    OptimizerSettings,
+    build_engine,
+    leave_scale_to_guard,
+    set_learning_rate,
+    start_distributed,
+)
+from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.log import Log
-from pretrain.runtime.schedule import learning_rate
-from pretrain.runtime.stop import Stopped, StopRequest, stop_request
-from pretrain.runtime.watch import Watch, watching
+from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
+from pretrain.runtime.ranks import sum_by_name
+from pretrain.runtime.schedule import learning_rate_of
+from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
+from pretrain.runtime.watch import Watch, watch_ranks
 
 from .batches import Feeder, batch_of_step
+from .clock import Clock
 from .config import PretrainConfig, as_dict, check
-from .metrics import FlopCounter, figures, padding_share, peak_tflops, summed
+from .metrics import FlopCounter, compute_figures, padding_share, peak_tflops
 from .progress import Progress
 from .recovery import HISTORY, Skips, is_spike
+from .runtime import ranks
 from .setup import Setup, output_folder, set_up
-from .step import StepResult, is_out_of_memory, out_of_memory_text, train_step, try_largest
+from .step import StepResult, train_step, try_largest
 from .summary import SUMMARY, description, write_summary
 
 Probe = Callable[[Path], dict[str, float]]  # figures of a release
@@ -56,21 +66,21 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
     folder = output_folder(config.output_dir)
     start_distributed()
     try:
-        with held(folder), stop_request(config.max_hours) as request:
+        with lock_folder(folder), listen_for_stop(config.max_hours) as request:
             setup = set_up(config)
             if config.probe and probe is None and setup.rank == 0:
                 raise KinspanError(
                     f"--probe {config.probe}: give pretrain(config, probe) finetune.training.probe.make_probe's"
                 )
-            with watching(folder, setup.rank, setup.layout.world, config.stall_minutes * 60) as watch:
+            with watch_ranks(folder, setup.rank, setup.layout.world, config.stall_minutes * 60) as watch:
                 summary = _watched(_Run(setup, probe, request, watch))
     except Stopped:
         _leave_at_exit()
         raise
     except OSError as error:  # a full disk, where there is no going on without it
-        raise KinspanError(ranks.storage_error(error)) from error
+        raise KinspanError(ranks.describe_storage_error(error)) from error
     except RuntimeError as error:
-        if ranks.lost(error):
+        if ranks.is_peer_failure(error):
             raise KinspanError("another rank has ended: see what it said") from error
         raise
     _leave_at_exit()  # not after an error: the other ranks may be waiting for this one
@@ -83,9 +93,9 @@ def _watched(run: "_Run") -> dict[str, Any]:
         return run.run()
     except Exception as error:
         if is_out_of_memory(error):
-            text = out_of_memory_text(run.setup.layout.largest, run.setup.train.max_length)
+            text = describe_out_of_memory(run.setup.layout.largest, run.setup.train.max_length)
             raise KinspanError(text) from error
-        if ranks.lost(error):
+        if ranks.is_peer_failure(error):
             run.watch.wait_for_verdict()
         raise
 
@@ -109,7 +119,7 @@ class _Run:
         self.stopping = False
         self.skips = Skips()
         config = self.config
-        self.writer = writer.Writer(
+        self.writer = Writer(
             self.checkpoints,
             setup.rank,
             config.keep_checkpoints,
@@ -120,7 +130,7 @@ class _Run:
 
     def run(self) -> dict[str, Any]:
         self.watch.mark("reading checkpoints", patient=True)
-        found, skipped = writer.agreed_newest(self.checkpoints)
+        found, skipped = newest_on_all_ranks(self.checkpoints)
         self.say(*self.setup.notes, *(f"skipped a checkpoint that is not whole: {line}" for line in skipped))
         if skipped and not found:
             raise KinspanError(
@@ -128,12 +138,12 @@ class _Run:
                 "folder to start from the beginning"
             )
         summary = self.setup.folder / SUMMARY
-        if found and summary.exists() and writer.step_of(found) >= self.setup.total_steps:
+        if found and summary.exists() and step_of(found) >= self.setup.total_steps:
             self.say(f"this run is complete: see {summary}")
             return read_object(summary, "delete it to have it written again") if self.setup.rank == 0 else {}
         self.flops = FlopCounter(self.setup.model)
         universal = self.converted(found) if found else None  # before the engine takes memory
-        self.engine = build_engine(self.setup.model, self.config, self.setup.settings)
+        self.engine = build_engine(self.setup.model, OptimizerSettings.of(self.config), self.setup.settings)
         if found:
             self.load(found, universal)
             self.say(f"resuming from {found} at step {self.progress.step}")
@@ -156,10 +166,10 @@ class _Run:
         return written
 
     def converted(self, found: Path) -> Path | None:
-        return converted(found, self.setup.layout.world, self.setup.rank)
+        return convert_to_universal(found, self.setup.layout.world, self.setup.rank)
 
     def load(self, found: Path, universal: Path | None) -> None:
-        self.progress = Progress(**writer.load(self.engine, found, self.setup.layout.world, universal))
+        self.progress = Progress(**load_checkpoint(self.engine, found, self.setup.layout.world, universal))
         leave_scale_to_guard(self.engine)  # what was loaded has its own scaler
         self.resumed_at = self.progress.step
 
@@ -194,7 +204,7 @@ class _Run:
                 self.release()
             if step >= total:
                 break
-            rate = learning_rate(step, config.learning_rate, self.setup.warmup_steps, total)
+            rate = learning_rate_of(step, config.learning_rate, self.setup.warmup_steps, total)
             set_learning_rate(self.engine, rate)
             clock.start()
             self.watch.mark(f"step {step}, waiting for its batch")
@@ -259,7 +269,7 @@ class _Run:
         The run goes on as if nothing had been: dropout is seeded anew for each micro-batch.
         """
         self.watch.mark(f"the probe of step {self.progress.step}", patient=True)
-        weights = writer.full_weights(self.engine)
+        weights = full_weights(self.engine)
         if self.probe and self.log:
             folder = self.setup.folder / "probe"
             write_release(self.setup.folder, weights, self.progress.step, folder)
@@ -272,7 +282,7 @@ class _Run:
     def save(self) -> None:
         """Checkpoints; the log's window goes on as a resumed run would find it."""
         self.watch.mark(f"the checkpoint of step {self.progress.step}", patient=True)
-        sums = summed(self.window, self.names)
+        sums = sum_by_name(self.window, self.names)
         self.read_skips()
         self.progress.window = list(sums.values())
         self.writer.save(self.engine, asdict(self.progress))
@@ -289,7 +299,7 @@ class _Run:
             self.save()
         if failure := self.writer.finish():
             raise KinspanError(f"stopped, but without a checkpoint of step {step}: {failure}")
-        reasons = [reason for reason in ranks.gathered(self.request.reason) if reason]
+        reasons = [reason for reason in ranks.gather(self.request.reason) if reason]
         self.say(f"stopped at step {step}, with a checkpoint ({reasons[0]}): the same command again goes on")
         raise Stopped
 
@@ -297,7 +307,7 @@ class _Run:
         """Writes a release, unless this run was resumed at this step and it is there; any other is of other weights."""
         self.watch.mark(f"the release of step {self.progress.step}", patient=True)
         folder = self.setup.folder / "releases" / f"step-{self.progress.step:08d}"
-        weights = writer.full_weights(self.engine)
+        weights = full_weights(self.engine)
         if self.setup.rank == 0 and not (folder.exists() and self.progress.step == self.resumed_at):
             folder.parent.mkdir(exist_ok=True)
             write_release(self.setup.folder, weights, self.progress.step, folder)
@@ -328,13 +338,13 @@ class _Run:
                 )
 
     def write_log(self, clock: Clock, rate: float, result: StepResult) -> None:
-        sums = summed(self.window, self.names)
+        sums = sum_by_name(self.window, self.names)
         self.window.zero_()
         self.read_skips()
         speed = clock.read(self.feeder, peak_tflops(self.config.peak_tflops, self.setup.facts["precision"]))
         if not any(sums.values()):  # every update was skipped
             return
-        values = figures(sums, self.weights)
+        values = compute_figures(sums, self.weights)
         values |= {"learning_rate": rate, "tokens": self.progress.tokens, "skipped_steps": self.progress.skipped}
         if result.grad_norm is not None and math.isfinite(norm := float(result.grad_norm)):  # else it was skipped
             values["grad_norm"] = norm
@@ -357,7 +367,7 @@ class _Run:
         self.watch.mark(f"going back from step {progress.step}", patient=True)
         line = (progress.step - 1) // self.config.log_steps * self.config.log_steps  # its first step
         self.writer.join()
-        found, _ = writer.agreed_newest(self.checkpoints, line)
+        found, _ = newest_on_all_ranks(self.checkpoints, line)
         if found is None:
             self.say("there is no checkpoint before it: training goes on")
             return
@@ -375,7 +385,7 @@ class _Run:
         self.load(found, self.converted(found))
         self.progress.left_out, self.progress.rewinds = left_out, progress.rewinds + 1
         for folder in (self.checkpoints, self.setup.folder / "releases"):
-            ranks.from_rank_0(partial(writer.drop_after, folder, self.progress.step))
+            ranks.broadcast_from_rank_0(partial(remove_later, folder, self.progress.step))
         self.begin()
         self.feeder.waited = waited
         self.say(f"went back to {found}; batches {out[0]} to {out[1]} are left out")

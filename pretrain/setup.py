@@ -15,33 +15,35 @@ import torch
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
+from data_pipeline.files import read_object, write_atomically
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from objectives import mixture as mixture_of
 from objectives import own_sources
 from objectives.mlm import MaskedLM
 from objectives.rtd import replaced_tokens
-from pretrain.checkpoints.manifest import write_atomically
 from pretrain.evaluation.validation import SEED
 from pretrain.modeling.compatibility import check_fits
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, size_factor
 from pretrain.modeling.pair_model import PairModel, load_config, load_model, weights_fingerprint
-from pretrain.planning.defaults import DEFAULT_MODEL_NAME, default_corpus, default_model
+from pretrain.planning.defaults import default_corpus
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.engine import (
-    full_settings,
-    precision_of,
+    OptimizerSettings,
+    choose_precision,
+    complete_settings,
     read_deepspeed_config,
+    read_launcher_variables,
     start_distributed,
-    world,
     zero_stage,
 )
+from pretrain.runtime.layout import Layout
 from pretrain.runtime.lock import LOCK
-from pretrain.runtime.ranks import barrier, from_rank_0, gathered
+from pretrain.runtime.ranks import barrier, broadcast_from_rank_0, gather
 
-from .batches import Layout, mean_tokens
+from .batches import mean_tokens
 from .config import PretrainConfig, as_dict, check, identity
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
@@ -78,8 +80,8 @@ def set_up(config: PretrainConfig) -> Setup:
     check(config)
     mixture = mixture_of(config.objective, config.sampling)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
-    precision = precision_of(config, deepspeed_settings)
-    rank, local_rank, world_size = world()
+    precision = choose_precision(OptimizerSettings.of(config), deepspeed_settings)
+    rank, local_rank, world_size = read_launcher_variables()
     folder = output_folder(config.output_dir)
     layout = Layout(config.global_batch_size, config.micro_batch_size, world_size)
     notes = _notes_on_defaults(config)
@@ -108,7 +110,7 @@ def set_up(config: PretrainConfig) -> Setup:
         notes.append("no validation: too few of the corpus's documents are held out")
     total = total_steps(config, train)
     warmup = warmup_of(config, total)
-    settings = full_settings(deepspeed_settings, config, layout, precision)
+    settings = complete_settings(deepspeed_settings, OptimizerSettings.of(config), layout, precision)
     facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["token_loss"] = token_loss
     facts["objectives"] = _described(mixture)
@@ -132,7 +134,7 @@ def set_up(config: PretrainConfig) -> Setup:
         notes,
     )
     _check_same_everywhere(setup)
-    from_rank_0(lambda: _claim(setup))
+    broadcast_from_rank_0(lambda: _claim(setup))
     return setup
 
 
@@ -143,7 +145,7 @@ def _check_same_everywhere(setup: Setup) -> None:
     """
     mine = {key: value for key, value in setup.facts["identity"].items() if key != "model_weights"}
     mine |= {"total_steps": setup.total_steps, "warmup_steps": setup.warmup_steps}
-    everyone = gathered(mine)
+    everyone = gather(mine)
     for rank, theirs in enumerate(everyone):
         for key, value in everyone[0].items():
             if theirs[key] != value:
@@ -151,9 +153,9 @@ def _check_same_everywhere(setup: Setup) -> None:
                     f"rank {rank} would train another run than rank 0: its {key} is {_short(theirs[key])}, not "
                     f"{_short(value)}; all machines need the same corpus, settings and packages"
                 )
-    token = from_rank_0(lambda: _left_in(setup.folder))
-    seen = gathered((setup.folder / token).exists())
-    from_rank_0(lambda: (setup.folder / token).unlink(missing_ok=True))
+    token = broadcast_from_rank_0(lambda: _left_in(setup.folder))
+    seen = gather((setup.folder / token).exists())
+    broadcast_from_rank_0(lambda: (setup.folder / token).unlink(missing_ok=True))
     if not all(seen):
         raise KinspanError(
             f"--output_dir {setup.folder}: rank {seen.index(False)} does not see there what rank 0 has written; it "

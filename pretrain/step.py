@@ -1,6 +1,5 @@
 """One update of a global batch: micro-batches forward and backward, losses divided by global counts."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,12 @@ import torch
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.stream import Batch, PairStream
 from pretrain.modeling.sums import PAPER_WEIGHTS, LossWeights
-from pretrain.runtime import ranks
+from pretrain.runtime.dropout import dropout_seed
+from pretrain.runtime.layout import Layout
+from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
 
-from .batches import Layout, to_tensors
+from .batches import to_tensors
+from .runtime import ranks
 
 
 @dataclass
@@ -33,17 +35,11 @@ class StepResult:
     stop: bool = False
 
 
-def dropout_seed(seed: int, step: int, micro_batch: int) -> int:
-    """Seeds dropout of one micro-batch, numbered over all ranks, so that no generator state needs saving."""
-    digest = hashlib.blake2b(f"{seed}/dropout/{step}/{micro_batch}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
-
-
 def global_counts(batches: list[Batch | None], stopping: bool) -> tuple[int, int, bool]:
     """Masked tokens and all tokens of the global batch, before the first backward; and whether any rank is stopping."""
     masked = sum(len(b.masked_labels) for b in batches if b)
     tokens = sum(b.num_tokens for b in batches if b)
-    masked, tokens, stop = ranks.total([masked, tokens, int(stopping)])
+    masked, tokens, stop = ranks.sum_integers([masked, tokens, int(stopping)])
     return masked, tokens, stop > 0
 
 
@@ -148,15 +144,6 @@ def largest_batch(stream: PairStream, micro: int) -> Batch:
     )
 
 
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_cpu")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in OUT_OF_MEMORY)
-
-
 def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     """Forward and backward of the largest batch, at no weight, so that too little memory shows at once.
 
@@ -174,14 +161,7 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise KinspanError(out_of_memory_text(layout.largest, stream.max_length)) from error
+        raise KinspanError(describe_out_of_memory(layout.largest, stream.max_length)) from error
     engine.zero_grad()
     engine.micro_steps = micro_steps
     engine._is_gradient_accumulation_boundary = None
-
-
-def out_of_memory_text(micro: int, length: int) -> str:
-    return (
-        f"out of memory with {micro} pairs of {length} tokens: lower --micro_batch_size below {micro} (the global "
-        f"batch stays) or --max_length (now {length}), or use a higher ZeRO stage or ds_configs/offload.json"
-    )

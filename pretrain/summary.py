@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pretrain.checkpoints.manifest import write_atomically
+from data_pipeline.files import write_atomically
 from pretrain.runtime.log import complete_lines
 
 from .config import as_dict

@@ -26,7 +26,7 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, pair_template
 from objectives import OBJECTIVES, mixture
 from objectives.mlm import MaskedLM
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 settings.register_profile(
     "kinspan",

@@ -26,10 +26,10 @@ from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
 from objectives import mixture
 from pretrain.config import PretrainConfig
-from pretrain.evaluation.pair_tests import load_scorer
+from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.pair_model import load_config, load_model
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.scorer import load_scorer
 from pretrain.release.release import release
 from pretrain.run import pretrain
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_pipeline.corpus import Manifest, ShardInfo, map_shard, sha256_of
-from data_pipeline.sampling.block import count_usable
+from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sampling.random_bits import permute, philox_key
 

@@ -6,47 +6,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from data_pipeline.corpus import SPLITS, Corpus, Shard
-from data_pipeline.errors import KinspanError
+from data_pipeline.corpus import SPLITS, Shard
 
-from .pairs import Objective
+from .spans import Spans
 
 Made = TypeVar("Made")
-
-
-@dataclass(frozen=True)
-class Spans:
-    """Runs of whole sentences: ``[start, end)`` of sentences in a usable paragraph; arrays of one shape.
-
-    hole_start, hole_end: sentences ``[hole_start, hole_end)`` of the run that are left out; None: of no run
-    """
-
-    paragraph: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    hole_start: np.ndarray | None = None
-    hole_end: np.ndarray | None = None
-
-    def map(self, change: Callable[[np.ndarray], np.ndarray]) -> "Spans":
-        """``change`` applied to each array."""
-        arrays = (self.paragraph, self.start, self.end, self.hole_start, self.hole_end)
-        return Spans(*(None if x is None else change(x) for x in arrays))  # type: ignore[arg-type]
-
-    def __getitem__(self, rows: Any) -> "Spans":
-        return self.map(lambda array: array[rows])
-
-    def put(self, rows: Any, other: "Spans") -> None:
-        """``self[rows] = other``, in place."""
-        for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
-            if getattr(self, name) is not None:
-                getattr(self, name)[rows] = getattr(other, name)
-
-
-def side_by_side(first: Spans, rest: Spans) -> Spans:
-    """Spans ``[n]`` and ``[n, k]`` as ``[n, 1 + k]``. Both have holes, or neither."""
-    arrays = ("paragraph", "start", "end", "hole_start", "hole_end")
-    pairs = ((getattr(first, name), getattr(rest, name)) for name in arrays)
-    return Spans(*(None if x is None else np.column_stack([x, y]) for x, y in pairs))  # type: ignore[arg-type]
+# (sentences of each paragraph [P], paragraphs in its document [P]) -> which paragraphs can be anchors [P]
+UsableRule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -85,9 +51,9 @@ class Block:
     document_first  [D + 1] the document's first usable paragraph
     """
 
-    def __init__(self, shards: list[Shard], split: str, objective: Objective) -> None:
+    def __init__(self, shards: list[Shard], split: str, usable: UsableRule) -> None:
         self.shards = shards
-        parts = [usable_paragraphs(shard, split, objective) for shard in shards]
+        parts = [usable_paragraphs(shard, split, usable) for shard in shards]
         self.shard_number = np.repeat(np.arange(len(shards), dtype=np.int16), [len(p) for p, _ in parts])
         self.paragraph = np.concatenate([p for p, _ in parts]).astype(np.int32)
         self.num_sentences = np.concatenate(
@@ -154,43 +120,10 @@ class Block:
         return shard, row, number - int(shard.document_starts[row])
 
 
-def usable_paragraphs(shard: Shard, split: str, objective: Objective) -> tuple[np.ndarray, np.ndarray]:
+def usable_paragraphs(shard: Shard, split: str, usable: UsableRule) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the split's usable paragraphs in a shard, and the document row of each."""
     per_document = np.diff(shard.document_starts)
     rows = np.repeat(np.arange(len(per_document), dtype=np.int32), per_document)
     ours = shard.held_out[rows] == SPLITS.index(split)
-    usable = np.flatnonzero(ours & objective.usable(np.diff(shard.paragraph_starts), per_document[rows]))
-    return usable, rows[usable]
-
-
-def count_usable(shard: Shard, objective: Objective) -> dict[str, dict[str, int]]:
-    """Usable paragraphs, and documents with one, of each split of a shard: what the manifest says of it."""
-    counts = {}
-    for split in SPLITS:
-        paragraphs, rows = usable_paragraphs(shard, split, objective)
-        counts[split] = {"anchors": len(paragraphs), "documents": len(np.unique(rows))}
-    return counts
-
-
-def usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Usable anchors, and documents with one, of each shard.
-
-    From the manifest; of an objective that it does not know, such as a user's own, by a look at the shards' offsets.
-    """
-    counts = [
-        (info.usable.get(objective.name) or count_usable(corpus.shard(number), objective))[split]
-        for number, info in enumerate(corpus.manifest.shards)
-    ]
-    return tuple(c["anchors"] for c in counts), tuple(c["documents"] for c in counts)
-
-
-def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objective: Objective) -> Block:
-    """Raises KinspanError where the shards hold other anchors than the manifest says: orders go by its counts."""
-    block = Block([corpus.shard(n) for n in shard_numbers], split, objective)
-    said = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
-    if all(said) and sum(s[split]["anchors"] for s in said if s) != len(block.paragraph):
-        raise KinspanError(
-            f"{corpus.folder}/manifest.json is damaged (its usable paragraphs for {objective.name} are not those of "
-            "the shards): prepare the corpus again"
-        )
-    return block
+    chosen = np.flatnonzero(ours & usable(np.diff(shard.paragraph_starts), per_document[rows]))
+    return chosen, rows[chosen]

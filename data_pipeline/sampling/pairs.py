@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from data_pipeline.errors import KinspanError
 
-if TYPE_CHECKING:
-    from .block import Block, Spans
+from .block import Block, UsableRule
+from .spans import Spans
 
 POSITIVE, HARD, EASY = 0, 1, 2
 KINDS = ("positive", "hard", "easy")
@@ -28,8 +27,8 @@ class Pairs:
     The label is 1 for a positive and 0 otherwise.
     """
 
-    a: "Spans"
-    b: "Spans"
+    a: Spans
+    b: Spans
     kind: np.ndarray
 
 
@@ -54,9 +53,9 @@ class Objective:
     name: str
     max_length: int
     num_words: int
-    usable: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    usable: UsableRule
     needs: str
-    sample: Callable[["Block", np.ndarray, np.ndarray], Pairs]
+    sample: Callable[[Block, np.ndarray, np.ndarray], Pairs]
     pairs_per_anchor: int = PAIRS_PER_ANCHOR
     asks: str = "whether A and B belong together"
     negatives: str = ""

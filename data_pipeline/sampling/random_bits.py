@@ -16,7 +16,7 @@ def philox_key(seed: int, purpose: str) -> np.ndarray:
     return np.frombuffer(digest, dtype="<u8")
 
 
-def random_words(seed: int, purpose: str, first: int, count: int, words: int) -> np.ndarray:
+def random_bits(seed: int, purpose: str, first: int, count: int, words: int) -> np.ndarray:
     """``[count, words]`` uint64: the budgets of examples ``first .. first + count``.
 
     ``words`` must be a multiple of 4, because Philox makes four words for each value of its counter.

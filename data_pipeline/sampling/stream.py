@@ -13,11 +13,13 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import PairTemplate
 
-from .block import Block, Spans, open_block, usable_counts
+from .anchors import open_block, usable_counts
+from .block import Block
 from .mixture import Mixture
 from .order import BLOCK_ANCHORS, Order
 from .pairs import POSITIVE, Objective
-from .random_bits import random_words
+from .random_bits import random_bits
+from .spans import Spans
 
 CHUNK = 4096  # pairs made at a time, which bounds the memory that making them takes
 MIN_TEXT_TOKENS = 12
@@ -149,7 +151,7 @@ class PairStream:
         for segment in self.orders[part].segments(first_anchor, -(-end // group) - first_anchor):
             block = self._block(segment.shards, objective)
             purpose, n = f"pairs/{objective.name}", len(segment.anchors)
-            words = random_words(self.seed, purpose, segment.first_anchor, n, objective.num_words)
+            words = random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_words)
             pairs = objective.checked(objective.sample(block, segment.anchors, words), n)
             start = segment.first_anchor * group
             rows = slice(max(first - start, 0), min(end - start, n * group))
@@ -207,11 +209,11 @@ class PairStream:
             return nothing, nothing, np.zeros(0)
         n = len(starts) - 1
         num_words = -(-self.max_length // 8) * 4  # two numbers a word
-        words = random_words(self.seed, "mask", first, n, num_words * self.masking.numbers)
+        words = random_bits(self.seed, "mask", first, n, num_words * self.masking.numbers)
         positions, labels = self.masking.apply(ids, starts, special, words)
         noise = np.zeros(0)
         if self.masking.noise:
-            numbers = random_words(self.seed, "replacements", first, n, num_words).view(np.uint32)
+            numbers = random_bits(self.seed, "replacements", first, n, num_words).view(np.uint32)
             pair = np.searchsorted(starts, positions, side="right") - 1
             noise = numbers[pair, positions - starts[pair]] / 2**32
         return positions.astype(np.int64), labels.astype(np.int64), noise

@@ -11,11 +11,11 @@ from transformers.utils import logging
 from data_pipeline.errors import KinspanError, first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import display_name
-from pretrain.evaluation.pair_tests import Scorer, check_fits
 from pretrain.modeling import attention
 from pretrain.modeling.encoder import encode
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
+from pretrain.modeling.scorer import Scorer, check_fits
 
 FRESH_SEED = 1_000_003  # added to the seed where a head starts fresh, see load_ranker
 

@@ -11,11 +11,11 @@ from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError, first_line
 from finetune.data.answers import AnswerSet
-from pretrain.evaluation.pair_tests import Encoded, Scorer, check_fits, load_scorer
-from pretrain.evaluation.pair_tests import score as score_padded
 from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
-from pretrain.step import is_out_of_memory
+from pretrain.modeling.scorer import Encoded, Scorer, check_fits, load_scorer
+from pretrain.modeling.scorer import score_padded as score_padded
+from pretrain.runtime.out_of_memory import is_out_of_memory
 
 from .encode import EncodedPairs, encode_pairs
 from .ranker import Ranker, load_own_tokenizer, quiet

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import FILTERS
-from pretrain.config import setting
+from pretrain.runtime.settings import setting
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, jacana=FOLDER, asnq=FOLDER, insuranceqa=FOLDER, files=FOLDER or hub=OWNER/NAME"
 

@@ -1,6 +1,7 @@
 """What an update runs on: torch alone in one process, or DeepSpeed over any number of ranks."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,17 @@ import torch
 from torch import nn
 
 from data_pipeline.errors import KinspanError
-from pretrain.batches import Layout
-from pretrain.config import PretrainConfig
 from pretrain.runtime.engine import (
+    OptimizerSettings,
     build_engine,
-    full_settings,
-    parameter_groups,
-    precision_of,
+    choose_precision,
+    complete_settings,
+    group_parameters,
     read_deepspeed_config,
+    read_launcher_variables,
     start_distributed,
-    world,
 )
+from pretrain.runtime.layout import Layout
 
 from .config import FinetuneConfig
 
@@ -36,7 +37,7 @@ class PlainEngine:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.module = model.to(self.device)
         self.optimizer = torch.optim.AdamW(
-            parameter_groups(model, config.weight_decay), betas=(0.9, 0.999), eps=1e-8, fused=True
+            group_parameters(model, config.weight_decay), betas=(0.9, 0.999), eps=1e-8, fused=True
         )
         self.accumulation, self.max_grad_norm, self.micro_steps = accumulation, config.max_grad_norm, 0
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
@@ -88,7 +89,7 @@ def join_ranks(config: FinetuneConfig) -> tuple[int, int, dict[str, Any] | None]
 
     Raises KinspanError for a ``--deepspeed_config`` that is none.
     """
-    rank, _, size = world()
+    rank, _, size = read_launcher_variables()
     if config.deepspeed_config is None and size == 1:
         return 0, 1, None
     settings = read_deepspeed_config(config.deepspeed_config or SEVERAL_RANKS)
@@ -101,17 +102,11 @@ def make_engine(
 ) -> tuple[Any, str]:
     """The engine with AdamW (0.9, 0.999, 1e-8), and its precision. Di Liello et al., 2022, appendix B: as in
     pre-training."""
-    shared = PretrainConfig(
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        precision=config.precision,
-        deepspeed_config=config.deepspeed_config or SEVERAL_RANKS,
-    )
+    shared = replace(OptimizerSettings.of(config), deepspeed_config=config.deepspeed_config or SEVERAL_RANKS)
     if settings is None:
-        precision = precision_of(shared, {"zero_optimization": {"stage": 1}})  # autocast can always be had
+        precision = choose_precision(shared, {"zero_optimization": {"stage": 1}})  # autocast can always be had
         if precision == "fp16" and not torch.cuda.is_available():
             raise KinspanError("--precision fp16 needs a GPU: use bf16 or fp32 here")
         return PlainEngine(model, config, layout.accumulation, precision), precision
-    precision = precision_of(shared, settings)
-    return build_engine(model, shared, full_settings(settings, shared, layout, precision)), precision
+    precision = choose_precision(shared, settings)
+    return build_engine(model, shared, complete_settings(settings, shared, layout, precision)), precision

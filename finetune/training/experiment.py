@@ -4,89 +4,28 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
+from data_pipeline.files import read_object, write_atomically
 from data_pipeline.tokenizers import display_name
-from finetune.data.answers import AnswerSet, filtered
-from finetune.data.registry import NEGATIVE_GRADES, load_split, parse_columns
-from finetune.data.statistics import count_lines
+from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import METRICS, TITLES, Figures, means, question_metrics
 from finetune.evaluation.trec import write_predictions
 from finetune.ranking.score import score_answers
-from pretrain.checkpoints.manifest import write_atomically
-from pretrain.planning.defaults import DEFAULT_MODEL_NAME, default_model
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.ranks import barrier
 
-from .config import FinetuneConfig, check, identity
+from .config import FinetuneConfig, check
 from .engine import join_ranks
-from .groups import with_noise
+from .stages import Data, fingerprint, load_data, target_stage, transfer_stage
 from .train import BEST, Ranks, Stage, plan, train_ranker
 
 RESULTS = "results.json"
-
-
-@dataclass(frozen=True)
-class Data:
-    """The filtered splits of the target, and the training split of the transfer set."""
-
-    train: AnswerSet
-    dev: AnswerSet
-    test: AnswerSet
-    transfer: AnswerSet | None
-    notes: list[str]
-
-
-def load_data(config: FinetuneConfig) -> Data:
-    """Reads and filters what the settings name. Raises KinspanError."""
-    named = [spec for spec in (config.data, config.transfer) if spec and spec.startswith(("files=", "hub="))]
-    notes: list[str] = []
-
-    def read(spec: str, split: str, mode: str) -> AnswerSet:
-        columns = parse_columns(config.columns) if spec in named or not named else None
-        # Labels of negatives select what is trained on; dev and test keep all their candidates.
-        negatives = tuple(config.negative_labels) if split == "train" else NEGATIVE_GRADES
-        data, said = load_split(spec, split, columns, negatives)
-        data = filtered(data, mode)
-        notes.extend([*said, *count_lines(data.name, split, mode, data)])
-        return data
-
-    train = read(config.data, "train", config.train_filter)
-    dev, test = (read(config.data, split, config.eval_filter) for split in ("dev", "test"))
-    transfer = read(config.transfer, "train", config.train_filter) if config.transfer else None
-    for data in (train, transfer):
-        if data is not None and not 0 < data.labels.sum() < data.num_pairs:
-            raise KinspanError(f"{data.name} train: all candidates have one label: there is nothing to learn")
-    return Data(train, dev, test, transfer, notes)
-
-
-def fingerprint(data: AnswerSet) -> str:
-    """Names a split by its content."""
-    digest = hashlib.sha256("\0".join(data.questions).encode())
-    for array in (data.starts, data.labels):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    for chunk in range(0, data.num_pairs, 100_000):
-        digest.update("\0".join(data.answers.slice(chunk, 100_000).to_pylist()).encode())
-    return digest.hexdigest()[:16]
-
-
-def model_fingerprint(name_or_dir: str) -> str:
-    """Names a starting point: a folder by its weights and config, a hub name by itself."""
-    folder = Path(name_or_dir)
-    if not folder.is_dir():
-        return name_or_dir
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
-        if path.is_file():
-            digest.update(path.name.encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
 
 
 def run_experiment(
@@ -200,48 +139,6 @@ def _scored(config: FinetuneConfig, data: Data, folder: Path, tag: str, ranks: R
 
 def _digest(same: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
-    """TANDA's first step: the general set, stopped by the target's dev MAP (Garg et al., 2020, section 5.2)."""
-    assert data.transfer is not None
-    target_alone = ("learning_rate", "epochs", "max_steps", "eval_steps", "negatives_per_positive", "label_noise")
-    same = identity(config, transfer=fingerprint(data.transfer), dev=fingerprint(data.dev))
-    same["model"] = model_fingerprint(str(config.model))
-    return Stage(
-        "transfer",
-        str(config.model),
-        data.transfer,
-        data.dev,
-        data.test if config.test_every_validation else None,
-        config.transfer_learning_rate,
-        config.transfer_epochs,
-        config.transfer_steps,
-        config.transfer_eval_steps,
-        config.transfer_negatives,
-        {k: v for k, v in same.items() if k not in target_alone},
-        config.transfer_batch_size,
-    )
-
-
-def target_stage(config: FinetuneConfig, data: Data, seed: int, start: str, what: str) -> Stage:
-    train = data.train
-    if config.label_noise:
-        train = replace(train, labels=with_noise(train.labels, config.label_noise, seed))
-    facts = {"train": fingerprint(train), "dev": fingerprint(data.dev), "start": model_fingerprint(start)}
-    return Stage(
-        what,
-        start,
-        train,
-        data.dev,
-        data.test if config.test_every_validation else None,
-        config.learning_rate,
-        config.epochs,
-        config.max_steps,
-        config.eval_steps,
-        config.negatives_per_positive,
-        identity(config, **facts),
-    )
 
 
 def spread(runs: list[dict[str, float]]) -> dict[str, dict[str, float]]:

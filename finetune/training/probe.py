@@ -20,12 +20,11 @@ from finetune.evaluation.metrics import means, question_metrics
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import check_takes, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
-from pretrain.batches import Layout
 from pretrain.config import PretrainConfig
-from pretrain.run import Probe
-from pretrain.runtime.engine import set_learning_rate, world
-from pretrain.runtime.schedule import learning_rate
-from pretrain.step import dropout_seed
+from pretrain.runtime.dropout import dropout_seed
+from pretrain.runtime.engine import read_launcher_variables, set_learning_rate
+from pretrain.runtime.layout import Layout
+from pretrain.runtime.schedule import learning_rate_of
 
 from .config import FinetuneConfig
 from .engine import make_engine
@@ -40,12 +39,12 @@ LIST_SIZE, BATCH_LISTS, EPOCHS, LEARNING_RATE = 8, 2, 3, 5e-5
 MAX_LENGTH = 128  # tokens of a pair, both papers'
 
 
-def make_probe(config: PretrainConfig, say: Callable[[str], None] = print) -> Probe | None:
+def make_probe(config: PretrainConfig, say: Callable[[str], None] = print) -> Callable[[Path], dict[str, float]] | None:
     """What ``--probe`` asks for; None without it, and on all ranks but the first, which alone probes.
 
     Raises KinspanError for a data set that is none, or that has nothing to learn from.
     """
-    if config.probe is None or world()[0]:
+    if config.probe is None or read_launcher_variables()[0]:
         return None
     try:
         train, dev = probe_sets(config.probe, config.probe_pairs)
@@ -103,7 +102,7 @@ def fine_tuned_figures(folder: Path, train: AnswerSet, dev: AnswerSet) -> dict[s
         numbers = np.arange(first, min(first + BATCH_LISTS, len(lists)))
         rows, list_of = lists.some(numbers)
         labels, group_of = (torch.from_numpy(a).long().to(engine.device) for a in (train.labels[rows], list_of))
-        set_learning_rate(engine, learning_rate(step, LEARNING_RATE, total // 10, total))
+        set_learning_rate(engine, learning_rate_of(step, LEARNING_RATE, total // 10, total))
         torch.manual_seed(dropout_seed(SEED, step, 0))
         logits = engine(**pairs.pack(rows, engine.device))
         engine.backward(listwise(logits, labels, group_of) / len(numbers))

@@ -18,7 +18,7 @@ from .groups import random_of
 from .train import BEST, Ranks, train_ranker
 
 if TYPE_CHECKING:
-    from .experiment import Data
+    from .stages import Data
 
 SEED = 0
 FOLDS_KEY = 2**33  # of the random numbers that deal questions to folds
@@ -38,7 +38,7 @@ def searched(
     cross-validation". Each fold's training questions stop early by the fold itself. Raises KinspanError where there are
     fewer questions than folds.
     """
-    from .experiment import Data, target_stage
+    from .stages import Data, target_stage
 
     assert config.search_folds is not None
     if data.train.num_questions < config.search_folds:

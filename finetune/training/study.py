@@ -13,16 +13,17 @@ import numpy as np
 import yaml
 
 from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.files import write_atomically
 from finetune.data.registry import NAMES
 from finetune.evaluation.bm25 import bm25_scores
 from finetune.evaluation.metrics import MAP, METRICS, TITLES, Figures, means, question_metrics
 from finetune.evaluation.significance import compare, compare_seeds, p_text
 from finetune.reports.study_report import Entry, write_page
-from pretrain.checkpoints.manifest import write_atomically
-from pretrain.runtime.engine import world
+from pretrain.runtime.engine import read_launcher_variables
 
 from .config import FinetuneConfig, check
-from .experiment import load_data, load_figures, run_experiment
+from .experiment import load_figures, run_experiment
+from .stages import load_data
 
 RESULTS = "study.json"
 # A study's own: launch/study.py has flags for them, and every row an output folder.
@@ -135,7 +136,7 @@ def run_study(
             raise KinspanError(f"--set {name}: it is what sets rows apart ({rows_named}): change a copy of the study")
     # Each row's settings are checked before the first one runs, so that a wrong one costs no hours.
     planned = [[(row, _config(study, row, spec, output, overrides, transfer)) for row in study.rows] for spec in specs]
-    say = say if world()[0] == 0 else _silent
+    say = say if read_launcher_variables()[0] == 0 else _silent
     tables = []
     for spec, rows in zip(specs, planned, strict=True):
         experiments = []
@@ -145,7 +146,7 @@ def run_study(
             experiments.append(run_experiment(config, say, transfers))
         tables.append(_table(study, spec, rows, experiments, output / _set_name(spec) / "report.html"))
     results = {"title": study.title, "source": study.source, "about": study.about, "tables": tables}
-    if world()[0] == 0:
+    if read_launcher_variables()[0] == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
     say(as_text(results))
     return results
@@ -222,7 +223,7 @@ def _table(
     splits = [(data.train, first.train_filter), (data.dev, first.eval_filter), (test, first.eval_filter)]
     if data.transfer is not None:
         splits.insert(0, (data.transfer, first.train_filter))
-    if world()[0] == 0:
+    if read_launcher_variables()[0] == 0:
         notes = [line for line in (study.source, study.about) if line]
         write_page(page, f"{study.title}: {_set_name(spec)}", [*notes, *data.notes], splits, entries)
     return {

@@ -14,24 +14,25 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
+from data_pipeline.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MAP, means, question_metrics
 from finetune.ranking.encode import EncodedPairs, encode_pairs
 from finetune.ranking.ranker import check_takes, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.score import score_pairs
-from pretrain.batches import Layout
-from pretrain.checkpoints import writer
-from pretrain.checkpoints.elastic import converted
-from pretrain.checkpoints.manifest import write_atomically
-from pretrain.metrics import summed
+from finetune.training import losses
+from pretrain.checkpoints.capture import full_weights
+from pretrain.checkpoints.elastic import convert_to_universal
+from pretrain.checkpoints.reader import load_checkpoint, newest_on_all_ranks
+from pretrain.checkpoints.writer import Writer
+from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.engine import set_learning_rate
+from pretrain.runtime.layout import Layout
 from pretrain.runtime.log import Log
-from pretrain.runtime.ranks import barrier
-from pretrain.runtime.schedule import learning_rate
-from pretrain.step import dropout_seed, is_out_of_memory
+from pretrain.runtime.out_of_memory import is_out_of_memory
+from pretrain.runtime.ranks import barrier, sum_by_name
+from pretrain.runtime.schedule import learning_rate_of
 
-from . import losses
 from .config import FinetuneConfig
 from .engine import make_engine
 from .groups import Groups, lists_of_epoch, pairs_of_epoch
@@ -134,12 +135,12 @@ class _Run:
 
     def run(self) -> dict[str, Any]:
         checkpoints = self.folder / "checkpoints"
-        found, skipped = writer.agreed_newest(checkpoints)
+        found, skipped = newest_on_all_ranks(checkpoints)
         world, rank = self.ranks.world, self.ranks.rank
-        universal = converted(found, world, rank) if found else None
+        universal = convert_to_universal(found, world, rank) if found else None
         self.engine, self.precision = make_engine(self.ranker, self.config, self.layout, self.ranks.deepspeed)
         if found:
-            self.progress = Progress(**writer.load(self.engine, found, world, universal))
+            self.progress = Progress(**load_checkpoint(self.engine, found, world, universal))
         if self.ranks.rank == 0:
             self.log = Log(self.folder, self.progress.step, self.total, f"{self.stage.what}, seed {self.seed}")
             for line in (*self.notes, *(f"skipped a checkpoint that is not whole: {line}" for line in skipped)):
@@ -157,7 +158,7 @@ class _Run:
 
     def loop(self, checkpoints: Path, resumed_at: int | None) -> None:
         """Validate, save, stop?, step: in this order, once a step."""
-        progress, writer = self.progress, writer.Writer(checkpoints, self.ranks.rank, tell=self.say)
+        progress, writer = self.progress, Writer(checkpoints, self.ranks.rank, tell=self.say)
         groups, epoch = self.groups_of(0), 0
         while True:
             step, began = progress.step, time.monotonic()
@@ -172,7 +173,7 @@ class _Run:
             if step // self.epoch_steps != epoch:
                 epoch = step // self.epoch_steps
                 groups = self.groups_of(epoch)
-            set_learning_rate(self.engine, learning_rate(step, self.stage.learning_rate, self.warmup, self.total))
+            set_learning_rate(self.engine, learning_rate_of(step, self.stage.learning_rate, self.warmup, self.total))
             self.update(groups, step)
             progress.step += 1
             progress.wall_seconds += time.monotonic() - began
@@ -232,7 +233,7 @@ class _Run:
         """Measures the dev set, and notes whether the ranker is the best so far."""
         progress, stage = self.progress, self.stage
         assert self.dev is not None
-        loss, count = summed(self.window, ("loss", "groups")).values()
+        loss, count = sum_by_name(self.window, ("loss", "groups")).values()
         self.window.zero_()
         self.check_finite(loss)
         figures = self.measure(stage.dev, self.dev)
@@ -263,7 +264,7 @@ class _Run:
             )
 
     def keep_best(self) -> None:
-        weights = writer.full_weights(self.engine)
+        weights = full_weights(self.engine)
         if self.ranks.rank == 0:
             best = self.folder / BEST
             partial_folder = best.with_name(BEST + ".tmp")

@@ -20,13 +20,14 @@ from safetensors import safe_open
 from data_pipeline.errors import KinspanError
 from pretrain.runtime import ranks
 
-from .writer import TAG, restricted_unpickling
+from .capture import TAG
+from .unpickling import restricted_unpickling
 
 FOLDER = "universal.tmp"
 OPTIMIZER_FILES = "*zero_pp_rank_*_optim_states.pt"  # which ZeRO 0 does not write
 
 
-def converted(checkpoint: Path, world: int, rank: int) -> Path | None:
+def convert_to_universal(checkpoint: Path, world: int, rank: int) -> Path | None:
     """The universal form of a verified checkpoint, made by rank 0, or None where ``world`` ranks load it as it is.
 
     All ranks call it, before the engine takes memory. Raises KinspanError on all of them where it cannot be made; the
@@ -41,7 +42,7 @@ def converted(checkpoint: Path, world: int, rank: int) -> Path | None:
     if rank == 0:
         step = int(checkpoint.name.removeprefix("step-"))
         print(f"the checkpoint of step {step} was written by {written} ranks: converting it for {world}", flush=True)
-    failure = ranks.from_rank_0(lambda: _why_not_converted(checkpoint, folder))
+    failure = ranks.broadcast_from_rank_0(lambda: _why_not_converted(checkpoint, folder))
     if failure:
         raise KinspanError(
             f"{checkpoint} was written by {written} ranks and could not be converted for {world}: {failure}; mend "
@@ -50,7 +51,7 @@ def converted(checkpoint: Path, world: int, rank: int) -> Path | None:
     return folder
 
 
-def load_converted(engine: Any, folder: Path) -> None:
+def load_universal(engine: Any, folder: Path) -> None:
     """Puts what ``converted`` made into the engine, with all ranks, and removes it.
 
     Two things that DeepSpeed leaves wrong are put right. Under ZeRO 3 all groups come back with the settings of the

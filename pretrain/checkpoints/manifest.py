@@ -2,11 +2,11 @@
 
 import errno
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from data_pipeline.corpus import sha256_of
+from data_pipeline.files import sync, write_atomically
 
 MANIFEST = "manifest.json"
 # What only the content of a folder can cause; any other error is the storage's, and says nothing of the folder
@@ -14,7 +14,7 @@ DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOO
 LARGEST = 64 << 20  # bytes of a manifest: thousands of ranks' files, and no more memory than that
 
 
-def entry(path: Path) -> dict[str, Any]:
+def describe_file(path: Path) -> dict[str, Any]:
     """Of a file that is then safe on the disk."""
     sync(path)
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
@@ -27,7 +27,7 @@ def write_manifest(folder: Path, files: dict[str, dict[str, Any]]) -> None:
     write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1))
 
 
-def why_not_whole(folder: Path) -> str | None:
+def find_damage(folder: Path) -> str | None:
     """What is wrong with a folder, by its manifest; None where every file is as it was written.
 
     Raises OSError where the storage does not let it be read: it may be whole.
@@ -60,20 +60,3 @@ def why_not_whole(folder: Path) -> str | None:
             return f"{name!r} cannot be read: {error}"
     known = {folder / MANIFEST, *(folder / name for name in files)}
     return next((f"{p.name} is not of it" for p in sorted(folder.rglob("*")) if p.is_file() and p not in known), None)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".tmp")
-    partial.write_text(text, encoding="utf-8")
-    sync(partial)
-    partial.replace(path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Waits until the file or folder is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -6,64 +6,24 @@ runs by the plain forward of ``transformers``.
 """
 
 import copy
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from tqdm import tqdm
-from transformers import (
-    AlbertForPreTraining,
-    AutoConfig,
-    AutoModelForSequenceClassification,
-    BertForNextSentencePrediction,
-)
-from transformers.utils import logging
 
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError, first_line
-from data_pipeline.hub import expect_hub
+from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.pairs import KINDS, Objective
 from data_pipeline.sampling.stream import MIN_TEXT_TOKENS, PairStream
-from pretrain.modeling.families import FAMILIES
-from pretrain.modeling.pair_model import holds_no_weights
-from pretrain.step import is_out_of_memory
+from pretrain.modeling.scorer import Encoded, Scorer, check_fits, score_padded
 
 from .pair_figures import pair_figures
 from .validation import SEED
 
 ANCHORS = 1000
-HEADS = {"bert": (BertForNextSentencePrediction, "logits"), "albert": (AlbertForPreTraining, "sop_logits")}
-NOT_NEEDED = "predictions."  # ALBERT's masked-LM head, beside the one that scores
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """A model that scores pairs.
-
-    head:  what its score is, in words
-    score: the model's output -> scores ``[n]``, above 0 where it calls a pair positive
-    """
-
-    name: str
-    model: Any
-    tokenizer: Any
-    head: str
-    score: Callable[[Any], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """n pairs as a model's inputs, one after another: ``ids`` and ``types`` ``[T]``, ``starts`` ``[n + 1]``."""
-
-    ids: np.ndarray
-    types: np.ndarray
-    starts: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -76,74 +36,6 @@ class HeldOut:
     @property
     def num_pairs(self) -> int:
         return self.kinds.size
-
-
-def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
-    """A sequence classifier of one or two labels, BERT with its next-sentence head, or ALBERT with its order head.
-
-    name_or_dir: a release, any other weights folder, or a hub name. Its config's ``architectures`` decide; BERT and
-        ALBERT models that name another class are scored by their heads of pre-training where these are in the file
-    device: default: a GPU where there is one
-
-    Raises KinspanError where there is no model, or where its head has no weights.
-    """
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    expect_hub(name_or_dir)
-    try:
-        config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
-    except Exception as error:  # a missing folder, a broken config, the hub: one line to the user
-        raise KinspanError(f"no model at {name_or_dir}: {first_line(error)}") from error
-    if holds_no_weights(name_or_dir):
-        raise KinspanError(f"--model {name_or_dir} holds no weights: fresh ones tell nothing")
-    architecture = next(iter(config.architectures or []), config.model_type)
-    if architecture.endswith("ForSequenceClassification"):
-        if config.num_labels not in (1, 2):
-            raise KinspanError(f"--model {name_or_dir} has {config.num_labels} labels: give one of 1 or 2")
-        model = _load(AutoModelForSequenceClassification, name_or_dir, config)
-        head, score = ("one logit", _only) if config.num_labels == 1 else ("label 1 over label 0", _second)
-    elif config.model_type in HEADS:
-        model_class, output = HEADS[config.model_type]
-        model = _load(model_class, name_or_dir, config)
-        head, score = "label 0 over label 1", lambda out: _first(out[output])
-    else:
-        raise KinspanError(
-            f"--model {name_or_dir} is a {architecture}, which has no head for pairs: give a release, a sequence "
-            "classifier of 1 or 2 labels, or a BERT or ALBERT with its head of pre-training"
-        )
-    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-    tokenizer = tokenizers.load_tokenizer(name_or_dir)
-    return Scorer(tokenizers.display_name(name_or_dir), model, tokenizer, f"{type(model).__name__}, {head}", score)
-
-
-def _load(model_class: Any, name_or_dir: str, config: Any) -> Any:
-    """The model in fp32. Raises KinspanError where weights that its scores need are not in the file."""
-    try:
-        model, info = model_class.from_pretrained(
-            name_or_dir, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
-        )
-    except Exception as error:
-        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {first_line(error)}") from error
-    missing = sorted(key for key in info["missing_keys"] if not key.startswith(NOT_NEEDED))
-    if missing:
-        raise KinspanError(
-            f"--model {name_or_dir} has no weights for {missing[-1]} of {model_class.__name__}: "
-            "give a model with a trained head for pairs"
-        )
-    return model
-
-
-def _only(out: Any) -> torch.Tensor:
-    return out.logits[:, 0]
-
-
-def _second(out: Any) -> torch.Tensor:
-    return out.logits[:, 1] - out.logits[:, 0]
-
-
-def _first(logits: torch.Tensor) -> torch.Tensor:
-    """BERT's "is next" and ALBERT's "in order" are label 0."""
-    return logits[:, 0] - logits[:, 1]
 
 
 def held_out(
@@ -207,87 +99,6 @@ def texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:
     return [text.strip() for text in first], [text.strip() for text in second]
 
 
-def check_fits(scorer: Scorer, max_length: int) -> None:
-    """Raises KinspanError where pairs of this length, or the tokenizer's ids, are more than the model embeds."""
-    config = scorer.model.config
-    positions = _positions(scorer.model)
-    if positions is not None and max_length > positions:
-        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {scorer.name}")
-    if len(scorer.tokenizer) > config.vocab_size:
-        raise KinspanError(
-            f"{scorer.name}: its tokenizer has {len(scorer.tokenizer)} entries, the model {config.vocab_size}"
-        )
-    types = getattr(config, "type_vocab_size", None) or 0  # 0: the model ignores them
-    highest = max(scorer.tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"])
-    if _takes_types(scorer.model) and 0 < types <= highest:
-        raise KinspanError(
-            f"{scorer.name}: its tokenizer makes the token type {highest}, the model has {types}: "
-            "it needs the tokenizer that it was trained with"
-        )
-
-
-def _positions(model: Any) -> int | None:
-    """The longest input that the model has positions for; None where it has no table of them."""
-    config = model.config
-    rows = getattr(config, "max_position_embeddings", None)
-    if rows is None or rows < 1:  # XLNet says -1
-        return None
-    family = FAMILIES.get(config.model_type)
-    if family:
-        return rows - family.first_position(config)
-    words = model.get_input_embeddings()
-    tables = (m for m in model.modules() if isinstance(m, torch.nn.Embedding) and m is not words)
-    padding = (t.padding_idx for t in tables if t.num_embeddings == rows and t.padding_idx is not None)
-    return rows - next(padding, -1) - 1  # as in RoBERTa, positions go on after that of padding
-
-
-def _takes_types(model: Any) -> bool:
-    return "token_type_ids" in inspect.signature(model.forward).parameters
-
-
-@torch.inference_mode()
-def score(scorer: Scorer, pairs: Encoded, batch_size: int) -> np.ndarray:
-    """The model's score of each pair, ``[n]``: above 0 it calls it positive. The longest pairs come first.
-
-    Raises KinspanError where memory is short, an input has no embedding, or a score is no number.
-    """
-    lengths = np.diff(pairs.starts)
-    order = np.argsort(-lengths, kind="stable")
-    scores = np.empty(len(lengths))
-    for start in tqdm(range(0, len(order), batch_size), desc=f"scoring with {scorer.name}", disable=None):
-        rows = order[start : start + batch_size]
-        try:
-            scores[rows] = scorer.score(scorer.model(**_padded(scorer, pairs, rows))).double().cpu().numpy()
-        except IndexError as error:
-            raise KinspanError(
-                f"{scorer.name} has no embedding for what its tokenizer makes of pairs of {lengths[rows].max()} "
-                f"tokens ({first_line(error)}): lower --max_length, or give the model its own tokenizer"
-            ) from error
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            raise KinspanError(
-                f"out of memory with {len(rows)} pairs of up to {lengths[rows].max()} tokens: lower --batch_size"
-            ) from error
-    if not np.isfinite(scores).all():
-        raise KinspanError(f"{scorer.name}: its scores are not finite")
-    return scores
-
-
-def _padded(scorer: Scorer, pairs: Encoded, rows: np.ndarray) -> dict[str, torch.Tensor]:
-    """The pairs ``rows`` as the model's inputs, ``[len(rows), longest]``."""
-    lengths = np.diff(pairs.starts)[rows]
-    mask = np.arange(lengths.max()) < lengths[:, None]
-    at = (pairs.starts[rows][:, None] + np.arange(lengths.max()))[mask]
-    ids = np.full(mask.shape, scorer.model.config.pad_token_id or 0, dtype=np.int64)
-    types = np.zeros(mask.shape, dtype=np.int64)
-    ids[mask], types[mask] = pairs.ids[at], pairs.types[at]
-    inputs = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
-    if _takes_types(scorer.model):
-        inputs["token_type_ids"] = types
-    return {name: torch.from_numpy(x).to(scorer.model.device) for name, x in inputs.items()}
-
-
 def evaluate_pairs(
     scorer: Scorer,
     corpus: Corpus,
@@ -306,7 +117,7 @@ def evaluate_pairs(
     objectives = {}
     for objective in mixture.objectives:
         pairs = held_out(corpus, objective, anchors, max_length, seed)
-        scores = score(scorer, encode(pairs, corpus, scorer.tokenizer), batch_size).reshape(pairs.kinds.shape)
+        scores = score_padded(scorer, encode(pairs, corpus, scorer.tokenizer), batch_size).reshape(pairs.kinds.shape)
         objectives[objective.name] = {
             "anchors": len(pairs.kinds),
             "anchors_held_out": pairs.stream.orders[0].epoch_anchors,

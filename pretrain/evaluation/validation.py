@@ -11,9 +11,11 @@ from sklearn.metrics import roc_auc_score
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from data_pipeline.sampling.stream import PairStream
-from pretrain.batches import Layout, to_tensors
-from pretrain.metrics import figures, summed
+from pretrain.batches import to_tensors
+from pretrain.metrics import compute_figures
 from pretrain.modeling.sums import PAPER_WEIGHTS, LossWeights
+from pretrain.runtime.layout import Layout
+from pretrain.runtime.ranks import sum_by_name
 
 SEED = 0  # of validation's order, spans and masks: not the run's, so that runs compare
 
@@ -52,7 +54,7 @@ def evaluate(
     if not torch.isfinite(rows).all():
         raise KinspanError("the model's scores are not finite: lower --learning_rate, with another --output_dir")
     scores, kinds, part = rows.cpu().numpy()
-    return figures(summed(stats, names), weights) | _areas(scores, kinds, part, stream.mixture.names)
+    return compute_figures(sum_by_name(stats, names), weights) | _areas(scores, kinds, part, stream.mixture.names)
 
 
 def _areas(scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, objectives: tuple[str, ...]) -> dict[str, float]:

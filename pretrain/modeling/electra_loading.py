@@ -11,8 +11,8 @@ from transformers.utils import logging
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import display_name
+from pretrain.modeling import attention
 
-from . import attention
 from .compatibility import check_generator
 from .electra import ReplacedTokenModel, share_embeddings
 from .pair_model import holds_no_weights, load_config, load_part, start_at_base_rate

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from data_pipeline.errors import KinspanError
+from pretrain.modeling import attention
 
-from . import attention
 from .families import FAMILIES
 
 

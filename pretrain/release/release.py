@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from data_pipeline.errors import KinspanError, one_line
 from data_pipeline.files import read_object
-from pretrain.checkpoints.manifest import why_not_whole
-from pretrain.checkpoints.writer import newest
+from pretrain.checkpoints.manifest import find_damage
+from pretrain.checkpoints.reader import find_newest
 from pretrain.modeling.families import FAMILIES
 from pretrain.runtime.log import complete_lines
 
@@ -45,7 +45,7 @@ def release(source: Path, output: Path) -> Path:
 def _find(source: Path) -> tuple[Path, Path]:
     """The run's folder and the checkpoint that ``source`` means."""
     if (source / "weights.safetensors").is_file():
-        wrong = why_not_whole(source)
+        wrong = find_damage(source)
         if wrong:
             raise KinspanError(f"checkpoint {source}: {wrong}; release another one")
         run = source.resolve().parent.parent
@@ -54,7 +54,7 @@ def _find(source: Path) -> tuple[Path, Path]:
         return run, source
     if not (source / "run.json").is_file():
         raise KinspanError(f"{source} is neither a run nor a checkpoint: give the --output_dir of launch/pretrain.py")
-    checkpoint, skipped = newest(source / "checkpoints")
+    checkpoint, skipped = find_newest(source / "checkpoints")
     if checkpoint is None:
         raise KinspanError(f"{source} has no whole checkpoint: {'; '.join(skipped) or 'none was written yet'}")
     return source, checkpoint

@@ -3,16 +3,16 @@
 import json
 import os
 import warnings
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from data_pipeline.errors import KinspanError, one_line
-from pretrain.batches import Layout
-from pretrain.config import PretrainConfig
+from pretrain.runtime import ranks
 
-from . import ranks
+from .layout import Layout
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = {
@@ -62,22 +62,44 @@ def zero_stage(settings: dict[str, Any]) -> int:
     return settings.get("zero_optimization", {}).get("stage", 0)
 
 
-def precision_of(config: PretrainConfig, settings: dict[str, Any]) -> str:
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """What the engine needs of a run's settings, named as the flags are.
+
+    learning_rate:    the peak of the schedule
+    max_grad_norm:    gradients are clipped to this global norm; 0: never
+    precision:        "auto", "fp32", "bf16" or "fp16"
+    deepspeed_config: the file whose settings are in force, for error messages
+    """
+
+    learning_rate: float
+    weight_decay: float
+    max_grad_norm: float
+    precision: str
+    deepspeed_config: str
+
+    @classmethod
+    def of(cls, config: Any) -> "OptimizerSettings":
+        """Those of a dataclass of settings that has fields of these names."""
+        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
+
+
+def choose_precision(optimizer: OptimizerSettings, settings: dict[str, Any]) -> str:
     """fp32, bf16 or fp16, with "auto" resolved for this machine.
 
     Without ZeRO DeepSpeed never scales an fp16 loss and tells no fp32 copy of bf16 weights: both are refused.
     """
     on_gpu = torch.cuda.is_available()
     if not zero_stage(settings):
-        if config.precision in ("bf16", "fp16"):
-            raise KinspanError(f"--precision {config.precision} needs ZeRO 1 or higher: use ds_configs/zero1.json")
+        if optimizer.precision in ("bf16", "fp16"):
+            raise KinspanError(f"--precision {optimizer.precision} needs ZeRO 1 or higher: use ds_configs/zero1.json")
         return "fp32"
-    if config.precision == "auto":
+    if optimizer.precision == "auto":
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else _processor_has_bf16()
         return "bf16" if has_bf16 else "fp32"
-    if config.precision == "fp16" and not on_gpu:
+    if optimizer.precision == "fp16" and not on_gpu:
         raise KinspanError("--precision fp16 needs a GPU: use bf16 or fp32 here")
-    return config.precision
+    return optimizer.precision
 
 
 def _processor_has_bf16() -> bool:
@@ -86,7 +108,9 @@ def _processor_has_bf16() -> bool:
     return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
-def full_settings(settings: dict[str, Any], config: PretrainConfig, layout: Layout, precision: str) -> dict[str, Any]:
+def complete_settings(
+    settings: dict[str, Any], optimizer: OptimizerSettings, layout: Layout, precision: str
+) -> dict[str, Any]:
     """DeepSpeed's settings with ours put in. The batch triple is nominal: shares are ours to deal out."""
     exact = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
     return {
@@ -98,13 +122,13 @@ def full_settings(settings: dict[str, Any], config: PretrainConfig, layout: Layo
         "train_micro_batch_size_per_gpu": layout.micro,
         "gradient_accumulation_steps": layout.accumulation,
         "train_batch_size": layout.micro * layout.accumulation * layout.world,
-        "gradient_clipping": config.max_grad_norm,
+        "gradient_clipping": optimizer.max_grad_norm,
         "bf16": {"enabled": precision == "bf16"},
         "fp16": {"enabled": precision == "fp16"},
     }
 
 
-def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Weight decay on matrices and embeddings, not on biases and LayerNorm."""
     decayed: list[torch.nn.Parameter] = []
     plain: list[torch.nn.Parameter] = []
@@ -113,7 +137,7 @@ def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[s
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
 
 
-def world() -> tuple[int, int, int]:
+def read_launcher_variables() -> tuple[int, int, int]:
     """Rank, local rank and world size, from the launcher's variables; alone: 0, 0, 1."""
     return tuple(int(os.environ.get(n, d)) for n, d in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 1)))  # type: ignore[return-value]
 
@@ -139,8 +163,8 @@ def start_distributed() -> None:
     # at which every later start hangs if that is killed, and 69 MB of shared memory a rank that nobody frees
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(verbose=False)
-    if ranks.several():  # made now, in one order on all ranks
-        ranks.group("control"), ranks.group("writer")
+    if ranks.is_distributed():  # made now, in one order on all ranks
+        ranks.process_group("control"), ranks.process_group("writer")
 
 
 def _free_port() -> str:
@@ -151,23 +175,23 @@ def _free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def build_engine(model: torch.nn.Module, config: PretrainConfig, settings: dict[str, Any]) -> Any:
+def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings: dict[str, Any]) -> Any:
     """The DeepSpeed engine over ``model`` with AdamW (0.9, 0.999, 1e-8), the paper's appendix B."""
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfigError
 
-    optimizer = torch.optim.AdamW(
-        parameter_groups(model, config.weight_decay),
-        lr=config.learning_rate,
+    adamw = torch.optim.AdamW(
+        group_parameters(model, optimizer.weight_decay),
+        lr=optimizer.learning_rate,
         betas=(0.9, 0.999),
         eps=1e-8,
         fused=True,
     )
     try:
-        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+        engine, *_ = deepspeed.initialize(model=model, optimizer=adamw, config=settings)
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, DeepSpeedConfigError) as error:
         raise KinspanError(
-            f"--deepspeed_config {config.deepspeed_config}: DeepSpeed refuses it: {one_line(error)}"
+            f"--deepspeed_config {optimizer.deepspeed_config}: DeepSpeed refuses it: {one_line(error)}"
         ) from error
     leave_scale_to_guard(engine)
     return engine

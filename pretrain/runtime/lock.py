@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import IO
 
 from data_pipeline.errors import KinspanError
-
-from . import ranks
+from pretrain.runtime import ranks
 
 LOCK = "lock"
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other runs off ``folder`` while the block runs; rank 0 holds the lock for all ranks.
 
     The system drops the lock of a process that died, so that a dead run is never in the way. Between machines it is
     only as good as the storage's ``flock``. Raises KinspanError where a live run holds it.
     """
     taken: list[IO[str]] = []
-    ranks.from_rank_0(lambda: taken.append(_take(folder / LOCK)))
+    ranks.broadcast_from_rank_0(lambda: taken.append(_take(folder / LOCK)))
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The triangular learning rate."""
 
 
-def learning_rate(step: int, peak: float, warmup: int, total: int) -> float:
+def learning_rate_of(step: int, peak: float, warmup: int, total: int) -> float:
     """The rate of update ``step`` (0-based): linear up to ``peak`` over ``warmup``, then linear down to zero.
 
     Di Liello et al., 2022, appendix B. The first update has ``peak / warmup``, the last one is the last above

@@ -52,13 +52,13 @@ class StopRequest:
 
 
 @contextmanager
-def stop_request(max_hours: float | None = None) -> Iterator[StopRequest]:
+def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
     """Takes the signals, and watches the launcher, while the block runs."""
     request, done = StopRequest(max_hours), threading.Event()
     before = {}
     if threading.current_thread() is threading.main_thread():  # else Python allows no handlers
         before = {number: signal.signal(number, request.on_signal) for number in SIGNALS}
-    chain = launchers(psutil.Process())  # before the block begins: nothing that happens in it is missed
+    chain = find_launchers(psutil.Process())  # before the block begins: nothing that happens in it is missed
     threading.Thread(target=_watch_launcher, args=(chain, request.ask, done), daemon=True).start()
     try:
         yield request
@@ -70,7 +70,7 @@ def stop_request(max_hours: float | None = None) -> Iterator[StopRequest]:
 
 def _watch_launcher(chain: list[psutil.Process], ask: Callable[[str], None], done: threading.Event) -> None:
     """DeepSpeed's launcher dies of a SIGTERM at once, and leaves its ranks running."""
-    if orphaned(chain):
+    if is_orphaned(chain):
         ask("the launcher is gone")
     while chain and not done.wait(1.0):
         if not all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in chain):
@@ -78,7 +78,7 @@ def _watch_launcher(chain: list[psutil.Process], ask: Callable[[str], None], don
             return
 
 
-def launchers(process: psutil.Process) -> list[psutil.Process]:
+def find_launchers(process: psutil.Process) -> list[psutil.Process]:
     """The processes above this one that started it as a rank: DeepSpeed's or torch's launcher; none if by hand."""
     return [parent for parent in process.parents() if _is_launcher(parent)]
 
@@ -90,7 +90,7 @@ def _is_launcher(process: psutil.Process) -> bool:
         return False
 
 
-def orphaned(chain: list[psutil.Process]) -> bool:
+def is_orphaned(chain: list[psutil.Process]) -> bool:
     """Whether a launcher ended before its rank looked: its variables are there, but it is not."""
     if not chain:
         return "CROSS_SIZE" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import psutil
 import torch.distributed as dist
 
-from . import ranks
+from pretrain.runtime import ranks
+
 from .stop import Stopped
 
 STATUS = 70  # EX_SOFTWARE of sysexits.h
@@ -173,11 +174,11 @@ def _lives(process: int) -> bool:
 
 
 @contextmanager
-def watching(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
+def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
     """Watches while the block runs. All ranks enter together."""
     ranks.barrier()
     store = None
-    if ranks.several():
+    if ranks.is_distributed():
         default: Any = dist.distributed_c10d._get_default_store()
         store = dist.PrefixStore("watch", default.clone())  # a connection of its own: calls take turns on one
     watch, done = Watch(folder, rank, world, stall_seconds, store), threading.Event()

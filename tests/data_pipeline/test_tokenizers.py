@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 BERT, ROBERTA, MINILM = (
     "tokenizers/bert-uncased_electra-small",

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 WORDS = ["river", "stone", "green", "market", "engine", "winter", "paper", "silver", "garden", "music", "bridge"]

@@ -16,7 +16,7 @@ from finetune.evaluation.metrics import METRICS
 from launch import evaluate
 from launch._cli import parse
 from launch.evaluate import EvaluateConfig, check
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 ROOT = Path(__file__).resolve().parents[2]
 

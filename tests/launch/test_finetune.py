@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from launch.study import overrides
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from data_pipeline.corpus import Shard
-from data_pipeline.sampling.block import Block, Spans
+from data_pipeline.sampling.block import Block
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
-from data_pipeline.sampling.random_bits import random_words
+from data_pipeline.sampling.random_bits import random_bits
+from data_pipeline.sampling.spans import Spans
 from objectives import mixture
 
 
@@ -58,7 +59,7 @@ def sampled(
     (how,) = mixture(name, sampling).objectives
     block = Block([shard_of(documents) for documents in shards], "train", how)
     anchors = np.arange(repeat * len(block.paragraph)) % max(len(block.paragraph), 1)
-    pairs = how.sample(block, anchors, random_words(seed, "test", 0, len(anchors), how.num_words))
+    pairs = how.sample(block, anchors, random_bits(seed, "test", 0, len(anchors), how.num_words))
     a, b = (spans.map(lambda x: x.astype(np.int64)) for spans in (pairs.a, pairs.b))
     return Groups(block, a, b, pairs.kind)
 

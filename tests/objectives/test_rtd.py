@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_pipeline.sampling.random_bits import random_words
+from data_pipeline.sampling.random_bits import random_bits
 from data_pipeline.sampling.stream import Batch, concatenate
 from data_pipeline.tokenizers import word_continuations
 from objectives.rtd import replaced_tokens
@@ -44,7 +44,7 @@ def test_noise_is_uniform_and_one_number_a_masked_token(batch):
 
 def test_noise_has_nothing_to_do_with_what_was_chosen(batch, tiny_corpus, make_stream, masking):
     stream = make_stream(tiny_corpus, masking=masking)
-    numbers = random_words(stream.seed, "mask", 0, COUNT, -(-stream.max_length // 8) * 4 * masking.numbers)
+    numbers = random_bits(stream.seed, "mask", 0, COUNT, -(-stream.max_length // 8) * 4 * masking.numbers)
     pair = np.searchsorted(batch.starts, batch.masked_positions, side="right") - 1
     place = batch.position_ids[batch.masked_positions]
     of_mask = numbers.view(np.uint32)[pair, place] / 2**32

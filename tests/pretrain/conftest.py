@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig
 
 from data_pipeline.tokenizers import load_tokenizer
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 BERT_IDS = {"cls_token_id": 101, "bos_token_id": 101, "sep_token_id": 102, "eos_token_id": 102, "pad_token_id": 0}

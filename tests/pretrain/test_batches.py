@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.batches import Feeder, Layout
+from pretrain.batches import Feeder
+from pretrain.runtime.layout import Layout
 
 sizes = st.integers(1, 500)
 

@@ -1,9 +1,9 @@
 import pytest
 
 from data_pipeline.errors import KinspanError
-from pretrain.batches import Layout
 from pretrain.config import PretrainConfig, check, identity
-from pretrain.runtime.engine import full_settings, read_deepspeed_config
+from pretrain.runtime.engine import OptimizerSettings, complete_settings, read_deepspeed_config
+from pretrain.runtime.layout import Layout
 
 BAD = {
     "micro_batch_size": (65, r"--micro_batch_size 65 is larger than --global_batch_size 64"),
@@ -37,8 +37,11 @@ def test_identity_is_about_numbers_only():
 
 @pytest.mark.parametrize("name", ["zero0", "zero1", "zero2", "zero3", "offload"])
 def test_the_settings_that_come_along_can_be_read(name):
-    settings = full_settings(
-        read_deepspeed_config(f"ds_configs/{name}.json"), PretrainConfig(), Layout(64, 8, 3), "fp32"
+    settings = complete_settings(
+        read_deepspeed_config(f"ds_configs/{name}.json"),
+        OptimizerSettings.of(PretrainConfig()),
+        Layout(64, 8, 3),
+        "fp32",
     )
     assert settings["train_batch_size"] == 3 * 8 * settings["gradient_accumulation_steps"]
 

@@ -9,9 +9,11 @@ import torch
 from data_pipeline.errors import KinspanError
 from pretrain import run
 from pretrain.checkpoints import writer
+from pretrain.checkpoints.capture import full_weights
+from pretrain.checkpoints.reader import by_step
 from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
-from pretrain.runtime.engine import build_engine
+from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.runtime.stop import Stopped
 from pretrain.setup import set_up
 from pretrain.step import train_step
@@ -117,7 +119,7 @@ def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config,
     with pytest.raises(Stopped):
         pretrain(config(max_hours=1e-9))
     folder = Path(config().output_dir)
-    (only,) = writer.by_step(folder / "checkpoints")
+    (only,) = by_step(folder / "checkpoints")
     (only / "state.json").write_text("")
     log = (folder / "metrics.jsonl").read_bytes()
     with pytest.raises(KinspanError, match="none of the checkpoints in "):
@@ -130,7 +132,7 @@ def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config,
 def test_hours_stop_it_with_a_checkpoint(config):
     with pytest.raises(Stopped):
         pretrain(config(max_hours=1e-9))
-    assert [p.name for p in writer.by_step(Path(config().output_dir) / "checkpoints")] == ["step-00000001"]
+    assert [p.name for p in by_step(Path(config().output_dir) / "checkpoints")] == ["step-00000001"]
 
 
 @pytest.mark.parametrize(
@@ -145,14 +147,14 @@ def test_an_update_that_is_not_finite_is_skipped_whole(kind, stage, precision, c
 
     def trained(steps, poisoned=()):
         setup = set_up(settings)
-        engine, results = build_engine(setup.model, settings, setup.settings), []
+        engine, results = build_engine(setup.model, OptimizerSettings.of(settings), setup.settings), []
         for step in steps:
             remove = poison(kind)(engine) if step in poisoned else None
             batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
             results.append(train_step(engine, batches, batches[0], setup.layout, 0, 1, step))
             if remove:
                 remove()
-        return results, writer.full_weights(engine)
+        return results, full_weights(engine)
 
     results, with_poison = trained([0, 1, 2, 3], poisoned=[2])
     assert [bool(r.skipped) for r in results] == [False, False, True, False]

@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
-from pretrain.metrics import FlopCounter, figures
+from pretrain.metrics import FlopCounter, compute_figures
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.encoder import encode
 from pretrain.modeling.families import FAMILIES
@@ -25,7 +25,7 @@ def sums_of(kinds, called, objective="ssp"):
 def test_accuracy_and_f1_are_scikit_learns():
     rng = np.random.default_rng(0)
     kinds, called = rng.choice([POSITIVE, HARD, EASY], 400, p=[0.2, 0.4, 0.4]), rng.random(400) < 0.4
-    values = figures(sums_of(kinds, called), LossWeights())
+    values = compute_figures(sums_of(kinds, called), LossWeights())
     labels = kinds == POSITIVE
     assert values["pair_accuracy"] == pytest.approx(accuracy_score(labels, called))
     assert values["pair_f1"] == pytest.approx(f1_score(labels, called))
@@ -38,7 +38,7 @@ def test_accuracy_and_f1_are_scikit_learns():
 
 
 def test_what_no_item_gave_is_left_out():
-    values = figures(sums_of(np.array([POSITIVE, EASY]), np.array([True, False])), LossWeights())
+    values = compute_figures(sums_of(np.array([POSITIVE, EASY]), np.array([True, False])), LossWeights())
     assert not {"pair_f1_hard", "pair_accuracy_hard", "mlm_loss"} & values.keys()
     assert values["pair_f1"] == 1.0
 
@@ -46,19 +46,19 @@ def test_what_no_item_gave_is_left_out():
 def test_loss_is_the_weighted_sum():
     sums = sums_of(np.array([POSITIVE, EASY]), np.array([True, False]))
     sums |= {"ssp/pair_loss": 1.0, "mlm_loss": 6.0, "mlm_tokens": 2.0}
-    assert figures(sums, LossWeights(0.5, 2.0))["loss"] == pytest.approx(0.5 * 3.0 + 2.0 * 0.5)
+    assert compute_figures(sums, LossWeights(0.5, 2.0))["loss"] == pytest.approx(0.5 * 3.0 + 2.0 * 0.5)
 
 
 def test_a_mixtures_figures_are_those_of_all_its_pairs_and_of_each_part():
     rng = np.random.default_rng(0)
     kinds, called = rng.integers(0, 3, 400), rng.random(400) < 0.4
     part = rng.integers(0, 2, 400)
-    whole = figures(sums_of(kinds, called), LossWeights())
+    whole = compute_figures(sums_of(kinds, called), LossWeights())
     halves = [sums_of(kinds[part == k], called[part == k], name) for k, name in enumerate(("sp", "psd"))]
-    values = figures({**halves[0], **halves[1]}, LossWeights())
+    values = compute_figures({**halves[0], **halves[1]}, LossWeights())
     assert {k: v for k, v in values.items() if "/" not in k} == whole
     for k, name in enumerate(("sp", "psd")):
-        alone = figures(halves[k], LossWeights())
+        alone = compute_figures(halves[k], LossWeights())
         assert {n: v for n, v in values.items() if n.startswith(name)} == {
             f"{name}/{n}": v for n, v in alone.items() if n.startswith("pair_")
         }
@@ -83,7 +83,7 @@ def test_figures_of_token_detection_are_scikit_learns():
     logits, replaced = torch.randn(500), torch.rand(500) < 0.1
     sums = dict.fromkeys(sum_names(MLM_SUMS + RTD_SUMS, ("ssp",)), 0.0)
     sums |= dict(zip(RTD_SUMS, rtd_sums(logits, replaced, torch.tensor(7.0)).tolist(), strict=True))
-    values = figures(sums, LossWeights())
+    values = compute_figures(sums, LossWeights())
     assert values["rtd_loss"] == 7.0 / 500
     assert values["loss"] == pytest.approx(50 * 7.0 / 500)
     assert values["rtd_accuracy"] == pytest.approx(accuracy_score(replaced, logits > 0))

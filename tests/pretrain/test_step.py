@@ -7,11 +7,12 @@ import torch
 from data_pipeline.errors import KinspanError
 from objectives.rtd import replaced_tokens
 from pretrain import step
-from pretrain.batches import Layout
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.pair_model import load_model
 from pretrain.modeling.sums import LossWeights
-from pretrain.step import dropout_seed, largest_batch, train_step, try_largest
+from pretrain.runtime.dropout import dropout_seed
+from pretrain.runtime.layout import Layout
+from pretrain.step import largest_batch, train_step, try_largest
 
 SIZE = 23
 

@@ -15,7 +15,7 @@ from data_pipeline.prepare import write as write_module
 from data_pipeline.prepare.encode import Encoder, Rules, is_held_out, normalise, schema, sentences_of
 from data_pipeline.prepare.pipeline import prepare
 from objectives import OBJECTIVES
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_DOCUMENTS = 30

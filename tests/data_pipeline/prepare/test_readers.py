@@ -13,7 +13,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.readers import input_files, parse, read_records, split_paragraphs
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 COMPRESS = {
     "": lambda content: content,

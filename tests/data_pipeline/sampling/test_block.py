@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
-from data_pipeline.sampling.block import Ranked, Spans, open_block, side_by_side, usable_counts
+from data_pipeline.sampling.anchors import open_block, usable_counts
+from data_pipeline.sampling.block import Ranked
+from data_pipeline.sampling.spans import Spans, side_by_side
 from objectives import OBJECTIVES
 
 SSP = OBJECTIVES["ssp"]

@@ -3,33 +3,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.sampling.random_bits import bounded, permute, philox_key, random_words
+from data_pipeline.sampling.random_bits import bounded, permute, philox_key, random_bits
 
 SEEDS = st.integers(0, 2**64)
 
 
 @given(SEEDS, st.integers(0, 2**40), st.integers(1, 30), st.integers(1, 8), st.data())
 def test_any_slice_holds_the_same_words(seed, first, count, quads, data):
-    whole = random_words(seed, "pairs", first, count, 4 * quads)
+    whole = random_bits(seed, "pairs", first, count, 4 * quads)
     start = data.draw(st.integers(0, count - 1))
     stop = data.draw(st.integers(start + 1, count))
-    part = random_words(seed, "pairs", first + start, stop - start, 4 * quads)
+    part = random_bits(seed, "pairs", first + start, stop - start, 4 * quads)
     assert np.array_equal(whole[start:stop], part)
 
 
 def test_seed_and_purpose_change_every_example():
-    words = random_words(1, "pairs", 0, 100, 4)
-    for other in (random_words(2, "pairs", 0, 100, 4), random_words(1, "mask", 0, 100, 4)):
+    words = random_bits(1, "pairs", 0, 100, 4)
+    for other in (random_bits(2, "pairs", 0, 100, 4), random_bits(1, "mask", 0, 100, 4)):
         assert not (words == other).any()
 
 
 def test_no_two_examples_share_words():
-    assert len(np.unique(random_words(7, "pairs", 10**9, 20_000, 8))) == 160_000
+    assert len(np.unique(random_bits(7, "pairs", 10**9, 20_000, 8))) == 160_000
 
 
 @given(SEEDS, st.integers(1, 2**31))
 def test_bounded_stays_below_the_bound(seed, bound):
-    drawn = bounded(random_words(seed, "x", 0, 200, 4), bound)
+    drawn = bounded(random_bits(seed, "x", 0, 200, 4), bound)
     assert drawn.min() >= 0
     assert drawn.max() < bound
 
@@ -43,13 +43,13 @@ def test_bounded_reaches_both_ends_even_of_extreme_words():
 @pytest.mark.parametrize("bound", [2, 3, 5, 17, 100])
 def test_bounded_is_about_uniform(bound):
     count = 200_000
-    seen = np.bincount(bounded(random_words(3, "x", 0, count // 4, 4).ravel(), bound), minlength=bound)
+    seen = np.bincount(bounded(random_bits(3, "x", 0, count // 4, 4).ravel(), bound), minlength=bound)
     expected = count / bound
     assert (np.abs(seen - expected) < 5 * np.sqrt(expected)).all()
 
 
 def test_bounded_takes_a_bound_for_each_word():
-    words = random_words(3, "x", 0, 1000, 4)
+    words = random_bits(3, "x", 0, 1000, 4)
     bounds = np.arange(1, 4001).reshape(1000, 4)
     together = bounded(words, bounds)
     assert (together < bounds).all()

@@ -11,7 +11,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import Rules, normalise, sentences_of
 from data_pipeline.sampling.pairs import KINDS, POSITIVE
 from data_pipeline.sampling.stream import Batch, concatenate, cut_longest_first
-from pretrain.batches import Layout
+from pretrain.runtime.layout import Layout
 
 FIELDS = list(Batch.__dataclass_fields__)
 

@@ -11,7 +11,7 @@ from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import load_own_tokenizer
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.default_model import default_model
 
 QUESTIONS = {
     "what is [SEP] a </s> token?": ["It ends.", "", "  [CLS] <s> one two three  "],

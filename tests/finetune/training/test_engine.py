@@ -7,9 +7,10 @@ from torch import nn
 from data_pipeline.errors import KinspanError
 from finetune.training.config import FinetuneConfig
 from finetune.training.engine import PlainEngine, join_ranks, make_engine
-from pretrain.batches import Layout
-from pretrain.checkpoints.writer import Writer, load
+from pretrain.checkpoints.reader import load_checkpoint
+from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.engine import set_learning_rate
+from pretrain.runtime.layout import Layout
 
 
 class Linear(nn.Module):
@@ -77,7 +78,7 @@ def test_a_checkpoint_of_the_plain_engine(tmp_path):
     Writer(tmp_path, rank=0).save(engine, {"step": 2})
     after = steps(engine, 2)
     other = PlainEngine(Linear(), config(), 2, "fp32")
-    load(other, tmp_path / "step-00000002", world=1)
+    load_checkpoint(other, tmp_path / "step-00000002", world=1)
     again = steps(other, 2)
     assert all(torch.equal(after[name], again[name]) for name in after)
 

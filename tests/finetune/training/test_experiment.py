@@ -10,7 +10,8 @@ from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import METRICS
 from finetune.training import experiment, train
 from finetune.training.config import FinetuneConfig
-from finetune.training.experiment import as_text, load_data, model_fingerprint, run_experiment, spread
+from finetune.training.experiment import as_text, run_experiment, spread
+from finetune.training.stages import load_data, model_fingerprint, transfer_stage
 
 
 @pytest.fixture
@@ -144,13 +145,13 @@ def test_experiments_share_a_transfer_where_only_the_targets_settings_differ(tan
 def test_what_names_a_transfer(tanda):
     """The settings of the target alone do not; what training is made of does."""
     data = load_data(tanda)
-    own = experiment.transfer_stage(tanda, data).identity
+    own = transfer_stage(tanda, data).identity
     same = {"learning_rate": 2e-3, "epochs": 2, "max_steps": 9, "eval_steps": 1, "negatives_per_positive": 2.0}
     for name, value in (same | {"label_noise": 0.2, "seeds": 9, "output_dir": "x"}).items():
-        assert experiment.transfer_stage(replace(tanda, **{name: value}), data).identity == own
+        assert transfer_stage(replace(tanda, **{name: value}), data).identity == own
     other = {"batch_size": 4, "transfer_learning_rate": 1e-5, "transfer_epochs": 1, "max_length": 40, "patience": 1}
     for name, value in (other | {"loss": "pairwise", "precision": "bf16", "transfer_steps": 7}).items():
-        assert experiment.transfer_stage(replace(tanda, **{name: value}), data).identity != own
+        assert transfer_stage(replace(tanda, **{name: value}), data).identity != own
 
 
 def test_the_head_that_a_transfer_trained_is_kept(tanda, trained, monkeypatch):

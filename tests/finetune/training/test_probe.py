@@ -38,7 +38,7 @@ def release(tmp_path_factory):
     """A small model of its own weights, as a release has them."""
     from transformers import AutoConfig
 
-    from pretrain.planning.defaults import default_model
+    from pretrain.modeling.default_model import default_model
 
     folder = tmp_path_factory.mktemp("release")
     tokenizer = load_own_tokenizer(default_model())

@@ -9,8 +9,9 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.training import search
 from finetune.training.config import FinetuneConfig, check
-from finetune.training.experiment import load_data, run_experiment
+from finetune.training.experiment import run_experiment
 from finetune.training.search import folds, searched
+from finetune.training.stages import load_data
 from finetune.training.train import Ranks
 
 

@@ -21,8 +21,11 @@ from safetensors.torch import load_file
 from data_pipeline.errors import KinspanError
 from pretrain import run as runs
 from pretrain.checkpoints import elastic, writer
+from pretrain.checkpoints.capture import full_weights
+from pretrain.checkpoints.reader import load_checkpoint
+from pretrain.checkpoints.writer import Writer
 from pretrain.config import PretrainConfig
-from pretrain.runtime.engine import build_engine
+from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.setup import set_up
 from pretrain.step import train_step
 
@@ -94,12 +97,12 @@ def write_checkpoints(base, cases):
     for case in cases:
         config = config_of(case, base, base / "-".join(case))
         setup = set_up(config)
-        engine = build_engine(setup.model, config, setup.settings)
+        engine = build_engine(setup.model, OptimizerSettings.of(config), setup.settings)
         train(setup, engine, 0, HOP)
         state = {"step": HOP, "world_size": setup.layout.world}
-        writer.Writer(setup.folder / "checkpoints", setup.rank).save(engine, state)
+        Writer(setup.folder / "checkpoints", setup.rank).save(engine, state)
         then = {"moments": moments(engine), "sums": train(setup, engine, HOP, 2 * HOP)}
-        then["weights"] = writer.full_weights(engine)
+        then["weights"] = full_weights(engine)
         if setup.rank == 0:
             torch.save(then, setup.folder / "then.pt")
 
@@ -205,15 +208,15 @@ def test_one_rank_takes_over_from_two(case, base, written_by_two, tmp_path, caps
     config = config_of(case, base, tmp_path / "run")
     setup = set_up(config)
     capsys.readouterr()
-    universal = elastic.converted(found, 1, 0)
+    universal = elastic.convert_to_universal(found, 1, 0)
     assert capsys.readouterr() == ("the checkpoint of step 3 was written by 2 ranks: converting it for 1\n", "")
-    engine = build_engine(setup.model, config, setup.settings)
+    engine = build_engine(setup.model, OptimizerSettings.of(config), setup.settings)
     before = settings_of(engine)
-    assert writer.load(engine, found, 1, universal) == {"step": HOP, "world_size": 1}
+    assert load_checkpoint(engine, found, 1, universal) == {"step": HOP, "world_size": 1}
     assert sorted(path.name for path in folder.iterdir()) == sorted(["latest", found.name])
     assert writer.why_not_whole(found) is None
 
-    assert same(writer.full_weights(engine), load_file(found / "weights.safetensors"))
+    assert same(full_weights(engine), load_file(found / "weights.safetensors"))
     assert same(moments(engine), then["moments"])
     assert settings_of(engine) == before
     assert {settings["weight_decay"] for settings in before} == {0.0, 0.1}
@@ -223,7 +226,7 @@ def test_one_rank_takes_over_from_two(case, base, written_by_two, tmp_path, caps
     assert steps(engine) == {2.0 * HOP}
     if case[1] == "fp32":
         assert torch.allclose(sums, then["sums"], rtol=1e-5)
-        weights = writer.full_weights(engine)
+        weights = full_weights(engine)
         far = {name for name in weights if not torch.allclose(weights[name], then["weights"][name], atol=1e-4)}
         assert all(name.endswith("key.bias") for name in far)  # its gradient is rounding alone, which Adam enlarges
     else:
@@ -244,7 +247,7 @@ def check_module(engine, case):
 
     if case[2] == "electra":
         check_ties(engine.module)
-    weights = writer.full_weights(engine)
+    weights = full_weights(engine)
     for name, parameter in engine.module.named_parameters():
         with deepspeed.zero.GatheredParameters([parameter], enabled=case[0] == "zero3"):
             assert torch.equal(parameter.detach(), weights[name].to(parameter.dtype)), name
@@ -265,7 +268,7 @@ def refusal(found):
     """The error's text; nothing is left behind, and the checkpoint is as it was."""
     files = {path: path.read_bytes() for path in found.rglob("*") if path.is_file()}
     with pytest.raises(KinspanError) as caught:
-        elastic.converted(found, 1, 0)
+        elastic.convert_to_universal(found, 1, 0)
     assert not (found.parent / elastic.FOLDER).exists()
     assert files == {path: path.read_bytes() for path in found.rglob("*") if path.is_file()}
     text = str(caught.value)
@@ -324,7 +327,7 @@ def test_a_conversion_that_changes_a_weight_is_found_out(found, monkeypatch):
 
 def test_what_a_killed_conversion_left_goes_at_the_next_start(found):
     (found.parent / elastic.FOLDER / "engine").mkdir(parents=True)
-    assert elastic.converted(found, 2, 0) is None
+    assert elastic.convert_to_universal(found, 2, 0) is None
     assert not (found.parent / elastic.FOLDER).exists()
 
 

@@ -6,11 +6,13 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, ElectraForPreTraining, ElectraForSequenceClassification
 
-from pretrain.checkpoints import writer
+from pretrain.checkpoints.capture import full_weights
+from pretrain.checkpoints.reader import load_checkpoint
+from pretrain.checkpoints.writer import Writer
 from pretrain.config import PretrainConfig
 from pretrain.modeling.sums import LossWeights
 from pretrain.release.release import write_release
-from pretrain.runtime.engine import build_engine
+from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.setup import set_up
 from pretrain.step import train_step
 
@@ -34,7 +36,7 @@ def started(tmp_path, make_model, tiny_corpus):
             **{"precision": "fp32", "max_length": 48, "generator": "1/2", **common, **settings},
         )
         setup = set_up(config)
-        return setup, build_engine(setup.model, config, setup.settings)
+        return setup, build_engine(setup.model, OptimizerSettings.of(config), setup.settings)
 
     return start
 
@@ -51,15 +53,15 @@ def stopped_and_resumed(started, stage, tmp_path, background=True, **settings):
     """The weights after 6 steps, and after 3, a checkpoint, and 3 more in a new engine; and that set-up and engine."""
     setup, engine = started(stage, **settings)
     train(setup, engine, 0, 3)
-    writer = writer.Writer(tmp_path / "checkpoints", rank=0, background=background)
+    writer = Writer(tmp_path / "checkpoints", rank=0, background=background)
     writer.save(engine, {"step": 3, "world_size": 1})
     train(setup, engine, 3, 6)  # a checkpoint written meanwhile holds step 3 all the same
     assert writer.finish() is None
-    whole = writer.full_weights(engine)
+    whole = full_weights(engine)
     setup, engine = started(stage, **settings)
-    writer.load(engine, tmp_path / "checkpoints/step-00000003", 1)
+    load_checkpoint(engine, tmp_path / "checkpoints/step-00000003", 1)
     train(setup, engine, 3, 6)
-    return whole, writer.full_weights(engine), setup, engine
+    return whole, full_weights(engine), setup, engine
 
 
 def same(one, two):
@@ -102,9 +104,9 @@ def test_a_mixture_resumes_bit_identical(stage, started, tmp_path):
 def test_the_token_loss_alone(family, stage, started):
     """``--pair_weight 0``: the pair head stands still but for weight decay, its figures are still taken."""
     setup, engine = started(stage, family, pair_weight=0.0, weight_decay=0.0)
-    before = writer.full_weights(engine)
+    before = full_weights(engine)
     stats = train(setup, engine, 0, 2)
-    after = writer.full_weights(engine)
+    after = full_weights(engine)
     moved = {name.split(".")[1] for name in before if not torch.equal(before[name], after[name])}
     assert "classifier" not in moved
     assert family in moved

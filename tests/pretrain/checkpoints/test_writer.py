@@ -5,12 +5,14 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints import manifest, writer
-from pretrain.checkpoints.manifest import entry, write_manifest
+from pretrain.checkpoints.manifest import describe_file, write_manifest
+from pretrain.checkpoints.reader import find_newest, newest_on_all_ranks
+from pretrain.checkpoints.writer import Writer
 
 
 def seal(path):
     files = [p for p in path.rglob("*") if p.is_file()]
-    write_manifest(path, {p.relative_to(path).as_posix(): entry(p) for p in files})
+    write_manifest(path, {p.relative_to(path).as_posix(): describe_file(p) for p in files})
 
 
 def write(folder, step, text="weights"):
@@ -36,9 +38,9 @@ def flip(path):
 @pytest.mark.parametrize("name", ["engine/rank0.pt", "state.json", "manifest.json"])
 def test_a_harmed_checkpoint_is_skipped_by_name_and_an_older_one_taken(harm, name, tmp_path):
     older, newer = write(tmp_path, 5), write(tmp_path, 10)
-    assert writer.newest(tmp_path) == (newer, [])
+    assert find_newest(tmp_path) == (newer, [])
     harm(newer / name)
-    found, skipped = writer.newest(tmp_path)
+    found, skipped = find_newest(tmp_path)
     if found == newer:  # a flipped bit in the manifest's white space harms nothing
         assert name == "manifest.json"
         return
@@ -50,13 +52,13 @@ def test_a_harmed_checkpoint_is_skipped_by_name_and_an_older_one_taken(harm, nam
 
 def test_an_unfinished_checkpoint_does_not_count(tmp_path):
     (tmp_path / "step-00000010.tmp").mkdir()
-    assert writer.newest(tmp_path) == (None, [])
+    assert find_newest(tmp_path) == (None, [])
 
 
 def test_newest_is_by_number(tmp_path):
     for step in (99_999_999, 100_000_000, 7):
         write(tmp_path, step)
-    assert writer.newest(tmp_path)[0].name == "step-100000000"
+    assert find_newest(tmp_path)[0].name == "step-100000000"
 
 
 def test_the_manifest_lists_every_file(tmp_path):
@@ -98,7 +100,7 @@ def test_a_manifest_from_elsewhere_leads_nowhere_else(tmp_path):
 def test_a_file_that_no_manifest_names_is_not_read(tmp_path):
     path = write(tmp_path, 1)
     (path / "engine" / "rank1.pt").write_text("of somebody else")
-    assert writer.newest(tmp_path)[0] is None
+    assert find_newest(tmp_path)[0] is None
     assert "rank1.pt is not of it" in writer.why_not_whole(path)
 
 
@@ -112,15 +114,18 @@ def test_storage_that_fails_is_no_damage(number, tmp_path, monkeypatch):
 
     monkeypatch.setattr(manifest, "sha256_of", fail)
     with pytest.raises(OSError, match="step-00000010"):
-        writer.newest(tmp_path)
+        find_newest(tmp_path)
     with pytest.raises(KinspanError, match=r"step-00000010.*it fails: mend that"):
-        writer.agreed_newest(tmp_path)
+        newest_on_all_ranks(tmp_path)
 
 
 def test_files_that_another_machine_wrote_elsewhere_make_no_checkpoint(tmp_path):
     older = write(tmp_path, 5)
-    writer = writer.Writer(tmp_path, rank=0, keep=1)
+    writer = Writer(tmp_path, rank=0, keep=1)
     partial = write(tmp_path, 10).rename(tmp_path / "step-00000010.x.tmp")
-    files = {"state.json": entry(partial / "state.json"), "engine/rank1.pt": entry(partial / "engine/rank0.pt")}
+    files = {
+        "state.json": describe_file(partial / "state.json"),
+        "engine/rank1.pt": describe_file(partial / "engine/rank0.pt"),
+    }
     assert "engine/rank1.pt of another rank is not in" in writer._seal(partial, files, 10)
-    assert writer.newest(tmp_path) == (older, [])
+    assert find_newest(tmp_path) == (older, [])

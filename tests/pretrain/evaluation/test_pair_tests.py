@@ -24,18 +24,10 @@ from data_pipeline.sampling.pairs import POSITIVE
 from data_pipeline.tokenizers import load_tokenizer
 from launch.evaluate_pairs import as_text
 from objectives import OBJECTIVES, mixture
-from pretrain.evaluation.pair_tests import (
-    Scorer,
-    check_fits,
-    encode,
-    evaluate_pairs,
-    held_out,
-    load_scorer,
-    score,
-    texts,
-)
+from pretrain.evaluation.pair_tests import encode, evaluate_pairs, held_out, texts
+from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
-from pretrain.planning.defaults import default_model
+from pretrain.modeling.scorer import Scorer, check_fits, load_scorer, score_padded
 from pretrain.release.release import released_config
 
 
@@ -86,7 +78,7 @@ def test_scores_are_those_of_the_release_as_a_cross_encoder(family, make_scored,
     type(model.config)(**config).save_pretrained(folder)
     pairs = held_out(corpus, OBJECTIVES["ssp"], 6)
     scorer = load_scorer(folder)
-    ours = score(scorer, encode(pairs, corpus, scorer.tokenizer), 7)
+    ours = score_padded(scorer, encode(pairs, corpus, scorer.tokenizer), 7)
     first, second = texts(pairs, scorer.tokenizer)
     encoder = CrossEncoder(folder, max_length=128, activation_fn=torch.nn.Identity())
     theirs = encoder.predict(list(zip(first, second, strict=True)))
@@ -99,7 +91,7 @@ def test_batches_and_order_do_not_matter(make_scored, corpus):
     pairs = held_out(corpus, OBJECTIVES["psd"], 5)
     scorer = load_scorer(folder)
     encoded = encode(pairs, corpus, scorer.tokenizer)
-    assert np.allclose(score(scorer, encoded, 3), score(scorer, encoded, 25), atol=1e-4)
+    assert np.allclose(score_padded(scorer, encoded, 3), score_padded(scorer, encoded, 25), atol=1e-4)
 
 
 def test_two_labels_score_the_second_over_the_first(make_scored, corpus):
@@ -109,7 +101,7 @@ def test_two_labels_score_the_second_over_the_first(make_scored, corpus):
     model.save_pretrained(folder)
     pairs = held_out(corpus, OBJECTIVES["ssp"], 3)
     scorer = load_scorer(folder)
-    assert score(scorer, encode(pairs, corpus, scorer.tokenizer), 8) == pytest.approx(2.5)
+    assert score_padded(scorer, encode(pairs, corpus, scorer.tokenizer), 8) == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize("objective", ["ssp", "sp", "psd", "nsp", "sop"])
@@ -179,7 +171,7 @@ def test_heads_of_pre_training_have_label_0_for_the_positive(model_class, family
     pooled = []
     linear = scorer.model.get_submodule(head)
     hook = linear.register_forward_hook(lambda module, inputs, out: pooled.append(inputs[0]))
-    score(scorer, encoded, pairs.num_pairs)
+    score_padded(scorer, encoded, pairs.num_pairs)
     hook.remove()
     positive = pairs.kinds.ravel()[np.argsort(-np.diff(encoded.starts), kind="stable")] == POSITIVE
     features = torch.cat([pooled[0], torch.ones(len(positive), 1)], dim=1).double()

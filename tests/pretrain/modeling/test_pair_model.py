@@ -10,9 +10,9 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.batches import to_tensors
 from pretrain.modeling import attention
+from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_model
-from pretrain.planning.defaults import default_model
 
 PACKED = [name for name, family in FAMILIES.items() if family.packed]
 PADDED = [name for name, family in FAMILIES.items() if not family.packed]

@@ -10,10 +10,10 @@ from transformers.utils import logging
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.batches import to_tensors
-from pretrain.checkpoints.manifest import entry, write_manifest
+from pretrain.checkpoints.manifest import describe_file, write_manifest
+from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_model
-from pretrain.planning.defaults import default_model
 from pretrain.release.release import MODEL_FOLDER, release
 
 
@@ -59,7 +59,7 @@ def trained(request, make_model, tmp_path):
     save_file({k: v.clone() for k, v in dict(model.named_parameters()).items()}, str(whole / "weights.safetensors"))
     (whole / "state.json").write_text('{"step": 3}')
     files = ["weights.safetensors", "state.json"]
-    write_manifest(whole, {name: entry(whole / name) for name in files})
+    write_manifest(whole, {name: describe_file(whole / name) for name in files})
     return run, model.eval()
 
 

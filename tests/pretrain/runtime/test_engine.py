@@ -8,9 +8,10 @@ import torch
 
 from data_pipeline.errors import KinspanError
 from pretrain.batches import to_tensors
-from pretrain.checkpoints import writer
+from pretrain.checkpoints.capture import full_weights
 from pretrain.config import PretrainConfig
 from pretrain.runtime.engine import (
+    OptimizerSettings,
     build_engine,
     leave_scale_to_guard,
     read_deepspeed_config,
@@ -68,7 +69,7 @@ def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
         max_steps=50,
     )
     setup = set_up(config)
-    engine = build_engine(setup.model, config, setup.settings)
+    engine = build_engine(setup.model, OptimizerSettings.of(config), setup.settings)
     if probe:
         try_largest(engine, setup.train, setup.layout)
     for step in range(3):
@@ -82,7 +83,7 @@ def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
 )
 def test_saved_weights_are_those_that_score(stage, precision, make_model, tiny_corpus, tmp_path):
     setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", stage, precision)
-    weights = writer.full_weights(engine)
+    weights = full_weights(engine)
     batch = setup.train.batch(500, 10)
     engine.eval()
     with torch.no_grad():
@@ -103,7 +104,7 @@ def test_trying_the_largest_batch_changes_nothing(stage, make_model, tiny_corpus
         trained(make_model, tiny_corpus, tmp_path / str(probe), stage, "fp32", probe) for probe in (True, False)
     )
     assert tried[2] == plain[2]
-    one, two = writer.full_weights(tried[1]), writer.full_weights(plain[1])
+    one, two = full_weights(tried[1]), full_weights(plain[1])
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
@@ -111,7 +112,7 @@ def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path)
     """The first gradient of the engine, uneven micro-batches and all, against one backward of the mean losses."""
     setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", "zero2", "fp32")
     batches = [setup.train.batch(30 + a, b - a) for a, b in setup.layout.micro_batches(0)]
-    weights = writer.full_weights(engine)
+    weights = full_weights(engine)
     norm = float(train_step(engine, batches, batches[0], setup.layout, 0, 1, 3).grad_norm)
     model = set_up(setup.config).model
     model.load_state_dict(weights, strict=False)

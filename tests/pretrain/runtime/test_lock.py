@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from data_pipeline.errors import KinspanError
-from pretrain.runtime.lock import held
+from pretrain.runtime.lock import lock_folder
 
 HOLD = "import sys, time\nfrom pathlib import Path\nfrom pretrain.lock import held\n"
 HOLD += "with held(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
@@ -17,15 +17,15 @@ HOLD += "with held(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.
 def test_a_live_run_is_respected_and_a_killed_one_taken_over(tmp_path):
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(KinspanError, match=f"is in use by process {holder.pid} on "), held(tmp_path):
+    with pytest.raises(KinspanError, match=f"is in use by process {holder.pid} on "), lock_folder(tmp_path):
         pass
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    with held(tmp_path):
+    with lock_folder(tmp_path):
         assert f"process {os.getpid()}" in (tmp_path / "lock").read_text()
 
 
 def test_it_is_free_after_the_run(tmp_path):
     for _ in range(2):
-        with held(tmp_path):
+        with lock_folder(tmp_path):
             pass

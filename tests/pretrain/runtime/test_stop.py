@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from pretrain.runtime.stop import STATUS, launchers, orphaned, stop_request
+from pretrain.runtime.stop import STATUS, find_launchers, is_orphaned, listen_for_stop
 
 pytestmark = pytest.mark.timeout(120)
 WAIT = """
@@ -40,14 +40,14 @@ def test_a_signal_asks_and_a_second_one_ends_at_once(number):
 
 def test_handlers_are_given_back():
     before = signal.getsignal(signal.SIGTERM)
-    with stop_request() as request:
+    with listen_for_stop() as request:
         assert signal.getsignal(signal.SIGTERM) != before
         assert not request.wanted()
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_hours_end():
-    with stop_request(max_hours=1e-9) as request:
+    with listen_for_stop(max_hours=1e-9) as request:
         assert request.wanted()
         assert request.reason == "--max_hours 1e-09 are over"
 
@@ -65,7 +65,7 @@ def test_a_launcher_that_dies_is_noticed(wrapper, tmp_path):
     *between, rank = psutil.Process(process.pid).children(recursive=True)
     assert bool(between) == bool(wrapper)
     try:
-        assert [p.pid for p in launchers(rank)] == [process.pid]
+        assert [p.pid for p in find_launchers(rank)] == [process.pid]
         process.kill()
         process.wait()
         assert process.stdout.readline() == "the launcher is gone\n"
@@ -98,13 +98,13 @@ FLAGS = ["--world_info=e30=", "--master_addr=127.0.0.1"]
 def test_a_launcher_of_ranks_alone_is_missed_only_by_deepspeed_on_this_machine(flags, gone, monkeypatch):
     monkeypatch.setenv("CROSS_SIZE", "1")
     chain = [SimpleNamespace(cmdline=lambda: ["python", "-u", "-m", "deepspeed.launcher.launch", *FLAGS, *flags])]
-    assert orphaned(chain) is gone
-    assert not orphaned([*chain, SimpleNamespace(cmdline=lambda: ["python", "/bin/deepspeed"])])
+    assert is_orphaned(chain) is gone
+    assert not is_orphaned([*chain, SimpleNamespace(cmdline=lambda: ["python", "/bin/deepspeed"])])
 
 
 def test_by_hand_there_is_no_launcher():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert launchers(psutil.Process(child.pid)) == []
+    assert find_launchers(psutil.Process(child.pid)) == []
     child.communicate(b"\n")
 
 

@@ -2,8 +2,8 @@
 
 import time
 
-from pretrain.batches import Feeder
-from pretrain.step import StepResult
+from .batches import Feeder
+from .step import StepResult
 
 
 class Clock:
