@@ -11,8 +11,7 @@ from finetune.data.answers import RAW
 from finetune.data.build_asnq import TANDA_TABLE_1, Tally, build_asnq
 from finetune.data.natural_questions import LABELS
 from finetune.data.statistics import PAPER_COUNTS
-
-from ._cli import parse, run
+from launch._cli import parse, run
 
 DESCRIPTION = """Builds ASNQ from Natural Questions as section 4 of Garg et al., 2020 (TANDA) does: every sentence of a
 question's Wikipedia page, labelled by whether it is in the long answer and holds a short answer.

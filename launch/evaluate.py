@@ -18,8 +18,7 @@ from finetune.data.registry import SPECS, load_split, parse_columns
 from finetune.evaluation import trec
 from finetune.evaluation.comparison import as_table, comparison, folder_names, page, per_question
 from finetune.evaluation.metrics import Figures, question_metrics, run_metrics
-
-from ._cli import parse, run
+from launch._cli import parse, run
 
 DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10, equal to trec_eval's.
 

@@ -11,9 +11,8 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from launch._cli import parse, run
 from objectives import mixture
-
-from ._cli import parse, run
 
 DESCRIPTION = """Validation as in table 3 of Di Liello et al., 2022: the same held-out pairs for every model.
 

@@ -7,8 +7,7 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from finetune.training.config import FinetuneConfig, check
-
-from ._cli import parse, run
+from launch._cli import parse, run
 
 DESCRIPTION = """Fine-tunes a checkpoint to rank candidate answers, with several seeds, and measures each on the test
 set: MAP, MRR, P@1 and nDCG@10 as trec_eval has them, mean and standard deviation.

@@ -17,11 +17,10 @@ from data_pipeline.sampling.block import Block
 from data_pipeline.sampling.pairs import KINDS
 from data_pipeline.sampling.spans import Spans
 from data_pipeline.sampling.stream import CHUNK, PairRows, PairStream
+from launch._cli import parse, run
 from objectives import mixture
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus
-
-from ._cli import parse, run
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
 

@@ -13,11 +13,10 @@ from data_pipeline.prepare.pipeline import Prepared, prepare
 from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS
 from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
+from launch._cli import parse, run
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus_folder
-
-from ._cli import parse, run
 
 DESCRIPTION = f"""Turns documents into a corpus of token ids that launch/pretrain.py samples from.
 

@@ -7,9 +7,8 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
+from launch._cli import parse, run
 from pretrain.config import PretrainConfig
-
-from ._cli import parse, run
 
 DESCRIPTION = """Continued pre-training of a text encoder with a sentence-level objective, together with
 masked language modelling or ELECTRA's replaced-token detection.

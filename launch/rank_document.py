@@ -14,10 +14,9 @@ from sklearn.metrics import roc_auc_score
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus, Shard
 from data_pipeline.errors import KinspanError, first_line
+from launch._cli import parse, run
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus
-
-from ._cli import parse, run
 
 DESCRIPTION = """Ranks the sentences of one held-out document for a sentence taken from it.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-from ._cli import parse, run
+from launch._cli import parse, run
 
 DESCRIPTION = """Writes a release: safetensors, config, tokenizer and model card.
 

@@ -14,8 +14,7 @@ import yaml
 
 from data_pipeline.errors import KinspanError, one_line
 from finetune.training.config import SPEC
-
-from ._cli import parse, run
+from launch._cli import parse, run
 
 DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of launch/finetune.py with its seeds, and
 prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's own
