@@ -1,34 +1,14 @@
-"""Losses that are not finite, and losses that leap."""
+"""Losses that leap."""
 
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
-
-import torch
 
 HISTORY = 20  # lines of the log that a loss is compared with
 LEVEL = 5  # of them, the last, tell where the loss stands
 FEWEST = 8
 DEVIATIONS = 6.0  # for normal changes from line to line, one line in 10^9
 LEAST_LEAP = 0.1  # of the loss: where lines hardly differ, noise is no leap
-
-
-class Skips:
-    """Whether updates were skipped, kept on the device until somebody reads the log anyway."""
-
-    def __init__(self) -> None:
-        self.unread: list[tuple[int, torch.Tensor]] = []
-
-    def add(self, step: int, skipped: torch.Tensor) -> None:
-        self.unread.append((step, skipped))
-
-    def read(self) -> list[tuple[int, bool]]:
-        """Of each step since the last call, whether its update was skipped."""
-        if not self.unread:
-            return []
-        steps, flags = zip(*self.unread, strict=True)
-        self.unread = []
-        return list(zip(steps, torch.stack(flags).tolist(), strict=True))
 
 
 def is_spike(loss: float, before: Sequence[float]) -> bool:

@@ -30,6 +30,7 @@ from pretrain.runtime.engine import (
     set_learning_rate,
     start_distributed,
 )
+from pretrain.runtime.finite import Skips
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.log import Log
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
@@ -43,7 +44,7 @@ from .clock import Clock
 from .config import PretrainConfig, as_dict, check
 from .metrics import FlopCounter, compute_figures, padding_share, peak_tflops
 from .progress import Progress
-from .recovery import HISTORY, Skips, is_spike
+from .recovery import HISTORY, is_spike
 from .runtime import ranks
 from .setup import Setup, output_folder, set_up
 from .step import StepResult, train_step, try_largest

@@ -11,6 +11,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.stream import Batch, PairStream
 from pretrain.modeling.sums import PAPER_WEIGHTS, LossWeights
 from pretrain.runtime.dropout import dropout_seed
+from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
 
@@ -83,39 +84,13 @@ def train_step(
         mark(f"step {step}, backward of micro-batch {number}")
         if batch is not None:
             stats += sums
-            loss = loss * _one_if_finite(sums).to(loss.dtype)
+            loss = loss * one_if_finite(sums).to(loss.dtype)
         engine.backward(loss)
-        last = number == len(batches) - 1
-        norm = _guard_update(engine) if last and not engine.zero_optimization() else None
+        norm = guard_update(engine) if number == len(batches) - 1 else None
         mark(f"step {step}, update {number}")
         engine.step()
-    skipped = _skipped(engine, norm)
-    stats = stats.masked_fill(skipped, 0.0)
-    return StepResult(stats, tokens, norm if norm is not None else engine.get_global_grad_norm(), skipped, stop)
-
-
-def _one_if_finite(sums: torch.Tensor) -> torch.Tensor:
-    """1, or NaN where one of the sums is not finite."""
-    return (sums.detach() * 0 + 1).prod()
-
-
-def _guard_update(engine: Any) -> torch.Tensor:
-    """The gradient's norm without ZeRO, where DeepSpeed tells none and updates with whatever there is: taken after its
-    all-reduce and before its clipping. torch's fused AdamW leaves everything as it was where ``found_inf`` is 1."""
-    grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
-    norm = torch.stack([g.square().sum(dtype=torch.float64) for g in grads]).sum().sqrt()
-    engine.optimizer.found_inf = (~norm.isfinite()).float()
-    return norm
-
-
-def _skipped(engine: Any, norm: torch.Tensor | None) -> torch.Tensor:
-    """Whether the update was skipped. Under ZeRO DeepSpeed has decided on the host, and says so nowhere else."""
-    if norm is not None:
-        return ~norm.isfinite()
-    optimizer = engine.optimizer
-    if optimizer.overflow and getattr(optimizer, "cpu_offload", False):  # else DeepSpeed adds to what it skipped
-        optimizer.averaged_gradients = dict.fromkeys(optimizer.averaged_gradients)
-    return torch.full((), bool(optimizer.overflow), device=engine.device)
+    skipped, norm = read_outcome(engine, norm)
+    return StepResult(stats.masked_fill(skipped, 0.0), tokens, norm, skipped, stop)
 
 
 def largest_batch(stream: PairStream, micro: int) -> Batch:

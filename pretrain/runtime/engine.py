@@ -129,12 +129,17 @@ def complete_settings(
 
 
 def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Weight decay on matrices and embeddings, not on biases and LayerNorm."""
+    """AdamW's groups: weight decay on matrices and embeddings, none on biases and LayerNorm.
+
+    Frozen parameters (``requires_grad`` is False) stand in no group, and a group without parameters is left out.
+    """
     decayed: list[torch.nn.Parameter] = []
     plain: list[torch.nn.Parameter] = []
     for parameter in model.parameters():
-        (decayed if parameter.ndim >= 2 else plain).append(parameter)
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        if parameter.requires_grad:
+            (decayed if parameter.ndim >= 2 else plain).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 def read_launcher_variables() -> tuple[int, int, int]:

@@ -28,12 +28,17 @@ class Layout:
         """The most pairs that a micro-batch has."""
         return math.ceil(math.ceil(self.size / self.world) / self.accumulation)
 
-    def share(self, rank: int) -> tuple[int, int]:
-        """The rank's examples within a global batch: ``[start, end)``."""
-        return rank * self.size // self.world, (rank + 1) * self.size // self.world
+    def share(self, rank: int, count: int | None = None) -> tuple[int, int]:
+        """The rank's examples within a global batch, ``[start, end)``, of a batch of ``count`` examples, or ``size``."""
+        count = self.size if count is None else count
+        return rank * count // self.world, (rank + 1) * count // self.world
 
-    def micro_batches(self, rank: int) -> list[tuple[int, int]]:
-        """The rank's micro-batches as ``[start, end)`` within a global batch, as even as can be; may be empty."""
-        start, end = self.share(rank)
+    def micro_batches(self, rank: int, count: int | None = None) -> list[tuple[int, int]]:
+        """The rank's micro-batches as ``[start, end)`` within a global batch, as even as can be; some may be empty.
+
+        count: examples of this batch, where it is the short last one of an epoch; it is cut into as many micro-batches
+        as a full one
+        """
+        start, end = self.share(rank, count)
         cuts = [start + (end - start) * k // self.accumulation for k in range(self.accumulation + 1)]
         return list(pairwise(cuts))

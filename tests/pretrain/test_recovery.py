@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
-import torch
 
-from pretrain.recovery import FEWEST, Skips, is_spike
+from pretrain.recovery import FEWEST, is_spike
 
 
 def falling(count, noise=0.02):
@@ -30,11 +29,3 @@ def test_an_earlier_spike_hides_no_later_one():
     losses = falling(60)
     losses[50] = 40.0
     assert is_spike(20.0, losses[:55])
-
-
-def test_flags_are_read_once_in_order():
-    skips = Skips()
-    for step, flag in ((3, False), (4, True)):
-        skips.add(step, torch.tensor(flag))
-    assert skips.read() == [(3, False), (4, True)]
-    assert skips.read() == []

@@ -1,0 +1,61 @@
+"""Updates whose loss or gradient is not finite: they are skipped whole, on all ranks, and counted.
+
+One update calls, in this order: ``one_if_finite`` on each micro-batch's sums before its backward pass, ``guard_update``
+before the engine's last step, and ``read_outcome`` after it. Nothing here waits for the device.
+"""
+
+from typing import Any
+
+import torch
+
+
+def one_if_finite(sums: torch.Tensor) -> torch.Tensor:
+    """1, or NaN where one of the sums is not finite. A loss that is multiplied by NaN makes every gradient NaN, and the
+    all-reduce of the gradients carries that to all ranks."""
+    return (sums.detach() * 0 + 1).prod()
+
+
+def guard_update(engine: Any) -> torch.Tensor | None:
+    """Makes the engine's next update a skipped one where the gradient is not finite; returns the gradient's norm.
+
+    Under ZeRO this returns None and does nothing, because DeepSpeed looks for itself. Without ZeRO DeepSpeed tells no
+    norm and updates with whatever gradient there is. The norm is taken after DeepSpeed's all-reduce and before its
+    clipping. torch's fused AdamW leaves everything as it was where ``found_inf`` is 1.
+    """
+    if engine.zero_optimization():
+        return None
+    grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
+    norm = torch.stack([g.square().sum(dtype=torch.float64) for g in grads]).sum().sqrt()
+    engine.optimizer.found_inf = (~norm.isfinite()).float()
+    return norm
+
+
+def read_outcome(engine: Any, norm: torch.Tensor | None) -> tuple[torch.Tensor, Any]:
+    """Whether the update was skipped, bool ``[]`` on the device, and the global norm of its gradient.
+
+    norm: what guard_update returned. Under ZeRO DeepSpeed has decided on the host, and says so nowhere else.
+    """
+    if norm is not None:
+        return ~norm.isfinite(), norm
+    optimizer = engine.optimizer
+    if optimizer.overflow and getattr(optimizer, "cpu_offload", False):  # else DeepSpeed adds to what it skipped
+        optimizer.averaged_gradients = dict.fromkeys(optimizer.averaged_gradients)
+    return torch.full((), bool(optimizer.overflow), device=engine.device), engine.get_global_grad_norm()
+
+
+class Skips:
+    """Whether each update was skipped; kept on the device until the log is written, when the host waits anyway."""
+
+    def __init__(self) -> None:
+        self.unread: list[tuple[int, torch.Tensor]] = []
+
+    def add(self, step: int, skipped: torch.Tensor) -> None:
+        self.unread.append((step, skipped))
+
+    def read(self) -> list[tuple[int, bool]]:
+        """For each step since the last call: the step, and whether its update was skipped."""
+        if not self.unread:
+            return []
+        steps, flags = zip(*self.unread, strict=True)
+        self.unread = []
+        return list(zip(steps, torch.stack(flags).tolist(), strict=True))
