@@ -35,6 +35,7 @@ from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.log import Log
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
 from pretrain.runtime.ranks import sum_by_name
+from pretrain.runtime.run_folder import open_folder
 from pretrain.runtime.schedule import learning_rate_of
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import Watch, watch_ranks
@@ -46,7 +47,7 @@ from .metrics import FlopCounter, compute_figures, padding_share, peak_tflops
 from .progress import Progress
 from .recovery import HISTORY, is_spike
 from .runtime import ranks
-from .setup import Setup, output_folder, set_up
+from .setup import Setup, set_up
 from .step import StepResult, train_step, try_largest
 from .summary import SUMMARY, description, write_summary
 
@@ -64,7 +65,7 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
     signal or ``max_hours`` ended the run after a writer.
     """
     check(config)
-    folder = output_folder(config.output_dir)
+    folder = open_folder(config.output_dir)
     start_distributed()
     try:
         with lock_folder(folder), listen_for_stop(config.max_hours) as request:

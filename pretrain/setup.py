@@ -1,11 +1,8 @@
 """From settings to everything that a run needs, with every check that can be made before training starts."""
 
-import json
 import math
 import os
-import secrets
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,6 @@ import torch
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from objectives import mixture as mixture_of
@@ -40,15 +36,14 @@ from pretrain.runtime.engine import (
     zero_stage,
 )
 from pretrain.runtime.layout import Layout
-from pretrain.runtime.lock import LOCK
 from pretrain.runtime.ranks import barrier, broadcast_from_rank_0, gather
+from pretrain.runtime.run_folder import check_shared, claim_folder, open_folder, shorten
 
 from .batches import mean_tokens
 from .config import PretrainConfig, as_dict, check, identity
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
 PROBE_SETTINGS = ("probe_steps", "probe_pairs")
-SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
 SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
 
 
@@ -82,7 +77,7 @@ def set_up(config: PretrainConfig) -> Setup:
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
     precision = choose_precision(OptimizerSettings.of(config), deepspeed_settings)
     rank, local_rank, world_size = read_launcher_variables()
-    folder = output_folder(config.output_dir)
+    folder = open_folder(config.output_dir)
     layout = Layout(config.global_batch_size, config.micro_batch_size, world_size)
     notes = _notes_on_defaults(config)
     start_distributed()
@@ -150,24 +145,10 @@ def _check_same_everywhere(setup: Setup) -> None:
         for key, value in everyone[0].items():
             if theirs[key] != value:
                 raise KinspanError(
-                    f"rank {rank} would train another run than rank 0: its {key} is {_short(theirs[key])}, not "
-                    f"{_short(value)}; all machines need the same corpus, settings and packages"
+                    f"rank {rank} would train another run than rank 0: its {key} is {shorten(theirs[key])}, not "
+                    f"{shorten(value)}; all machines need the same corpus, settings and packages"
                 )
-    token = broadcast_from_rank_0(lambda: _left_in(setup.folder))
-    seen = gather((setup.folder / token).exists())
-    broadcast_from_rank_0(lambda: (setup.folder / token).unlink(missing_ok=True))
-    if not all(seen):
-        raise KinspanError(
-            f"--output_dir {setup.folder}: rank {seen.index(False)} does not see there what rank 0 has written; it "
-            "must be on storage that all machines share"
-        )
-
-
-def _left_in(folder: Path) -> str:
-    """The name of a new and empty file."""
-    name = f"{SHARED}{secrets.token_hex(8)}"
-    (folder / name).touch()
-    return name
+    check_shared(setup.folder)
 
 
 def _notes_on_defaults(config: PretrainConfig) -> list[str]:
@@ -264,17 +245,6 @@ def warmup_of(config: PretrainConfig, total: int) -> int:
     return warmup
 
 
-def output_folder(name: str) -> Path:
-    folder = Path(name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror}") from error
-    return folder
-
-
 def _facts(
     config: PretrainConfig,
     corpus: Corpus,
@@ -319,19 +289,17 @@ def _facts(
 
 
 def _claim(setup: Setup) -> None:
-    """Makes the output folder this run's, or finds that it is already; refuses another run's.
+    """Makes the output folder this run's, with the configs and the tokenizer of its model, or finds that it is already.
 
-    A run that never came to a checkpoint has nothing to lose: its settings may change.
+    Refuses another run's folder.
     """
-    path = setup.folder / "run.json"
-    if path.exists() and any((setup.folder / "checkpoints").glob("step-*")):
-        _check_same_run(path, setup)
+    edited = (
+        f"the code of --objective {setup.config.objective} was edited since; choose another --output_dir, or take the "
+        "edit back"
+    )
+    if not claim_folder(setup.folder, setup.facts, {"own_objectives": edited}):
         return
-    names = {p.name for p in setup.folder.iterdir() if not p.name.startswith(SHARED)}
-    if not path.exists() and names - {"run.json.tmp", LOCK}:
-        raise KinspanError(f"--output_dir {setup.folder} is not empty and holds no run: choose another folder")
     shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that came to no checkpoint
-    write_atomically(path, json.dumps(setup.facts, indent=1) + "\n")
     shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
     for name, model_config in _configs(setup.model).items():
         (setup.folder / name).mkdir(exist_ok=True)
@@ -344,27 +312,3 @@ def _configs(model: PairModel | ReplacedTokenModel) -> dict[str, Any]:
     if isinstance(model, ReplacedTokenModel):
         return {MODEL_FOLDER: model.config, GENERATOR_FOLDER: model.generator.config}
     return {MODEL_FOLDER: model.config}
-
-
-def _check_same_run(path: Path, setup: Setup) -> None:
-    advice = "choose another --output_dir, or delete that folder"
-    theirs = read_object(path, advice).get("identity")
-    if not isinstance(theirs, dict):
-        raise KinspanError(f"{path} is damaged (it names no run): {advice}")
-    ours = json.loads(json.dumps(setup.facts["identity"]))
-    for key in ours:
-        if key == "own_objectives" and theirs.get(key) != ours[key]:
-            raise KinspanError(
-                f"--output_dir {setup.folder} holds a different run: the code of --objective "
-                f"{setup.config.objective} was edited since; choose another --output_dir, or take the edit back"
-            )
-        if theirs.get(key) != ours[key]:
-            raise KinspanError(
-                f"--output_dir {setup.folder} holds a different run: its {key} is {_short(theirs.get(key))}, "
-                f"now it is {_short(ours[key])}; choose another --output_dir, or delete that folder"
-            )
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:12] + "..."

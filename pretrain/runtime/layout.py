@@ -29,7 +29,7 @@ class Layout:
         return math.ceil(math.ceil(self.size / self.world) / self.accumulation)
 
     def share(self, rank: int, count: int | None = None) -> tuple[int, int]:
-        """The rank's examples within a global batch, ``[start, end)``, of a batch of ``count`` examples, or ``size``."""
+        """The rank's examples within a global batch of ``count`` (else ``size``) examples: ``[start, end)``."""
         count = self.size if count is None else count
         return rank * count // self.world, (rank + 1) * count // self.world
 

@@ -1,0 +1,106 @@
+"""The output folder of a run: whether it can be written, whether it is this run's, and making it this run's.
+
+    run.json        what makes it this run (its identity), written when the run claims the folder
+    checkpoints/    see pretrain.checkpoints.writer
+    summary.json    written last of all: the run is complete
+    lock            see lock.py
+
+Pre-training and fine-tuning share these names and rules.
+"""
+
+import json
+import secrets
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object, write_atomically
+from pretrain.runtime import ranks
+
+from .lock import LOCK
+
+RUN, SUMMARY, CHECKPOINTS = "run.json", "summary.json", "checkpoints"
+SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
+ADVICE = "choose another --output_dir, or delete that folder"
+
+
+def open_folder(name: str | Path) -> Path:
+    """The output folder, made where there is none. Raises KinspanError where it cannot be written."""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror}") from error
+    return folder
+
+
+def check_shared(folder: Path) -> None:
+    """Raises KinspanError on all ranks where one of them does not see what rank 0 writes into the folder."""
+    name = ranks.broadcast_from_rank_0(lambda: _leave_file(folder))
+    seen = ranks.gather((folder / name).exists())
+    ranks.broadcast_from_rank_0(lambda: (folder / name).unlink(missing_ok=True))
+    if not all(seen):
+        raise KinspanError(
+            f"--output_dir {folder}: rank {seen.index(False)} does not see there what rank 0 has written; it "
+            "must be on storage that all machines share"
+        )
+
+
+def _leave_file(folder: Path) -> str:
+    """The name of a new and empty file."""
+    name = f"{SHARED}{secrets.token_hex(8)}"
+    (folder / name).touch()
+    return name
+
+
+def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[str, str] | None = None) -> bool:
+    """Whether the folder holds this run, with a checkpoint or complete; False where it is free. Writes nothing.
+
+    A run that never came to a checkpoint has nothing to lose: the folder is free, and settings may change.
+
+    record:       what run.json says of this run: its identity, under the key "identity" or by itself
+    explanations: for a key of the identity, what to say instead where it differs
+
+    Raises KinspanError where the folder holds another run, or no run but something else.
+    """
+    path = folder / RUN
+    if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
+        _refuse_difference(path, record, explanations or {})
+        return True
+    names = {p.name for p in folder.iterdir() if not p.name.startswith(SHARED)} if folder.is_dir() else set()
+    if not path.exists() and names - {RUN + ".tmp", LOCK}:
+        raise KinspanError(f"--output_dir {folder} is not empty and holds no run: choose another folder")
+    return False
+
+
+def claim_folder(folder: Path, record: dict[str, Any], explanations: Mapping[str, str] | None = None) -> bool:
+    """Makes the folder this run's where it is free, by writing ``record``; returns whether it was.
+
+    Called under the folder's lock, on rank 0. Arguments and errors are those of ``holds_this_run``.
+    """
+    if holds_this_run(folder, record, explanations):
+        return False
+    write_atomically(folder / RUN, json.dumps(record, indent=1) + "\n")
+    return True
+
+
+def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping[str, str]) -> None:
+    found = read_object(path, ADVICE)
+    theirs = found.get("identity") if "identity" in record else found
+    if not isinstance(theirs, dict):
+        raise KinspanError(f"{path} is damaged (it names no run): {ADVICE}")
+    ours = json.loads(json.dumps(record.get("identity", record)))  # as it would be read back
+    for key, value in ours.items():
+        if theirs.get(key) != value:
+            change = f"its {key} is {shorten(theirs.get(key))}, now it is {shorten(value)}; {ADVICE}"
+            raise KinspanError(f"--output_dir {path.parent} holds a different run: {explanations.get(key, change)}")
+
+
+def shorten(value: Any) -> str:
+    """A value as a message shows it: a long one by its beginning."""
+    text = str(value)
+    return text if len(text) <= 40 else text[:12] + "..."
