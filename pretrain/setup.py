@@ -28,7 +28,6 @@ from pretrain.planning.defaults import default_corpus
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.engine import (
     OptimizerSettings,
-    choose_precision,
     complete_settings,
     read_deepspeed_config,
     read_launcher_variables,
@@ -36,6 +35,7 @@ from pretrain.runtime.engine import (
     zero_stage,
 )
 from pretrain.runtime.layout import Layout
+from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.ranks import barrier, broadcast_from_rank_0, gather
 from pretrain.runtime.run_folder import check_shared, claim_folder, open_folder, shorten
 
@@ -75,7 +75,7 @@ def set_up(config: PretrainConfig) -> Setup:
     check(config)
     mixture = mixture_of(config.objective, config.sampling)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
-    precision = choose_precision(OptimizerSettings.of(config), deepspeed_settings)
+    precision = choose_precision(config.precision, zero_stage(deepspeed_settings))
     rank, local_rank, world_size = read_launcher_variables()
     folder = open_folder(config.output_dir)
     layout = Layout(config.global_batch_size, config.micro_batch_size, world_size)

@@ -10,6 +10,7 @@ import torch
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.stream import Batch, PairStream
 from pretrain.modeling.sums import PAPER_WEIGHTS, LossWeights
+from pretrain.runtime.deepspeed_compat import without_updates
 from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
@@ -125,18 +126,14 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     Twice where gradients accumulate, since the second pass holds those of the first. Leaves parameters, gradients
     and counters as they were. Raises KinspanError where memory is short.
     """
-    micro_steps = engine.micro_steps
-    engine.set_gradient_accumulation_boundary(False)
     try:
         batch = largest_batch(stream, layout.largest)
-        for _ in range(min(layout.accumulation, 2)):
-            loss, _, _ = engine(**to_tensors(batch, engine.device), mlm_scale=0.0, rtd_scale=0.0, pair_scale=0.0)
-            engine.backward(loss)
-            engine.step()
+        with without_updates(engine):
+            for _ in range(min(layout.accumulation, 2)):
+                loss, _, _ = engine(**to_tensors(batch, engine.device), mlm_scale=0.0, rtd_scale=0.0, pair_scale=0.0)
+                engine.backward(loss)
+                engine.step()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         raise KinspanError(describe_out_of_memory(layout.largest, stream.max_length)) from error
-    engine.zero_grad()
-    engine.micro_steps = micro_steps
-    engine._is_gradient_accumulation_boundary = None

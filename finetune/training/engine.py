@@ -12,14 +12,15 @@ from data_pipeline.errors import KinspanError
 from pretrain.runtime.engine import (
     OptimizerSettings,
     build_engine,
-    choose_precision,
     complete_settings,
     group_parameters,
     read_deepspeed_config,
     read_launcher_variables,
     start_distributed,
+    zero_stage,
 )
 from pretrain.runtime.layout import Layout
+from pretrain.runtime.precision import choose_precision
 
 from .config import FinetuneConfig
 
@@ -104,9 +105,9 @@ def make_engine(
     pre-training."""
     shared = replace(OptimizerSettings.of(config), deepspeed_config=config.deepspeed_config or SEVERAL_RANKS)
     if settings is None:
-        precision = choose_precision(shared, {"zero_optimization": {"stage": 1}})  # autocast can always be had
+        precision = choose_precision(shared.precision, zero_stage=1)  # autocast can always be had
         if precision == "fp16" and not torch.cuda.is_available():
             raise KinspanError("--precision fp16 needs a GPU: use bf16 or fp32 here")
         return PlainEngine(model, config, layout.accumulation, precision), precision
-    precision = choose_precision(shared, settings)
+    precision = choose_precision(shared.precision, zero_stage(settings))
     return build_engine(model, shared, complete_settings(settings, shared, layout, precision)), precision

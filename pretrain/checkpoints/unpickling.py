@@ -1,36 +1,29 @@
-"""What DeepSpeed's pickles may make: tensors and a few named classes, nothing else."""
+"""Opening DeepSpeed's pickles safely: they may make tensors and a few named classes, and nothing else."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
+from pretrain.runtime.deepspeed_compat import list_pickled_classes
 
-def _allowed_classes() -> list[Any]:
-    """What DeepSpeed's optimizer shards hold beside tensors and plain values, in every ZeRO stage."""
-    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
-    from deepspeed.runtime.zero.config import ZeroStageEnum
-    from deepspeed.utils.tensor_fragment import fragment_address
-
-    return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+VARIABLE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 @contextmanager
 def restricted_unpickling() -> Iterator[None]:
-    """DeepSpeed's pickles may make tensors and a few named classes, nothing else.
+    """In the block, ``torch.load`` refuses every class but those that DeepSpeed's checkpoints need.
 
-    DeepSpeed asks torch for unrestricted loading; the variable overrules it.
+    DeepSpeed asks torch for unrestricted loading; the environment variable overrules that.
     """
-    variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(variable)
-    os.environ[variable] = "1"
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "1"
     try:
-        with torch.serialization.safe_globals(_allowed_classes()):
+        with torch.serialization.safe_globals(list_pickled_classes()):
             yield
     finally:
         if before is None:
-            del os.environ[variable]
+            del os.environ[VARIABLE]
         else:
-            os.environ[variable] = before
+            os.environ[VARIABLE] = before

@@ -30,7 +30,8 @@ from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra import ReplacedTokenModel, share_embeddings
 from pretrain.modeling.electra_loading import scaled, size_factor
 from pretrain.modeling.pair_model import PairModel, assemble, load_config
-from pretrain.runtime.engine import OptimizerSettings, choose_precision, read_deepspeed_config, zero_stage
+from pretrain.runtime.engine import read_deepspeed_config, zero_stage
+from pretrain.runtime.precision import choose_precision
 from pretrain.setup import masking_of, token_loss_of, total_steps, unused_flags, warmup_of
 
 from .defaults import default_corpus_folder
@@ -148,7 +149,7 @@ def _precision(config: PretrainConfig, settings: dict[str, Any], notes: list[str
         return "bf16"
     if config.precision == "fp16" and zero_stage(settings):
         return "fp16"  # which this machine may not be able to run
-    return choose_precision(OptimizerSettings.of(config), settings)
+    return choose_precision(config.precision, zero_stage(settings))
 
 
 def _model_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:

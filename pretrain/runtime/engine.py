@@ -1,4 +1,4 @@
-"""The DeepSpeed engine: settings, optimizer, and what the launcher tells us."""
+"""The DeepSpeed engine: its settings, its optimizer, and what the launcher tells each rank."""
 
 import json
 import os
@@ -12,10 +12,11 @@ import torch
 from data_pipeline.errors import KinspanError, one_line
 from pretrain.runtime import ranks
 
+from .deepspeed_compat import disable_overflow_error, skip_inference_operator
 from .layout import Layout
 
-ROOT = Path(__file__).resolve().parent.parent
-OURS = {
+ROOT = Path(__file__).resolve().parents[2]  # beside the packages: where ds_configs/ is
+FLAGS = {  # keys of a DeepSpeed config that flags of ours set
     "train_batch_size": "--global_batch_size",
     "train_micro_batch_size_per_gpu": "--micro_batch_size",
     "gradient_accumulation_steps": "--global_batch_size and --micro_batch_size",
@@ -28,9 +29,10 @@ OURS = {
 
 
 def read_deepspeed_config(name: str) -> dict[str, Any]:
-    """The JSON file of that name, looked for here and beside the packages.
+    """The content of the JSON file of that name, which is looked for in this folder, then beside the packages.
 
-    Raises KinspanError where it is missing, is no JSON, sets what one of our flags sets, or names no stage of ZeRO.
+    Raises KinspanError where the file is missing, is not a JSON object, sets what one of our flags sets, or names a
+    stage that ZeRO does not have.
     """
     path = next((p for p in (Path(name), ROOT / name) if p.is_file()), None)
     if path is None:
@@ -41,8 +43,8 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
         raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {one_line(error)}") from error
     if not isinstance(settings, dict):
         raise KinspanError(f"--deepspeed_config {name} is not a JSON object, such as ds_configs/zero2.json")
-    for key in OURS.keys() & settings.keys():
-        raise KinspanError(f'--deepspeed_config {name} sets "{key}", which {OURS[key]} sets: remove it from the file')
+    for key in FLAGS.keys() & settings.keys():
+        raise KinspanError(f'--deepspeed_config {name} sets "{key}", which {FLAGS[key]} sets: remove it from the file')
     zero = settings.get("zero_optimization", {})
     if not isinstance(zero, dict):
         raise KinspanError(f'--deepspeed_config {name}: "zero_optimization" must be an object such as {{"stage": 2}}')
@@ -58,18 +60,18 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
 
 
 def zero_stage(settings: dict[str, Any]) -> int:
-    """Of settings that read_deepspeed_config returned."""
+    """The stage of ZeRO, 0 to 3, in settings that ``read_deepspeed_config`` returned."""
     return settings.get("zero_optimization", {}).get("stage", 0)
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """What the engine needs of a run's settings, named as the flags are.
+    """Those of a run's settings that the engine needs, named as the flags are.
 
     learning_rate:    the peak of the schedule
-    max_grad_norm:    gradients are clipped to this global norm; 0: never
+    max_grad_norm:    gradients are clipped to this global norm; 0: they are never clipped
     precision:        "auto", "fp32", "bf16" or "fp16"
-    deepspeed_config: the file whose settings are in force, for error messages
+    deepspeed_config: the name of the DeepSpeed config, for error messages
     """
 
     learning_rate: float
@@ -80,43 +82,22 @@ class OptimizerSettings:
 
     @classmethod
     def of(cls, config: Any) -> "OptimizerSettings":
-        """Those of a dataclass of settings that has fields of these names."""
+        """Picks them out of a dataclass of settings that has fields of these names."""
         return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
-
-
-def choose_precision(optimizer: OptimizerSettings, settings: dict[str, Any]) -> str:
-    """fp32, bf16 or fp16, with "auto" resolved for this machine.
-
-    Without ZeRO DeepSpeed never scales an fp16 loss and tells no fp32 copy of bf16 weights: both are refused.
-    """
-    on_gpu = torch.cuda.is_available()
-    if not zero_stage(settings):
-        if optimizer.precision in ("bf16", "fp16"):
-            raise KinspanError(f"--precision {optimizer.precision} needs ZeRO 1 or higher: use ds_configs/zero1.json")
-        return "fp32"
-    if optimizer.precision == "auto":
-        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else _processor_has_bf16()
-        return "bf16" if has_bf16 else "fp32"
-    if optimizer.precision == "fp16" and not on_gpu:
-        raise KinspanError("--precision fp16 needs a GPU: use bf16 or fp32 here")
-    return optimizer.precision
-
-
-def _processor_has_bf16() -> bool:
-    """Whether this processor multiplies bf16 matrices itself; emulated, they are slower than fp32."""
-    known = torch.cpu.get_capabilities()
-    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 def complete_settings(
     settings: dict[str, Any], optimizer: OptimizerSettings, layout: Layout, precision: str
 ) -> dict[str, Any]:
-    """DeepSpeed's settings with ours put in. The batch triple is nominal: shares are ours to deal out."""
+    """DeepSpeed's settings with those added that follow from our flags.
+
+    The three batch sizes only satisfy DeepSpeed's checks: ``Layout`` deals out the real shares, which may be uneven.
+    """
     exact = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
     return {
-        **(exact if precision == "bf16" else {}),  # else micro-batches and ranks would add up in 8 bits
+        **(exact if precision == "bf16" else {}),  # otherwise gradients would be summed with 8 bits of precision
         "steps_per_print": 10**9,
-        "zero_allow_untested_optimizer": True,  # torch's AdamW, the same on every device
+        "zero_allow_untested_optimizer": True,  # torch's AdamW, which is the same on every device
         "zero_force_ds_cpu_optimizer": False,
         **settings,
         "train_micro_batch_size_per_gpu": layout.micro,
@@ -143,15 +124,15 @@ def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[s
 
 
 def read_launcher_variables() -> tuple[int, int, int]:
-    """Rank, local rank and world size, from the launcher's variables; alone: 0, 0, 1."""
+    """Rank, local rank and world size from the launcher's variables; 0, 0 and 1 without a launcher."""
     return tuple(int(os.environ.get(n, d)) for n, d in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 1)))  # type: ignore[return-value]
 
 
 def start_distributed() -> None:
-    """Joins the other ranks; started without a launcher, this process is a world of one."""
+    """Joins the other ranks. Without a launcher, this process becomes a world of one rank."""
     import deepspeed
 
-    # DeepSpeed calls collectives by names that this torch deprecates: once a rank and step kind, on every rank
+    # DeepSpeed calls collectives by deprecated names, and each rank would warn of each
     warnings.filterwarnings("ignore", category=FutureWarning, message=r".*torch\.distributed.*")
     for name, value in (
         ("RANK", "0"),
@@ -164,11 +145,9 @@ def start_distributed() -> None:
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
         local = int(os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
-    # Else DeepSpeed compiles an operator for inference that training never calls: a minute at the first start, a lock
-    # at which every later start hangs if that is killed, and 69 MB of shared memory a rank that nobody frees
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    skip_inference_operator()
     deepspeed.init_distributed(verbose=False)
-    if ranks.is_distributed():  # made now, in one order on all ranks
+    if ranks.is_distributed():  # the groups must be made in the same order on all ranks
         ranks.process_group("control"), ranks.process_group("writer")
 
 
@@ -181,7 +160,10 @@ def _free_port() -> str:
 
 
 def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings: dict[str, Any]) -> Any:
-    """The DeepSpeed engine over ``model`` with AdamW (0.9, 0.999, 1e-8), the paper's appendix B."""
+    """The DeepSpeed engine over ``model``, with AdamW (0.9, 0.999, 1e-8) as in Di Liello et al., 2022, appendix B.
+
+    Raises KinspanError where DeepSpeed refuses its settings.
+    """
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfigError
 
@@ -198,18 +180,11 @@ def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings:
         raise KinspanError(
             f"--deepspeed_config {optimizer.deepspeed_config}: DeepSpeed refuses it: {one_line(error)}"
         ) from error
-    leave_scale_to_guard(engine)
+    disable_overflow_error(engine)
     return engine
 
 
-def leave_scale_to_guard(engine: Any) -> None:
-    """In fp16 DeepSpeed raises after some 18 overflows in a row, when its loss scale can shrink no more; ``guard``
-    counts them, and ends a run after ``--max_skipped_steps`` with what to do."""
-    scaler: Any = getattr(engine.optimizer, "loss_scaler", None)
-    if hasattr(scaler, "raise_error_at_min_scale"):
-        scaler.raise_error_at_min_scale = False
-
-
 def set_learning_rate(engine: Any, rate: float) -> None:
+    """Sets the rate of the next update."""
     for group in engine.optimizer.param_groups:
         group["lr"] = rate

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from data_pipeline.errors import KinspanError
 from pretrain import run as runs
-from pretrain.checkpoints import elastic, writer
+from pretrain.checkpoints import elastic, manifest
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
@@ -29,7 +29,7 @@ from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.setup import set_up
 from pretrain.step import train_step
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OPTIONS = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 OPTIONS |= {"initializer_range": 0.2}  # large enough for the pair loss to feel what happens to the encoder
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -113,7 +113,7 @@ class Stopped(Exception):
 
 def hop(base, folder, end):
     """Starts or goes on with the run of every case of the grid, until the checkpoint of step ``end`` is written."""
-    until_end = runs.learning_rate
+    until_end = runs.learning_rate_of
 
     def stopping(step, *arguments):
         if step == end:
@@ -127,7 +127,7 @@ def hop(base, folder, end):
             engines.append(build_engine(*arguments))
             return engines[0]
 
-        patched = mock.patch.multiple(runs, learning_rate=stopping, build_engine=build)
+        patched = mock.patch.multiple(runs, learning_rate_of=stopping, build_engine=build)
         with patched, suppress(Stopped):
             runs.pretrain(config_of(case, base, folder / "-".join(case)))
         if case[2] == "electra":
@@ -214,7 +214,7 @@ def test_one_rank_takes_over_from_two(case, base, written_by_two, tmp_path, caps
     before = settings_of(engine)
     assert load_checkpoint(engine, found, 1, universal) == {"step": HOP, "world_size": 1}
     assert sorted(path.name for path in folder.iterdir()) == sorted(["latest", found.name])
-    assert writer.why_not_whole(found) is None
+    assert manifest.find_damage(found) is None
 
     assert same(full_weights(engine), load_file(found / "weights.safetensors"))
     assert same(moments(engine), then["moments"])

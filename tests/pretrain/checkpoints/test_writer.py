@@ -94,14 +94,14 @@ def test_a_manifest_from_elsewhere_leads_nowhere_else(tmp_path):
     listed = json.loads((path / "manifest.json").read_text())
     listed["files"]["../secret"] = listed["files"]["engine/rank0.pt"]
     (path / "manifest.json").write_text(json.dumps(listed))
-    assert "outside" in writer.why_not_whole(path)
+    assert "outside" in manifest.find_damage(path)
 
 
 def test_a_file_that_no_manifest_names_is_not_read(tmp_path):
     path = write(tmp_path, 1)
     (path / "engine" / "rank1.pt").write_text("of somebody else")
     assert find_newest(tmp_path)[0] is None
-    assert "rank1.pt is not of it" in writer.why_not_whole(path)
+    assert "rank1.pt is not of it" in manifest.find_damage(path)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])

@@ -10,10 +10,10 @@ from data_pipeline.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.checkpoints.capture import full_weights
 from pretrain.config import PretrainConfig
+from pretrain.runtime.deepspeed_compat import disable_overflow_error
 from pretrain.runtime.engine import (
     OptimizerSettings,
     build_engine,
-    leave_scale_to_guard,
     read_deepspeed_config,
     start_distributed,
     zero_stage,
@@ -27,11 +27,11 @@ def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
 
     start_distributed()
     scaler = DynamicLossScaler(4, scale_window=1000, min_scale=1, delayed_shift=2, consecutive_hysteresis=False)
-    leave_scale_to_guard(SimpleNamespace(optimizer=SimpleNamespace(loss_scaler=scaler)))
+    disable_overflow_error(SimpleNamespace(optimizer=SimpleNamespace(loss_scaler=scaler)))
     for _ in range(30):
         scaler.update_scale(overflow=True)
     assert scaler.cur_scale == 1
-    leave_scale_to_guard(SimpleNamespace(optimizer=SimpleNamespace()))
+    disable_overflow_error(SimpleNamespace(optimizer=SimpleNamespace()))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from data_pipeline.errors import KinspanError
 from pretrain.runtime.lock import lock_folder
 
-HOLD = "import sys, time\nfrom pathlib import Path\nfrom pretrain.lock import held\n"
-HOLD += "with held(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
+HOLD = "import sys, time\nfrom pathlib import Path\nfrom pretrain.runtime.lock import lock_folder\n"
+HOLD += "with lock_folder(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
 
 
 def test_a_live_run_is_respected_and_a_killed_one_taken_over(tmp_path):

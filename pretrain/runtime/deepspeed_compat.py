@@ -1,0 +1,161 @@
+"""All that depends on how DeepSpeed is made inside: its private attributes, its pickles, and repairs of its bugs.
+
+Tried with DeepSpeed 0.19.8. With another version, run the tests of ``tests/pretrain`` (the slow ones too): each function
+here says what it relies on, and the tests notice where that no longer holds. ``deepspeed`` is imported inside the
+functions, because it takes seconds.
+"""
+
+import io
+import logging
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+
+VERSIONS_TRIED = ("0.19.8",)
+
+
+def skip_inference_operator() -> None:
+    """Keeps DeepSpeed from compiling an operator for inference, which training never calls.
+
+    Compiling takes a minute at the first start. If that start is killed, it leaves a lock on which every later start
+    hangs. The operator also takes 69 MB of shared memory per rank, which nothing frees.
+    """
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def disable_overflow_error(engine: Any) -> None:
+    """Lets a run survive many overflows in a row in fp16.
+
+    DeepSpeed raises after some 18 of them, when its loss scale cannot shrink further. The training loop counts skipped
+    updates itself, and after ``--max_skipped_steps`` ends the run with advice.
+    """
+    scaler: Any = getattr(engine.optimizer, "loss_scaler", None)
+    if hasattr(scaler, "raise_error_at_min_scale"):
+        scaler.raise_error_at_min_scale = False
+
+
+@contextmanager
+def without_updates(engine: Any) -> Iterator[None]:
+    """In the block, ``engine.step()`` updates nothing; afterwards gradients and counters are as they were before.
+
+    DeepSpeed offers no way to return to counting the micro-steps by itself: its attribute must be set back to None.
+    """
+    micro_steps = engine.micro_steps
+    engine.set_gradient_accumulation_boundary(False)
+    yield
+    engine.zero_grad()
+    engine.micro_steps = micro_steps
+    engine._is_gradient_accumulation_boundary = None
+
+
+def read_master_copy(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+    """The whole fp32 copy that ZeRO keeps of a parameter, gathered by all ranks."""
+    from deepspeed.utils import safe_get_full_fp32_param
+
+    return safe_get_full_fp32_param(parameter)
+
+
+def capture_files(engine: Any, tag: str) -> dict[str, Any]:
+    """What ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name."""
+    keeper = _Keeper()
+    before, engine.checkpoint_engine = engine.checkpoint_engine, keeper
+    engine._copy_recovery_script = lambda folder: None  # DeepSpeed would put a program among the data
+    try:
+        engine.save_checkpoint(".", tag=tag, save_latest=False)
+    finally:
+        engine.checkpoint_engine = before
+    return keeper.states
+
+
+class _Keeper:
+    """Stands in for DeepSpeed's checkpoint engine, and keeps in memory what that one would write."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, Any] = {}
+
+    def save(self, state_dict: Any, path: str) -> None:
+        self.states[Path(path).as_posix()] = state_dict
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        pass
+
+    def create(self, info: Any) -> None:
+        pass
+
+    def commit(self, info: Any) -> None:
+        pass
+
+    def is_data_parallel_writer(self, dp_rank: int) -> bool:
+        return dp_rank == 0
+
+    def is_decoupled(self) -> bool:
+        return False
+
+    def preserves_storage_sharing(self) -> bool:
+        return True
+
+
+def list_pickled_classes() -> list[Any]:
+    """The classes in DeepSpeed's optimizer shards, beside tensors and plain values, in every stage of ZeRO."""
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+
+
+def write_universal_checkpoint(folder: Path, source: str, target: str) -> None:
+    """Runs DeepSpeed's converter on ``folder/source``, without output and in this process.
+
+    In a process of its own the converter would not know our limits on unpickling. It makes regular expressions of its
+    paths, and therefore gets relative ones. ``inject_missing_state`` supplies the facts about pipelines and tensor
+    parallelism that it asks for, although there are none.
+    """
+    from deepspeed.checkpoint import ds_to_universal
+
+    arguments = Namespace(
+        input_folder=source,
+        output_folder=target,
+        num_extract_workers=1,
+        num_merge_workers=1,
+        keep_temp_folder=False,
+        strict=True,
+        inject_missing_state=True,
+    )
+    silence = io.StringIO()
+    with chdir(folder), redirect_stdout(silence), redirect_stderr(silence):
+        ds_to_universal.main(arguments)
+
+
+def load_universal_checkpoint(engine: Any, folder: Path, tag: str) -> bool:
+    """Loads what ``write_universal_checkpoint`` wrote to ``folder/tag``; False where DeepSpeed finds nothing to load.
+
+    Two mistakes of DeepSpeed are repaired. Under ZeRO 3 all parameter groups come back with the settings of the first
+    group, weight decay included, and share *one* tensor as their count of steps, so that each update would count once
+    per group. And the count comes back on the host, while torch's fused AdamW wants it beside the parameters.
+    """
+    optimizer = engine.optimizer
+    settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    deepspeed_logger = logging.getLogger("DeepSpeed")
+    level = deepspeed_logger.level
+    deepspeed_logger.setLevel(logging.ERROR)  # it warns about a model parallelism that nobody asked for
+    engine._config.load_universal_checkpoint = True  # the setting "load_universal", for this one load
+    try:
+        with chdir(folder):
+            path, _ = engine.load_checkpoint(".", tag=tag)
+    finally:
+        engine._config.load_universal_checkpoint = False
+        deepspeed_logger.setLevel(level)
+    if path is None:
+        return False
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
+    for parameter, state in optimizer.state.items():
+        state["step"] = state["step"].to(parameter.device, copy=True)
+    return True
