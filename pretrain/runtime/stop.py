@@ -1,103 +1,115 @@
-"""Requests to stop: signals, a time limit, a launcher that died. A run then ends after the step, with a checkpoint."""
+"""Requests to stop: a signal, a time limit, or the death of the launcher. The run then ends with a checkpoint."""
 
 import os
-import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import psutil
 
-STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this ended
+STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this run ended
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-_LAUNCHER = re.compile(r"(.*/)?(deepspeed|torchrun)|deepspeed\.launcher\.\w+|torch\.distributed\.(run|launch)")
-AGAIN = 2.0  # seconds: a launcher hands on a Ctrl-C that the terminal has already sent to every process
+REPEAT_SECONDS = 2.0  # a signal that comes sooner again is the first one, which the launcher passes on to its ranks
+DEEPSPEED_VARIABLE, TORCH_VARIABLE = "CROSS_SIZE", "TORCHELASTIC_RUN_ID"  # each launcher sets one of its own for ranks
 
 
 class Stopped(SystemExit):
-    """The run was asked to stop and wrote a checkpoint; the process ends with status 75 unless this is caught."""
+    """The run was asked to stop and has written a checkpoint. Uncaught, it ends the process with status 75."""
 
     def __init__(self) -> None:
         super().__init__(STATUS)
 
 
 class StopRequest:
-    """``reason`` says why this process was asked to stop; None: go on."""
+    """``reason`` says why this process was asked to stop; it is None as long as nobody asked."""
 
     def __init__(self, max_hours: float | None) -> None:
         self.reason: str | None = None
-        self.max_hours, self.began, self.asked = max_hours, time.monotonic(), 0.0
+        self.max_hours, self.began, self.asked_at = max_hours, time.monotonic(), 0.0
 
     def ask(self, reason: str) -> None:
+        """Asks for a stop; the first reason counts."""
         if self.reason is None:
-            self.reason, self.asked = reason, time.monotonic()
+            self.reason, self.asked_at = reason, time.monotonic()
 
     def wanted(self) -> bool:
+        """Whether this process was asked to stop, or its time is over."""
         if self.max_hours is not None and time.monotonic() - self.began > self.max_hours * 3600:
             self.ask(f"--max_hours {self.max_hours:g} are over")
         return self.reason is not None
 
     def on_signal(self, number: int, frame: FrameType | None = None) -> None:
+        """Asks for a stop at the first signal, and ends the process at once at the second."""
         name = signal.Signals(number).name
-        if self.reason is not None and time.monotonic() - self.asked > AGAIN:
+        if self.reason is not None and time.monotonic() - self.asked_at > REPEAT_SECONDS:
             os.write(2, f"{name} again: ending at once\n".encode())
             os._exit(128 + number)
-        first = self.reason is None
+        is_first = self.reason is None
         self.ask(name)
-        if first and os.environ.get("RANK", "0") == "0":
+        if is_first and os.environ.get("RANK", "0") == "0":
             os.write(2, f"{name}: ending after this step, with a checkpoint; once more ends at once\n".encode())
 
 
 @contextmanager
 def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
-    """Takes the signals, and watches the launcher, while the block runs."""
+    """In the block, signals ask for a stop instead of ending the process, and so does the death of the launcher."""
     request, done = StopRequest(max_hours), threading.Event()
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # else Python allows no handlers
-        before = {number: signal.signal(number, request.on_signal) for number in SIGNALS}
-    chain = find_launchers(psutil.Process())  # before the block begins: nothing that happens in it is missed
-    threading.Thread(target=_watch_launcher, args=(chain, request.ask, done), daemon=True).start()
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # Python allows signal handlers nowhere else
+        handlers = {number: signal.signal(number, request.on_signal) for number in SIGNALS}
+    if is_launched():
+        launchers = find_launchers(psutil.Process())  # before the block begins, so that no death in it is missed
+        threading.Thread(target=_watch_launchers, args=(launchers, request.ask, done), daemon=True).start()
     try:
         yield request
     finally:
         done.set()
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-def _watch_launcher(chain: list[psutil.Process], ask: Callable[[str], None], done: threading.Event) -> None:
-    """DeepSpeed's launcher dies of a SIGTERM at once, and leaves its ranks running."""
-    if is_orphaned(chain):
-        ask("the launcher is gone")
-    while chain and not done.wait(1.0):
-        if not all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in chain):
-            ask("the launcher is gone")
+def _watch_launchers(launchers: list[psutil.Process], ask: Callable[[str], None], done: threading.Event) -> None:
+    """Asks for a stop once a launcher is gone. DeepSpeed's dies of a SIGTERM at once and leaves its ranks running."""
+    while launchers and all(map(_is_running, launchers)):
+        if done.wait(1.0):
             return
+    ask("the launcher is gone")
 
 
-def find_launchers(process: psutil.Process) -> list[psutil.Process]:
-    """The processes above this one that started it as a rank: DeepSpeed's or torch's launcher; none if by hand."""
-    return [parent for parent in process.parents() if _is_launcher(parent)]
+def is_launched() -> bool:
+    """Whether DeepSpeed's or torch's launcher started this process as a rank."""
+    return DEEPSPEED_VARIABLE in os.environ or TORCH_VARIABLE in os.environ
 
 
-def _is_launcher(process: psutil.Process) -> bool:
+def find_launchers(rank: psutil.Process) -> list[psutil.Process]:
+    """The processes without which a launched rank is an orphan; none where the launcher has died already.
+
+    Every launcher is a Python program, and starts its ranks itself or through a wrapper such as a shell: it is the
+    nearest Python process above the rank. DeepSpeed's was mostly started by another one, the command ``deepspeed``,
+    which users signal: it is watched too. (If that one dies before its ranks look, nothing tells it from a batch system
+    that started the ranks' launcher and ended: the ranks then train on.)
+    """
+    above = rank.parents()
+    number = next((number for number, process in enumerate(above) if _runs_python(process)), None)
+    if number is None:
+        return []
+    parent = above[number + 1 : number + 2] if DEEPSPEED_VARIABLE in os.environ else []
+    return [above[number], *filter(_runs_python, parent)]
+
+
+def _runs_python(process: psutil.Process) -> bool:
     try:
-        return any(_LAUNCHER.fullmatch(argument) for argument in process.cmdline()[:5])
-    except psutil.Error:  # it ended while we looked, or is not ours to look at
+        return Path(process.exe()).name.startswith("python")
+    except psutil.Error:  # it has just ended, or belongs to another user, who is not the one that started the rank
         return False
 
 
-def is_orphaned(chain: list[psutil.Process]) -> bool:
-    """Whether a launcher ended before its rank looked: its variables are there, but it is not."""
-    if not chain:
-        return "CROSS_SIZE" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+def _is_running(process: psutil.Process) -> bool:
     try:
-        flags = {argument.partition("=")[0] for argument in chain[0].cmdline()}
-    except psutil.Error:
-        return True
-    # Of what `deepspeed` hands to the launcher of ranks: the first flag always, the second for other machines only
-    by_deepspeed_here = "--enable_each_rank_log" in flags and "--node_rank" not in flags
-    return by_deepspeed_here and len(chain) < 2
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -4,19 +4,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from pretrain.runtime.stop import STATUS, find_launchers, is_orphaned, listen_for_stop
+from pretrain.runtime.stop import STATUS, find_launchers, is_launched, listen_for_stop
 
 pytestmark = pytest.mark.timeout(120)
 WAIT = """
 import os, sys, time
-from pretrain.stop import stop_request
-with stop_request() as request:
+from pretrain.runtime.stop import listen_for_stop
+with listen_for_stop() as request:
     print("ready", flush=True)
     while not request.wanted():
         time.sleep(0.01)
@@ -53,59 +53,80 @@ def test_hours_end():
 
 
 SHELL = ["sh", "-c", '"$@"; exit $?', "wrapper"]
+TORCH, DEEPSPEED = {"TORCHELASTIC_RUN_ID": "none"}, {"CROSS_SIZE": "1"}
+START = "import subprocess, sys\nsubprocess.run([*{wrapper!r}, sys.executable, '-c', {program!r}])\n"
 
 
+def start(program, variables):
+    """A process of that program that has the launcher's variables, and what it says."""
+    command, env = [sys.executable, "-c", program], {**os.environ, **variables}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+
+
+@pytest.mark.parametrize("variables", [TORCH, DEEPSPEED], ids=["torch", "deepspeed"])
 @pytest.mark.parametrize("wrapper", [[], SHELL], ids=["bare", "wrapped"])
-def test_a_launcher_that_dies_is_noticed(wrapper, tmp_path):
-    """A process named like DeepSpeed's launcher starts the rank, perhaps through a shell, and is killed."""
-    launcher = tmp_path / "deepspeed"
-    launcher.write_text(f"import subprocess, sys\nsubprocess.run([*{wrapper!r}, sys.executable, '-c', {WAIT!r}])\n")
-    process = subprocess.Popen([sys.executable, str(launcher)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
-    *between, rank = psutil.Process(process.pid).children(recursive=True)
+def test_a_launcher_that_dies_is_noticed(wrapper, variables):
+    """A Python process starts the rank, perhaps through a shell, and is killed."""
+    launcher = start(START.format(wrapper=wrapper, program=WAIT), variables)
+    assert launcher.stdout.readline() == "ready\n"
+    *between, rank = psutil.Process(launcher.pid).children(recursive=True)
     assert bool(between) == bool(wrapper)
     try:
-        assert [p.pid for p in find_launchers(rank)] == [process.pid]
-        process.kill()
-        process.wait()
-        assert process.stdout.readline() == "the launcher is gone\n"
+        launcher.kill()
+        launcher.wait()
+        assert launcher.stdout.readline() == "the launcher is gone\n"
     finally:
         rank.kill()
 
 
-@pytest.mark.parametrize("variables", [{"CROSS_SIZE": "1"}, {"CROSS_SIZE": "2"}, {"TORCHELASTIC_RUN_ID": "none"}])
-def test_a_launcher_that_died_before_its_rank_looked_is_noticed(variables):
-    process = subprocess.Popen(
-        [sys.executable, "-c", WAIT], stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
-    )
-    try:
-        assert [process.stdout.readline() for _ in range(2)] == ["ready\n", "the launcher is gone\n"]
-    finally:
-        process.kill()
-
-
-FLAGS = ["--world_info=e30=", "--master_addr=127.0.0.1"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "gone"),
-    [
-        (["--enable_each_rank_log=None"], True),  # of `deepspeed` on one machine, which is not there
-        (["--enable_each_rank_log=None", "--node_rank=0"], False),  # of `deepspeed` on another machine
-        ([], False),  # of a batch system
-    ],
-)
-def test_a_launcher_of_ranks_alone_is_missed_only_by_deepspeed_on_this_machine(flags, gone, monkeypatch):
+def test_the_command_above_the_launcher_is_watched_for_deepspeed_alone(monkeypatch):
+    """``deepspeed`` starts a launcher, which starts the ranks, and leaves it running when it is killed."""
+    inner = START.format(wrapper=[], program="input()")
+    command = [sys.executable, "-c", START.format(wrapper=[], program=inner)]
+    outer = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+    parent = psutil.Process(outer.pid)
+    while len(children := parent.children(recursive=True)) < 2:
+        time.sleep(0.01)
+    launcher, rank = children
+    monkeypatch.delenv("CROSS_SIZE", raising=False)
+    assert find_launchers(rank) == [launcher]
     monkeypatch.setenv("CROSS_SIZE", "1")
-    chain = [SimpleNamespace(cmdline=lambda: ["python", "-u", "-m", "deepspeed.launcher.launch", *FLAGS, *flags])]
-    assert is_orphaned(chain) is gone
-    assert not is_orphaned([*chain, SimpleNamespace(cmdline=lambda: ["python", "/bin/deepspeed"])])
+    assert find_launchers(rank) == [launcher, parent]
+    outer.communicate("\n")
 
 
-def test_by_hand_there_is_no_launcher():
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert find_launchers(psutil.Process(child.pid)) == []
-    child.communicate(b"\n")
+def test_a_shell_above_the_launcher_may_end():
+    """It is a batch system's, or a terminal that was closed: the launcher and its ranks go on."""
+    script = "import os, psutil\nfrom pretrain.runtime.stop import find_launchers\n"
+    script += "print([p.pid for p in find_launchers(psutil.Process())] == [os.getppid()])\n"
+    launcher = [sys.executable, "-c", START.format(wrapper=[], program=script)]
+    env = {**os.environ, **DEEPSPEED}
+    assert subprocess.run([*SHELL, *launcher], capture_output=True, text=True, env=env).stdout == "True\n"
+
+
+@pytest.mark.parametrize("variables", [TORCH, DEEPSPEED], ids=["torch", "deepspeed"])
+def test_a_launcher_that_died_before_its_rank_looked_is_noticed(variables):
+    """The process that started the rank ends while the rank is still importing."""
+    late = f"import os, time\nwhile os.getppid() == {{parent}}:\n    time.sleep(0.01)\nprint(os.getpid())\n{WAIT}"
+    program = f"import os, subprocess, sys\nlate = {late!r}.format(parent=os.getpid())\n"
+    program += "subprocess.Popen([sys.executable, '-c', late])\nos._exit(0)\n"
+    launcher = start(program, variables)
+    rank = psutil.Process(int(launcher.stdout.readline()))
+    try:
+        assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n", "the launcher is gone\n"]
+    finally:
+        rank.kill()
+
+
+def test_by_hand_there_is_no_launcher(monkeypatch):
+    """A rank that a user started from Python, a notebook perhaps, is no orphan when that ends."""
+    for name in ("CROSS_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert not is_launched()
+    before = threading.active_count()
+    with listen_for_stop() as request:
+        assert threading.active_count() == before
+        assert not request.wanted()
 
 
 def test_status_is_that_of_a_temporary_failure():
