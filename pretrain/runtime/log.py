@@ -1,19 +1,23 @@
-"""What a run says: metrics.jsonl, TensorBoard, and a line on the screen."""
+"""What a run reports: metrics.jsonl, TensorBoard, and a line on the screen."""
 
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.files import write_atomically
+
 
 class Log:
-    """metrics.jsonl, TensorBoard and the screen; on rank 0 alone.
+    """Writes metrics.jsonl, TensorBoard and the screen. Rank 0 alone has one.
 
-    A resumed run takes back the lines after the checkpoint, so that each step stands once. Lines that cannot be written
-    now (a full disk, say) are kept and written with the next; training goes on.
+    A resumed run removes the lines after its checkpoint, so that each step is logged once. Training goes on where the
+    log cannot be written, on a full disk for instance: lines of metrics.jsonl are kept and written with the next ones.
+    What TensorBoard misses meanwhile stays missing there, because metrics.jsonl holds the same figures.
 
     first_step: that of the checkpoint, or 0
-    undone:     splits whose lines of that very step are taken back too, for they will be written again
+    task:       is shown beside the progress bar
+    undone:     splits whose lines of ``first_step`` itself are removed too, because they will be written again
     """
 
     def __init__(
@@ -21,86 +25,82 @@ class Log:
         folder: Path,
         first_step: int,
         total_steps: int,
-        what: str = "pre-training",
+        task: str = "pre-training",
         undone: tuple[str, ...] = (),
     ) -> None:
         from tqdm import tqdm
 
         self.path = folder / "metrics.jsonl"
-        self.purge: int | None = first_step + (not undone)  # what TensorBoard shows from there on
+        self.purge_step: int | None = first_step + (not undone)  # from there on TensorBoard hides what it had
         sound = complete_lines(self.path)
         damaged = self.path.read_bytes().count(b"\n") - len(sound) if self.path.exists() else 0
-        kept = [line for line in sound if _stays(line, first_step, undone)]
-        partial = self.path.with_suffix(".tmp")
-        partial.write_text("".join(kept), encoding="utf-8")
-        os.replace(partial, self.path)
-        self.lines: list[tuple[int, str, dict[str, float]]] = []  # not yet in metrics.jsonl
-        self.points: list[tuple[int, str, dict[str, float]]] = []  # not yet in TensorBoard
+        write_atomically(self.path, "".join(line for line in sound if _is_kept(line, first_step, undone)))
+        self.unwritten = ""  # lines that are not yet in metrics.jsonl
         self.board: Any = None
-        self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=what, disable=None)
+        self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=task, disable=None)
         if damaged:
             self.say(f"{self.path}: {damaged} damaged line(s) left out")
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        for waiting in (self.lines, self.points):
-            waiting.append((step, split, values))
-        self._catch_up()
-        self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(_short(values, split)))
-
-    def _catch_up(self) -> None:
-        for write in (self._write_lines, self._write_board):
-            try:
-                write()
-            except OSError as error:
-                self.say(f"the log cannot be written yet ({error.strerror or error}): training goes on")
+        """Logs the figures of one split ("train", "validation", ...) after ``step`` updates."""
+        self.unwritten += json.dumps({"step": step, "split": split, **values}) + "\n"
+        try:
+            self._write_lines()
+            self._write_board(step, split, values)
+        except OSError as error:
+            self.say(f"the log cannot be written ({error.strerror or error}): training goes on")
+        self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(_format_figures(values)))
 
     def _write_lines(self) -> None:
         size = self.path.stat().st_size
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                for step, split, values in self.lines:
-                    file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
+                file.write(self.unwritten)
         except OSError:
-            os.truncate(self.path, size)  # no half lines
+            os.truncate(self.path, size)  # leave no half line behind
             raise
-        self.lines.clear()
+        self.unwritten = ""
 
-    def _write_board(self) -> None:
+    def _write_board(self, step: int, split: str, values: dict[str, float]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         try:
             if self.board is None:
-                self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge)
-                self.purge = None
-            for step, split, values in self.points:
-                for name, value in values.items():
-                    self.board.add_scalar(f"{split}/{name}", value, step)
+                self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge_step)
+                self.purge_step = None
+            for name, value in values.items():
+                self.board.add_scalar(f"{split}/{name}", value, step)
             self.board.flush()
         except OSError:
-            self.board = None  # its thread is dead
+            self.board = None  # its thread has ended: the next line needs a new one
             raise
-        self.points.clear()
 
     def say(self, text: str) -> None:
+        """Prints a line above the progress bar."""
         self.bar.write(text)
 
     def step(self) -> None:
+        """Moves the progress bar by one update."""
         self.bar.update(1)
 
     def close(self) -> None:
-        if self.lines or self.points:
-            self._catch_up()
+        """Writes what could not be written before, if it can be written now."""
+        if self.unwritten:
+            try:
+                self._write_lines()
+            except OSError as error:
+                self.say(f"the last lines of {self.path} could not be written ({error.strerror or error})")
         self.bar.close()
         if self.board:
             self.board.close()
 
 
-def _stays(text: str, first_step: int, undone: tuple[str, ...]) -> bool:
+def _is_kept(text: str, first_step: int, undone: tuple[str, ...]) -> bool:
     line = json.loads(text)
     return 0 < first_step >= line["step"] and not (line["step"] == first_step and line["split"] in undone)
 
 
-_SHORT = {
+FORMATS = {  # of the figures that the screen shows
     "loss": "loss {:.3f}",
     "mlm_loss": "mlm {:.3f}",
     "mlm_accuracy": "mlm acc {:.3f}",
@@ -119,12 +119,12 @@ _SHORT = {
 }
 
 
-def _short(values: dict[str, float], split: str) -> list[str]:
-    return [text.format(values[name]) for name, text in _SHORT.items() if name in values]
+def _format_figures(values: dict[str, float]) -> list[str]:
+    return [text.format(values[name]) for name, text in FORMATS.items() if name in values]
 
 
 def complete_lines(path: Path) -> list[str]:
-    """The sound lines of a metrics.jsonl, whose last one a killed run may have left half."""
+    """The sound lines of a metrics.jsonl. A killed run may have left half a line at the end."""
     if not path.exists():
         return []
     lines = path.read_bytes().splitlines(keepends=True)

@@ -1,4 +1,8 @@
-"""What the ranks tell each other: over gloo groups of their own, so that no device is waited for."""
+"""Communication between the ranks.
+
+Objects and counts travel over gloo groups of our own, so that no rank waits for its device; sums of tensors that lie on
+the device travel over the default group.
+"""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,80 +15,87 @@ import torch.distributed as dist
 from data_pipeline.errors import KinspanError
 
 Value = TypeVar("Value")
-PATIENCE = timedelta(hours=24)  # a stalled rank is the watchdog's to notice, which names it
+TIMEOUT = timedelta(hours=24)  # so long because the watchdog notices a stalled rank much earlier, and names it
 
 
 def is_distributed() -> bool:
+    """Whether there are other ranks."""
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
 @cache
 def process_group(name: str) -> Any:
-    """The group of that name, made at the first call by all ranks: "control" for the training loop, "writer" for the
-    thread that writes checkpoints. Two threads must never share one."""
-    return dist.new_group(backend="gloo", timeout=PATIENCE)
+    """The gloo group of that name, which all ranks must make together, at its first use.
+
+    "control" is for the training loop, "writer" for the thread that writes checkpoints: two threads must never share a
+    group.
+    """
+    return dist.new_group(backend="gloo", timeout=TIMEOUT)
 
 
 def barrier() -> None:
+    """Waits until all ranks have come here."""
     if is_distributed():
         dist.barrier(group=process_group("control"))
 
 
+def sum_over_ranks(values: torch.Tensor, group: Any = None) -> torch.Tensor:
+    """The sum of all ranks' tensors, element by element. ``group``: the default group, unless another is given."""
+    total = values.clone()
+    if is_distributed():
+        dist.all_reduce(total, group=group)
+    return total
+
+
 def sum_integers(values: list[int]) -> list[int]:
-    """Each of the numbers summed over all ranks."""
-    if not is_distributed():
-        return values
-    tensor = torch.tensor(values, dtype=torch.int64)
-    dist.all_reduce(tensor, group=process_group("control"))
-    return tensor.tolist()
+    """Each of the numbers, summed over all ranks without waiting for the device."""
+    group = process_group("control") if is_distributed() else None
+    return sum_over_ranks(torch.tensor(values, dtype=torch.int64), group).tolist()
+
+
+def sum_by_name(sums: torch.Tensor, names: tuple[str, ...]) -> dict[str, float]:
+    """The sums of all ranks, by name. ``sums``: ``[len(names)]``, this rank's."""
+    return dict(zip(names, sum_over_ranks(sums).tolist(), strict=True))
 
 
 def gather(value: Value, name: str = "control") -> list[Value]:
-    """What each rank says, in order of rank."""
+    """The values of all ranks, in order of rank."""
     if not is_distributed():
         return [value]
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, value, group=process_group(name))
-    return everyone
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value, group=process_group(name))
+    return values
 
 
 def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
-    """What ``make`` returns on rank 0, for all ranks. A KinspanError there, or a file that cannot be read or written,
-    is raised by all of them, as a KinspanError."""
-    said: list[Any] = [None, None]
+    """What ``make`` returns on rank 0, for all ranks.
+
+    If ``make`` raises KinspanError or OSError there, all ranks raise KinspanError with that text.
+    """
+    result: list[Any] = [None, None]  # the value, and the text of an error
     if not is_distributed() or dist.get_rank() == 0:
         try:
-            said[0] = make()
+            result[0] = make()
         except KinspanError as error:
-            said[1] = str(error)
+            result[1] = str(error)
         except OSError as error:
-            said[1] = describe_storage_error(error)
-    if not is_distributed():
-        if said[1] is not None:
-            raise KinspanError(said[1])
-        return said[0]
-    dist.broadcast_object_list(said, src=0, group=process_group("control"))
-    if said[1] is not None:
-        raise KinspanError(said[1])
-    return said[0]
+            result[1] = describe_storage_error(error)
+    if is_distributed():
+        dist.broadcast_object_list(result, src=0, group=process_group("control"))
+    if result[1] is not None:
+        raise KinspanError(result[1])
+    return result[0]
 
 
 def describe_storage_error(error: OSError) -> str:
+    """One line that names the file and the system's reason."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}: mend that, and start it again"
 
 
 def is_peer_failure(error: BaseException) -> bool:
-    """Whether an error says that another rank is gone."""
+    """Whether an error of a collective says that another rank has ended."""
     text = str(error).lower()
     return is_distributed() and any(
         sign in text for sign in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl")
     )
-
-
-def sum_by_name(stats: torch.Tensor, names: tuple[str, ...]) -> dict[str, float]:
-    """The sums of all ranks, by name."""
-    total = stats.clone()
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(total)
-    return dict(zip(names, total.tolist(), strict=True))
