@@ -1,7 +1,7 @@
 """All that depends on how DeepSpeed is made inside: its private attributes, its pickles, and repairs of its bugs.
 
-Tried with DeepSpeed 0.19.8. With another version, run the tests of ``tests/pretrain`` (the slow ones too): each function
-here says what it relies on, and the tests notice where that no longer holds. ``deepspeed`` is imported inside the
+Tried with DeepSpeed 0.19.8. With another version, run ``tests/pretrain`` with the slow tests: each function here
+says what it relies on, and the tests notice where that no longer holds. ``deepspeed`` is imported inside the
 functions, because it takes seconds.
 """
 

@@ -115,6 +115,8 @@ def random_fault(rng: random.Random, launcher: str, world: int, kind: str, start
     if moment == "start" and alone:
         moment = "step"  # with no launcher to end them, the others wait for a rank that never came to join
     delay = {"checkpoint": 0.06, "step": 0.4, "start": starting * (3 if launcher == "deepspeed" else 1)}[moment]
+    if moment == "start" and {whom for whom, _ in KINDS[kind][0]} == {"deepspeed"}:
+        moment = "step"  # ranks notice its death only if they have seen it alive: else the run goes on to its end
     rank = rng.randrange(world)
     gap = rng.choice((0.02, 0.2, 2.2))
     return Fault(kind, moment, rng.randint(1, 3), rng.random() * delay, rng.random() * gap, rank)
