@@ -12,7 +12,7 @@ from data_pipeline.sampling.stream import Batch, PairStream
 from pretrain.runtime.layout import Layout
 
 
-def batch_of_step(step: int, left_out: Sequence[Sequence[int]]) -> int:
+def find_batch(step: int, left_out: Sequence[Sequence[int]]) -> int:
     """The number of the global batch that a step trains on: its own, or a later one where batches are left out."""
     for first, last in sorted(left_out, key=lambda batches: batches[0]):
         if step >= first:
@@ -49,7 +49,7 @@ class Feeder:
         self._next += 1
 
     def _make(self, step: int) -> list[Batch | None]:
-        first = batch_of_step(step, self.left_out) * self.layout.size
+        first = find_batch(step, self.left_out) * self.layout.size
         spans = self.layout.micro_batches(self.rank)
         return [self.stream.batch(first + a, b - a) if b > a else None for a, b in spans]
 
@@ -75,7 +75,7 @@ def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
     return {**arrays, "max_length": longest}
 
 
-def mean_tokens(stream: PairStream, pairs: int = 20_000) -> float:
+def average_tokens(stream: PairStream, pairs: int = 20_000) -> float:
     """Mean tokens of a pair, over the first ones."""
     pairs = min(pairs, stream.epoch_pairs)
     return stream.batch(0, pairs).num_tokens / pairs

@@ -1,39 +1,56 @@
 """How fast training goes."""
 
 import time
+from collections.abc import Callable
 
-from .batches import Feeder
-from .step import StepResult
+from data_pipeline.sampling.stream import Batch
+
+from .metrics import count_padding
 
 
 class Clock:
-    """Time and work of the training steps since the last line of the log; validation and saving do not count."""
+    """Adds up the time and work of training steps between two lines of the log. Validation and saving do not count.
 
-    def __init__(self) -> None:
+    count_flops:   floating-point operations of a batch
+    skips_padding: attention spends no work on padding
+    peak:          TFLOP/s of one device, where known
+    """
+
+    def __init__(self, count_flops: Callable[[Batch], float], skips_padding: bool, peak: float | None) -> None:
+        self.count_flops, self.skips_padding, self.peak = count_flops, skips_padding, peak
+        self.waited_before = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
         self.seconds = self.flops = 0.0
         self.tokens = self.padding = self.slots = 0
-        self.waited = 0.0
 
     def start(self) -> None:
+        """A step begins, with waiting for its batch."""
         self.began = time.perf_counter()
 
-    def stop(self, result: StepResult, flops: float, padding: list[tuple[int, int]]) -> None:
+    def stop(self, batches: list[Batch | None], tokens: int) -> None:
+        """A step has ended. ``batches``: this rank's micro-batches;  ``tokens``: of all ranks"""
         self.seconds += time.perf_counter() - self.began
-        self.flops += flops
-        self.tokens += result.tokens
-        self.padding += sum(p for p, _ in padding)
-        self.slots += sum(s for _, s in padding)
+        self.tokens += tokens
+        for batch in filter(None, batches):
+            padding, slots = count_padding(batch, self.skips_padding)
+            self.flops += self.count_flops(batch)
+            self.padding += padding
+            self.slots += slots
 
-    def read(self, feeder: Feeder, peak: float | None) -> dict[str, float]:
-        """tokens_per_second of all ranks; mfu_percent of this rank's device; then starts afresh."""
+    def read(self, waited: float) -> dict[str, float]:
+        """The figures since the last call: tokens_per_second of all ranks, and mfu_percent of this rank's device.
+
+        waited: seconds that this rank has waited for batches since the run was started
+        """
         values = {
             "tokens_per_second": self.tokens / self.seconds,
             "padding_percent": 100 * self.padding / max(self.slots, 1),
-            "data_wait_percent": 100 * (feeder.waited - self.waited) / self.seconds,
+            "data_wait_percent": 100 * (waited - self.waited_before) / self.seconds,
         }
-        if peak:
-            values["mfu_percent"] = 100 * self.flops / self.seconds / (peak * 1e12)
-        waited = feeder.waited
-        self.__init__()  # type: ignore[misc]
-        self.waited = waited
+        if self.peak:
+            values["mfu_percent"] = 100 * self.flops / self.seconds / (self.peak * 1e12)
+        self.waited_before = waited
+        self._reset()
         return values

@@ -77,7 +77,7 @@ def _over(value: float, count: float) -> float | None:
     return value / count if count else None
 
 
-def peak_tflops(given: float | None, precision: str) -> float | None:
+def look_up_peak_tflops(given: float | None, precision: str) -> float | None:
     """Peak of one device: as given, or, below fp32, of a GPU that is known."""
     if given is None and torch.cuda.is_available() and precision != "fp32":
         name = torch.cuda.get_device_name()
@@ -123,7 +123,7 @@ def _matrix_work(backbone: Any) -> float:
     )
 
 
-def padding_share(batch: Batch, jagged: bool) -> tuple[int, int]:
+def count_padding(batch: Batch, jagged: bool) -> tuple[int, int]:
     """Padding slots, and all slots, that attention computes for a batch; linear layers see no padding."""
     if jagged:
         return 0, batch.num_tokens

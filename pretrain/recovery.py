@@ -1,22 +1,102 @@
-"""Losses that leap."""
+"""What a run does about updates that were skipped, and about a loss that leaps."""
 
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
+from data_pipeline.errors import KinspanError
+from pretrain.checkpoints.reader import newest_on_all_ranks, remove_later
+
+from .batches import find_batch
+from .runtime import ranks
+from .state import Run, close_run, convert, load, open_run
+
 HISTORY = 20  # lines of the log that a loss is compared with
-LEVEL = 5  # of them, the last, tell where the loss stands
-FEWEST = 8
-DEVIATIONS = 6.0  # for normal changes from line to line, one line in 10^9
-LEAST_LEAP = 0.1  # of the loss: where lines hardly differ, noise is no leap
+LEVEL = 5  # the last so many of them tell where the loss stands
+FEWEST = 8  # with a shorter history, no loss counts as a spike
+DEVIATIONS = 6.0  # of normal changes from line to line, one in 10^9 is larger
+LEAST_LEAP = 0.1  # of the loss: where lines hardly differ, a smaller leap is noise
+MOST_REWINDS = 5
+
+
+def count_skips(run: Run) -> None:
+    """Counts the updates that were skipped, and says which examples were in them.
+
+    Raises KinspanError after ``--max_skipped_steps`` skipped updates in a row.
+    """
+    config, progress, size = run.setup.config, run.progress, run.setup.layout.size
+    for step, skipped in run.skips.read():
+        progress.skipped_in_row = progress.skipped_in_row + 1 if skipped else 0
+        progress.skipped += skipped
+        if skipped and run.log:
+            first = find_batch(step, progress.left_out) * size
+            run.log.write(step + 1, "skipped", {"skipped_steps": progress.skipped, "example": first, "count": size})
+            run.say(
+                f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see "
+                f"its pairs: launch/inspect_pairs.py --start {first} --count {size} --seed {config.seed} "
+                f"--objective {config.objective}, with this run's --corpus and --max_length"
+            )
+        if progress.skipped_in_row >= config.max_skipped_steps:
+            raise KinspanError(
+                f"no loss or gradient was finite in {progress.skipped_in_row} steps in a row, up to step {step}: "
+                f"lower --learning_rate (now {config.learning_rate}), lengthen --warmup_steps, or use "
+                "--precision fp32, with another --output_dir"
+            )
+
+
+def look_for_spike(run: Run, loss: float) -> None:
+    """Compares the loss of a line of the log with those before, and does about a spike what ``--on_spike`` says."""
+    config, progress = run.setup.config, run.progress
+    before, progress.losses = progress.losses, [*progress.losses, loss][-HISTORY:]
+    if config.on_spike == "ignore" or not is_spike(loss, before):
+        return
+    run.say(f"step {progress.step}: the loss leapt to {loss:.3f}, from {before[-1]:.3f}")
+    if config.on_spike == "rewind":
+        rewind(run)
 
 
 def is_spike(loss: float, before: Sequence[float]) -> bool:
-    """Whether a loss leaps above those ``before``: above the median of the last few by more than the usual change from
-    one line to the next, which a falling loss has too. Medians, so that one outlier among them changes little."""
+    """Whether a loss leaps above those ``before``.
+
+    It must exceed the median of the last few by more than the usual change from one line to the next, which a falling
+    loss has too. Both are medians, so that one outlier among the lines changes little.
+    """
     recent = before[-HISTORY:]
     if len(recent) < FEWEST:
         return False
     level = statistics.median(recent[-LEVEL:])
     change = 1.4826 * statistics.median(abs(b - a) for a, b in pairwise(recent))  # a normal distribution's deviation
     return loss > level + max(DEVIATIONS * change, LEAST_LEAP * abs(level))
+
+
+def rewind(run: Run) -> None:
+    """Goes back to the newest checkpoint before the last line of the log, and leaves out the batches of that line.
+
+    Without such a checkpoint training goes on. Raises KinspanError after ``MOST_REWINDS`` rewinds.
+    """
+    progress, setup = run.progress, run.setup
+    run.watch.mark(f"going back from step {progress.step}", patient=True)
+    first = (progress.step - 1) // setup.config.log_steps * setup.config.log_steps  # step of the line
+    run.writer.join()
+    checkpoints = setup.folder / "checkpoints"
+    found, _ = newest_on_all_ranks(checkpoints, first)
+    if found is None:
+        run.say("there is no checkpoint before it: training goes on")
+        return
+    if progress.rewinds >= MOST_REWINDS:
+        raise KinspanError(
+            f"the loss leapt again at step {progress.step}, after {MOST_REWINDS} rewinds: lower --learning_rate, "
+            "with another --output_dir"
+        )
+    out = [find_batch(step, progress.left_out) for step in (first, progress.step - 1)]
+    left_out = [old for old in progress.left_out if not out[0] <= old[0] <= out[1]] + [out]
+    waited = run.feeder.waited
+    close_run(run)
+    load(run, found, convert(setup, found))
+    run.progress.left_out, run.progress.rewinds = left_out, progress.rewinds + 1
+    for folder in (checkpoints, setup.folder / "releases"):
+        ranks.broadcast_from_rank_0(partial(remove_later, folder, run.progress.step))
+    open_run(run)
+    run.feeder.waited = waited
+    run.say(f"went back to {found}; batches {out[0]} to {out[1]} are left out")

@@ -39,7 +39,7 @@ from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.ranks import barrier, broadcast_from_rank_0, gather
 from pretrain.runtime.run_folder import check_shared, claim_folder, open_folder, shorten
 
-from .batches import mean_tokens
+from .batches import average_tokens
 from .config import PretrainConfig, as_dict, check, identity
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
@@ -234,7 +234,7 @@ def total_steps(config: PretrainConfig, train: PairStream) -> int:
     if config.max_epochs is not None:
         return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
     if config.max_tokens is not None:
-        return math.ceil(config.max_tokens / (mean_tokens(train) * config.global_batch_size))
+        return math.ceil(config.max_tokens / (average_tokens(train) * config.global_batch_size))
     return config.max_steps or 1000
 
 

@@ -18,7 +18,7 @@ PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "nump
 SUMMARY = "summary.json"
 
 
-def description(setup: Setup, module: torch.nn.Module) -> list[str]:
+def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:
     layout = setup.layout
     parameters = sum(int(getattr(p, "ds_numel", p.numel())) for p in module.parameters())
     and_generator = " and its generator" if setup.facts["token_loss"] == "rtd" else ""

@@ -15,27 +15,27 @@ from .manifest import find_damage
 from .unpickling import restricted_unpickling
 
 
-def step_of(checkpoint: Path) -> int:
+def get_step(checkpoint: Path) -> int:
     return int(checkpoint.name[5:])
 
 
-def by_step(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders, newest first."""
-    return sorted((p for p in folder.glob("step-*") if p.name[5:].isdecimal()), key=step_of, reverse=True)
+    return sorted((p for p in folder.glob("step-*") if p.name[5:].isdecimal()), key=get_step, reverse=True)
 
 
 def remove_later(folder: Path, step: int) -> None:
     """Removes the checkpoints, or releases, of later steps: the run went back, and they are none of its."""
-    for checkpoint in by_step(folder):
-        if step_of(checkpoint) > step:
+    for checkpoint in list_checkpoints(folder):
+        if get_step(checkpoint) > step:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that verifies, up to a step if given, and a line for each newer one that does not."""
     skipped: list[str] = []
-    for checkpoint in by_step(folder):
-        if last_step is not None and step_of(checkpoint) > last_step:
+    for checkpoint in list_checkpoints(folder):
+        if last_step is not None and get_step(checkpoint) > last_step:
             continue
         wrong = find_damage(checkpoint)
         if wrong is None:

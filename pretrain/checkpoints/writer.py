@@ -23,7 +23,7 @@ from pretrain.runtime import ranks
 
 from .capture import capture, full_weights
 from .manifest import describe_file, write_manifest
-from .reader import by_step, step_of
+from .reader import get_step, list_checkpoints
 
 Files = dict[str, dict[str, Any]]
 
@@ -141,7 +141,7 @@ class Writer:
 
 def _stale(folder: Path, step: int, keep: int, keep_every: int = 0) -> list[Path]:
     """Checkpoints to remove once ``step`` is whole: all but those to keep, and later ones, which were damaged."""
-    found = by_step(folder)
-    earlier = [p for p in found if step_of(p) <= step]
-    older = [p for p in earlier[keep:] if not (keep_every and step_of(p) % keep_every == 0)]
+    found = list_checkpoints(folder)
+    earlier = [p for p in found if get_step(p) <= step]
+    older = [p for p in earlier[keep:] if not (keep_every and get_step(p) % keep_every == 0)]
     return [p for p in found if p not in earlier] + older

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from data_pipeline.errors import KinspanError
-from pretrain import run
+from pretrain import recovery, run, state
 from pretrain.checkpoints import writer
 from pretrain.checkpoints.capture import full_weights
-from pretrain.checkpoints.reader import by_step
+from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
 from pretrain.runtime.engine import OptimizerSettings, build_engine
-from pretrain.runtime.stop import Stopped
+from pretrain.runtime.stop import Stopped, StopRequest
 from pretrain.setup import set_up
 from pretrain.step import train_step
 
@@ -57,12 +57,12 @@ def equal_runs(one, two):
 
 
 def at_step(monkeypatch, chosen, act):
-    """``act(engine, batches)`` just before the chosen steps; what it returns is called after."""
+    """``act(engine)`` just before the chosen steps; what it returns is called after."""
     plain = run.train_step
 
-    def step_with(engine, batches, filler, layout, rank, seed, step, *more):
+    def step_with(*, engine, step, **more):
         undo = act(engine) if step in chosen else None
-        result = plain(engine, batches, filler, layout, rank, seed, step, *more)
+        result = plain(engine=engine, step=step, **more)
         if undo:
             undo()
         return result
@@ -94,7 +94,7 @@ def ask_in_step(monkeypatch, step):
             request.ask("SIGTERM")
         return request.reason is not None
 
-    monkeypatch.setattr(run.StopRequest, "wanted", wanted)
+    monkeypatch.setattr(StopRequest, "wanted", wanted)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config,
     with pytest.raises(Stopped):
         pretrain(config(max_hours=1e-9))
     folder = Path(config().output_dir)
-    (only,) = by_step(folder / "checkpoints")
+    (only,) = list_checkpoints(folder / "checkpoints")
     (only / "state.json").write_text("")
     log = (folder / "metrics.jsonl").read_bytes()
     with pytest.raises(KinspanError, match="none of the checkpoints in "):
@@ -132,7 +132,7 @@ def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config,
 def test_hours_stop_it_with_a_checkpoint(config):
     with pytest.raises(Stopped):
         pretrain(config(max_hours=1e-9))
-    assert [p.name for p in by_step(Path(config().output_dir) / "checkpoints")] == ["step-00000001"]
+    assert [p.name for p in list_checkpoints(Path(config().output_dir) / "checkpoints")] == ["step-00000001"]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def spike_at(monkeypatch, step):
         calls.append(loss)
         return len(calls) == step // 2  # a line of the log every 2 steps
 
-    monkeypatch.setattr(run, "is_spike", once)
+    monkeypatch.setattr(recovery, "is_spike", once)
 
 
 def test_a_leap_is_told(config, monkeypatch, capsys):
@@ -215,12 +215,12 @@ def test_a_rewound_run_leaves_out_the_batches_of_the_leap(config, monkeypatch, c
     assert summary["rewinds"] == 1
     assert summary["left_out_batches"] == [[4, 5]]
     assert "went back to " in capsys.readouterr().out
-    plain = run.Progress
+    plain = state.Progress
 
     def without(*arguments, **fields):
         return plain(*arguments, **{**fields, "left_out": [[4, 5]]})
 
-    monkeypatch.setattr(run, "Progress", without)
+    monkeypatch.setattr(state, "Progress", without)
     never = config("never", release_every=5)
     pretrain(never)
     assert equal_runs(never, config("rewound"))

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from data_pipeline.errors import KinspanError
 from pretrain import run as runs
+from pretrain import state
 from pretrain.checkpoints import elastic, manifest
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
@@ -127,8 +128,8 @@ def hop(base, folder, end):
             engines.append(build_engine(*arguments))
             return engines[0]
 
-        patched = mock.patch.multiple(runs, learning_rate_of=stopping, build_engine=build)
-        with patched, suppress(Stopped):
+        patches = mock.patch.object(runs, "learning_rate_of", stopping), mock.patch.object(state, "build_engine", build)
+        with patches[0], patches[1], suppress(Stopped):
             runs.pretrain(config_of(case, base, folder / "-".join(case)))
         if case[2] == "electra":
             check_ties(engines[0].module)

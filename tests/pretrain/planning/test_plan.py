@@ -5,7 +5,7 @@ from transformers import AutoConfig, ElectraForMaskedLM, ElectraForPreTraining, 
 
 from data_pipeline.errors import KinspanError
 from launch._cli import parse
-from pretrain.batches import mean_tokens
+from pretrain.batches import average_tokens
 from pretrain.config import PretrainConfig, as_dict, identity
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.electra_loading import load_replaced_token_model
@@ -83,7 +83,7 @@ def test_agrees_with_the_model_and_the_pairs_of_a_run(family, make_model, tiny_c
     model, _ = load(folder, 1)
     assert plan.num_parameters == sum(p.numel() for p in model.parameters())
     stream = make_stream(tiny_corpus, masking=True)
-    assert plan.pair_tokens == pytest.approx(mean_tokens(stream))
+    assert plan.pair_tokens == pytest.approx(average_tokens(stream))
     assert plan.epoch_pairs == stream.epoch_pairs
     assert plan.steps == -(-2 * stream.epoch_pairs // 16)
     batch = stream.batch(0, stream.epoch_pairs)

@@ -1,0 +1,131 @@
+"""A run under way: the parts that the training loop works with, and where it stands."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pretrain.checkpoints.elastic import convert_to_universal
+from pretrain.checkpoints.reader import load_checkpoint
+from pretrain.checkpoints.writer import Writer
+from pretrain.modeling.sums import LossWeights
+from pretrain.runtime.deepspeed_compat import disable_overflow_error
+from pretrain.runtime.engine import OptimizerSettings, build_engine
+from pretrain.runtime.finite import Skips
+from pretrain.runtime.log import Log
+from pretrain.runtime.stop import StopRequest
+from pretrain.runtime.watch import Watch
+
+from .batches import Feeder
+from .clock import Clock
+from .metrics import FlopCounter, look_up_peak_tflops
+from .progress import Progress
+from .setup import Setup
+
+Probe = Callable[[Path], dict[str, float]]  # figures of the release in a folder
+MEASURES = ("validation", "probe")  # splits of the log that are written when a step is measured
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What the training loop works with. ``open_run`` makes what is not given: log, window and feeder.
+
+    probe:      measures a release; None without ``--probe``, and on all ranks but the first
+    request:    says whether somebody asked for a stop
+    watch:      the watchdog, which is told where the loop is
+    skips:      updates that were skipped, not yet counted in ``progress``
+    clock:      measures the speed
+    progress:   what a checkpoint keeps of the loop
+    resumed_at: the step of the checkpoint that was loaded last; None where the run began anew
+    log:        None on all ranks but the first
+    window:     float64 ``[len(sum_names)]`` on the device, this rank's sums since the last line of the log
+    feeder:     makes the batches from ``progress.step`` on
+    """
+
+    setup: Setup
+    probe: Probe | None
+    request: StopRequest
+    watch: Watch
+    engine: Any
+    writer: Writer
+    weights: LossWeights
+    clock: Clock
+    progress: Progress
+    resumed_at: int | None = None
+    skips: Skips = field(default_factory=Skips)
+    log: Log | None = None
+    window: torch.Tensor = field(init=False)
+    feeder: Feeder = field(init=False)
+
+    def say(self, *lines: str) -> None:
+        """Prints lines on rank 0, above the progress bar where there is one."""
+        if self.setup.rank == 0:
+            for line in lines:
+                self.log.say(line) if self.log else print(line, flush=True)
+
+
+def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: StopRequest, watch: Watch) -> Run:
+    """Builds the engine and loads the checkpoint ``found``; without one the run begins anew."""
+    config = setup.config
+    writer = Writer(
+        setup.folder / "checkpoints",
+        setup.rank,
+        config.keep_checkpoints,
+        config.keep_every,
+        torch.cuda.is_available() if config.async_checkpoints is None else config.async_checkpoints,
+        tell=lambda line: run.say(line),
+    )
+    clock = Clock(
+        FlopCounter(setup.model),  # made before the engine, which may divide the parameters among the ranks
+        setup.facts["precision"] != "fp32" and setup.model.family.packed and torch.cuda.is_available(),
+        look_up_peak_tflops(config.peak_tflops, setup.facts["precision"]),
+    )
+    universal = convert(setup, found) if found else None  # before the engine takes memory
+    run = Run(
+        setup=setup,
+        probe=probe,
+        request=request,
+        watch=watch,
+        engine=build_engine(setup.model, OptimizerSettings.of(config), setup.settings),
+        writer=writer,
+        weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
+        clock=clock,
+        progress=Progress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
+    )
+    if found:
+        load(run, found, universal)
+        run.say(f"resuming from {found} at step {run.progress.step}")
+    return run
+
+
+def convert(setup: Setup, found: Path) -> Path | None:
+    """What this number of ranks can load in place of a checkpoint; None where it can load the checkpoint itself."""
+    return convert_to_universal(found, setup.layout.world, setup.rank)
+
+
+def load(run: Run, found: Path, universal: Path | None) -> None:
+    """Puts a verified checkpoint into the engine and ``progress``. ``universal``: what ``convert`` returned for it"""
+    run.progress = Progress(**load_checkpoint(run.engine, found, run.setup.layout.world, universal))
+    disable_overflow_error(run.engine)  # the loss scaler that was loaded is another object
+    run.resumed_at = run.progress.step
+
+
+def open_run(run: Run) -> None:
+    """Opens log, window and feeder where ``progress`` stands. Rank 0 continues the sums of all ranks."""
+    setup, progress = run.setup, run.progress
+    run.window = torch.tensor(progress.window, dtype=torch.float64, device=run.engine.device)
+    if setup.rank == 0:
+        run.log = Log(setup.folder, progress.step, setup.total_steps, undone=MEASURES if progress.due else ())
+    else:
+        run.window.zero_()
+    workers = setup.config.num_workers
+    run.feeder = Feeder(setup.train, setup.layout, setup.rank, progress.step, workers, progress.left_out)
+
+
+def close_run(run: Run) -> None:
+    """Closes what ``open_run`` has opened."""
+    run.feeder.close()
+    if run.log:
+        run.log.close()
