@@ -1,4 +1,4 @@
-"""Which files a checkpoint is made of, with their sizes and SHA-256; what does not agree with it is not read."""
+"""The manifest of a checkpoint: its files with their sizes and SHA-256. A checkpoint that differs is not read."""
 
 import errno
 import json
@@ -9,28 +9,28 @@ from data_pipeline.corpus import sha256_of
 from data_pipeline.files import sync, write_atomically
 
 MANIFEST = "manifest.json"
-# What only the content of a folder can cause; any other error is the storage's, and says nothing of the folder
+# Errors that the content of a folder causes. Any other comes from the storage, and the folder may be whole
 DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
-LARGEST = 64 << 20  # bytes of a manifest: thousands of ranks' files, and no more memory than that
+LARGEST = 64 << 20  # bytes of a manifest that is still read: enough for the files of thousands of ranks
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """Of a file that is then safe on the disk."""
+    """A file's entry in the manifest, made once the file is safe on the disk."""
     sync(path)
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def write_manifest(folder: Path, files: dict[str, dict[str, Any]]) -> None:
-    """files: of each, named from ``folder``, its ``entry``"""
-    for name in sorted({(folder / name).parent for name in files}):
-        sync(name)
+    """Writes the manifest, which makes ``folder`` whole. ``files``: for each path within it, its entry"""
+    for parent in sorted({(folder / name).parent for name in files}):
+        sync(parent)
     write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1))
 
 
 def find_damage(folder: Path) -> str | None:
-    """What is wrong with a folder, by its manifest; None where every file is as it was written.
+    """What is wrong with a folder, judged by its manifest; None where every file is as it was written.
 
-    Raises OSError where the storage does not let it be read: it may be whole.
+    Raises OSError where the storage does not let the folder be read, because it may be whole nevertheless.
     """
     try:
         if (folder / MANIFEST).stat().st_size > LARGEST:

@@ -1,4 +1,4 @@
-"""Which checkpoint a run resumes from, and loading it."""
+"""Finds the checkpoint that a run resumes from, and loads it."""
 
 import json
 import shutil
@@ -16,49 +16,58 @@ from .unpickling import restricted_unpickling
 
 
 def get_step(checkpoint: Path) -> int:
-    return int(checkpoint.name[5:])
+    """The step in the folder's name."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders, newest first."""
-    return sorted((p for p in folder.glob("step-*") if p.name[5:].isdecimal()), key=get_step, reverse=True)
+    """The checkpoints in the folder, whole or damaged, newest first."""
+    found = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
+    return sorted(found, key=get_step, reverse=True)
 
 
 def remove_later(folder: Path, step: int) -> None:
-    """Removes the checkpoints, or releases, of later steps: the run went back, and they are none of its."""
+    """Removes the checkpoints or releases of later steps, which a run that went back has not come to."""
     for checkpoint in list_checkpoints(folder):
         if get_step(checkpoint) > step:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that verifies, up to a step if given, and a line for each newer one that does not."""
+    """The newest whole checkpoint, and a line about each newer one that is damaged.
+
+    last_step: later checkpoints are not considered
+
+    Raises OSError where the storage does not let a checkpoint be read.
+    """
     skipped: list[str] = []
     for checkpoint in list_checkpoints(folder):
         if last_step is not None and get_step(checkpoint) > last_step:
             continue
-        wrong = find_damage(checkpoint)
-        if wrong is None:
+        damage = find_damage(checkpoint)
+        if damage is None:
             return checkpoint, skipped
-        skipped.append(f"{checkpoint}: {wrong}")
+        skipped.append(f"{checkpoint}: {damage}")
     return None, skipped
 
 
 def newest_on_all_ranks(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
-    """``find_newest`` as rank 0 finds it, for all ranks: they must resume from one checkpoint."""
+    """What ``find_newest`` returns on rank 0, for all ranks: they must resume from the same checkpoint."""
     return ranks.broadcast_from_rank_0(lambda: find_newest(folder, last_step))
 
 
 def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path | None = None) -> dict[str, Any]:
-    """Puts a verified checkpoint into the engine and returns the loop's state.
+    """Loads a verified checkpoint into the engine, and returns the state of the training loop.
 
-    universal: what elastic.convert_to_universal made of it, where another number of ranks wrote it under ZeRO
+    world:     the number of ranks now, which replaces the one in the state
+    universal: what ``elastic.convert_to_universal`` returned for this checkpoint
+
+    Raises KinspanError where DeepSpeed finds nothing to load.
     """
-
     if universal:
         load_universal(engine, universal)
     else:
-        with restricted_unpickling(), chdir(checkpoint):  # DeepSpeed takes [ and * in a path for wildcards
+        with restricted_unpickling(), chdir(checkpoint):  # a relative path, since DeepSpeed takes [ and * for wildcards
             path, _ = engine.load_checkpoint(".", tag=TAG)
         if path is None:
             raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")

@@ -1,10 +1,10 @@
-"""Checkpoints that are whole or absent: written aside, hashed, renamed; verified before they are read.
+"""Writes checkpoints that are whole or absent: first in a folder of another name, which is renamed at the end.
 
 step-00000100/
-    manifest.json        written last: bytes and SHA-256 of every other file
-    state.json           the loop's own state: step, tokens, sums not yet logged
-    weights.safetensors  the full fp32 weights, all that a release needs
-    engine/              DeepSpeed's files: its parameters and each rank's optimizer shard
+    manifest.json        written last: size in bytes and SHA-256 of every other file
+    state.json           the loop's own state: step, tokens, sums that are not logged yet, ...
+    weights.safetensors  the full fp32 weights, which is all that a release needs
+    engine/              DeepSpeed's files: the parameters, and each rank's shard of the optimizer
 """
 
 import json
@@ -29,15 +29,15 @@ Files = dict[str, dict[str, Any]]
 
 
 class Writer:
-    """Writes the checkpoints of a run, ``folder/step-N``, with all ranks; one at a time.
+    """Writes the checkpoints of a run, ``folder/step-N``, one at a time and by all ranks together.
 
-    keep:       the newest so many stay, and
-    keep_every: those whose step is a multiple of it, if not 0
-    background: training goes on while a thread writes what was copied to host memory
-    tell:       told, on rank 0, of a checkpoint that could not be written
+    The file ``latest`` is replaced last, and no older checkpoint is touched before the new one is whole. Where it
+    cannot be written (on a full disk, for instance) its files are removed and the run goes on; ``finish`` says why.
 
-    ``latest`` is replaced last; nothing that was good before is touched until the new one is whole. Where it cannot be
-    written (a full disk, say) what there is of it is removed, and the run goes on: ``finish`` says why.
+    keep:       so many of the newest checkpoints stay
+    keep_every: those whose step is a multiple of it stay too; 0: none do
+    background: training goes on while a thread writes from copies in host memory
+    tell:       is called on rank 0 with a line about a checkpoint that could not be written
     """
 
     def __init__(
@@ -53,14 +53,17 @@ class Writer:
         self.background, self.tell = background, tell
         self.thread: threading.Thread | None = None
         self.failure: str | None = None
-        # Of its own, so that a late rank of a dead run writes nowhere that matters
+        # Unique per run, so that a leftover rank of a killed run cannot write into our partial checkpoint
         self.suffix = ranks.broadcast_from_rank_0(lambda: f".{secrets.token_hex(3)}.tmp")
         if rank == 0:
             for leftover in folder.glob("step-*.tmp"):
                 shutil.rmtree(leftover, ignore_errors=True)
 
     def save(self, engine: Any, state: dict[str, Any]) -> None:
-        """Called by all ranks. Returns when ``engine`` may train on, N being ``state["step"]``."""
+        """Writes ``folder/step-N``, N being ``state["step"]``; returns as soon as ``engine`` may train on.
+
+        All ranks call it. ``state``: of the training loop, which ``load_checkpoint`` returns later
+        """
         self.join()
         captured = capture(engine, copied=self.background)
         weights = full_weights(engine)
@@ -70,34 +73,36 @@ class Writer:
         self.thread.start()
 
     def join(self) -> None:
+        """Waits until the thread has written its checkpoint."""
         if self.thread:
             self.thread.join()
             self.thread = None
 
     def finish(self) -> str | None:
-        """Waits until all is written; what went wrong with the last checkpoint, if anything."""
+        """Waits until all is written. Returns what went wrong with the last checkpoint, or None."""
         self.join()
         return self.failure
 
     def _write_behind(self, *what: Any) -> None:
         try:
             self._write(*what)
-        except Exception as error:  # another rank died, which the training loop will find out
+        except Exception as error:  # another rank has died; the training loop will notice that, too
             self.failure = f"rank {self.rank}: {error}"
 
     def _write(self, captured: dict[str, Any], weights: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         partial = self.folder / f"step-{state['step']:08d}{self.suffix}"
         try:
             mine: Files | str = self._write_files(partial, captured, weights, state)
-        except Exception as error:  # torch's zip writer makes a full disk a RuntimeError
+        except Exception as error:  # of any type: torch raises RuntimeError on a full disk
             mine = f"rank {self.rank}: {' '.join(str(error).split())[:300]}"
-        everyone = ranks.gather(mine, "writer")
-        wrong = [said for said in everyone if isinstance(said, str)]
-        sealed = None
-        if self.rank == 0 and not wrong:
-            sealed = self._seal(partial, {k: v for files in everyone for k, v in files.items()}, state["step"])  # type: ignore[union-attr]
-        wrong += [said for said in ranks.gather(sealed, "writer") if said]
-        self.failure = "; ".join(wrong) or None
+        results = ranks.gather(mine, "writer")
+        failures = [result for result in results if isinstance(result, str)]
+        failure = None
+        if self.rank == 0 and not failures:
+            files = {name: entry for result in results if isinstance(result, dict) for name, entry in result.items()}
+            failure = self._seal(partial, files, state["step"])
+        failures += [text for text in ranks.gather(failure, "writer") if text]
+        self.failure = "; ".join(failures) or None
         if self.failure and self.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
             self.tell(
@@ -108,7 +113,7 @@ class Writer:
     def _write_files(
         self, partial: Path, captured: dict[str, Any], weights: dict[str, torch.Tensor], state: dict[str, Any]
     ) -> Files:
-        """This rank's files, safe on the disk."""
+        """Writes and syncs this rank's files; returns their entries in the manifest."""
         names = []
         for name, value in captured.items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
@@ -122,25 +127,28 @@ class Writer:
         return {name: describe_file(partial / name) for name in names}
 
     def _seal(self, partial: Path, files: Files, step: int) -> str | None:
+        """Makes a partial checkpoint a whole one, and removes those that need not stay. Returns what went wrong, if
+        anything did."""
         final = self.folder / f"step-{step:08d}"
         try:
-            for name, facts in files.items():  # from other machines: are they in this folder?
-                if not (partial / name).exists() or (partial / name).stat().st_size != facts["bytes"]:
+            for name, entry in files.items():  # another machine's files may have gone to another disk
+                if not (partial / name).exists() or (partial / name).stat().st_size != entry["bytes"]:
                     return f"{name} of another rank is not in {partial.parent}, which all machines must share"
             write_manifest(partial, files)
-            shutil.rmtree(final, ignore_errors=True)  # was damaged, or the run would have begun after it
+            shutil.rmtree(final, ignore_errors=True)  # it is damaged: otherwise the run would have resumed from it
             partial.replace(final)
             sync(self.folder)
             write_atomically(self.folder / "latest", final.name)
         except OSError as error:
             return f"rank 0: {error}"
-        for old in _stale(self.folder, step, self.keep, self.keep_every):
+        for old in _find_stale(self.folder, step, self.keep, self.keep_every):
             shutil.rmtree(old, ignore_errors=True)
         return None
 
 
-def _stale(folder: Path, step: int, keep: int, keep_every: int = 0) -> list[Path]:
-    """Checkpoints to remove once ``step`` is whole: all but those to keep, and later ones, which were damaged."""
+def _find_stale(folder: Path, step: int, keep: int, keep_every: int = 0) -> list[Path]:
+    """The checkpoints to remove once that of ``step`` is whole: all but those to keep. Later ones are among them,
+    because the run would have resumed from them if they were not damaged."""
     found = list_checkpoints(folder)
     earlier = [p for p in found if get_step(p) <= step]
     older = [p for p in earlier[keep:] if not (keep_every and get_step(p) % keep_every == 0)]

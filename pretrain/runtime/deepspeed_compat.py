@@ -40,6 +40,18 @@ def disable_overflow_error(engine: Any) -> None:
         scaler.raise_error_at_min_scale = False
 
 
+def read_overflow(engine: Any) -> bool:
+    """Whether ZeRO has skipped the last update because the gradient was not finite. It decides that on the host.
+
+    With the optimizer offloaded to the CPU, DeepSpeed would add the next gradients to those of the skipped update:
+    these are dropped here.
+    """
+    optimizer = engine.optimizer
+    if optimizer.overflow and getattr(optimizer, "cpu_offload", False):
+        optimizer.averaged_gradients = dict.fromkeys(optimizer.averaged_gradients)
+    return bool(optimizer.overflow)
+
+
 @contextmanager
 def without_updates(engine: Any) -> Iterator[None]:
     """In the block, ``engine.step()`` updates nothing; afterwards gradients and counters are as they were before.

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .deepspeed_compat import read_overflow
+
 
 def one_if_finite(sums: torch.Tensor) -> torch.Tensor:
     """1, or NaN where one of the sums is not finite. A loss that is multiplied by NaN makes every gradient NaN, and the
@@ -37,10 +39,7 @@ def read_outcome(engine: Any, norm: torch.Tensor | None) -> tuple[torch.Tensor, 
     """
     if norm is not None:
         return ~norm.isfinite(), norm
-    optimizer = engine.optimizer
-    if optimizer.overflow and getattr(optimizer, "cpu_offload", False):  # else DeepSpeed adds to what it skipped
-        optimizer.averaged_gradients = dict.fromkeys(optimizer.averaged_gradients)
-    return torch.full((), bool(optimizer.overflow), device=engine.device), engine.get_global_grad_norm()
+    return torch.full((), read_overflow(engine), device=engine.device), engine.get_global_grad_norm()
 
 
 class Skips:

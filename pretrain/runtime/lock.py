@@ -1,4 +1,4 @@
-"""One run at a time on an output folder."""
+"""Lets only one run at a time use an output folder."""
 
 import fcntl
 import os
@@ -18,19 +18,19 @@ LOCK = "lock"
 def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other runs off ``folder`` while the block runs; rank 0 holds the lock for all ranks.
 
-    The system drops the lock of a process that died, so that a dead run is never in the way. Between machines it is
-    only as good as the storage's ``flock``. Raises KinspanError where a live run holds it.
+    The system releases the lock of a process that has died, so that a killed run never blocks the next. Between
+    machines the lock is only as good as the storage's ``flock``. Raises KinspanError where a live run holds it.
     """
-    taken: list[IO[str]] = []
-    ranks.broadcast_from_rank_0(lambda: taken.append(_take(folder / LOCK)))
+    locked: list[IO[str]] = []
+    ranks.broadcast_from_rank_0(lambda: locked.append(_lock_file(folder / LOCK)))
     try:
         yield
     finally:
-        for file in taken:
+        for file in locked:
             file.close()
 
 
-def _take(path: Path) -> IO[str]:
+def _lock_file(path: Path) -> IO[str]:
     try:
         file = path.open("a+", encoding="utf-8")
     except OSError as error:
@@ -44,7 +44,7 @@ def _take(path: Path) -> IO[str]:
             f"--output_dir {path.parent} is in use by {holder}: wait for that run, stop it, or choose another folder"
         ) from error
     except OSError:
-        pass  # storage without locks: checkpoints are whole or absent all the same
+        pass  # the storage has no locks, but checkpoints are whole or absent even so
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()
