@@ -13,7 +13,10 @@ from pretrain.runtime.layout import Layout
 
 
 def find_batch(step: int, left_out: Sequence[Sequence[int]]) -> int:
-    """The number of the global batch that a step trains on: its own, or a later one where batches are left out."""
+    """The number of the global batch that a step trains on: the step's own, or a later one where batches are left out.
+
+    left_out: the first and the last batch of each stretch that is left out
+    """
     for first, last in sorted(left_out, key=lambda batches: batches[0]):
         if step >= first:
             step += last - first + 1
@@ -21,10 +24,10 @@ def find_batch(step: int, left_out: Sequence[Sequence[int]]) -> int:
 
 
 class Feeder:
-    """The micro-batches of one rank, step after step, made ahead by ``num_workers`` threads.
+    """The micro-batches of one rank, step after step, which ``num_workers`` threads make ahead of time.
 
-    ``waited`` adds up the seconds that the training loop stood still for data. What comes out does not depend
-    on the number of threads: step ``k`` is a function of ``k``, and of the ``left_out`` batches, first and last each.
+    The batches do not depend on the number of threads: those of step ``k`` are a function of ``k`` and ``left_out``
+    (see ``find_batch``). ``waited`` adds up the seconds that the training loop has waited for batches.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class Feeder:
         return [self.stream.batch(first + a, b - a) if b > a else None for a, b in spans]
 
     def next(self) -> list[Batch | None]:
-        """The next step's micro-batches; None for an empty one."""
+        """The next step's micro-batches; None in place of an empty one."""
         began = time.perf_counter()
         batches = self._pending.popleft().result()
         self.waited += time.perf_counter() - began
@@ -62,11 +65,12 @@ class Feeder:
         return batches
 
     def close(self) -> None:
+        """Ends the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
-    """A batch as the model's inputs; copies to a GPU do not wait."""
+    """A batch as the model's inputs. Copying to a GPU does not wait for the device."""
     names = "input_ids token_type_ids position_ids starts masked_positions masked_labels labels kinds part noise"
     arrays = {name: torch.from_numpy(getattr(batch, name)) for name in names.split()}
     if device.type == "cuda":
@@ -76,6 +80,6 @@ def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
 
 
 def average_tokens(stream: PairStream, pairs: int = 20_000) -> float:
-    """Mean tokens of a pair, over the first ones."""
+    """The mean number of tokens in a pair, taken over the first ``pairs`` of the stream."""
     pairs = min(pairs, stream.epoch_pairs)
     return stream.batch(0, pairs).num_tokens / pairs

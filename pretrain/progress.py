@@ -1,19 +1,23 @@
-"""Where a run stands."""
+"""Where a run stands: what its checkpoints keep of the training loop."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Progress:
-    """All that a checkpoint keeps beside DeepSpeed's state; the same on all ranks but for wall_seconds.
+    """All that a checkpoint keeps beside DeepSpeed's state. It is the same on all ranks, except ``wall_seconds``.
 
-    window:         the model's sums (see sums.py) since the last line of the log; on resume rank 0 has them all
-    due:            the run was stopped before it measured what is measured at this step
-    skipped:        updates that were skipped, for a loss or gradient was not finite
-    skipped_in_row: the last so many of them
-    losses:         of the last lines of the log, for guard.is_spike
-    left_out:       batches that no step trains on, first and last of each leap of the loss
-    rewinds:        how often the run went back
+    step:           updates so far
+    tokens:         that were trained on so far, by all ranks
+    wall_seconds:   spent in the training loop, over all starts of the run
+    world_size:     number of ranks
+    window:         the sums of all ranks since the last line of the log, by ``sum_names`` of the model
+    due:            this step was not measured yet, although it was due, because the run was asked to stop
+    skipped:        updates that were skipped because a loss or gradient was not finite
+    skipped_in_row: how many of them were the latest, without another update between
+    losses:         those of the last lines of the log, in which recovery.is_spike finds spikes
+    left_out:       the first and the last batch of each stretch that no step trains on, since the loss leapt there
+    rewinds:        how often the run went back to an earlier checkpoint
     """
 
     step: int = 0

@@ -1,4 +1,4 @@
-"""What a run tells of itself at its start, and leaves at its end."""
+"""What a run says about itself at its start, and the summary that it leaves at its end."""
 
 import json
 import platform
@@ -19,6 +19,7 @@ SUMMARY = "summary.json"
 
 
 def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:
+    """Lines for the screen. ``module``: the engine's, whose parameters may be divided among the ranks"""
     layout = setup.layout
     parameters = sum(int(getattr(p, "ds_numel", p.numel())) for p in module.parameters())
     and_generator = " and its generator" if setup.facts["token_loss"] == "rtd" else ""
@@ -34,7 +35,7 @@ def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:
 
 
 def write_summary(setup: Setup, progress: Progress) -> dict[str, Any]:
-    """Writes summary.json, last of all."""
+    """Writes summary.json, which shows that the run is complete, and returns its content."""
     lines = [json.loads(line) for line in complete_lines(setup.folder / "metrics.jsonl")]
     of = {split: [line for line in lines if line["split"] == split] for split in ("train", "validation", "probe")}
     summary = {

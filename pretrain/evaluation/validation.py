@@ -1,11 +1,10 @@
-"""Validation: the same held-out pairs every time, on all ranks together."""
+"""Validation: all ranks together measure the model on held-out pairs, the same ones every time."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from sklearn.metrics import roc_auc_score
 
 from data_pipeline.errors import KinspanError
@@ -15,9 +14,9 @@ from pretrain.batches import to_tensors
 from pretrain.metrics import compute_figures
 from pretrain.modeling.sums import PAPER_WEIGHTS, LossWeights
 from pretrain.runtime.layout import Layout
-from pretrain.runtime.ranks import sum_by_name
+from pretrain.runtime.ranks import sum_by_name, sum_over_ranks
 
-SEED = 0  # of validation's order, spans and masks: not the run's, so that runs compare
+SEED = 0  # of validation's order, spans and masks; it is not the run's, so that runs can be compared
 
 
 @torch.no_grad()
@@ -33,7 +32,11 @@ def evaluate(
 ) -> dict[str, float]:
     """Losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
 
-    pair_auc_hard, _easy: of positives against that kind of negative alone;  X/pair_auc: of a mixture's part X
+    pair_auc_hard, _easy: of the positives against that kind of negatives alone
+    X/pair_auc:           of part X of a mixture
+    mark:                 is told of each micro-batch, for the watchdog
+
+    Raises KinspanError where a score is not finite.
     """
     num_pairs = min(num_pairs, stream.epoch_pairs)
     layout = Layout(num_pairs, micro, world)
@@ -43,22 +46,30 @@ def evaluate(
     engine.eval()
     for start, end in layout.micro_batches(rank):
         mark(f"validation, pairs {start} to {end}")
-        inputs = to_tensors(stream.batch(start, max(end - start, 1)), engine.device)  # ZeRO-3: a forward of every rank
+        inputs = to_tensors(
+            stream.batch(start, max(end - start, 1)), engine.device
+        )  # under ZeRO 3 all ranks must run the model
         _, sums, logits = engine(**inputs, mlm_scale=1.0, rtd_scale=1.0, pair_scale=1.0)
         if end > start:
             rows[:, start:end] = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
             stats += sums
     engine.train()
-    if world > 1:
-        dist.all_reduce(rows)
+    rows = sum_over_ranks(rows)  # each column is filled by one rank
     if not torch.isfinite(rows).all():
         raise KinspanError("the model's scores are not finite: lower --learning_rate, with another --output_dir")
     scores, kinds, part = rows.cpu().numpy()
-    return compute_figures(sum_by_name(stats, names), weights) | _areas(scores, kinds, part, stream.mixture.names)
+    return compute_figures(sum_by_name(stats, names), weights) | _compute_areas(
+        scores, kinds, part, stream.mixture.names
+    )
 
 
-def _areas(scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, objectives: tuple[str, ...]) -> dict[str, float]:
-    """Areas under the ROC curve, by name; without those that lack positives or negatives."""
+def _compute_areas(
+    scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, objectives: tuple[str, ...]
+) -> dict[str, float]:
+    """Areas under the ROC curve, by name. One that lacks positives or negatives is left out.
+
+    scores, kinds, part: ``[num_pairs]``
+    """
     rows = {"pair_auc": np.ones(len(scores), dtype=bool)}
     rows |= {f"pair_auc_{n}": (kinds == POSITIVE) | (kinds == k) for n, k in (("hard", HARD), ("easy", EASY))}
     if len(objectives) > 1:

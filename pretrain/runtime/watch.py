@@ -1,8 +1,9 @@
-"""A watchdog in each rank: notices ranks that died or stalled, names them, prints the stacks, and ends all.
+"""A watchdog in each rank, which notices ranks that died or stalled, names them, prints stacks, and ends all ranks.
 
-Each rank's training loop marks where it is. A thread tells rank 0 through the store of the process group; rank 0
-listens to all, the others to rank 0. Another thread judges what was heard, and waits for nobody. Intervals are taken
-with this process's own monotonic clock, so that machines need not agree on the time and a changed clock does nothing.
+The training loop of each rank marks where it is. A thread publishes these heartbeats through the store of the process
+group: rank 0 listens to all ranks, the others listen to rank 0. A second thread judges what was heard, and never waits
+for another rank. Intervals are measured with each process's own monotonic clock, so that machines need not agree on the
+time, and a clock that is set does no harm.
 """
 
 import faulthandler
@@ -25,20 +26,26 @@ from pretrain.runtime import ranks
 from .stop import Stopped
 
 STATUS = 70  # EX_SOFTWARE of sysexits.h
-BEAT = 1.0  # seconds between two looks
-SILENCE = 60.0  # seconds without a sign of life until a rank of another machine counts as dead
-FAREWELL = 4.0  # seconds for the other ranks to print their stacks before the first one leaves
-STACKS = "stacks"  # folder of a run
+BEAT = 1.0  # seconds between two heartbeats, and between two looks at them
+SILENCE = 60.0  # seconds without a heartbeat after which a rank of another machine counts as dead
+FAREWELL = 4.0  # seconds that the other ranks get to print their stacks before the first one ends
+STACKS = "stacks"  # the folder in the run's folder where stacks are written
 
 
 @dataclass
-class Sign:
-    """What a rank tells. where: ranks of one ``where`` see each other's processes;  patient: it may stay at this place
-    for as long as it likes"""
+class Heartbeat:
+    """What a rank publishes about itself.
+
+    system:  ranks with the same ``system`` see each other's processes
+    number:  of this heartbeat
+    marks:   how many marks the training loop has passed
+    place:   what the loop said at the last one
+    patient: the loop may stay at this place for as long as it likes
+    """
 
     rank: int
     host: str
-    where: str
+    system: str
     process: int
     number: int = 0
     marks: int = 0
@@ -50,20 +57,22 @@ class Sign:
 
 
 class Verdict(NamedTuple):
+    """What is wrong, and whether the stacks tell more about it."""
+
     text: str
-    stacks: bool  # worth printing
+    stacks: bool
 
 
 class Watch:
-    """``mark`` is called by the training loop, all else by the thread.
+    """What one rank knows of all. The training loop calls ``mark``, the threads call the other methods.
 
-    stall_seconds: for how long no rank may come a mark further
-    store:         what the ranks talk through; None: this rank is alone
+    stall_seconds: the longest time in which no rank passes a mark before they count as stalled
+    store:         the key-value store that all ranks reach; None where this rank is alone
     """
 
     def __init__(self, folder: Path, rank: int, world: int, stall_seconds: float, store: Any = None) -> None:
         self.folder, self.stall_seconds, self.store = folder, stall_seconds, store
-        self.own = Sign(rank, socket.gethostname(), _where(), os.getpid())
+        self.own = Heartbeat(rank, socket.gethostname(), _name_system(), os.getpid())
         self.listens_to = [r for r in range(world) if r != rank] if rank == 0 else [0]
         self.heard = {rank: self.own}
         self.news = dict.fromkeys([rank, *self.listens_to], time.monotonic())
@@ -73,56 +82,60 @@ class Watch:
         self.moved = time.monotonic()
 
     def mark(self, place: str, patient: bool = False) -> None:
+        """Says that the training loop has come to ``place``. ``patient``: it may stay there without end"""
         own = self.own
         own.place, own.patient, own.marks = place, patient, own.marks + 1
 
     def talk(self) -> None:
-        """Tells where this rank is, and hears where the others are. It may take for ever: rank 0 keeps the store."""
+        """Publishes this rank's heartbeat, and reads those of others. It hangs where rank 0, which keeps the store,
+        hangs."""
         if self.store is None:
             return
         self.own.number += 1
-        self.store.set(f"sign/{self.own.rank}", json.dumps(asdict(self.own)))
+        self.store.set(f"heartbeat/{self.own.rank}", json.dumps(asdict(self.own)))
         if self.store.check(["verdict"]):
             self.verdict = Verdict(*json.loads(self.store.get("verdict")))
         for rank in self.listens_to:
-            if self.store.check([f"sign/{rank}"]):
-                self.hear(Sign(**json.loads(self.store.get(f"sign/{rank}"))))
+            if self.store.check([f"heartbeat/{rank}"]):
+                self.hear(Heartbeat(**json.loads(self.store.get(f"heartbeat/{rank}"))))
 
     def look(self) -> Verdict | None:
-        """What is wrong, by what was heard so far."""
+        """What is wrong, judged by what was heard so far; None where nothing is."""
         if self.left:
             return None
         return self.verdict or self.judge(time.monotonic())
 
-    def hear(self, sign: Sign) -> None:
-        if sign != self.heard.get(sign.rank):
-            self.heard[sign.rank], self.news[sign.rank] = sign, time.monotonic()
+    def hear(self, beat: Heartbeat) -> None:
+        """Notes a heartbeat, and the time where it is a new one."""
+        if beat != self.heard.get(beat.rank):
+            self.heard[beat.rank], self.news[beat.rank] = beat, time.monotonic()
 
     def judge(self, now: float) -> Verdict | None:
+        """Whether a rank that this one listens to has died or fallen silent; on rank 0, whether all have stalled."""
         for rank in self.listens_to:
-            sign = self.heard.get(rank)
-            if sign and sign.where == self.own.where and not _lives(sign.process):
-                return Verdict(f"{sign} has died, at {sign.place}", False)
+            beat = self.heard.get(rank)
+            if beat and beat.system == self.own.system and not _is_alive(beat.process):
+                return Verdict(f"{beat} has died, at {beat.place}", False)
             if now - self.news[rank] > SILENCE:
-                where = f"; it was at {sign.place}" if sign else ""
-                return Verdict(f"{sign or f'rank {rank}'} has given no sign of life for {SILENCE:.0f} s{where}", True)
+                where = f"; it was at {beat.place}" if beat else ""
+                return Verdict(f"{beat or f'rank {rank}'} has given no sign of life for {SILENCE:.0f} s{where}", True)
         return self.judge_marks(now) if self.own.rank == 0 else None
 
     def judge_marks(self, now: float) -> Verdict | None:
-        """Whether no rank has come further for too long. Those with the fewest marks are waited for by the others."""
-        signs = list(self.heard.values())
-        marks = [sign.marks for sign in signs]
-        if marks != self.marks or any(sign.patient for sign in signs):
+        """Whether no rank has passed a mark for too long. The others wait for the one that has passed the fewest."""
+        beats = list(self.heard.values())
+        marks = [beat.marks for beat in beats]
+        if marks != self.marks or any(beat.patient for beat in beats):
             self.marks, self.moved = marks, now
         if now - self.moved <= self.stall_seconds:
             return None
-        behind = [sign for sign in signs if sign.marks == min(marks)]
-        who = "every rank" if len(behind) == len(signs) > 1 else ", ".join(map(str, behind))
+        behind = [beat for beat in beats if beat.marks == min(marks)]
+        who = "every rank" if len(behind) == len(beats) > 1 else ", ".join(map(str, behind))
         text = f"{who} has stalled at {behind[0].place}: no rank came further for {self.stall_seconds:g} s"
         return Verdict(f"{text}; the stacks are in {self.folder / STACKS}", True)
 
     def end(self, verdict: Verdict) -> None:
-        """Tells the other ranks, prints verdict and stacks, as they then do, and ends the process."""
+        """Publishes the verdict, prints it and the stacks, and ends the process. The other ranks then do the same."""
         teller = threading.Thread(target=self._tell, args=(verdict,), daemon=True)
         teller.start()
         teller.join(FAREWELL)
@@ -130,7 +143,7 @@ class Watch:
             if verdict.stacks:
                 self.write_stacks()
             text = f"[rank {self.own.rank}] error: {verdict.text}; the same command again goes on"
-            os.write(2, f"{text}\n".encode())  # sys.stderr may be another's for the moment
+            os.write(2, f"{text}\n".encode())  # not sys.stderr, which another thread may have redirected
             time.sleep(FAREWELL)
         finally:
             os._exit(STATUS)
@@ -141,6 +154,7 @@ class Watch:
                 self.store.set("verdict", json.dumps(verdict))
 
     def write_stacks(self) -> None:
+        """Writes the stack of every thread to stderr and to the run's folder."""
         with suppress(OSError):
             faulthandler.dump_traceback(2)
             (self.folder / STACKS).mkdir(exist_ok=True)
@@ -148,25 +162,25 @@ class Watch:
                 faulthandler.dump_traceback(file)
 
     def wait_for_verdict(self) -> None:
-        """Gives the thread time to find out which rank is gone; it then ends this process."""
+        """Gives the threads time to find out which rank is gone. They then end this process."""
         time.sleep(SILENCE + 2 * FAREWELL)
 
     def leave(self) -> None:
-        """No rank's process ends before all have left: it would seem to have died."""
+        """Ends the watch, by all ranks together: the process of one that ended earlier would seem to have died."""
         self.left = True
         ranks.barrier()
 
 
-def _where() -> str:
-    """Names the running machine and its space of process numbers: containers may share a host name, not that."""
+def _name_system() -> str:
+    """Names the running machine and its space of process numbers. Containers may share a host name, but not these."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return f"{socket.gethostname()} {os.getpid()}"  # none sees another
+        return f"{socket.gethostname()} {os.getpid()}"  # as if each rank were on a machine of its own
 
 
-def _lives(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     try:
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -175,17 +189,19 @@ def _lives(process: int) -> bool:
 
 @contextmanager
 def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
-    """Watches while the block runs. All ranks enter together."""
+    """Watches all ranks while the block runs. They enter it together."""
     ranks.barrier()
     store = None
     if ranks.is_distributed():
         default: Any = dist.distributed_c10d._get_default_store()
-        store = dist.PrefixStore("watch", default.clone())  # a connection of its own: calls take turns on one
+        store = dist.PrefixStore(
+            "watch", default.clone()
+        )  # a connection of our own, since calls wait for each other on one
     watch, done = Watch(folder, rank, world, stall_seconds, store), threading.Event()
 
     def talk_on() -> None:
         while not done.wait(BEAT):
-            with suppress(RuntimeError):  # rank 0 is gone: its silence will tell
+            with suppress(RuntimeError):  # rank 0 is gone, which its silence will show
                 watch.talk()
 
     def look_on() -> None:
@@ -203,7 +219,7 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
         except Stopped:
             watch.leave()
             raise
-        watch.leave()  # not after an error, of which the others are to hear
+        watch.leave()  # not after an error: the other ranks are to notice that this one has ended
     finally:
         done.set()
         looker.join()

@@ -72,7 +72,7 @@ def test_ranks_that_come_further_are_left_alone_and_so_are_patient_places(three,
 
 
 def test_a_silent_rank_is_named_wherever_it_is(three, clock):
-    three[2].own.host = three[2].own.where = "elsewhere"  # where its process cannot be seen
+    three[2].own.host = three[2].own.system = "elsewhere"  # where its process cannot be seen
     three[2].mark("step 3")
     assert look(three, clock) is None
     assert look(three[:2], clock, 0.6 * SILENCE) is None
@@ -90,7 +90,7 @@ def test_a_dead_process_is_noticed_at_once(three, clock):
 
 
 def test_a_frozen_rank_0_is_noticed_by_those_who_wait_for_its_store(three, clock):
-    three[0].own.where = "elsewhere"
+    three[0].own.system = "elsewhere"
     assert look(three, clock) is None
     clock[0] += SILENCE + 1  # and no talk comes back
     assert "rank 0" in three[1].look().text
