@@ -46,9 +46,8 @@ def evaluate(
     engine.eval()
     for start, end in layout.micro_batches(rank):
         mark(f"validation, pairs {start} to {end}")
-        inputs = to_tensors(
-            stream.batch(start, max(end - start, 1)), engine.device
-        )  # under ZeRO 3 all ranks must run the model
+        # An empty share runs a pair too, which does not count: under ZeRO 3 all ranks must run the model
+        inputs = to_tensors(stream.batch(start, max(end - start, 1)), engine.device)
         _, sums, logits = engine(**inputs, mlm_scale=1.0, rtd_scale=1.0, pair_scale=1.0)
         if end > start:
             rows[:, start:end] = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])

@@ -194,9 +194,7 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
     store = None
     if ranks.is_distributed():
         default: Any = dist.distributed_c10d._get_default_store()
-        store = dist.PrefixStore(
-            "watch", default.clone()
-        )  # a connection of our own, since calls wait for each other on one
+        store = dist.PrefixStore("watch", default.clone())  # a connection of our own: calls on one take turns
     watch, done = Watch(folder, rank, world, stall_seconds, store), threading.Event()
 
     def talk_on() -> None:
