@@ -28,10 +28,10 @@ def main() -> None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
     if config.dry_run:
         from pretrain.planning.plan import make_plan
-        from pretrain.planning.text import as_text
+        from pretrain.planning.text import format_plan
 
         if os.environ.get("RANK", "0") == "0":
-            print(as_text(make_plan(config)))
+            print(format_plan(make_plan(config)))
         return
     from finetune.training.probe import make_probe
     from pretrain.run import pretrain  # after the flags: DeepSpeed takes seconds to import

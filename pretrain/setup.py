@@ -79,7 +79,7 @@ def set_up(config: PretrainConfig) -> Setup:
     rank, local_rank, world_size = read_launcher_variables()
     folder = open_folder(config.output_dir)
     layout = Layout(config.global_batch_size, config.micro_batch_size, world_size)
-    notes = _notes_on_defaults(config)
+    notes = _note_defaults(config)
     start_distributed()
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -88,14 +88,14 @@ def set_up(config: PretrainConfig) -> Setup:
     model_name = config.model or default_model()
     tokenizer = tokenizers.load_tokenizer(model_name)
     corpus = _open_corpus(config, tokenizer, local_rank)
-    token_loss = token_loss_of(config, model_name, load_config(model_name).model_type)
-    model, model_notes = _load(config, model_name, token_loss, mixture)
-    notes += model_notes + unused_flags(config, token_loss)
+    token_loss = choose_token_loss(config, model_name, load_config(model_name).model_type)
+    model, model_notes = _load_model(config, model_name, token_loss, mixture)
+    notes += model_notes + find_unused_flags(config, token_loss)
     max_length = config.max_length or mixture.max_length
     check_fits(model, model_name, config.generator, tokenizer, max_length)
 
     template = tokenizers.pair_template(tokenizer)
-    masking = masking_of(config, token_loss, tokenizer)
+    masking = make_masking(config, token_loss, tokenizer)
     train = PairStream(corpus, mixture, template, config.seed, "train", max_length, masking)
     validation = None
     try:
@@ -103,12 +103,12 @@ def set_up(config: PretrainConfig) -> Setup:
             validation = PairStream(corpus, mixture, template, SEED, "validation", max_length, masking)
     except KinspanError:
         notes.append("no validation: too few of the corpus's documents are held out")
-    total = total_steps(config, train)
-    warmup = warmup_of(config, total)
+    total = count_steps(config, train)
+    warmup = count_warmup_steps(config, total)
     settings = complete_settings(deepspeed_settings, OptimizerSettings.of(config), layout, precision)
-    facts = _facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
+    facts = _collect_facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["token_loss"] = token_loss
-    facts["objectives"] = _described(mixture)
+    facts["objectives"] = _describe_objectives(mixture)
     facts["generator"] = tokenizers.display_name(config.generator) if token_loss == "rtd" else None
     facts["warmup_steps"] = warmup
     facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
@@ -151,7 +151,7 @@ def _check_same_everywhere(setup: Setup) -> None:
     check_shared(setup.folder)
 
 
-def _notes_on_defaults(config: PretrainConfig) -> list[str]:
+def _note_defaults(config: PretrainConfig) -> list[str]:
     defaults = []
     if config.corpus is None:
         defaults.append("the corpus is the documentation that comes with Python and its packages")
@@ -172,7 +172,7 @@ def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Cor
     return corpus
 
 
-def token_loss_of(config: PretrainConfig, model_name: str, family: str) -> str:
+def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
     """Either "mlm" or "rtd", "auto" resolved by the model's family."""
     if config.token_loss == "auto":
         return "rtd" if family == "electra" else "mlm"
@@ -181,7 +181,7 @@ def token_loss_of(config: PretrainConfig, model_name: str, family: str) -> str:
     return config.token_loss
 
 
-def unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
+def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     """Says which settings of replaced-token detection or of the probe were given to a run without it."""
     default = PretrainConfig()
     of_rtd, of_probe = (
@@ -196,7 +196,7 @@ def unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     return notes
 
 
-def _load(
+def _load_model(
     config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture
 ) -> tuple[PairModel | ReplacedTokenModel, list[str]]:
     share = mixture.positive_share
@@ -207,14 +207,14 @@ def _load(
     )
 
 
-def masking_of(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM:
+def make_masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM:
     """Raises KinspanError where whole words are asked for, and the tokenizer does not show them."""
     words = tokenizers.word_continuations(tokenizer) if config.whole_word_masking else None
     masked = replaced_tokens if token_loss == "rtd" else MaskedLM
     return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
 
 
-def _described(mixture: Mixture) -> list[dict[str, Any]]:
+def _describe_objectives(mixture: Mixture) -> list[dict[str, Any]]:
     """What a model card says of each objective."""
     share = sum(mixture.weights)
     return [
@@ -230,7 +230,7 @@ def _described(mixture: Mixture) -> list[dict[str, Any]]:
     ]
 
 
-def total_steps(config: PretrainConfig, train: PairStream) -> int:
+def count_steps(config: PretrainConfig, train: PairStream) -> int:
     if config.max_epochs is not None:
         return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
     if config.max_tokens is not None:
@@ -238,14 +238,14 @@ def total_steps(config: PretrainConfig, train: PairStream) -> int:
     return config.max_steps or 1000
 
 
-def warmup_of(config: PretrainConfig, total: int) -> int:
+def count_warmup_steps(config: PretrainConfig, total: int) -> int:
     warmup = total // 10 if config.warmup_steps is None else config.warmup_steps
     if warmup >= total:
         raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the run: lower it")
     return warmup
 
 
-def _facts(
+def _collect_facts(
     config: PretrainConfig,
     corpus: Corpus,
     model: PairModel | ReplacedTokenModel,
@@ -262,7 +262,7 @@ def _facts(
     paths += ["generator"] if size_factor(config.generator) is None else []
     settings = {k: v for k, v in as_dict(config).items() if k not in paths}
     manifest = corpus.manifest
-    configs = _configs(model)
+    configs = _list_configs(model)
     model_fingerprint = weights_fingerprint(model, *configs.values())
     sources = sorted(manifest.sources, key=lambda source: -source["documents"])[:SOURCES_NAMED]
     known = {
@@ -301,13 +301,13 @@ def _claim(setup: Setup) -> None:
         return
     shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that came to no checkpoint
     shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
-    for name, model_config in _configs(setup.model).items():
+    for name, model_config in _list_configs(setup.model).items():
         (setup.folder / name).mkdir(exist_ok=True)
         model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
     setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
 
 
-def _configs(model: PairModel | ReplacedTokenModel) -> dict[str, Any]:
+def _list_configs(model: PairModel | ReplacedTokenModel) -> dict[str, Any]:
     """Of each model that a release holds, by the folder of the run that keeps it."""
     if isinstance(model, ReplacedTokenModel):
         return {MODEL_FOLDER: model.config, GENERATOR_FOLDER: model.generator.config}

@@ -116,12 +116,12 @@ def save_ranker(config: Any, tokenizer: Any, weights: dict[str, torch.Tensor], f
 
     from safetensors.torch import save_file
 
-    from pretrain.release.release import released_config
+    from pretrain.release.release import make_release_config
 
     folder.mkdir(parents=True, exist_ok=True)
     own = {name.removeprefix("classifier."): tensor for name, tensor in weights.items()}
     save_file(own, str(folder / "model.safetensors"), {"format": "pt"})
-    released = released_config(config.to_dict(), FAMILIES[config.model_type].classifier)
+    released = make_release_config(config.to_dict(), FAMILIES[config.model_type].classifier)
     (folder / "config.json").write_text(json.dumps(released, indent=2, sort_keys=True) + "\n")
     tokenizer.save_pretrained(folder)
 

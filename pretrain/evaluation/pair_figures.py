@@ -16,7 +16,7 @@ Figures = dict[str, dict[str, list[float]]]
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedPairs:
     """m pairs by ascending score.
 
     anchor, positive: ``[m]`` the anchor of each, and whether it is a positive
@@ -28,7 +28,7 @@ class Ranked:
     first: np.ndarray
 
 
-def pair_figures(scores: np.ndarray, kinds: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> Figures:
+def compute_pair_figures(scores: np.ndarray, kinds: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> Figures:
     """Figures of n anchors' pairs, each as ``[value, low, high]``: a 95% confidence interval.
 
     scores: ``[n, g]`` of the g pairs of each anchor; above 0 a pair is called positive
@@ -46,26 +46,26 @@ def pair_figures(scores: np.ndarray, kinds: np.ndarray, seed: int = 0, resamples
     """
     of_kind = np.stack([kinds == kind for kind in range(len(KINDS))])  # [kinds, n, g]
     counts = np.concatenate([of_kind, of_kind & (scores > 0)]).sum(axis=2).T  # [n, 2 kinds]: all, called positive
-    groups = {name: _ranked(scores, kinds, negatives) for name, negatives in AGAINST.items()}
+    groups = {name: _rank_pairs(scores, kinds, negatives) for name, negatives in AGAINST.items()}
     groups = {name: ranked for name, ranked in groups.items() if 0 < ranked.positive.sum() < len(ranked.positive)}
     sums = np.concatenate(
         [
-            np.column_stack([weights @ counts, *(_weighted_auc(ranked, weights) for ranked in groups.values())])
-            for weights in _weights(len(scores), seed, resamples, max(1, MOST_NUMBERS // scores.size))
+            np.column_stack([weights @ counts, *(_compute_auc(ranked, weights) for ranked in groups.values())])
+            for weights in _draw_weights(len(scores), seed, resamples, max(1, MOST_NUMBERS // scores.size))
         ]
     )
     pairs, called, areas = np.split(sums, [len(KINDS), 2 * len(KINDS)], axis=1)
     out: Figures = {}
     for name, area in zip(groups, areas.T, strict=True):
-        figures = {**_rates(pairs, called, list(AGAINST[name])), "auc": area}
-        out[name] = {figure: _interval(values) for figure, values in figures.items()}
+        figures = {**_compute_rates(pairs, called, list(AGAINST[name])), "auc": area}
+        out[name] = {figure: _compute_interval(values) for figure, values in figures.items()}
     right = {KINDS[k]: called[:, k] if k == POSITIVE else pairs[:, k] - called[:, k] for k in range(len(KINDS))}
     present = {name: k for k, name in enumerate(KINDS) if of_kind[k].any()}
-    out["kinds"] = {name: _interval(_over(right[name], pairs[:, k])) for name, k in present.items()}
+    out["kinds"] = {name: _compute_interval(_divide(right[name], pairs[:, k])) for name, k in present.items()}
     return out
 
 
-def _weights(n: int, seed: int, resamples: int, rows: int) -> Iterator[np.ndarray]:
+def _draw_weights(n: int, seed: int, resamples: int, rows: int) -> Iterator[np.ndarray]:
     """How often each anchor counts: once as observed, ``[1, n]``, then in the resamples, at most ``rows`` at a time."""
     yield np.ones((1, n), dtype=np.int64)
     generator, chances = np.random.default_rng(seed), np.full(n, 1 / n)
@@ -73,44 +73,44 @@ def _weights(n: int, seed: int, resamples: int, rows: int) -> Iterator[np.ndarra
         yield generator.multinomial(n, chances, size=min(rows, resamples - start))
 
 
-def _rates(pairs: np.ndarray, called: np.ndarray, negatives: list[int]) -> dict[str, np.ndarray]:
+def _compute_rates(pairs: np.ndarray, called: np.ndarray, negatives: list[int]) -> dict[str, np.ndarray]:
     """Accuracy and F1, as observed and at one positive in two. ``pairs``, ``called``: ``[R, kinds]``"""
     positive, found = pairs[:, POSITIVE], called[:, POSITIVE]
     negative, wrong = pairs[:, negatives].sum(axis=1), called[:, negatives].sum(axis=1)
-    true_rate, false_rate = _over(found, positive), _over(wrong, negative)
+    true_rate, false_rate = _divide(found, positive), _divide(wrong, negative)
     return {
-        "accuracy": _over(found + negative - wrong, positive + negative),
-        "f1": _over(2 * found, found + wrong + positive),
+        "accuracy": _divide(found + negative - wrong, positive + negative),
+        "f1": _divide(2 * found, found + wrong + positive),
         "accuracy_even": (true_rate + 1 - false_rate) / 2,
         "f1_even": 2 * true_rate / (true_rate + false_rate + 1),
     }
 
 
-def _ranked(scores: np.ndarray, kinds: np.ndarray, negatives: tuple[int, ...]) -> Ranked:
+def _rank_pairs(scores: np.ndarray, kinds: np.ndarray, negatives: tuple[int, ...]) -> RankedPairs:
     """The positives and these negatives, sorted once for all resamples."""
     rows = np.isin(kinds, (POSITIVE, *negatives))
     order = np.argsort(scores[rows], kind="stable")
     ordered = scores[rows][order]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    return Ranked(np.nonzero(rows)[0][order], kinds[rows][order] == POSITIVE, first)
+    return RankedPairs(np.nonzero(rows)[0][order], kinds[rows][order] == POSITIVE, first)
 
 
-def _weighted_auc(ranked: Ranked, weights: np.ndarray) -> np.ndarray:
+def _compute_auc(ranked: RankedPairs, weights: np.ndarray) -> np.ndarray:
     """Area under the ROC curve for each row of anchors' weights ``[R, n]``, ``[R]``; ties count one half."""
     of_pair = weights[:, ranked.anchor].astype(np.float64)
     above = np.add.reduceat(of_pair * ranked.positive, ranked.first, axis=1)
     equal = np.add.reduceat(of_pair * ~ranked.positive, ranked.first, axis=1)
     below = np.cumsum(equal, axis=1) - equal
     won = (above * (below + equal / 2)).sum(axis=1)
-    return _over(won, above.sum(axis=1) * equal.sum(axis=1))
+    return _divide(won, above.sum(axis=1) * equal.sum(axis=1))
 
 
-def _over(value: np.ndarray, count: np.ndarray) -> np.ndarray:
+def _divide(value: np.ndarray, count: np.ndarray) -> np.ndarray:
     """``value / count``; NaN where a resample has none."""
     return np.divide(value, count, out=np.full(len(value), np.nan), where=count != 0)
 
 
-def _interval(values: np.ndarray) -> list[float]:
+def _compute_interval(values: np.ndarray) -> list[float]:
     """The figure as observed, and the percentiles of its resamples."""
     tail = 100 * (1 - COVERAGE) / 2
     low, high = np.nanpercentile(values[1:], [tail, 100 - tail])

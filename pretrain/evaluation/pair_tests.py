@@ -20,7 +20,7 @@ from data_pipeline.sampling.pairs import KINDS, Objective
 from data_pipeline.sampling.stream import MIN_TEXT_TOKENS, PairStream
 from pretrain.modeling.scorer import Encoded, Scorer, check_fits, score_padded
 
-from .pair_figures import pair_figures
+from .pair_figures import compute_pair_figures
 from .validation import SEED
 
 ANCHORS = 1000
@@ -38,7 +38,7 @@ class HeldOut:
         return self.kinds.size
 
 
-def held_out(
+def select_held_out(
     corpus: Corpus, objective: Objective, anchors: int = ANCHORS, max_length: int | None = None, seed: int = SEED
 ) -> HeldOut:
     """The first ``anchors`` of the objective's validation order, or all that there are: the same for every model.
@@ -62,17 +62,17 @@ def held_out(
     return HeldOut(stream, kinds.reshape(count, group))
 
 
-def encode(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
+def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
     """The pairs for a model of this tokenizer: the corpus's ids where it is the corpus's, else their texts anew.
 
     Both cut a pair that is too long longest-first, and read no special token from text.
     """
-    if has_tokenizer_of(corpus, tokenizer):
+    if shares_tokenizer(corpus, tokenizer):
         stream = copy.copy(pairs.stream)
         stream.template = tokenizers.pair_template(tokenizer)  # vocabularies are the same, special tokens may not be
         batch = stream.batch(0, pairs.num_pairs)
         return Encoded(batch.input_ids, batch.token_type_ids, batch.starts)
-    first, second = texts(pairs, tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
+    first, second = decode_texts(pairs, tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
     out = tokenizer(
         first,
         second,
@@ -85,11 +85,11 @@ def encode(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
     return Encoded(np.concatenate(out["input_ids"]), np.concatenate(out["token_type_ids"]), starts)
 
 
-def has_tokenizer_of(corpus: Corpus, tokenizer: Any) -> bool:
+def shares_tokenizer(corpus: Corpus, tokenizer: Any) -> bool:
     return tokenizers.fingerprint(tokenizer) == corpus.manifest.tokenizer["fingerprint"]
 
 
-def texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:
+def decode_texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:
     """A and B of each pair, uncut, decoded by the corpus's tokenizer."""
     sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for rows in pairs.stream.pairs(0, pairs.num_pairs):
@@ -116,20 +116,22 @@ def evaluate_pairs(
     check_fits(scorer, max_length or max(o.max_length for o in mixture.objectives))
     objectives = {}
     for objective in mixture.objectives:
-        pairs = held_out(corpus, objective, anchors, max_length, seed)
-        scores = score_padded(scorer, encode(pairs, corpus, scorer.tokenizer), batch_size).reshape(pairs.kinds.shape)
+        pairs = select_held_out(corpus, objective, anchors, max_length, seed)
+        scores = score_padded(scorer, encode_held_out(pairs, corpus, scorer.tokenizer), batch_size).reshape(
+            pairs.kinds.shape
+        )
         objectives[objective.name] = {
             "anchors": len(pairs.kinds),
             "anchors_held_out": pairs.stream.orders[0].epoch_anchors,
             "max_length": pairs.stream.max_length,
             "pairs": {kind: int((pairs.kinds == number).sum()) for number, kind in enumerate(KINDS)},
-            **pair_figures(scores, pairs.kinds, seed),
+            **compute_pair_figures(scores, pairs.kinds, seed),
         }
     return {
         "model": scorer.name,
         "head": scorer.head,
         "corpus": {"name": Path(corpus.folder).resolve().name, "fingerprint": corpus.manifest.fingerprint},
-        "tokenizer": "corpus" if has_tokenizer_of(corpus, scorer.tokenizer) else "model",
+        "tokenizer": "corpus" if shares_tokenizer(corpus, scorer.tokenizer) else "model",
         "seed": seed,
         "objectives": objectives,
     }

@@ -29,7 +29,7 @@ class States:
         return self.weights + self.gradients + self.master + self.moments
 
 
-def states(parameters: int, stage: int, precision: str, gpus: int, offload: bool = False) -> States:
+def compute_states(parameters: int, stage: int, precision: str, gpus: int, offload: bool = False) -> States:
     """Of P parameters with AdamW on N GPUs (Rajbhandari et al., 2020, "ZeRO", section 3).
 
     Stage 0 keeps weights, gradients and moments whole on every GPU, 16 P bytes. Stage 1 keeps P/N of the moments and of
@@ -48,7 +48,9 @@ def states(parameters: int, stage: int, precision: str, gpus: int, offload: bool
     return States(weights, gradients, master, moments)
 
 
-def activations(encoders: Iterable[Any], tokens: int, masked: int, precision: str, sampled: bool = False) -> float:
+def estimate_activations(
+    encoders: Iterable[Any], tokens: int, masked: int, precision: str, sampled: bool = False
+) -> float:
     """Bytes that the backward pass of a micro-batch needs, an estimate.
 
     encoders: the configs of the encoders that run;  tokens: in the micro-batch;  masked: those that the vocabulary is

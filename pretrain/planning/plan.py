@@ -32,7 +32,7 @@ from pretrain.modeling.electra_loading import scaled, size_factor
 from pretrain.modeling.pair_model import PairModel, assemble, load_config
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
-from pretrain.setup import masking_of, token_loss_of, total_steps, unused_flags, warmup_of
+from pretrain.setup import choose_token_loss, count_steps, count_warmup_steps, find_unused_flags, make_masking
 
 from .defaults import default_corpus_folder
 
@@ -100,33 +100,33 @@ def make_plan(config: PretrainConfig) -> Plan:
     mixture = mixture_of(config.objective, config.sampling)
     settings = read_deepspeed_config(config.deepspeed_config)
     notes: list[str] = []
-    precision = _precision(config, settings, notes)
+    precision = _plan_precision(config, settings, notes)
     name = config.model or default_model()
-    model_config, built_in = _model_config(name, "--model", notes)
-    token_loss = token_loss_of(config, name, model_config.model_type)
-    notes += unused_flags(config, token_loss)
-    model = _on_meta(config, model_config, token_loss, mixture, notes)
+    model_config, built_in = _load_config(name, "--model", notes)
+    token_loss = choose_token_loss(config, name, model_config.model_type)
+    notes += find_unused_flags(config, token_loss)
+    model = _build_on_meta(config, model_config, token_loss, mixture, notes)
     max_length = config.max_length or mixture.max_length
-    tokenizer = None if built_in else _tokenizer(name)
+    tokenizer = None if built_in else _load_tokenizer(name)
     check_fits(model, name, config.generator, tokenizer, max_length)
     if tokenizer is not None:
-        masking_of(config, token_loss, tokenizer)
-    stream = _stream(config, tokenizer, mixture, max_length, notes)
-    lengths = np.full(1, max_length) if stream is None else _lengths(stream)
-    steps = _steps(config, stream, max_length)
+        make_masking(config, token_loss, tokenizer)
+    stream = _open_stream(config, tokenizer, mixture, max_length, notes)
+    lengths = np.full(1, max_length) if stream is None else _sample_lengths(stream)
+    steps = _count_steps(config, stream, max_length)
     maskable = 1.0 if stream is None else 1 - stream.template.num_special / lengths.mean()
-    flops = _flops(FlopCounter(model), lengths.astype(np.float64), config.mlm_probability * maskable)
+    flops = _count_flops(FlopCounter(model), lengths.astype(np.float64), config.mlm_probability * maskable)
     zero = settings.get("zero_optimization", {})
     return Plan(
         config,
         mixture,
         token_loss,
         model,
-        _parameters(model),
+        _count_parameters(model),
         max_length,
         float(lengths.mean()),
         steps,
-        warmup_of(config, steps),
+        count_warmup_steps(config, steps),
         stream.epoch_pairs if stream else None,
         precision,
         zero_stage(settings),
@@ -136,13 +136,13 @@ def make_plan(config: PretrainConfig) -> Plan:
     )
 
 
-def _flops(counter: FlopCounter, lengths: np.ndarray, masked_share: float) -> float:
+def _count_flops(counter: FlopCounter, lengths: np.ndarray, masked_share: float) -> float:
     """Of a token, forward and backward, as FlopCounter counts them, in pairs of these lengths."""
     matrices = 6.0 * (counter.at_tokens + masked_share * counter.at_masked)
     return matrices + counter.attention * float((lengths**2).mean() / lengths.mean())
 
 
-def _precision(config: PretrainConfig, settings: dict[str, Any], notes: list[str]) -> str:
+def _plan_precision(config: PretrainConfig, settings: dict[str, Any], notes: list[str]) -> str:
     """As of the run; "auto" as GPUs have it."""
     if config.precision == "auto" and zero_stage(settings):
         notes.append("--precision auto is planned as bf16, which GPUs have")
@@ -152,7 +152,7 @@ def _precision(config: PretrainConfig, settings: dict[str, Any], notes: list[str
     return choose_precision(config.precision, zero_stage(settings))
 
 
-def _model_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
+def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
     """The config of a folder or the hub; of the models of BUILT_IN without the hub too, and whether it was needed."""
     logging.set_verbosity_error()
     try:
@@ -165,7 +165,7 @@ def _model_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
     return AutoConfig.for_model(family, **options, num_labels=1), True
 
 
-def _on_meta(
+def _build_on_meta(
     config: PretrainConfig, model_config: Any, token_loss: str, mixture: Mixture, notes: list[str]
 ) -> PairModel | ReplacedTokenModel:
     """The module that would be trained, its shapes alone: on torch's meta device, which holds no numbers."""
@@ -175,7 +175,7 @@ def _on_meta(
             classifier, masked_lm = (auto.from_config(model_config, trust_remote_code=False) for auto in autos)
             return assemble(classifier, masked_lm, mixture.names)
         factor = size_factor(config.generator)
-        small = scaled(model_config, factor) if factor else _model_config(config.generator, "--generator", notes)[0]
+        small = scaled(model_config, factor) if factor else _load_config(config.generator, "--generator", notes)[0]
         check_generator(config.generator, small, config.model or default_model(), model_config)
         classifier = ElectraForSequenceClassification._from_config(model_config)
         token_head = ElectraForPreTraining._from_config(model_config).discriminator_predictions
@@ -184,7 +184,7 @@ def _on_meta(
         return ReplacedTokenModel(generator, classifier, token_head, mixture.names)
 
 
-def _parameters(model: PairModel | ReplacedTokenModel) -> dict[str, int]:
+def _count_parameters(model: PairModel | ReplacedTokenModel) -> dict[str, int]:
     """Of each part, without those that a part before it has too."""
     parts: dict[str, Any] = {"encoder": model.classifier.base_model, "pair head": model.classifier}
     if isinstance(model, ReplacedTokenModel):
@@ -200,7 +200,7 @@ def _parameters(model: PairModel | ReplacedTokenModel) -> dict[str, int]:
     return out
 
 
-def _stream(
+def _open_stream(
     config: PretrainConfig, tokenizer: Any, mixture: Mixture, max_length: int, notes: list[str]
 ) -> PairStream | None:
     """The corpus's training pairs; None, and a note, where it is not there."""
@@ -220,7 +220,7 @@ def _stream(
     return PairStream(corpus, mixture, template, config.seed, "train", max_length)
 
 
-def _tokenizer(name: str) -> Any:
+def _load_tokenizer(name: str) -> Any:
     """None where the hub cannot be reached."""
     try:
         return tokenizers.load_tokenizer(name)
@@ -230,14 +230,14 @@ def _tokenizer(name: str) -> Any:
         return None
 
 
-def _lengths(stream: PairStream) -> np.ndarray:
+def _sample_lengths(stream: PairStream) -> np.ndarray:
     """Tokens of the first pairs."""
     return np.diff(stream.batch(0, min(SAMPLE, stream.epoch_pairs)).starts)
 
 
-def _steps(config: PretrainConfig, stream: PairStream | None, max_length: int) -> int:
+def _count_steps(config: PretrainConfig, stream: PairStream | None, max_length: int) -> int:
     if stream is not None:
-        return total_steps(config, stream)
+        return count_steps(config, stream)
     if config.max_epochs is not None:
         raise KinspanError(f"--max_epochs {config.max_epochs} counts anchors of a corpus that is not there")
     if config.max_tokens is not None:

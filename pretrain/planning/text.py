@@ -6,14 +6,14 @@ from data_pipeline import tokenizers
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
 from pretrain.runtime.layout import Layout
 
-from .memory import activations, states
+from .memory import compute_states, estimate_activations
 from .plan import Plan
 
 GPUS = (1, 8, 64)
 ASSUMED_SPEED = 100_000  # tokens a second and GPU, where none is given
 
 
-def as_text(plan: Plan) -> str:
+def format_plan(plan: Plan) -> str:
     """What ``--dry_run`` prints."""
     config, mixture = plan.config, plan.mixture
     weights = {"pair": config.pair_weight, "mlm": config.mlm_weight}
@@ -31,23 +31,23 @@ def as_text(plan: Plan) -> str:
         ("losses", f"{plan.token_loss} and pairs; weights {', '.join(f'{n} {w:g}' for n, w in weights.items())}"),
         ("model", f"{model}: {plan.num_parameters / 1e6:.1f} M parameters ({counted})"),
         ("pairs", f"{config.global_batch_size:,} a step, of up to {plan.max_length} tokens"),
-        ("tokens", f"{plan.step_tokens:,.0f} a step, {_short(plan.tokens)} in all ({mean})"),
+        ("tokens", f"{plan.step_tokens:,.0f} a step, {_format_count(plan.tokens)} in all ({mean})"),
         ("steps", f"{plan.steps:,}, the learning rate rising over {plan.warmup:,}"),
         ("epochs", epochs),
         ("work", f"{plan.flops / 1e9:.3f} GFLOP a token, {plan.flops * plan.tokens:.2e} FLOP in all"),
     ]
     lines = [f"{title:<11}{text}" for title, text in rows]
-    lines += ["", *_memory_lines(plan), "", *_time_lines(plan)]
+    lines += ["", *_format_memory(plan), "", *_format_time(plan)]
     return "\n".join([*lines, *(["", *(f"note: {note}" for note in plan.notes)] if plan.notes else [])])
 
 
-def _memory_lines(plan: Plan) -> list[str]:
+def _format_memory(plan: Plan) -> list[str]:
     """A table of gigabytes a GPU: by ZeRO stage for the parameters, then a micro-batch's activations."""
     title = "GB a GPU, by formula"
     lines = [f"{title:<34}" + "".join(f"{n:>5} GPU{'s' if n > 1 else ' '}" for n in GPUS)]
     for stage, offload in ((0, False), (1, False), (2, False), (3, False), (2, True), (3, True)):
         precision = "fp32" if stage == 0 else "bf16" if plan.config.precision == "auto" else plan.precision
-        cells = [states(plan.num_parameters, stage, precision, gpus, offload) for gpus in GPUS]
+        cells = [compute_states(plan.num_parameters, stage, precision, gpus, offload) for gpus in GPUS]
         name = f"ZeRO {stage}{', offload' if offload else ''}, {precision}"
         chosen = "  <- the settings'" if (stage, offload) == (plan.zero_stage, plan.offload) else ""
         host = "  and of the host: " + " ".join(f"{c.host / 1e9:.2f}" for c in cells) if offload else ""
@@ -56,25 +56,30 @@ def _memory_lines(plan: Plan) -> list[str]:
     configs = [encoder.config for encoder in plan.model.encoders]
     for name, values in (
         ("micro-batch, pairs", [float(layout.largest) for layout in layouts]),
-        ("its activations, an estimate", [_activations(plan, configs, layout.largest) / 1e9 for layout in layouts]),
+        (
+            "its activations, an estimate",
+            [_estimate_activations(plan, configs, layout.largest) / 1e9 for layout in layouts],
+        ),
     ):
         digits = 0 if name.endswith("pairs") else 2
         lines.append(f"{name:<34}" + "".join(f"{value:>10.{digits}f}" for value in values))
     return lines
 
 
-def _activations(plan: Plan, configs: list[Any], pairs: int) -> float:
+def _estimate_activations(plan: Plan, configs: list[Any], pairs: int) -> float:
     tokens = pairs * plan.max_length
     masked = round(tokens * plan.config.mlm_probability)
-    return activations(configs, tokens, masked, plan.precision, sampled=plan.token_loss == "rtd")
+    return estimate_activations(configs, tokens, masked, plan.precision, sampled=plan.token_loss == "rtd")
 
 
-def _time_lines(plan: Plan) -> list[str]:
+def _format_time(plan: Plan) -> list[str]:
     if plan.config.tokens_per_second:
         speed = plan.config.tokens_per_second
         teraflops = plan.flops * speed / 1e12
-        return [f"time       {_hours(plan, speed)} at {speed:,.0f} tokens/s in all ({teraflops:,.1f} TFLOP/s)"]
-    table = ", ".join(f"{gpus} GPU{'s' if gpus > 1 else ''} {_hours(plan, ASSUMED_SPEED * gpus)}" for gpus in GPUS)
+        return [f"time       {_format_hours(plan, speed)} at {speed:,.0f} tokens/s in all ({teraflops:,.1f} TFLOP/s)"]
+    table = ", ".join(
+        f"{gpus} GPU{'s' if gpus > 1 else ''} {_format_hours(plan, ASSUMED_SPEED * gpus)}" for gpus in GPUS
+    )
     teraflops = plan.flops * ASSUMED_SPEED / 1e12
     return [
         f"time       {table}: if each GPU did {ASSUMED_SPEED:,} tokens/s ({teraflops:.0f} TFLOP/s). That is a round",
@@ -82,11 +87,11 @@ def _time_lines(plan: Plan) -> list[str]:
     ]
 
 
-def _hours(plan: Plan, tokens_per_second: float) -> str:
+def _format_hours(plan: Plan, tokens_per_second: float) -> str:
     return f"{plan.tokens / tokens_per_second / 3600:,.1f} h"
 
 
-def _short(count: float) -> str:
+def _format_count(count: float) -> str:
     for size, name in ((1e9, "billion"), (1e6, "million")):
         if count >= size:
             return f"{count / size:,.1f} {name}"

@@ -81,7 +81,7 @@ lists the other one's tensors as UNEXPECTED; none is missing or fresh. The gener
 Hub."""
 
 
-def model_card(facts: dict[str, Any], model_type: str) -> str:
+def format_card(facts: dict[str, Any], model_type: str) -> str:
     """Markdown with the Hub's metadata block. ``facts``: see release.run_facts; ``model_type``: of FAMILIES."""
     family = FAMILIES[model_type]
     objectives = facts["objectives"]
@@ -98,7 +98,7 @@ def model_card(facts: dict[str, Any], model_type: str) -> str:
         "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
         "Pairs in a batch": settings["global_batch_size"],
         "Tokens of a pair, at most": facts["max_length"],
-        "Weights of the losses": _weights(settings, with_generator),
+        "Weights of the losses": _format_weights(settings, with_generator),
         "Peak learning rate": f"{settings['learning_rate']}, {facts['warmup_steps']} steps of warm-up",
         "Precision": facts["precision"],
         "ZeRO stage": facts["zero_stage"],
@@ -112,32 +112,32 @@ def model_card(facts: dict[str, Any], model_type: str) -> str:
         title=f"{facts['model']['name']}-{settings['objective']}",
         base=facts["model"]["name"],
         objective=settings["objective"] if ":" in settings["objective"] else settings["objective"].upper(),
-        scores=_scores(facts),
-        objectives="\n".join(map(_objective, objectives)),
-        positives=_positive_share(objectives),
-        chance=_entropy(_positive_share(objectives)),
+        scores=_format_scores(facts),
+        objectives="\n".join(map(_format_objective, objectives)),
+        positives=_compute_positive_share(objectives),
+        chance=_compute_entropy(_compute_positive_share(objectives)),
         token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
         classifier=family.classifier,
         masked_lm=masked_lm.format(masked_lm=family.masked_lm, folder=folder),
         training=training,
-        data=_data(corpus),
+        data=_format_data(corpus),
         pairs=f"{facts['eval_pairs']:,}",
-        figures=_figures(facts),
+        figures=_format_figures(facts),
     )
 
 
-def _weights(settings: dict[str, Any], with_generator: bool) -> str:
+def _format_weights(settings: dict[str, Any], with_generator: bool) -> str:
     names = ("mlm", "rtd", "pair") if with_generator else ("mlm", "pair")
     return ", ".join(f"{name} {settings[f'{name}_weight']:g}" for name in names)
 
 
-def _scores(facts: dict[str, Any]) -> str:
+def _format_scores(facts: dict[str, Any]) -> str:
     if not facts["settings"]["pair_weight"]:
         return _TOKENS_ALONE
     return _SCORES.format(asks="; or ".join(o["asks"] for o in facts["objectives"]))
 
 
-def _objective(objective: dict[str, Any]) -> str:
+def _format_objective(objective: dict[str, Any]) -> str:
     name, share = objective["name"], f", {objective['share']:.0%} of the pairs" if objective["share"] < 1 else ""
     source = f" ({objective['source']})" if objective["source"] else ""
     negatives = f" Negatives: {objective['negatives']}." if objective["negatives"] else ""
@@ -145,16 +145,16 @@ def _objective(objective: dict[str, Any]) -> str:
     return f"- **{name}**: {objective['asks']}{source}. {positives}{negatives}"
 
 
-def _positive_share(objectives: list[dict[str, Any]]) -> float:
+def _compute_positive_share(objectives: list[dict[str, Any]]) -> float:
     return sum(o["share"] / o["pairs_per_anchor"] for o in objectives)
 
 
-def _entropy(share: float) -> float:
+def _compute_entropy(share: float) -> float:
     """The loss, in nats, of always predicting the share of positives."""
     return -share * math.log(share) - (1 - share) * math.log(1 - share)
 
 
-def _data(corpus: dict[str, Any]) -> str:
+def _format_data(corpus: dict[str, Any]) -> str:
     totals = corpus["totals"]
     lines = [
         f"{totals['documents']:,} documents, {totals['paragraphs']:,} paragraphs, {totals['tokens']:,} tokens; "
@@ -165,7 +165,7 @@ def _data(corpus: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _figures(facts: dict[str, Any]) -> str:
+def _format_figures(facts: dict[str, Any]) -> str:
     if not facts["last_validation"]:
         return "(this run was not validated)"
     first, last = facts["first_validation"][0], facts["last_validation"][0]

@@ -16,7 +16,7 @@ from pretrain.checkpoints.reader import find_newest
 from pretrain.modeling.families import FAMILIES
 from pretrain.runtime.log import complete_lines
 
-from .card import model_card
+from .card import format_card
 
 MODEL_FOLDER = "model"  # of a run: config and tokenizer
 GENERATOR_FOLDER = "generator"  # of a run of replaced-token detection: its config; of the release: the model
@@ -28,7 +28,7 @@ def release(source: Path, output: Path) -> Path:
 
     Raises KinspanError where there is no whole checkpoint, or where ``output`` holds something else.
     """
-    run, checkpoint = _find(source)
+    run, checkpoint = _find_checkpoint(source)
     state = read_object(checkpoint / "state.json", "release another checkpoint")
     try:
         weights = load_file(str(checkpoint / "weights.safetensors"))
@@ -42,7 +42,7 @@ def release(source: Path, output: Path) -> Path:
     return output
 
 
-def _find(source: Path) -> tuple[Path, Path]:
+def _find_checkpoint(source: Path) -> tuple[Path, Path]:
     """The run's folder and the checkpoint that ``source`` means."""
     if (source / "weights.safetensors").is_file():
         wrong = find_damage(source)
@@ -69,12 +69,12 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run / MODEL_FOLDER, partial)
     config = read_object(partial / "config.json", f"{run} cannot be released without it")
-    facts = run_facts(run, step)
+    facts = read_run_facts(run, step)
     if facts["token_loss"] == "rtd":
         generator = read_object(run / GENERATOR_FOLDER / "config.json", f"{run} cannot be released without it")
-        models = released_pair_of_models(config, generator, weights)
+        models = split_electra_models(config, generator, weights)
     else:
-        models = released_models(config, weights)
+        models = split_models(config, weights)
     for subfolder, (own_config, own_weights) in models.items():
         folder = partial / subfolder
         if subfolder:
@@ -82,12 +82,12 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
         save_file(own_weights, str(folder / "model.safetensors"), {"format": "pt"})
         (folder / "config.json").write_text(json.dumps(own_config, indent=2, sort_keys=True) + "\n")
     (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
-    (partial / "README.md").write_text(model_card(facts, config["model_type"]), encoding="utf-8")
+    (partial / "README.md").write_text(format_card(facts, config["model_type"]), encoding="utf-8")
     shutil.rmtree(output, ignore_errors=True)
     os.replace(partial, output)
 
 
-def released_models(
+def split_models(
     config: dict[str, Any], weights: dict[str, torch.Tensor]
 ) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
     """Of each subfolder of a release ("" is the release itself) the config and the weights.
@@ -97,18 +97,18 @@ def released_models(
              the encoder
     """
     family = FAMILIES[config["model_type"]]
-    classifier = _under(weights, "classifier.")
-    head = _under(weights, "mlm_head.")
+    classifier = _strip_prefix(weights, "classifier.")
+    head = _strip_prefix(weights, "mlm_head.")
     if not family.masked_lm_folder:
-        return {"": (released_config(config, family.classifier), classifier | head)}
+        return {"": (make_release_config(config, family.classifier), classifier | head)}
     encoder = {k: v for k, v in classifier.items() if k.startswith("model.")}
     return {
-        "": (released_config(config, family.classifier), classifier),
-        family.masked_lm_folder: (_plain_config(config, family.masked_lm), encoder | head),
+        "": (make_release_config(config, family.classifier), classifier),
+        family.masked_lm_folder: (_make_config(config, family.masked_lm), encoder | head),
     }
 
 
-def released_pair_of_models(
+def split_electra_models(
     config: dict[str, Any], generator_config: dict[str, Any], weights: dict[str, torch.Tensor]
 ) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
     """As ``released_models``, of replaced-token detection: the discriminator with its two heads, and the generator.
@@ -116,39 +116,39 @@ def released_pair_of_models(
     weights: by ReplacedTokenModel's names. What the two share stands under the generator's, and in both files;
              a disentangled word table is released as the sum that the discriminator computes with
     """
-    generator = _under(weights, "generator.")
+    generator = _strip_prefix(weights, "generator.")
     shared = {name: tensor for name, tensor in generator.items() if name.startswith("electra.embeddings.")}
     own = {name: tensor for name, tensor in weights.items() if name.startswith("discriminator_predictions.")}
-    discriminator = shared | _under(weights, "classifier.") | own
+    discriminator = shared | _strip_prefix(weights, "classifier.") | own
     delta = discriminator.pop(f"{WORD_TABLE}.delta", None)
     if delta is not None:
         discriminator[f"{WORD_TABLE}.weight"] = shared[f"{WORD_TABLE}.weight"] + delta
     family = FAMILIES[config["model_type"]]
     return {
-        "": (released_config(config, family.classifier), discriminator),
-        GENERATOR_FOLDER: (_plain_config(generator_config, family.masked_lm), generator),
+        "": (make_release_config(config, family.classifier), discriminator),
+        GENERATOR_FOLDER: (_make_config(generator_config, family.masked_lm), generator),
     }
 
 
-def _under(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+def _strip_prefix(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
-def _plain_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
+def _make_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
     public = {k: v for k, v in config.items() if not k.startswith("_")}
     return {**public, "architectures": [architecture], "dtype": "float32"}
 
 
-def released_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
+def make_release_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
     """One logit, the sequence classifier by default, and CrossEncoder's activation: probabilities."""
-    out = _plain_config(config, architecture)
+    out = _make_config(config, architecture)
     out["id2label"], out["label2id"] = {"0": "POSITIVE"}, {"POSITIVE": 0}
     out["problem_type"] = "multi_label_classification"
     out["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     return out
 
 
-def run_facts(run: Path, step: int) -> dict[str, Any]:
+def read_run_facts(run: Path, step: int) -> dict[str, Any]:
     """What the card and kinspan.json say: settings and figures; no path of this machine."""
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
     validation = []

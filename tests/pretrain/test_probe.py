@@ -17,7 +17,7 @@ from finetune.training.probe import make_probe
 from pretrain.config import PretrainConfig
 from pretrain.modeling.families import FAMILIES
 from pretrain.run import pretrain
-from pretrain.setup import unused_flags
+from pretrain.setup import find_unused_flags
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = {"map", "mrr", "p@1", "ndcg@10"}
@@ -161,9 +161,9 @@ def test_the_probe_may_change_between_the_parts_of_a_run(settings):
 
 
 def test_settings_of_a_probe_that_is_not_asked_for_are_named():
-    (note,) = unused_flags(PretrainConfig(probe_steps=3, probe_pairs=7), "mlm")
+    (note,) = find_unused_flags(PretrainConfig(probe_steps=3, probe_pairs=7), "mlm")
     assert note == "there is no --probe: --probe_steps and --probe_pairs do nothing"
-    assert unused_flags(PretrainConfig(probe="wikiqa=W", probe_steps=3), "mlm") == []
+    assert find_unused_flags(PretrainConfig(probe="wikiqa=W", probe_steps=3), "mlm") == []
 
 
 def test_a_probe_that_is_asked_for_and_not_given_is_refused(settings):

@@ -15,7 +15,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.setup import set_up, unused_flags
+from pretrain.setup import find_unused_flags, set_up
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -200,9 +200,9 @@ def test_whole_words_are_masked(make_model, tiny_corpus, tmp_path):
 
 def test_settings_of_replaced_token_detection_that_do_nothing_are_named():
     given = PretrainConfig(generator="1/2", rtd_weight=10.0)
-    (note,) = unused_flags(given, "mlm")
+    (note,) = find_unused_flags(given, "mlm")
     assert "--generator and --rtd_weight" in note
-    assert unused_flags(given, "rtd") == unused_flags(PretrainConfig(), "mlm") == []
+    assert find_unused_flags(given, "rtd") == find_unused_flags(PretrainConfig(), "mlm") == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
-from pretrain.evaluation.pair_figures import _ranked, _weighted_auc, pair_figures
+from pretrain.evaluation.pair_figures import _compute_auc, _rank_pairs, compute_pair_figures
 
 NAMES = {"all": (HARD, EASY), "hard": (HARD,), "easy": (EASY,)}
 
@@ -23,7 +23,7 @@ def some(seed, n=60, g=5, ties=False):
 @pytest.mark.parametrize("seed", range(3))
 def test_figures_equal_scikit_learns(seed, ties):
     scores, kinds = some(seed, ties=ties)
-    figures = pair_figures(scores, kinds, resamples=20)
+    figures = compute_pair_figures(scores, kinds, resamples=20)
     for group, negatives in NAMES.items():
         rows = np.isin(kinds, (POSITIVE, *negatives))
         truth, called = kinds[rows] == POSITIVE, scores[rows] > 0
@@ -41,7 +41,7 @@ def test_each_resample_is_scikit_learns_with_weights():
     scores, kinds = some(5, n=40, ties=True)
     weights = np.random.default_rng(1).multinomial(40, np.full(40, 1 / 40), size=9)
     anchor = np.repeat(np.arange(40), 5)
-    ours = _weighted_auc(_ranked(scores, kinds, (HARD, EASY)), weights)
+    ours = _compute_auc(_rank_pairs(scores, kinds, (HARD, EASY)), weights)
     theirs = [roc_auc_score(kinds.ravel() == POSITIVE, scores.ravel(), sample_weight=w[anchor]) for w in weights]
     assert ours == pytest.approx(theirs)
 
@@ -63,7 +63,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
     }
     covered = dict.fromkeys(truth, 0)
     for k in range(300):
-        figures = pair_figures(draw(100), kinds, seed=k, resamples=300)["all"]
+        figures = compute_pair_figures(draw(100), kinds, seed=k, resamples=300)["all"]
         for name, value in truth.items():
             _, low, high = figures[name]
             covered[name] += low <= value <= high
@@ -73,27 +73,27 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
 def test_kinds_that_are_absent_are_left_out():
     scores, kinds = some(1, g=2)
     kinds[:, 1] = EASY
-    figures = pair_figures(scores, kinds, resamples=10)
+    figures = compute_pair_figures(scores, kinds, resamples=10)
     assert set(figures) == {"all", "easy", "kinds"}
     assert set(figures["kinds"]) == {"positive", "easy"}
 
 
 def test_a_seed_gives_the_same_intervals():
     scores, kinds = some(2)
-    assert pair_figures(scores, kinds, seed=4) == pair_figures(scores, kinds, seed=4)
-    assert pair_figures(scores, kinds, seed=4) != pair_figures(scores, kinds, seed=5)
+    assert compute_pair_figures(scores, kinds, seed=4) == compute_pair_figures(scores, kinds, seed=4)
+    assert compute_pair_figures(scores, kinds, seed=4) != compute_pair_figures(scores, kinds, seed=5)
 
 
 def test_resamples_are_held_a_few_at_a_time(monkeypatch):
     """2,000 resamples of 4,000 pairs are 64 MB a table of 8 bytes; figures do not depend on how many are held."""
     scores, kinds = some(6)
-    whole = pair_figures(scores, kinds, resamples=50)
+    whole = compute_pair_figures(scores, kinds, resamples=50)
     monkeypatch.setattr("pretrain.evaluation.pair_figures.MOST_NUMBERS", 3 * scores.size)
-    assert pair_figures(scores, kinds, resamples=50) == whole
+    assert compute_pair_figures(scores, kinds, resamples=50) == whole
     scores, kinds = some(7, n=800)
     monkeypatch.setattr("pretrain.evaluation.pair_figures.MOST_NUMBERS", 100_000)
     tracemalloc.start()
-    pair_figures(scores, kinds, resamples=2000)
+    compute_pair_figures(scores, kinds, resamples=2000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10_000_000

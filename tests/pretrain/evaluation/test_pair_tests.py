@@ -24,11 +24,11 @@ from data_pipeline.sampling.pairs import POSITIVE
 from data_pipeline.tokenizers import load_tokenizer
 from launch.evaluate_pairs import as_text
 from objectives import OBJECTIVES, mixture
-from pretrain.evaluation.pair_tests import encode, evaluate_pairs, held_out, texts
+from pretrain.evaluation.pair_tests import decode_texts, encode_held_out, evaluate_pairs, select_held_out
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.scorer import Scorer, check_fits, load_scorer, score_padded
-from pretrain.release.release import released_config
+from pretrain.release.release import make_release_config
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +74,12 @@ def other_tokenizer(tiny_documents, tmp_path_factory):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_are_those_of_the_release_as_a_cross_encoder(family, make_scored, corpus):
     folder, model = make_scored(AutoModelForSequenceClassification, family, num_labels=1)
-    config = released_config(model.config.to_dict(), FAMILIES[family].classifier)
+    config = make_release_config(model.config.to_dict(), FAMILIES[family].classifier)
     type(model.config)(**config).save_pretrained(folder)
-    pairs = held_out(corpus, OBJECTIVES["ssp"], 6)
+    pairs = select_held_out(corpus, OBJECTIVES["ssp"], 6)
     scorer = load_scorer(folder)
-    ours = score_padded(scorer, encode(pairs, corpus, scorer.tokenizer), 7)
-    first, second = texts(pairs, scorer.tokenizer)
+    ours = score_padded(scorer, encode_held_out(pairs, corpus, scorer.tokenizer), 7)
+    first, second = decode_texts(pairs, scorer.tokenizer)
     encoder = CrossEncoder(folder, max_length=128, activation_fn=torch.nn.Identity())
     theirs = encoder.predict(list(zip(first, second, strict=True)))
     assert np.abs(ours - theirs).max() < 1e-4
@@ -88,9 +88,9 @@ def test_scores_are_those_of_the_release_as_a_cross_encoder(family, make_scored,
 
 def test_batches_and_order_do_not_matter(make_scored, corpus):
     folder, _ = make_scored(AutoModelForSequenceClassification, num_labels=2)
-    pairs = held_out(corpus, OBJECTIVES["psd"], 5)
+    pairs = select_held_out(corpus, OBJECTIVES["psd"], 5)
     scorer = load_scorer(folder)
-    encoded = encode(pairs, corpus, scorer.tokenizer)
+    encoded = encode_held_out(pairs, corpus, scorer.tokenizer)
     assert np.allclose(score_padded(scorer, encoded, 3), score_padded(scorer, encoded, 25), atol=1e-4)
 
 
@@ -99,18 +99,18 @@ def test_two_labels_score_the_second_over_the_first(make_scored, corpus):
     torch.nn.init.zeros_(model.classifier.weight)
     model.classifier.bias.data = torch.tensor([1.0, 3.5])
     model.save_pretrained(folder)
-    pairs = held_out(corpus, OBJECTIVES["ssp"], 3)
+    pairs = select_held_out(corpus, OBJECTIVES["ssp"], 3)
     scorer = load_scorer(folder)
-    assert score_padded(scorer, encode(pairs, corpus, scorer.tokenizer), 8) == pytest.approx(2.5)
+    assert score_padded(scorer, encode_held_out(pairs, corpus, scorer.tokenizer), 8) == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize("objective", ["ssp", "sp", "psd", "nsp", "sop"])
 def test_two_tokenizers_see_the_same_pairs(objective, corpus, other_tokenizer):
-    pairs = held_out(corpus, OBJECTIVES[objective], 20, 4000)
+    pairs = select_held_out(corpus, OBJECTIVES[objective], 20, 4000)
     ours, theirs = load_tokenizer(str(corpus.folder / "tokenizer")), load_tokenizer(str(other_tokenizer))
-    read = [texts_of(encode(pairs, corpus, t), t) for t in (ours, theirs)]
+    read = [texts_of(encode_held_out(pairs, corpus, t), t) for t in (ours, theirs)]
     assert read[0] == read[1]
-    again = held_out(corpus, OBJECTIVES[objective], 20, 4000)
+    again = select_held_out(corpus, OBJECTIVES[objective], 20, 4000)
     assert (again.kinds == pairs.kinds).all()
 
 
@@ -119,9 +119,9 @@ def test_special_tokens_are_the_models_own(corpus):
     tokenizer = load_tokenizer(default_model())
     ours = ("[SEP]", tokenizer.sep_token_id), ("[CLS]", tokenizer.cls_token_id)
     tokenizer.backend_tokenizer.post_processor = processors.RobertaProcessing(*ours, add_prefix_space=False)
-    pairs = held_out(corpus, OBJECTIVES["ssp"], 4)
-    read = encode(pairs, corpus, tokenizer)
-    first, second = texts(pairs, tokenizer)
+    pairs = select_held_out(corpus, OBJECTIVES["ssp"], 4)
+    read = encode_held_out(pairs, corpus, tokenizer)
+    first, second = decode_texts(pairs, tokenizer)
     theirs = tokenizer(first, second, truncation="longest_first", max_length=128)["input_ids"]
     assert np.concatenate(theirs).tolist() == read.ids.tolist()
 
@@ -140,8 +140,8 @@ def test_texts_encoded_anew_are_cut_longest_first_and_read_no_special_token(
         document["paragraphs"] = [p + " Then [SEP] and [CLS] were said." for p in document["paragraphs"]]
     corpus = Corpus(make_corpus(documents, validation_share=0.5))
     tokenizer = load_tokenizer(str(other_tokenizer))
-    pairs = held_out(corpus, OBJECTIVES["psd"], 20, 64)
-    encoded = encode(pairs, corpus, tokenizer)
+    pairs = select_held_out(corpus, OBJECTIVES["psd"], 20, 64)
+    encoded = encode_held_out(pairs, corpus, tokenizer)
     lengths = np.diff(encoded.starts)
     assert lengths.max() == 64
     for a, b in zip(encoded.starts[:-1], encoded.starts[1:], strict=True):
@@ -164,10 +164,10 @@ def test_texts_encoded_anew_are_cut_longest_first_and_read_no_special_token(
 def test_heads_of_pre_training_have_label_0_for_the_positive(model_class, family, head, make_scored, corpus):
     """The head is made to read the pairs' labels off the hidden state of their first token, and to say 0 for 1."""
     folder, model = make_scored(model_class, family)
-    pairs = held_out(corpus, OBJECTIVES["sop" if family == "albert" else "nsp"], 6)
+    pairs = select_held_out(corpus, OBJECTIVES["sop" if family == "albert" else "nsp"], 6)
     scorer = load_scorer(folder)
     assert type(scorer.model) is (AlbertForPreTraining if family == "albert" else BertForNextSentencePrediction)
-    encoded = encode(pairs, corpus, scorer.tokenizer)
+    encoded = encode_held_out(pairs, corpus, scorer.tokenizer)
     pooled = []
     linear = scorer.model.get_submodule(head)
     hook = linear.register_forward_hook(lambda module, inputs, out: pooled.append(inputs[0]))

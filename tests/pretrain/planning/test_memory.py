@@ -2,7 +2,7 @@ import torch
 
 from pretrain.batches import to_tensors
 from pretrain.modeling.pair_model import load_model
-from pretrain.planning.memory import activations, states
+from pretrain.planning.memory import compute_states, estimate_activations
 from pretrain.step import largest_batch
 
 
@@ -11,7 +11,7 @@ def test_states_by_hand():
     p = 10**9
 
     def gigabytes(*arguments):
-        s = states(p, *arguments)
+        s = compute_states(p, *arguments)
         return [x / 1e9 for x in (s.weights, s.gradients, s.master, s.moments, s.host)]
 
     assert gigabytes(0, "fp32", 4) == [4, 4, 0, 8, 0]
@@ -21,7 +21,7 @@ def test_states_by_hand():
     assert gigabytes(2, "fp16", 4) == [2, 0.5, 1, 2, 0]
     assert gigabytes(2, "fp32", 4) == [4, 1, 1, 2, 0]
     assert gigabytes(2, "bf16", 4, True) == [2, 0, 0, 0, 4]
-    assert states(p, 2, "bf16", 1).on_gpu == 18e9
+    assert compute_states(p, 2, "bf16", 1).on_gpu == 18e9
 
 
 def test_activations_by_hand():
@@ -29,8 +29,8 @@ def test_activations_by_hand():
     18 where a replacement is drawn."""
     config = type("Config", (), {})()
     config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.vocab_size = 768, 3072, 12, 50265
-    assert activations([config], 1000, 150, "bf16") == 1000 * 12 * 34 * 768 + 150 * 50265 * 10
-    assert activations([config], 1000, 150, "bf16", sampled=True) == 1000 * 12 * 34 * 768 + 150 * 50265 * 18
+    assert estimate_activations([config], 1000, 150, "bf16") == 1000 * 12 * 34 * 768 + 150 * 50265 * 10
+    assert estimate_activations([config], 1000, 150, "bf16", sampled=True) == 1000 * 12 * 34 * 768 + 150 * 50265 * 18
 
 
 def test_activations_are_about_what_a_backward_pass_keeps(make_model, tiny_corpus, make_stream):
@@ -51,7 +51,7 @@ def test_activations_are_about_what_a_backward_pass_keeps(make_model, tiny_corpu
         model(**to_tensors(batch, torch.device("cpu")), mlm_scale=1.0, pair_scale=1.0)
     masked, vocabulary = len(batch.masked_labels), model.config.vocab_size
     # the gradient of the logits comes later, and in fp32 they are not kept beside their log-softmax
-    estimate = activations([model.config], batch.num_tokens, masked, "fp32") - masked * vocabulary * 8
+    estimate = estimate_activations([model.config], batch.num_tokens, masked, "fp32") - masked * vocabulary * 8
     measured = sum(size for size, _ in kept.values())
     # a CPU keeps more: padded copies around attention, dropout's masks as numbers of 4 bytes
     assert 1.0 <= measured / estimate <= 1.3

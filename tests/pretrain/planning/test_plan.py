@@ -10,9 +10,9 @@ from pretrain.config import PretrainConfig, as_dict, identity
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.pair_model import load_model
-from pretrain.planning.memory import activations, states
+from pretrain.planning.memory import compute_states, estimate_activations
 from pretrain.planning.plan import make_plan
-from pretrain.planning.text import _activations, as_text
+from pretrain.planning.text import _estimate_activations, format_plan
 from pretrain.runtime.engine import ROOT
 
 
@@ -34,7 +34,7 @@ def recipe(name, *flags):
 def test_the_papers_210_billion_tokens(name):
     plan = make_plan(recipe(name))
     assert plan.tokens == pytest.approx(209.7e9, rel=0.001)
-    text = as_text(plan)
+    text = format_plan(plan)
     assert "209.7 billion in all (at full length)" in text
     assert "no corpus at corpora/paper-roberta" in text
     assert "built-in" in text
@@ -48,8 +48,8 @@ def test_parameters_of_roberta_base():
     assert plan.parameters["pair head"] == pair_head
     assert plan.num_parameters == 124_697_433 + pair_head
     assert plan.num_parameters == pytest.approx(124.6e6 + pair_head, rel=0.001)
-    gigabytes = {g: states(plan.num_parameters, 2, "bf16", g).on_gpu / 1e9 for g in (1, 8, 64)}
-    line = next(x for x in as_text(plan).splitlines() if x.startswith("ZeRO 2, bf16"))
+    gigabytes = {g: compute_states(plan.num_parameters, 2, "bf16", g).on_gpu / 1e9 for g in (1, 8, 64)}
+    line = next(x for x in format_plan(plan).splitlines() if x.startswith("ZeRO 2, bf16"))
     assert line.split()[3:6] == [f"{x:.2f}" for x in gigabytes.values()]
     assert gigabytes[8] == pytest.approx((2 + 16 / 8) * plan.num_parameters / 1e9)
     assert line.endswith("<- the settings'")
@@ -88,13 +88,13 @@ def test_agrees_with_the_model_and_the_pairs_of_a_run(family, make_model, tiny_c
     assert plan.steps == -(-2 * stream.epoch_pairs // 16)
     batch = stream.batch(0, stream.epoch_pairs)
     assert plan.flops == pytest.approx(FlopCounter(model)(batch) / batch.num_tokens, rel=0.02)
-    assert "the mean of real ones" in as_text(plan)
+    assert "the mean of real ones" in format_plan(plan)
 
 
 def test_hours_are_told_by_the_speed_that_is_given():
     plan = make_plan(recipe("roberta-base-ssp", "--tokens_per_second", "1e6"))
-    assert "58.3 h at 1,000,000 tokens/s" in as_text(plan)
-    assert "not a measurement" in as_text(make_plan(recipe("roberta-base-ssp")))
+    assert "58.3 h at 1,000,000 tokens/s" in format_plan(plan)
+    assert "not a measurement" in format_plan(make_plan(recipe("roberta-base-ssp")))
 
 
 def test_what_the_run_would_refuse_is_refused(make_model, tiny_corpus, monkeypatch):
@@ -166,4 +166,6 @@ def test_replaced_tokens_take_memory_to_draw(make_model, monkeypatch):
     plan = make_plan(PretrainConfig(model=str(make_model("electra"))))
     configs = [encoder.config for encoder in plan.model.encoders]
     tokens, masked = 8 * plan.max_length, round(8 * plan.max_length * 0.15)
-    assert _activations(plan, configs, 8) == activations(configs, tokens, masked, plan.precision, sampled=True)
+    assert _estimate_activations(plan, configs, 8) == estimate_activations(
+        configs, tokens, masked, plan.precision, sampled=True
+    )
