@@ -1,4 +1,4 @@
-"""A global batch's share for each rank, cut into micro-batches and made ahead of time by threads."""
+"""Makes each rank's share of the global batches ahead of time, cut into micro-batches."""
 
 import time
 from collections import deque

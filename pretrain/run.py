@@ -157,7 +157,7 @@ def train(run: Run) -> None:
         run.watch.mark(f"step {step}, waiting for its batch")
         batches = run.feeder.next()
         result = train_step(
-            engine=run.engine,
+            run.engine,
             batches=batches,
             filler=filler,
             layout=setup.layout,

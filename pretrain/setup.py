@@ -47,9 +47,16 @@ PROBE_SETTINGS = ("probe_steps", "probe_pairs")
 SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Setup:
-    """What the loop works with. ``facts`` names the run: see config.identity."""
+    """What a run is made of, before it has an engine.
+
+    folder:     the output folder
+    validation: None where no pairs are held out
+    settings:   DeepSpeed's, completed
+    facts:      what run.json says: the run's identity (see config.identity), and what its release will say of it
+    notes:      lines for the user
+    """
 
     config: PretrainConfig
     folder: Path
@@ -68,7 +75,7 @@ class Setup:
 
 
 def set_up(config: PretrainConfig) -> Setup:
-    """Checks the settings, joins the other ranks, and loads corpus and model.
+    """Checks the settings, joins the other ranks, loads corpus and model, and claims the output folder.
 
     Raises KinspanError for anything that the user can mend.
     """
@@ -113,20 +120,20 @@ def set_up(config: PretrainConfig) -> Setup:
     facts["warmup_steps"] = warmup
     facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
     setup = Setup(
-        config,
-        folder,
-        model,
-        tokenizer,
-        corpus,
-        train,
-        validation,
-        layout,
-        rank,
-        total,
-        warmup,
-        settings,
-        facts,
-        notes,
+        config=config,
+        folder=folder,
+        model=model,
+        tokenizer=tokenizer,
+        corpus=corpus,
+        train=train,
+        validation=validation,
+        layout=layout,
+        rank=rank,
+        total_steps=total,
+        warmup_steps=warmup,
+        settings=settings,
+        facts=facts,
+        notes=notes,
     )
     _check_same_everywhere(setup)
     broadcast_from_rank_0(lambda: _claim(setup))
@@ -134,9 +141,10 @@ def set_up(config: PretrainConfig) -> Setup:
 
 
 def _check_same_everywhere(setup: Setup) -> None:
-    """Every rank reads its own machine's files: where they differ, a batch would be of no one's making.
+    """Raises KinspanError on all ranks where they read different settings or files on their machines.
 
-    Raises KinspanError on all ranks. Starting weights may differ: training starts from those of rank 0.
+    The parts of a batch would then not belong together. Only the weights may differ, because training starts from those
+    of rank 0.
     """
     mine = {key: value for key, value in setup.facts["identity"].items() if key != "model_weights"}
     mine |= {"total_steps": setup.total_steps, "warmup_steps": setup.warmup_steps}
@@ -161,7 +169,7 @@ def _note_defaults(config: PretrainConfig) -> list[str]:
 
 
 def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Corpus:
-    """The corpus of the settings, or the default one, which one rank a node builds."""
+    """The corpus of the settings, or the default one, which one rank per node builds."""
     if config.corpus is None:
         if local_rank == 0:
             default_corpus(tokenizer)
@@ -173,7 +181,7 @@ def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Cor
 
 
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
-    """Either "mlm" or "rtd", "auto" resolved by the model's family."""
+    """Either "mlm" or "rtd"; "auto" is resolved by the model's family. Raises KinspanError where they do not fit."""
     if config.token_loss == "auto":
         return "rtd" if family == "electra" else "mlm"
     if config.token_loss == "rtd" and family != "electra":
@@ -182,7 +190,7 @@ def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> s
 
 
 def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
-    """Says which settings of replaced-token detection or of the probe were given to a run without it."""
+    """A line about the flags of replaced-token detection, or of the probe, that were given to a run without it."""
     default = PretrainConfig()
     of_rtd, of_probe = (
         " and ".join(f"--{n}" for n in names if getattr(config, n) != getattr(default, n))
@@ -208,14 +216,17 @@ def _load_model(
 
 
 def make_masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM:
-    """Raises KinspanError where whole words are asked for, and the tokenizer does not show them."""
+    """What chooses the tokens of the token loss.
+
+    Raises KinspanError where it is to choose whole words, and the tokenizer does not show where words begin.
+    """
     words = tokenizers.word_continuations(tokenizer) if config.whole_word_masking else None
     masked = replaced_tokens if token_loss == "rtd" else MaskedLM
     return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
 
 
 def _describe_objectives(mixture: Mixture) -> list[dict[str, Any]]:
-    """What a model card says of each objective."""
+    """What a model card says about each objective."""
     share = sum(mixture.weights)
     return [
         {
@@ -231,6 +242,7 @@ def _describe_objectives(mixture: Mixture) -> list[dict[str, Any]]:
 
 
 def count_steps(config: PretrainConfig, train: PairStream) -> int:
+    """The number of updates that ``max_steps``, ``max_epochs`` or ``max_tokens`` comes to."""
     if config.max_epochs is not None:
         return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
     if config.max_tokens is not None:
@@ -239,6 +251,7 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 
 
 def count_warmup_steps(config: PretrainConfig, total: int) -> int:
+    """The number of updates until the peak. Raises KinspanError where it is not below ``total``."""
     warmup = total // 10 if config.warmup_steps is None else config.warmup_steps
     if warmup >= total:
         raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the run: lower it")
@@ -256,7 +269,7 @@ def _collect_facts(
     max_length: int,
     total: int,
 ) -> dict[str, Any]:
-    """What makes this run this run, and what its release will say of it; no path of this machine."""
+    """What run.json says: what makes this run this run, and what its release will say of it. It holds no local path."""
     name = DEFAULT_MODEL_NAME if config.model is None else model_name
     paths = ["corpus", "model", "output_dir", "deepspeed_config", "probe"]
     paths += ["generator"] if size_factor(config.generator) is None else []
@@ -299,7 +312,7 @@ def _claim(setup: Setup) -> None:
     )
     if not claim_folder(setup.folder, setup.facts, {"own_objectives": edited}):
         return
-    shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that came to no checkpoint
+    shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
     shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
     for name, model_config in _list_configs(setup.model).items():
         (setup.folder / name).mkdir(exist_ok=True)
@@ -308,7 +321,7 @@ def _claim(setup: Setup) -> None:
 
 
 def _list_configs(model: PairModel | ReplacedTokenModel) -> dict[str, Any]:
-    """Of each model that a release holds, by the folder of the run that keeps it."""
+    """The config of each model that a release holds, by the folder within the run that keeps it."""
     if isinstance(model, ReplacedTokenModel):
         return {MODEL_FOLDER: model.config, GENERATOR_FOLDER: model.generator.config}
     return {MODEL_FOLDER: model.config}

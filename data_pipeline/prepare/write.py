@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_pipeline.corpus import Manifest, ShardInfo, map_shard, sha256_of
+from data_pipeline.files import write_atomically
 from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sampling.random_bits import permute, philox_key
@@ -83,10 +84,5 @@ def _describe(folder: Path, name: str, objectives: dict[str, Objective]) -> Shar
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Written last and renamed into place: only a whole corpus opens."""
-    path = folder / "manifest.json"
-    partial = path.with_suffix(".json.tmp")
-    with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(manifest.to_json())
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    text = manifest.to_json().encode("utf-8", errors="backslashreplace").decode()  # names of files may hold any bytes
+    write_atomically(folder / "manifest.json", text)

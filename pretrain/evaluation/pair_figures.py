@@ -10,17 +10,18 @@ from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 RESAMPLES = 1000
 COVERAGE = 0.95
 AGAINST = {"all": (HARD, EASY), "hard": (HARD,), "easy": (EASY,)}
-MOST_NUMBERS = 1_000_000  # of an array over resamples and pairs, if one resample has fewer: a handful are held at once
+MOST_NUMBERS = 1_000_000  # in an array over resamples and pairs, of which a handful exist at once
 
 Figures = dict[str, dict[str, list[float]]]
 
 
 @dataclass(frozen=True)
 class RankedPairs:
-    """m pairs by ascending score.
+    """``m`` pairs in ascending order of their scores.
 
-    anchor, positive: ``[m]`` the anchor of each, and whether it is a positive
-    first:            where each run of equal scores begins
+    anchor:   ``[m]`` the number of each pair's anchor
+    positive: ``[m]`` whether each is a positive
+    first:    where each run of equal scores begins
     """
 
     anchor: np.ndarray
@@ -29,20 +30,21 @@ class RankedPairs:
 
 
 def compute_pair_figures(scores: np.ndarray, kinds: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> Figures:
-    """Figures of n anchors' pairs, each as ``[value, low, high]``: a 95% confidence interval.
+    """Figures of the pairs of ``n`` anchors, each as ``[value, low, high]`` with a 95% confidence interval.
 
-    scores: ``[n, g]`` of the g pairs of each anchor; above 0 a pair is called positive
+    scores: ``[n, g]`` of the ``g`` pairs of each anchor; a pair with a score above 0 is classified as positive
     kinds:  ``[n, g]`` POSITIVE, HARD or EASY
 
     Returns figures by group:
-        all, hard, easy: positives against every negative, the hard or the easy ones alone: ``accuracy``; ``f1`` of
-            the positive class; ``auc``; and ``accuracy_even`` and ``f1_even``, what they would be at one positive in
-            two, from the rates of true and false positives: objectives of other shares of positives compare in them
-        kinds: the share of ``positive``, ``hard`` and ``easy`` pairs called rightly
+        all, hard, easy: positives against all negatives, the hard ones or the easy ones: ``accuracy``; ``f1`` of the
+            positive class; ``auc``; and ``accuracy_even`` and ``f1_even``, which are what accuracy and F1 would be if
+            every second pair were positive. These follow from the rates of true and false positives, and compare
+            objectives whose shares of positives differ
+        kinds: the share of ``positive``, ``hard`` and ``easy`` pairs that were classified rightly
     A group that lacks positives or negatives is left out.
 
     The intervals are percentiles of the figures over resampled anchors (Efron and Tibshirani, 1993, chapter 13). The
-    pairs of an anchor stay together, since they share a text.
+    pairs of an anchor are resampled together, because they share a text.
     """
     of_kind = np.stack([kinds == kind for kind in range(len(KINDS))])  # [kinds, n, g]
     counts = np.concatenate([of_kind, of_kind & (scores > 0)]).sum(axis=2).T  # [n, 2 kinds]: all, called positive
@@ -66,15 +68,19 @@ def compute_pair_figures(scores: np.ndarray, kinds: np.ndarray, seed: int = 0, r
 
 
 def _draw_weights(n: int, seed: int, resamples: int, rows: int) -> Iterator[np.ndarray]:
-    """How often each anchor counts: once as observed, ``[1, n]``, then in the resamples, at most ``rows`` at a time."""
+    """How often each anchor counts: first once each, as observed, ``[1, n]``; then in the resamples, ``[rows, n]`` or
+    fewer at a time."""
     yield np.ones((1, n), dtype=np.int64)
     generator, chances = np.random.default_rng(seed), np.full(n, 1 / n)
-    for start in range(0, resamples, rows):  # drawn one after another: the same whatever ``rows`` is
+    for start in range(0, resamples, rows):  # the draws do not depend on ``rows``
         yield generator.multinomial(n, chances, size=min(rows, resamples - start))
 
 
 def _compute_rates(pairs: np.ndarray, called: np.ndarray, negatives: list[int]) -> dict[str, np.ndarray]:
-    """Accuracy and F1, as observed and at one positive in two. ``pairs``, ``called``: ``[R, kinds]``"""
+    """Accuracy and F1, as observed and as if every second pair were positive.
+
+    pairs, called: ``[R, kinds]`` counts of all pairs, and of those classified as positive
+    """
     positive, found = pairs[:, POSITIVE], called[:, POSITIVE]
     negative, wrong = pairs[:, negatives].sum(axis=1), called[:, negatives].sum(axis=1)
     true_rate, false_rate = _divide(found, positive), _divide(wrong, negative)
@@ -87,7 +93,7 @@ def _compute_rates(pairs: np.ndarray, called: np.ndarray, negatives: list[int]) 
 
 
 def _rank_pairs(scores: np.ndarray, kinds: np.ndarray, negatives: tuple[int, ...]) -> RankedPairs:
-    """The positives and these negatives, sorted once for all resamples."""
+    """The positives and these negatives in the order of their scores, which is the same for all resamples."""
     rows = np.isin(kinds, (POSITIVE, *negatives))
     order = np.argsort(scores[rows], kind="stable")
     ordered = scores[rows][order]
@@ -96,7 +102,7 @@ def _rank_pairs(scores: np.ndarray, kinds: np.ndarray, negatives: tuple[int, ...
 
 
 def _compute_auc(ranked: RankedPairs, weights: np.ndarray) -> np.ndarray:
-    """Area under the ROC curve for each row of anchors' weights ``[R, n]``, ``[R]``; ties count one half."""
+    """Areas under the ROC curve ``[R]``, one for each row of anchors' weights ``[R, n]``; ties count one half."""
     of_pair = weights[:, ranked.anchor].astype(np.float64)
     above = np.add.reduceat(of_pair * ranked.positive, ranked.first, axis=1)
     equal = np.add.reduceat(of_pair * ~ranked.positive, ranked.first, axis=1)
@@ -106,12 +112,12 @@ def _compute_auc(ranked: RankedPairs, weights: np.ndarray) -> np.ndarray:
 
 
 def _divide(value: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """``value / count``; NaN where a resample has none."""
+    """``value / count``; NaN where the count is 0."""
     return np.divide(value, count, out=np.full(len(value), np.nan), where=count != 0)
 
 
 def _compute_interval(values: np.ndarray) -> list[float]:
-    """The figure as observed, and the percentiles of its resamples."""
+    """The figure as observed, then the percentiles of its resamples."""
     tail = 100 * (1 - COVERAGE) / 2
     low, high = np.nanpercentile(values[1:], [tail, 100 - tail])
     return [float(values[0]), float(low), float(high)]

@@ -28,7 +28,7 @@ ANCHORS = 1000
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The first anchors of an objective in the validation order; ``kinds`` ``[anchors, pairs of an anchor]``."""
+    """The first anchors of an objective in the validation order. ``kinds``: ``[anchors, pairs per anchor]``"""
 
     stream: PairStream
     kinds: np.ndarray
@@ -41,9 +41,10 @@ class HeldOut:
 def select_held_out(
     corpus: Corpus, objective: Objective, anchors: int = ANCHORS, max_length: int | None = None, seed: int = SEED
 ) -> HeldOut:
-    """The first ``anchors`` of the objective's validation order, or all that there are: the same for every model.
+    """The first ``anchors`` of the objective's validation order, or all where there are fewer. They are the same for
+    every model.
 
-    max_length: default: the objective's
+    max_length: tokens of a pair; the objective's by default
 
     Raises KinspanError where too few documents are held out, or ``max_length`` leaves no room for two texts.
     """
@@ -63,9 +64,10 @@ def select_held_out(
 
 
 def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
-    """The pairs for a model of this tokenizer: the corpus's ids where it is the corpus's, else their texts anew.
+    """The pairs as a model with this tokenizer reads them.
 
-    Both cut a pair that is too long longest-first, and read no special token from text.
+    Where it is the corpus's tokenizer, the ids are taken as they are; otherwise the texts are decoded and encoded anew.
+    Either way a pair that is too long is cut longest-first, and no special token is read from text.
     """
     if shares_tokenizer(corpus, tokenizer):
         stream = copy.copy(pairs.stream)
@@ -86,11 +88,12 @@ def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
 
 
 def shares_tokenizer(corpus: Corpus, tokenizer: Any) -> bool:
+    """Whether the corpus was made with this tokenizer."""
     return tokenizers.fingerprint(tokenizer) == corpus.manifest.tokenizer["fingerprint"]
 
 
 def decode_texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:
-    """A and B of each pair, uncut, decoded by the corpus's tokenizer."""
+    """Both texts of each pair, uncut, decoded by the corpus's tokenizer."""
     sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for rows in pairs.stream.pairs(0, pairs.num_pairs):
         for side, spans in zip(sides, (rows.a, rows.b), strict=True):
@@ -108,18 +111,19 @@ def evaluate_pairs(
     batch_size: int = 64,
     seed: int = SEED,
 ) -> dict[str, Any]:
-    """Figures of the model on each objective of the mixture, see pair_figures, and what they are of.
+    """Figures of the model on each objective of the mixture (see ``compute_pair_figures``), with what they refer to.
 
-    max_length: tokens of a pair; default: each objective's own, so that its figures do not depend on the mixture
-    seed: of the order of anchors, their spans and the resamples
+    max_length: tokens of a pair; by default each objective's own, so that its figures do not depend on the mixture
+    seed:       of the order of anchors, of their spans, and of the resamples
+
+    Raises KinspanError where the model cannot take such pairs, or too few documents are held out.
     """
     check_fits(scorer, max_length or max(o.max_length for o in mixture.objectives))
     objectives = {}
     for objective in mixture.objectives:
         pairs = select_held_out(corpus, objective, anchors, max_length, seed)
-        scores = score_padded(scorer, encode_held_out(pairs, corpus, scorer.tokenizer), batch_size).reshape(
-            pairs.kinds.shape
-        )
+        encoded = encode_held_out(pairs, corpus, scorer.tokenizer)
+        scores = score_padded(scorer, encoded, batch_size).reshape(pairs.kinds.shape)
         objectives[objective.name] = {
             "anchors": len(pairs.kinds),
             "anchors_held_out": pairs.stream.orders[0].epoch_anchors,

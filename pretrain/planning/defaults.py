@@ -1,4 +1,4 @@
-"""What is used where the user names no corpus and no model: both come with the installation."""
+"""The corpus that is used where the user names none: documentation that comes with Python and its packages."""
 
 import fcntl
 import hashlib
@@ -15,7 +15,7 @@ from objectives import OBJECTIVES
 
 
 def default_corpus_folder(tokenizer: Any) -> Path:
-    """In the user's cache; named by the environment whose documentation it holds, and by the tokenizer."""
+    """Its folder in the user's cache. The name depends on the documentation that is installed, and on the tokenizer."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     stamp = f"{sys.version_info[:2]} {fingerprint(tokenizer)}" + "".join(
         f"{p}:{p.stat().st_size}\n" for p in python_doc_files()
@@ -24,7 +24,7 @@ def default_corpus_folder(tokenizer: Any) -> Path:
 
 
 def default_corpus(tokenizer: Any) -> Path:
-    """The documentation of Python and the installed packages as a corpus; built at first use, by one process."""
+    """The folder of that corpus, which is built at its first use, by one process while others wait."""
     folder = default_corpus_folder(tokenizer)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:

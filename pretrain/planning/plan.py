@@ -1,4 +1,4 @@
-"""What a run's settings would do, by arithmetic: nothing is trained, loaded or written (``--dry_run``)."""
+"""Works out what a run's settings would do, without training, loading or writing anything (``--dry_run``)."""
 
 import math
 from dataclasses import dataclass
@@ -58,11 +58,11 @@ BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
 class Plan:
     """What the settings come to.
 
-    parameters:  of each part of the model; what two share counts for the first
-    pair_tokens: of a pair, the mean
-    epoch_pairs: of the corpus; None where it is not there
-    flops:       a token, forward and backward
-    notes:       what was assumed, a line each
+    parameters:  number in each part of the model; a parameter of two parts counts for the first
+    pair_tokens: mean number of tokens in a pair
+    epoch_pairs: number of the corpus's pairs; None where the corpus is not there
+    flops:       floating-point operations per token, forward and backward
+    notes:       what was assumed, one line each
     """
 
     config: PretrainConfig
@@ -137,23 +137,26 @@ def make_plan(config: PretrainConfig) -> Plan:
 
 
 def _count_flops(counter: FlopCounter, lengths: np.ndarray, masked_share: float) -> float:
-    """Of a token, forward and backward, as FlopCounter counts them, in pairs of these lengths."""
+    """Floating-point operations per token, as FlopCounter counts them, in pairs of these lengths."""
     matrices = 6.0 * (counter.at_tokens + masked_share * counter.at_masked)
     return matrices + counter.attention * float((lengths**2).mean() / lengths.mean())
 
 
 def _plan_precision(config: PretrainConfig, settings: dict[str, Any], notes: list[str]) -> str:
-    """As of the run; "auto" as GPUs have it."""
+    """The precision that the run would have; "auto" is resolved for GPUs, whatever this machine is."""
     if config.precision == "auto" and zero_stage(settings):
         notes.append("--precision auto is planned as bf16, which GPUs have")
         return "bf16"
     if config.precision == "fp16" and zero_stage(settings):
-        return "fp16"  # which this machine may not be able to run
+        return "fp16"  # although this machine may not be able to run it
     return choose_precision(config.precision, zero_stage(settings))
 
 
 def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
-    """The config of a folder or the hub; of the models of BUILT_IN without the hub too, and whether it was needed."""
+    """The config of a model in a folder or on the hub, and whether it is the built-in one.
+
+    BUILT_IN replaces the hub for the models of the papers where the hub cannot be reached.
+    """
     logging.set_verbosity_error()
     try:
         return load_config(name, flag), False
@@ -168,7 +171,7 @@ def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
 def _build_on_meta(
     config: PretrainConfig, model_config: Any, token_loss: str, mixture: Mixture, notes: list[str]
 ) -> PairModel | ReplacedTokenModel:
-    """The module that would be trained, its shapes alone: on torch's meta device, which holds no numbers."""
+    """The module that would be trained, on torch's meta device: it has shapes, but holds no numbers."""
     with torch.device("meta"):
         if token_loss == "mlm":
             autos = (AutoModelForSequenceClassification, AutoModelForMaskedLM)
@@ -185,7 +188,7 @@ def _build_on_meta(
 
 
 def _count_parameters(model: PairModel | ReplacedTokenModel) -> dict[str, int]:
-    """Of each part, without those that a part before it has too."""
+    """The number of parameters of each part, without those that it shares with a part before it."""
     parts: dict[str, Any] = {"encoder": model.classifier.base_model, "pair head": model.classifier}
     if isinstance(model, ReplacedTokenModel):
         parts |= {"token-detection head": model.discriminator_predictions, "generator": model.generator}
@@ -203,7 +206,7 @@ def _count_parameters(model: PairModel | ReplacedTokenModel) -> dict[str, int]:
 def _open_stream(
     config: PretrainConfig, tokenizer: Any, mixture: Mixture, max_length: int, notes: list[str]
 ) -> PairStream | None:
-    """The corpus's training pairs; None, and a note, where it is not there."""
+    """The corpus's training pairs; None, and a note, where the corpus is not there."""
     folder = config.corpus
     if folder is None and tokenizer is not None:
         folder = str(default_corpus_folder(tokenizer))
@@ -221,7 +224,7 @@ def _open_stream(
 
 
 def _load_tokenizer(name: str) -> Any:
-    """None where the hub cannot be reached."""
+    """The model's tokenizer; None where the hub cannot be reached."""
     try:
         return tokenizers.load_tokenizer(name)
     except KinspanError:
@@ -231,7 +234,7 @@ def _load_tokenizer(name: str) -> Any:
 
 
 def _sample_lengths(stream: PairStream) -> np.ndarray:
-    """Tokens of the first pairs."""
+    """The number of tokens in each of the first pairs."""
     return np.diff(stream.batch(0, min(SAMPLE, stream.epoch_pairs)).starts)
 
 

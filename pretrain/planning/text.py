@@ -1,4 +1,4 @@
-"""A plan as ``--dry_run`` prints it."""
+"""Formats a plan for ``--dry_run``."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from .memory import compute_states, estimate_activations
 from .plan import Plan
 
 GPUS = (1, 8, 64)
-ASSUMED_SPEED = 100_000  # tokens a second and GPU, where none is given
+ASSUMED_SPEED = 100_000  # tokens per second and GPU, where none is given
 
 
 def format_plan(plan: Plan) -> str:
-    """What ``--dry_run`` prints."""
+    """The text that ``--dry_run`` prints."""
     config, mixture = plan.config, plan.mixture
     weights = {"pair": config.pair_weight, "mlm": config.mlm_weight}
     weights |= {"rtd": config.rtd_weight} if plan.token_loss == "rtd" else {}
@@ -25,16 +25,16 @@ def format_plan(plan: Plan) -> str:
     epochs = "unknown without a corpus"
     if plan.epoch_pairs:
         epochs = f"{plan.steps * config.global_batch_size / plan.epoch_pairs:.2f} of {plan.epoch_pairs:,} pairs"
-    mean = f"{plan.pair_tokens:.1f} a pair, the mean of real ones" if plan.epoch_pairs else "at full length"
+    mean = f"{plan.pair_tokens:.1f} per pair, the mean of real ones" if plan.epoch_pairs else "at full length"
     rows = [
         ("objective", f"{names}, one positive in {1 / mixture.positive_share:.3g}; sampling {config.sampling}"),
         ("losses", f"{plan.token_loss} and pairs; weights {', '.join(f'{n} {w:g}' for n, w in weights.items())}"),
         ("model", f"{model}: {plan.num_parameters / 1e6:.1f} M parameters ({counted})"),
-        ("pairs", f"{config.global_batch_size:,} a step, of up to {plan.max_length} tokens"),
-        ("tokens", f"{plan.step_tokens:,.0f} a step, {_format_count(plan.tokens)} in all ({mean})"),
+        ("pairs", f"{config.global_batch_size:,} per step, of up to {plan.max_length} tokens"),
+        ("tokens", f"{plan.step_tokens:,.0f} per step, {_format_count(plan.tokens)} in all ({mean})"),
         ("steps", f"{plan.steps:,}, the learning rate rising over {plan.warmup:,}"),
         ("epochs", epochs),
-        ("work", f"{plan.flops / 1e9:.3f} GFLOP a token, {plan.flops * plan.tokens:.2e} FLOP in all"),
+        ("work", f"{plan.flops / 1e9:.3f} GFLOP per token, {plan.flops * plan.tokens:.2e} FLOP in all"),
     ]
     lines = [f"{title:<11}{text}" for title, text in rows]
     lines += ["", *_format_memory(plan), "", *_format_time(plan)]
@@ -42,8 +42,8 @@ def format_plan(plan: Plan) -> str:
 
 
 def _format_memory(plan: Plan) -> list[str]:
-    """A table of gigabytes a GPU: by ZeRO stage for the parameters, then a micro-batch's activations."""
-    title = "GB a GPU, by formula"
+    """A table of gigabytes per GPU: for the parameters by stage of ZeRO, then for a micro-batch's activations."""
+    title = "GB per GPU, by formula"
     lines = [f"{title:<34}" + "".join(f"{n:>5} GPU{'s' if n > 1 else ' '}" for n in GPUS)]
     for stage, offload in ((0, False), (1, False), (2, False), (3, False), (2, True), (3, True)):
         precision = "fp32" if stage == 0 else "bf16" if plan.config.precision == "auto" else plan.precision

@@ -82,7 +82,11 @@ Hub."""
 
 
 def format_card(facts: dict[str, Any], model_type: str) -> str:
-    """Markdown with the Hub's metadata block. ``facts``: see release.run_facts; ``model_type``: of FAMILIES."""
+    """The model card: Markdown with the Hub's block of metadata.
+
+    facts:      from ``release.read_run_facts``
+    model_type: a key of FAMILIES
+    """
     family = FAMILIES[model_type]
     objectives = facts["objectives"]
     with_generator = facts.get("token_loss") == "rtd"
@@ -150,7 +154,7 @@ def _compute_positive_share(objectives: list[dict[str, Any]]) -> float:
 
 
 def _compute_entropy(share: float) -> float:
-    """The loss, in nats, of always predicting the share of positives."""
+    """The loss, in nats, of a model that always predicts the share of positives."""
     return -share * math.log(share) - (1 - share) * math.log(1 - share)
 
 

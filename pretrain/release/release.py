@@ -1,4 +1,4 @@
-"""A trained model as a folder that transformers and sentence-transformers load with no code of ours."""
+"""Releases: a trained model as a folder that transformers and sentence-transformers load without code of ours."""
 
 import json
 import os
@@ -18,15 +18,15 @@ from pretrain.runtime.log import complete_lines
 
 from .card import format_card
 
-MODEL_FOLDER = "model"  # of a run: config and tokenizer
-GENERATOR_FOLDER = "generator"  # of a run of replaced-token detection: its config; of the release: the model
+MODEL_FOLDER = "model"  # in a run: the config and the tokenizer
+GENERATOR_FOLDER = "generator"  # in a run with replaced-token detection: the config; in its release: the model
 WORD_TABLE = "electra.embeddings.word_embeddings"
 
 
 def release(source: Path, output: Path) -> Path:
-    """Writes the release of a run (its newest whole checkpoint) or of one checkpoint to ``output``.
+    """Writes the release of one checkpoint, or of a run's newest whole checkpoint, to ``output``, and returns that.
 
-    Raises KinspanError where there is no whole checkpoint, or where ``output`` holds something else.
+    Raises KinspanError where there is no whole checkpoint, or ``output`` holds something that is not a release.
     """
     run, checkpoint = _find_checkpoint(source)
     state = read_object(checkpoint / "state.json", "release another checkpoint")
@@ -43,7 +43,7 @@ def release(source: Path, output: Path) -> Path:
 
 
 def _find_checkpoint(source: Path) -> tuple[Path, Path]:
-    """The run's folder and the checkpoint that ``source`` means."""
+    """The run's folder, and the checkpoint that ``source`` means."""
     if (source / "weights.safetensors").is_file():
         wrong = find_damage(source)
         if wrong:
@@ -61,7 +61,10 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path]:
 
 
 def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output: Path) -> None:
-    """Weights, config, tokenizer and card, made aside and renamed into place."""
+    """Writes weights, config, tokenizer and model card to a folder beside ``output``, which is renamed at the end.
+
+    Raises KinspanError where ``output`` holds something that is not a release.
+    """
     output = output.absolute()
     if output.exists() and any(output.iterdir()) and not (output / "kinspan.json").exists():
         raise KinspanError(f"--output {output} holds something that is no release: choose another folder")
@@ -90,11 +93,11 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
 def split_models(
     config: dict[str, Any], weights: dict[str, torch.Tensor]
 ) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
-    """Of each subfolder of a release ("" is the release itself) the config and the weights.
+    """The config and weights for each subfolder of a release; "" is the release itself.
 
     config:  of the run's model
-    weights: by PairModel's names; come out by those of the architecture's own classes, tied tensors once, under
-             the encoder
+    weights: by PairModel's names. They are returned by the names in the architecture's own classes; tied tensors occur
+             once, under the encoder
     """
     family = FAMILIES[config["model_type"]]
     classifier = _strip_prefix(weights, "classifier.")
@@ -111,10 +114,10 @@ def split_models(
 def split_electra_models(
     config: dict[str, Any], generator_config: dict[str, Any], weights: dict[str, torch.Tensor]
 ) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
-    """As ``released_models``, of replaced-token detection: the discriminator with its two heads, and the generator.
+    """The same for replaced-token detection: the discriminator with its two heads, and the generator.
 
-    weights: by ReplacedTokenModel's names. What the two share stands under the generator's, and in both files;
-             a disentangled word table is released as the sum that the discriminator computes with
+    weights: by ReplacedTokenModel's names. Tensors that both models share are named after the generator there, and are
+             written to both files. A disentangled word table is released as the sum that the discriminator uses
     """
     generator = _strip_prefix(weights, "generator.")
     shared = {name: tensor for name, tensor in generator.items() if name.startswith("electra.embeddings.")}
@@ -140,7 +143,7 @@ def _make_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
 
 
 def make_release_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
-    """One logit, the sequence classifier by default, and CrossEncoder's activation: probabilities."""
+    """The config of a sequence classifier with one logit. CrossEncoder's activation makes it a probability."""
     out = _make_config(config, architecture)
     out["id2label"], out["label2id"] = {"0": "POSITIVE"}, {"POSITIVE": 0}
     out["problem_type"] = "multi_label_classification"
@@ -149,7 +152,7 @@ def make_release_config(config: dict[str, Any], architecture: str) -> dict[str, 
 
 
 def read_run_facts(run: Path, step: int) -> dict[str, Any]:
-    """What the card and kinspan.json say: settings and figures; no path of this machine."""
+    """What the card and kinspan.json say: settings and figures, and no local path."""
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
     validation = []
     metrics = run / "metrics.jsonl"

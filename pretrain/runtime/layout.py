@@ -9,8 +9,10 @@ from itertools import pairwise
 class Layout:
     """How global batches of ``size`` pairs are dealt to ``world`` ranks.
 
-    Shares need not be equal, so any world size works with any global batch. All ranks take the same number of
-    micro-steps, because DeepSpeed's collectives must match; one with nothing left contributes zero.
+    The shares need not be equal, so that any number of ranks can train on any global batch. All ranks take the same
+    number of micro-steps, because DeepSpeed's collectives must match; a rank that has no pairs left contributes zero.
+
+    micro: the most pairs that a micro-batch may have
     """
 
     size: int
@@ -19,13 +21,13 @@ class Layout:
 
     @property
     def accumulation(self) -> int:
-        """Micro-steps of every rank: what the largest share needs."""
+        """The number of micro-steps of every rank, which the largest share determines."""
         largest_share = math.ceil(self.size / self.world)
         return math.ceil(largest_share / self.micro)
 
     @property
     def largest(self) -> int:
-        """The most pairs that a micro-batch has."""
+        """The most pairs that a micro-batch really has."""
         return math.ceil(math.ceil(self.size / self.world) / self.accumulation)
 
     def share(self, rank: int, count: int | None = None) -> tuple[int, int]:

@@ -54,7 +54,7 @@ def harm_steps() -> None:
                 hooks = [norms[0].register_forward_hook(lambda module, given, out: out * torch.nan)]
         time.sleep(float(os.environ.get("CHAOS_SLOW", "0")))
         try:
-            return train_step(engine=engine, **named)
+            return train_step(engine, **named)
         finally:
             for hook in hooks:
                 hook.remove()

@@ -60,9 +60,9 @@ def at_step(monkeypatch, chosen, act):
     """``act(engine)`` just before the chosen steps; what it returns is called after."""
     plain = run.train_step
 
-    def step_with(*, engine, step, **more):
+    def step_with(engine, *, step, **more):
         undo = act(engine) if step in chosen else None
-        result = plain(engine=engine, step=step, **more)
+        result = plain(engine, step=step, **more)
         if undo:
             undo()
         return result
