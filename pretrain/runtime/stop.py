@@ -51,18 +51,30 @@ class StopRequest:
             os.write(2, f"{name}: ending after this step, with a checkpoint; once more ends at once\n".encode())
 
 
+_listening: list[StopRequest] = []  # the request of the outermost block that runs now
+
+
 @contextmanager
 def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
-    """Takes the signals, and watches the launcher, while the block runs."""
+    """Takes the signals, and watches the launcher, while the block runs.
+
+    A block within another one shares the request of the outermost, whose ``max_hours`` count: a command of several runs
+    listens once for all of them.
+    """
+    if _listening:
+        yield _listening[0]
+        return
     request, done = StopRequest(max_hours), threading.Event()
     before = {}
     if threading.current_thread() is threading.main_thread():  # else Python allows no handlers
         before = {number: signal.signal(number, request.on_signal) for number in SIGNALS}
     chain = find_launchers(psutil.Process())  # before the block begins: nothing that happens in it is missed
     threading.Thread(target=_watch_launcher, args=(chain, request.ask, done), daemon=True).start()
+    _listening.append(request)
     try:
         yield request
     finally:
+        _listening.clear()
         done.set()
         for number, handler in before.items():
             signal.signal(number, handler)
