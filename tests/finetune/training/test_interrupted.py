@@ -253,22 +253,22 @@ def ended(ranks):
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2])
 def test_processes_that_are_killed_and_stopped_within_an_epoch_end_bit_identical(world, write_sets, model, tmp_path):
-    """An epoch has 600 steps: SIGKILL costs at most save_steps of them, SIGTERM none."""
-    settings = {"data": f"files={write_sets(train=300)}", "model": model, "seeds": 1, "epochs": 1, "batch_size": 2}
-    settings |= {"log_steps": 1, "save_steps": 30, "max_length": 32, "precision": "fp32", "learning_rate": 1e-3}
+    """An epoch has 100 steps: SIGKILL costs at most save_steps of them, SIGTERM none."""
+    settings = {"data": f"files={write_sets(train=50)}", "model": model, "seeds": 1, "epochs": 1, "batch_size": 2}
+    settings |= {"log_steps": 1, "save_steps": 8, "max_length": 32, "precision": "fp32", "learning_rate": 1e-3}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     status, said = ended(start({**settings, "output_dir": whole}, world))
     assert status == [0] * world, said
 
     ranks = start({**settings, "output_dir": broken}, world)
-    reached = strike(ranks, broken / "seed-1", 100, signal.SIGKILL)
+    reached = strike(ranks, broken / "seed-1", 20, signal.SIGKILL)
     assert ended(ranks)[0] == [-signal.SIGKILL] * world
 
     ranks = start({**settings, "output_dir": broken}, world)
-    strike(ranks, broken / "seed-1", 250, signal.SIGTERM)
+    strike(ranks, broken / "seed-1", 50, signal.SIGTERM)
     status, said = ended(ranks)
     assert status == [75] * world, said
-    assert int(re.search(r"resuming from \S+ at step (\d+)", said).group(1)) >= reached - 30
+    assert int(re.search(r"resuming from \S+ at step (\d+)", said).group(1)) >= reached - 8
     stopped = int(re.search(r"stopped at step (\d+), with a checkpoint \(SIGTERM\)", said).group(1))
 
     status, said = ended(start({**settings, "output_dir": broken}, world))

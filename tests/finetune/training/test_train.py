@@ -1,5 +1,6 @@
 """One run: it learns, keeps its best, and stops when it should."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
