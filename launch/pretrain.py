@@ -36,7 +36,7 @@ def main() -> None:
     from finetune.training.probe import make_probe
     from pretrain.run import pretrain  # after the flags: DeepSpeed takes seconds to import
 
-    pretrain(config, make_probe(config))
+    pretrain(config, make_probe(config.probe, num_pairs=config.probe_pairs, every=config.probe_steps))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Scores of candidates, fast: pairs of like length together, packed, so that no padding is computed."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,18 @@ def score_pairs(
     what: str = "scoring",
     precision: str = "fp32",
     alone: bool = False,
+    mark: Callable[[str], None] = lambda place: None,
 ) -> np.ndarray:
-    """``ranker``'s score of every pair, ``[N]`` float64, in the precision that its weights have; or, of fp32 ones,
-    in bf16 by autocast, faster and rounded.
+    """``ranker``'s score of every pair, ``[N]`` float64.
 
-    alone: this process scores everything, while the other ranks wait
+    With several ranks each of them scores its share, in as many forward passes as the others, because ZeRO 3 needs
+    that; all ranks get all scores.
 
-    With several ranks each scores its share, in as many forward passes, which ZeRO 3 needs; all get all scores.
+    what:      what the progress bar says
+    precision: "fp32" leaves the weights' own; "bf16" is autocast over fp32 weights, which is faster and rounds
+    alone:     this process scores everything, while the other ranks wait
+    mark:      told before each forward pass, for the watchdog
+
     Raises KinspanError where memory is short.
     """
     shared = dist.is_initialized() and not alone
@@ -50,6 +56,7 @@ def score_pairs(
     rounds = range(0, len(batches), size)
     for first in tqdm(rounds, desc=what, disable=None if rank == 0 and len(rounds) > 20 else True, leave=False):
         rows = batches[min(first + rank, len(batches) - 1)]
+        mark(f"{what}, pass {first // size + 1} of {len(rounds)}")
         try:
             with torch.autocast(device.type, half) if half else nullcontext():
                 logits = ranker(**pairs.pack(rows, device))

@@ -85,6 +85,24 @@ class FinetuneConfig:
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto", "auto: bf16 where the GPU or processor has it, else fp32. Scores that are reported are fp32's."
     )
+    log_steps: int = setting(50, "Log loss, learning rate, gradient norm and speed every so many updates.")
+    save_steps: int = setting(
+        1000,
+        "Checkpoint every so many updates, and at each validation: a run that is killed loses no more than that. An "
+        "epoch of ASNQ has 640,000 updates of 32 pairs.",
+    )
+    max_hours: float | None = setting(
+        None,
+        "Stop with a checkpoint and status 75 after so many hours, as at a signal: for the limit of a batch queue. "
+        "They count from the start of the command, over all its seeds.",
+    )
+    stall_minutes: float = setting(
+        10.0,
+        "End all ranks, with their stacks and the name of the one that stalls, when no rank came further for so long.",
+    )
+    max_skipped_steps: int = setting(
+        20, "End the run after so many updates in a row that were skipped because a loss or gradient was not finite."
+    )
     deepspeed_config: str | None = setting(
         None,
         "DeepSpeed JSON such as ds_configs/zero2.json. Without it: torch alone in one process, and "
@@ -94,7 +112,19 @@ class FinetuneConfig:
 
 
 # What may change between runs of one output folder.
-FREE_TO_CHANGE = ("output_dir", "seeds", "local_rank", "data", "transfer", "model")
+FREE_TO_CHANGE = (
+    "output_dir",
+    "seeds",
+    "local_rank",
+    "data",
+    "transfer",
+    "model",
+    "log_steps",
+    "save_steps",
+    "max_hours",
+    "stall_minutes",
+    "max_skipped_steps",
+)
 
 
 def check(config: FinetuneConfig) -> None:
@@ -105,7 +135,8 @@ def check(config: FinetuneConfig) -> None:
                 raise KinspanError(f"--{name} {number}: must be a finite number")
     positive = "batch_size micro_batch_size max_steps transfer_epochs transfer_steps eval_steps seeds max_length "
     positive += "transfer_eval_steps transfer_batch_size negatives_per_positive transfer_negatives positive_weight "
-    positive += "search_batch_sizes search_learning_rates learning_rate transfer_learning_rate"
+    positive += "search_batch_sizes search_learning_rates learning_rate transfer_learning_rate "
+    positive += "log_steps save_steps max_hours stall_minutes max_skipped_steps"
     for name in positive.split():
         value = getattr(config, name)
         for number in value if isinstance(value, list) else [value]:

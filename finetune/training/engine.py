@@ -1,7 +1,7 @@
 """What an update runs on: torch alone in one process, or DeepSpeed over any number of ranks."""
 
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,23 @@ STATE = "state.pt"
 SEVERAL_RANKS = "ds_configs/zero1.json"
 
 
-class PlainEngine:
-    """torch alone, by those calls of DeepSpeed's engine that training and checkpoints make.
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process among the others.
 
-    In bf16 and fp16 the forward pass is torch's autocast over fp32 weights.
+    deepspeed: DeepSpeed's settings; None: this process trains with torch alone
+    """
+
+    rank: int = 0
+    world: int = 1
+    deepspeed: dict[str, Any] | None = None
+
+
+class PlainEngine:
+    """torch alone, behind those calls of DeepSpeed's engine that training and checkpoints make.
+
+    In bf16 and fp16 the forward pass is torch's autocast over fp32 weights. Frozen parameters stand neither in the
+    optimizer nor in what a checkpoint keeps: they are those of the model that a run starts from.
     """
 
     def __init__(self, model: nn.Module, config: FinetuneConfig, accumulation: int, precision: str) -> None:
@@ -52,13 +65,14 @@ class PlainEngine:
 
     def backward(self, loss: torch.Tensor) -> None:
         self.scaler.scale(loss / self.accumulation).backward()
+        if (self.micro_steps + 1) % self.accumulation == 0:
+            self.scaler.unscale_(self.optimizer)  # here and not in step: the guard looks at the gradient in between
 
     def step(self) -> None:
         """The update, once all micro-batches of a batch went backward."""
         self.micro_steps += 1
         if self.micro_steps % self.accumulation:
             return
-        self.scaler.unscale_(self.optimizer)
         if self.max_grad_norm:
             nn.utils.clip_grad_norm_(self.module.parameters(), self.max_grad_norm)
         self.scaler.step(self.optimizer)
@@ -69,8 +83,9 @@ class PlainEngine:
         return False
 
     def save_checkpoint(self, folder: str, tag: str, save_latest: bool = False) -> None:
+        frozen = self._frozen_state()
         state = {
-            "model": self.module.state_dict(),
+            "model": {name: value for name, value in self.module.state_dict().items() if name not in frozen},
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
         }
@@ -79,30 +94,38 @@ class PlainEngine:
     def load_checkpoint(self, folder: str, tag: str) -> tuple[str, None]:
         path = Path(folder) / tag / STATE
         state = torch.load(path, map_location=self.device, weights_only=True)
-        self.module.load_state_dict(state["model"])
+        self.module.load_state_dict({**state["model"], **self._frozen_state()})
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         return str(path), None
 
+    def _frozen_state(self) -> dict[str, torch.Tensor]:
+        parameters = self.module.named_parameters(remove_duplicate=False)
+        return {name: p.detach() for name, p in parameters if not p.requires_grad}
 
-def join_ranks(config: FinetuneConfig) -> tuple[int, int, dict[str, Any] | None]:
-    """Rank, world size and DeepSpeed's settings (None: torch alone), after joining the other ranks.
+
+def join_ranks(config: FinetuneConfig) -> Ranks:
+    """Joins the other ranks; alone, and without ``--deepspeed_config``, torch trains without DeepSpeed.
 
     Raises KinspanError for a ``--deepspeed_config`` that is none.
     """
-    rank, _, size = read_launcher_variables()
-    if config.deepspeed_config is None and size == 1:
-        return 0, 1, None
+    rank, _, world = read_launcher_variables()
+    if config.deepspeed_config is None and world == 1:
+        return Ranks()
     settings = read_deepspeed_config(config.deepspeed_config or SEVERAL_RANKS)
     start_distributed()
-    return rank, size, settings
+    return Ranks(rank=rank, world=world, deepspeed=settings)
 
 
 def make_engine(
     model: nn.Module, config: FinetuneConfig, layout: Layout, settings: dict[str, Any] | None
 ) -> tuple[Any, str]:
-    """The engine with AdamW (0.9, 0.999, 1e-8), and its precision. Di Liello et al., 2022, appendix B: as in
-    pre-training."""
+    """The engine with AdamW, and its precision.
+
+    AdamW's betas are 0.9 and 0.999, its epsilon 1e-8, as in pre-training (Di Liello et al., 2022, appendix B).
+
+    settings: DeepSpeed's; None: torch alone
+    """
     shared = replace(OptimizerSettings.of(config), deepspeed_config=config.deepspeed_config or SEVERAL_RANKS)
     if settings is None:
         precision = choose_precision(shared.precision, zero_stage=1)  # autocast can always be had

@@ -19,11 +19,13 @@ from finetune.evaluation.trec import write_predictions
 from finetune.ranking.score import score_answers
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.ranks import barrier
+from pretrain.runtime.stop import listen_for_stop
 
 from .config import FinetuneConfig, check
-from .engine import join_ranks
+from .engine import Ranks, join_ranks
+from .plan import Stage, plan_stage
 from .stages import Data, fingerprint, load_data, target_stage, transfer_stage
-from .train import BEST, Ranks, Stage, plan, train_ranker
+from .train import BEST, train_ranker
 
 RESULTS = "results.json"
 
@@ -35,10 +37,16 @@ def run_experiment(
 
     transfers: where TANDA's transferred rankers lie, for experiments that share them; default: in the output folder
 
-    Run by every rank; all get the results. Raises KinspanError for what the user can mend.
+    Run by every rank; all get the results. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of
+    status 75) where a signal or ``max_hours`` ended a run with a checkpoint.
     """
     check(config)
-    ranks = Ranks(*join_ranks(config))
+    with listen_for_stop(config.max_hours):
+        return _run_all_seeds(config, say, transfers)
+
+
+def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None], transfers: Path | None) -> dict[str, Any]:
+    ranks = join_ranks(config)
     say = say if ranks.rank == 0 else _silent
     data = load_data(config)
     for line in data.notes:
@@ -52,7 +60,7 @@ def run_experiment(
     transfer = transfer_stage(config, data) if data.transfer is not None else None
     for stage in (transfer, target_stage(config, data, 1, str(config.model), "target's fine-tuning")):
         if stage:  # what cannot be trained on is refused before hours of transfer
-            plan(config, stage, 1)
+            plan_stage(config, stage, 1)
     shared = transfers or output
     runs = [_one_seed(config, data, transfer, seed, output, shared, ranks, say) for seed in range(1, config.seeds + 1)]
     results = {

@@ -25,6 +25,10 @@ class Groups:
         at = np.arange(ends[-1]) + np.repeat(self.starts[groups] - ends + sizes, sizes)
         return self.rows[at], np.repeat(np.arange(len(groups)), sizes)
 
+    def num_rows(self, groups: np.ndarray) -> int:
+        """How many rows these groups have together."""
+        return int((self.starts[groups + 1] - self.starts[groups]).sum())
+
     def longest_first(self, first: int, count: int, lengths: np.ndarray) -> np.ndarray:
         """The groups from ``first``, those with the longest rows first, so that a micro-batch pads little."""
         groups = np.arange(first, first + count)

@@ -1,7 +1,7 @@
 """A quick fine-tuning of what is being pre-trained: does pre-training help ranking, and from which step on?
 
-Its figures lie below those of launch/finetune.py, which sees all pairs and keeps its best epoch: they compare with the
-same probe's at other steps and in other runs.
+Its figures lie below those of launch/finetune.py, which sees all pairs and keeps its best epoch. They compare with the
+figures of the same probe at other steps and in other runs.
 """
 
 import math
@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
@@ -20,8 +19,6 @@ from finetune.evaluation.metrics import means, question_metrics
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import check_takes, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
-from pretrain.config import PretrainConfig
-from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.engine import read_launcher_variables, set_learning_rate
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.schedule import learning_rate_of
@@ -30,53 +27,63 @@ from .config import FinetuneConfig
 from .engine import make_engine
 from .groups import lists_of_epoch, random_of
 from .losses import listwise
+from .update import Trainer, update_ranker
 
-SEED = 0  # of pairs, order and dropout: not the run's, so that runs compare
+SEED = 0  # of pairs, order and dropout; it is not the seed of the run, so that runs compare
 DEV_KEY = 2**34  # of the random numbers that draw dev questions
-DEV_PAIRS = 10_000  # at most: WikiQA's and TREC-QA's dev sets are whole
-# Of few pairs the listwise loss learns more than the pointwise: an answer, and at most seven negatives
+DEV_PAIRS = 10_000  # the most candidates to rank; the dev sets of WikiQA and TREC-QA are smaller
+# A list is an answer and at most seven negatives: from few pairs the listwise loss learns more than the pointwise
 LIST_SIZE, BATCH_LISTS, EPOCHS, LEARNING_RATE = 8, 2, 3, 5e-5
-MAX_LENGTH = 128  # tokens of a pair, both papers'
+MAX_LENGTH = 128  # tokens of a pair, as in both papers
 
 
-def make_probe(config: PretrainConfig, say: Callable[[str], None] = print) -> Callable[[Path], dict[str, float]] | None:
-    """What ``--probe`` asks for; None without it, and on all ranks but the first, which alone probes.
+def make_probe(
+    spec: str | None, *, num_pairs: int, every: int, say: Callable[[str], None] = print
+) -> Callable[[Path], dict[str, float]] | None:
+    """The function that measures a release by fine-tuning a copy of it, as ``--probe`` asks.
 
-    Raises KinspanError for a data set that is none, or that has nothing to learn from.
+    spec:      the data set, as of ``--probe``; without one there is no probe, and None is returned
+    num_pairs: the most pairs that a probe fine-tunes on
+    every:     the steps between two probes, for the screen
+
+    Returns None on all ranks but the first, which alone probes. Raises KinspanError for a data set that is none, or
+    that has nothing to learn from.
     """
-    if config.probe is None or read_launcher_variables()[0]:
+    if spec is None or read_launcher_variables()[0]:
         return None
     try:
-        train, dev = probe_sets(config.probe, config.probe_pairs)
+        train, dev = draw_probe_sets(spec, num_pairs)
     except KinspanError as error:
         raise KinspanError(f"--probe {error}") from error
     say(
-        f"probe: every {config.probe_steps} steps a copy is fine-tuned on {train.num_pairs:,} pairs of {train.name}, "
-        f"and ranks the {dev.num_pairs:,} candidates of {dev.num_questions:,} dev questions"
+        f"probe: every {every} steps a copy is fine-tuned on {train.num_pairs:,} pairs of {train.name}, and ranks the "
+        f"{dev.num_pairs:,} candidates of {dev.num_questions:,} dev questions"
     )
-    return partial(fine_tuned_figures, train=train, dev=dev)
+    return partial(measure_fine_tuned, train=train, dev=dev)
 
 
-def probe_sets(spec: str, num_pairs: int) -> tuple[AnswerSet, AnswerSet]:
-    """At most ``num_pairs`` training pairs, answers with negatives of their questions; and whole clean dev questions.
+def draw_probe_sets(spec: str, num_pairs: int) -> tuple[AnswerSet, AnswerSet]:
+    """What the probe trains on and what it ranks; the same every time.
 
-    At least one answer with its negatives, and one dev question. The same every time. Raises KinspanError.
+    The training set has at most ``num_pairs`` pairs: answers, each with negatives of its question, and at least one of
+    them. The dev set has whole clean questions, at least one, with at most DEV_PAIRS candidates together. Raises
+    KinspanError.
     """
     train, dev = (filtered(load_split(spec, split)[0], CLEAN) for split in ("train", "dev"))
     lists = lists_of_epoch(train, SEED, 0, LIST_SIZE)
     chosen = np.zeros(train.num_pairs, dtype=bool)
-    chosen[lists.rows[: lists.starts[_fit(lists.starts[1:], num_pairs)]]] = True
+    chosen[lists.rows[: lists.starts[_count_fitting(lists.starts[1:], num_pairs)]]] = True
     order = random_of(SEED, DEV_KEY).permutation(dev.num_questions)
-    asked = order[: _fit(np.cumsum(np.diff(dev.starts)[order]), DEV_PAIRS)]
+    asked = order[: _count_fitting(np.cumsum(np.diff(dev.starts)[order]), DEV_PAIRS)]
     return train.keep(chosen), dev.take(np.sort(asked))
 
 
-def _fit(ends: np.ndarray, num_rows: int) -> int:
+def _count_fitting(ends: np.ndarray, num_rows: int) -> int:
     """How many groups that end there have at most ``num_rows`` rows together; at least one."""
     return max(1, int(np.searchsorted(ends, num_rows, side="right")))
 
 
-def fine_tuned_figures(folder: Path, train: AnswerSet, dev: AnswerSet) -> dict[str, float]:
+def measure_fine_tuned(folder: Path, train: AnswerSet, dev: AnswerSet) -> dict[str, float]:
     """MAP, MRR, P@1 and nDCG@10 on ``dev`` of the release in ``folder``, fine-tuned on ``train``.
 
     In this process alone: other ranks wait.
@@ -91,20 +98,15 @@ def fine_tuned_figures(folder: Path, train: AnswerSet, dev: AnswerSet) -> dict[s
         ) from error
     pairs, dev_pairs = (encode_pairs(data, tokenizer, MAX_LENGTH) for data in (train, dev))
     settings = FinetuneConfig(data=train.name, learning_rate=LEARNING_RATE)
-    engine, _ = make_engine(ranker, settings, Layout(BATCH_LISTS, BATCH_LISTS, 1), None)
-    ranker.train()
+    layout = Layout(BATCH_LISTS, BATCH_LISTS, 1)
+    engine, _ = make_engine(ranker, settings, layout, None)
+    trainer = Trainer(pairs=pairs, labels=train.labels, loss=listwise, layout=layout, rank=0, seed=SEED)
     epoch_steps = math.ceil(len(lists_of_epoch(train, SEED, 0, LIST_SIZE)) / BATCH_LISTS)
     total = EPOCHS * epoch_steps
     for step in tqdm(range(total), desc="probe", unit=" steps", leave=False, disable=None):
         if step % epoch_steps == 0:
             lists = lists_of_epoch(train, SEED, step // epoch_steps, LIST_SIZE)
         first = step % epoch_steps * BATCH_LISTS
-        numbers = np.arange(first, min(first + BATCH_LISTS, len(lists)))
-        rows, list_of = lists.some(numbers)
-        labels, group_of = (torch.from_numpy(a).long().to(engine.device) for a in (train.labels[rows], list_of))
         set_learning_rate(engine, learning_rate_of(step, LEARNING_RATE, total // 10, total))
-        torch.manual_seed(dropout_seed(SEED, step, 0))
-        logits = engine(**pairs.pack(rows, engine.device))
-        engine.backward(listwise(logits, labels, group_of) / len(numbers))
-        engine.step()
+        update_ranker(engine, trainer, lists, np.arange(first, min(first + BATCH_LISTS, len(lists))), step)
     return means(question_metrics(dev, score_pairs(ranker.eval(), dev_pairs, engine.device, what="probe", alone=True)))

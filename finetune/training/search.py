@@ -14,8 +14,9 @@ from data_pipeline.errors import KinspanError
 from finetune.data.answers import filtered
 
 from .config import FinetuneConfig
+from .engine import Ranks
 from .groups import random_of
-from .train import BEST, Ranks, train_ranker
+from .train import BEST, train_ranker
 
 if TYPE_CHECKING:
     from .stages import Data

@@ -13,7 +13,7 @@ from finetune.data.statistics import count_lines
 
 from .config import FinetuneConfig, identity
 from .groups import with_noise
-from .train import Stage
+from .plan import Stage
 
 
 @dataclass(frozen=True)
@@ -81,18 +81,18 @@ def transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
     same = identity(config, transfer=fingerprint(data.transfer), dev=fingerprint(data.dev))
     same["model"] = model_fingerprint(str(config.model))
     return Stage(
-        "transfer",
-        str(config.model),
-        data.transfer,
-        data.dev,
-        data.test if config.test_every_validation else None,
-        config.transfer_learning_rate,
-        config.transfer_epochs,
-        config.transfer_steps,
-        config.transfer_eval_steps,
-        config.transfer_negatives,
-        {k: v for k, v in same.items() if k not in target_alone},
-        config.transfer_batch_size,
+        what="transfer",
+        model=str(config.model),
+        train=data.transfer,
+        dev=data.dev,
+        test=data.test if config.test_every_validation else None,
+        learning_rate=config.transfer_learning_rate,
+        epochs=config.transfer_epochs,
+        max_steps=config.transfer_steps,
+        eval_steps=config.transfer_eval_steps,
+        negatives_per_positive=config.transfer_negatives,
+        identity={k: v for k, v in same.items() if k not in target_alone},
+        batch_size=config.transfer_batch_size,
     )
 
 
@@ -102,15 +102,15 @@ def target_stage(config: FinetuneConfig, data: Data, seed: int, start: str, what
         train = replace(train, labels=with_noise(train.labels, config.label_noise, seed))
     facts = {"train": fingerprint(train), "dev": fingerprint(data.dev), "start": model_fingerprint(start)}
     return Stage(
-        what,
-        start,
-        train,
-        data.dev,
-        data.test if config.test_every_validation else None,
-        config.learning_rate,
-        config.epochs,
-        config.max_steps,
-        config.eval_steps,
-        config.negatives_per_positive,
-        identity(config, **facts),
+        what=what,
+        model=start,
+        train=train,
+        dev=data.dev,
+        test=data.test if config.test_every_validation else None,
+        learning_rate=config.learning_rate,
+        epochs=config.epochs,
+        max_steps=config.max_steps,
+        eval_steps=config.eval_steps,
+        negatives_per_positive=config.negatives_per_positive,
+        identity=identity(config, **facts),
     )

@@ -20,6 +20,7 @@ from finetune.evaluation.metrics import MAP, METRICS, TITLES, Figures, means, qu
 from finetune.evaluation.significance import compare, compare_seeds, p_text
 from finetune.reports.study_report import Entry, write_page
 from pretrain.runtime.engine import read_launcher_variables
+from pretrain.runtime.stop import listen_for_stop
 
 from .config import FinetuneConfig, check
 from .experiment import load_figures, run_experiment
@@ -138,13 +139,15 @@ def run_study(
     planned = [[(row, _config(study, row, spec, output, overrides, transfer)) for row in study.rows] for spec in specs]
     say = say if read_launcher_variables()[0] == 0 else _silent
     tables = []
-    for spec, rows in zip(specs, planned, strict=True):
-        experiments = []
-        for row, config in rows:
-            say(f"\n== {row.name}: {config.output_dir}")
-            transfers = output / _set_name(spec) / "transfers"
-            experiments.append(run_experiment(config, say, transfers))
-        tables.append(_table(study, spec, rows, experiments, output / _set_name(spec) / "report.html"))
+    hours = [config.max_hours for rows in planned for _, config in rows if config.max_hours is not None]
+    with listen_for_stop(min(hours, default=None)):
+        for spec, rows in zip(specs, planned, strict=True):
+            experiments = []
+            for row, config in rows:
+                say(f"\n== {row.name}: {config.output_dir}")
+                transfers = output / _set_name(spec) / "transfers"
+                experiments.append(run_experiment(config, say, transfers))
+            tables.append(_table(study, spec, rows, experiments, output / _set_name(spec) / "report.html"))
     results = {"title": study.title, "source": study.source, "about": study.about, "tables": tables}
     if read_launcher_variables()[0] == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")

@@ -115,6 +115,7 @@ FORMATS = {  # of the figures that the screen shows
     "p@1": "P@1 {:.4f}",
     "learning_rate": "lr {:.1e}",
     "tokens_per_second": "{:,.0f} tokens/s",
+    "pairs_per_second": "{:,.0f} pairs/s",
     "data_wait_percent": "wait {:.1f}%",
 }
 

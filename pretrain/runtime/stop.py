@@ -54,9 +54,19 @@ class StopRequest:
             os.write(2, f"{name}: ending after this step, with a checkpoint; once more ends at once\n".encode())
 
 
+_listening: list[StopRequest] = []  # the request of the outermost block that runs now
+
+
 @contextmanager
 def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
-    """In the block, signals ask for a stop instead of ending the process, and so does the death of the launcher."""
+    """In the block, signals ask for a stop instead of ending the process, and so does the death of the launcher.
+
+    A block within another one shares the request of the outermost, whose ``max_hours`` count: a command of several runs
+    listens once for all of them.
+    """
+    if _listening:
+        yield _listening[0]
+        return
     request, done = StopRequest(max_hours), threading.Event()
     handlers = {}
     if threading.current_thread() is threading.main_thread():  # Python allows signal handlers nowhere else
@@ -64,9 +74,11 @@ def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
     if is_launched():
         launchers = find_launchers(psutil.Process())  # before the block begins, so that no death in it is missed
         threading.Thread(target=_watch_launchers, args=(launchers, request.ask, done), daemon=True).start()
+    _listening.append(request)
     try:
         yield request
     finally:
+        _listening.clear()
         done.set()
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -6,7 +6,8 @@ from torch import nn
 
 from data_pipeline.errors import KinspanError
 from finetune.training.config import FinetuneConfig
-from finetune.training.engine import PlainEngine, join_ranks, make_engine
+from finetune.training.engine import PlainEngine, Ranks, join_ranks, make_engine
+from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.engine import set_learning_rate
@@ -64,8 +65,8 @@ def test_the_update_is_adamw_of_the_mean_gradient_clipped():
 @pytest.mark.parametrize("stage", [0, 2])
 def test_deepspeed_takes_the_same_steps(stage):
     ours = steps(PlainEngine(Linear(), config(), 2, "fp32"), 2)
-    _, _, settings = join_ranks(config(deepspeed_config=f"ds_configs/zero{stage}.json"))
-    engine, precision = make_engine(Linear(), config(), Layout(8, 4, 1), settings)
+    ranks = join_ranks(config(deepspeed_config=f"ds_configs/zero{stage}.json"))
+    engine, precision = make_engine(Linear(), config(), Layout(8, 4, 1), ranks.deepspeed)
     assert precision == "fp32"
     theirs = steps(engine, 2)
     for name, value in ours.items():
@@ -83,6 +84,49 @@ def test_a_checkpoint_of_the_plain_engine(tmp_path):
     assert all(torch.equal(after[name], again[name]) for name in after)
 
 
+class Adapted(Linear):
+    """A frozen layer before the trained one."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(3, 3).requires_grad_(False)
+
+    def forward(self, x):
+        return self.layer(self.frozen(x))[:, 0]
+
+
+@pytest.mark.parametrize("stage", [None, 0, 2, pytest.param(3, marks=pytest.mark.slow)])
+def test_frozen_parameters_are_neither_optimised_nor_changed(stage, tmp_path):
+    def build():
+        options = {} if stage is None else {"deepspeed_config": f"ds_configs/zero{stage}.json"}
+        ranks = join_ranks(config(**options))
+        return make_engine(Adapted(), config(**options), Layout(8, 4, 1), ranks.deepspeed)[0]
+
+    engine, start = build(), Adapted().state_dict()
+    steps(engine, 2)
+    weights = full_weights(engine)
+    assert torch.equal(weights["frozen.weight"], start["frozen.weight"])
+    assert not torch.equal(weights["layer.weight"], start["layer.weight"])
+    held = sum(p.numel() for group in engine.optimizer.param_groups for p in group["params"])
+    assert held < 12  # 4 trained, rounded up under ZeRO; the frozen ones are 12
+    Writer(tmp_path, rank=0).save(engine, {"step": 2, "world_size": 1})
+    steps(engine, 2)
+    other = build()
+    load_checkpoint(other, tmp_path / "step-00000002", world=1)
+    steps(other, 2)
+    one, two = full_weights(engine), full_weights(other)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_plain_engine_keeps_no_frozen_parameter_in_a_checkpoint(tmp_path):
+    engine = PlainEngine(Adapted(), config(), 1, "fp32")
+    steps(engine, 1)
+    Writer(tmp_path, rank=0).save(engine, {"step": 1})
+    state = torch.load(tmp_path / "step-00000001/engine/state.pt", weights_only=True)
+    assert set(state["model"]) == {"layer.weight", "layer.bias"}
+    assert len(state["optimizer"]["state"]) == 2
+
+
 def test_bf16_keeps_weights_and_loss_in_fp32():
     engine = PlainEngine(Linear(), config(), 1, "bf16")
     assert engine(x=torch.ones(2, 3)).dtype == torch.bfloat16
@@ -91,7 +135,7 @@ def test_bf16_keeps_weights_and_loss_in_fp32():
 
 
 def test_alone_without_deepspeed():
-    assert join_ranks(config()) == (0, 1, None)
+    assert join_ranks(config()) == Ranks(rank=0, world=1, deepspeed=None)
 
 
 def test_deepspeed_settings_that_are_none():

@@ -12,8 +12,7 @@ from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import METRICS
 from finetune.ranking.ranker import load_own_tokenizer, load_ranker, save_ranker
 from finetune.training import probe
-from finetune.training.probe import fine_tuned_figures, make_probe, probe_sets
-from pretrain.config import PretrainConfig
+from finetune.training.probe import draw_probe_sets, make_probe, measure_fine_tuned
 
 WORDS = ["apple", "river", "stone", "cloud", "violin", "harbour", "lantern", "meadow", "copper", "falcon"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
@@ -50,33 +49,33 @@ def release(tmp_path_factory):
 
 def test_the_sets_are_small_and_always_the_same(tmp_path):
     spec = write(tmp_path)
-    train, dev = probe_sets(spec, 100)
-    again = probe_sets(spec, 100)
+    train, dev = draw_probe_sets(spec, 100)
+    again = draw_probe_sets(spec, 100)
     assert 60 < train.num_pairs <= 100  # the two answers of a question share negatives
     assert (dev.num_questions, dev.num_pairs) == (24, 240)  # clean: without those that have no answer
     for one, other in zip((train, dev), again, strict=True):
         assert one.questions == other.questions
         assert one.answers.equals(other.answers)
     assert set(train.questions) == set(train.take(train.positives > 0).questions)
-    assert probe_sets(spec, 1)[0].num_pairs == probe.LIST_SIZE  # an answer with its negatives at least
-    assert probe_sets(spec, 10**9)[0].num_questions == 24
+    assert draw_probe_sets(spec, 1)[0].num_pairs == probe.LIST_SIZE  # an answer with its negatives at least
+    assert draw_probe_sets(spec, 10**9)[0].num_questions == 24
 
 
 def test_a_large_dev_set_is_cut_to_whole_questions(tmp_path, monkeypatch):
     monkeypatch.setattr(probe, "DEV_PAIRS", 35)
-    _, dev = probe_sets(write(tmp_path), 100)
+    _, dev = draw_probe_sets(write(tmp_path), 100)
     assert (dev.num_questions, dev.num_pairs) == (3, 30)
 
 
 def test_it_learns_and_leaves_the_release_alone(tmp_path, release, monkeypatch):
     torch.set_num_threads(1)
     monkeypatch.setattr(probe, "LEARNING_RATE", 5e-3)
-    train, dev = probe_sets(write(tmp_path), 400)
+    train, dev = draw_probe_sets(write(tmp_path), 400)
     before = {path.name: path.read_bytes() for path in release.iterdir()}
-    figures = fine_tuned_figures(release, train, dev)
+    figures = measure_fine_tuned(release, train, dev)
     assert set(figures) == set(METRICS)
     assert figures["map"] > 0.9  # at random about 0.3
-    assert fine_tuned_figures(release, train, dev) == figures
+    assert measure_fine_tuned(release, train, dev) == figures
     assert {path.name: path.read_bytes() for path in release.iterdir()} == before
 
 
@@ -88,21 +87,20 @@ def test_a_model_of_few_positions_is_refused(tmp_path, release):
     weights = load_file(str(short / "model.safetensors"))
     table = "bert.embeddings.position_embeddings.weight"
     save_file({**weights, table: weights[table][:64].clone()}, str(short / "model.safetensors"), {"format": "pt"})
-    train, dev = probe_sets(write(tmp_path), 10)
+    train, dev = draw_probe_sets(write(tmp_path), 10)
     with pytest.raises(KinspanError, match="--probe has pairs of 128 tokens"):
-        fine_tuned_figures(short, train, dev)
+        measure_fine_tuned(short, train, dev)
 
 
 def test_only_the_first_rank_probes(tmp_path, monkeypatch):
-    config = PretrainConfig(probe=write(tmp_path), probe_pairs=50, probe_steps=7)
-    said = []
-    assert make_probe(config, said.append) is not None
+    spec, sizes, said = write(tmp_path), {"num_pairs": 50, "every": 7}, []
+    assert make_probe(spec, **sizes, say=said.append) is not None
     assert "every 7 steps" in said[0]
     assert "240 candidates of 24 dev questions" in said[0]
     monkeypatch.setenv("RANK", "1")
-    assert make_probe(config) is None
+    assert make_probe(spec, **sizes) is None
     monkeypatch.delenv("RANK")
-    assert make_probe(PretrainConfig()) is None
+    assert make_probe(None, **sizes) is None
 
 
 @pytest.mark.parametrize(
@@ -113,4 +111,4 @@ def test_what_is_no_data_set_is_refused(spec, text, tmp_path):
     write(tmp_path)
     (tmp_path / "dev.jsonl").unlink()
     with pytest.raises(KinspanError, match=f"^--probe .*{text}"):
-        make_probe(PretrainConfig(probe=spec.format(tmp_path)))
+        make_probe(spec.format(tmp_path), num_pairs=100, every=10)

@@ -9,10 +9,10 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.training import search
 from finetune.training.config import FinetuneConfig, check
+from finetune.training.engine import Ranks
 from finetune.training.experiment import run_experiment
 from finetune.training.search import folds, searched
 from finetune.training.stages import load_data
-from finetune.training.train import Ranks
 
 
 @pytest.mark.parametrize(("questions", "count"), [(10, 5), (11, 3), (2, 2)])

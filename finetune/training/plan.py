@@ -1,0 +1,74 @@
+"""What one run of fine-tuning is made of, and how long it is."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from data_pipeline.errors import KinspanError
+from finetune.data.answers import AnswerSet
+
+from .config import FinetuneConfig
+from .groups import Groups, lists_of_epoch, pairs_of_epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What a run is made of, beside the settings that all its stages share.
+
+    what:             "fine-tuning", "transfer" or "adaptation", for the screen
+    model:            the folder or hub name of the model that it starts from
+    train, dev, test: filtered answer sets; test is measured at each validation, if given
+    max_steps, eval_steps, negatives_per_positive: as in FinetuneConfig
+    identity:         what makes it this run: an output folder that holds another one is refused
+    batch_size:       pairs in one update, where it is not that of the settings
+    """
+
+    what: str
+    model: str
+    train: AnswerSet
+    dev: AnswerSet
+    test: AnswerSet | None = None
+    learning_rate: float
+    epochs: int
+    max_steps: int | None = None
+    eval_steps: int | None = None
+    negatives_per_positive: float | None = None
+    identity: dict[str, Any]
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a stage is.
+
+    groups:                     in one update, over all ranks (see losses.py)
+    epoch_steps, total, warmup: updates in an epoch, in all, and until the learning rate's peak
+    """
+
+    groups: int
+    epoch_steps: int
+    total: int
+    warmup: int
+
+
+def plan_stage(config: FinetuneConfig, stage: Stage, seed: int) -> Plan:
+    """Raises KinspanError where the stage is shorter than its warm-up, or the loss finds no groups in its data."""
+    groups = max(1, (stage.batch_size or config.batch_size) // pairs_of_a_group(config))
+    epoch_steps = math.ceil(len(groups_of_epoch(config, stage, seed, 0)) / groups)
+    total = min(stage.epochs * epoch_steps, stage.max_steps or stage.epochs * epoch_steps)
+    warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps
+    if warmup >= total and total:
+        raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the {stage.what}: lower it")
+    return Plan(groups, epoch_steps, total, warmup)
+
+
+def pairs_of_a_group(config: FinetuneConfig) -> int:
+    """The most pairs that a group has."""
+    return 1 if config.loss == "pointwise" else config.list_size
+
+
+def groups_of_epoch(config: FinetuneConfig, stage: Stage, seed: int, epoch: int) -> Groups:
+    """What an epoch trains on, in its order: a function of (seed, epoch)."""
+    if config.loss == "pointwise":
+        return pairs_of_epoch(stage.train, seed, epoch, stage.negatives_per_positive)
+    return lists_of_epoch(stage.train, seed, epoch, config.list_size)

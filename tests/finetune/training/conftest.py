@@ -1,0 +1,39 @@
+"""A run of the small model on the small sets."""
+
+from dataclasses import replace
+
+import pytest
+
+from finetune.training.config import FinetuneConfig
+from finetune.training.engine import join_ranks
+from finetune.training.plan import Stage
+from finetune.training.train import train_ranker
+
+FAST = {"batch_size": 8, "micro_batch_size": 3, "learning_rate": 3e-3, "max_length": 32, "precision": "fp32"}
+FAST |= {"log_steps": 2}
+
+
+@pytest.fixture
+def job(tmp_path, model, sets, answer_set):
+    """``job(name="run", stage={}, **settings)``: runs it in ``tmp_path/name``; its summary and folder."""
+
+    def run(name="run", stage=None, seed=1, start=model, data=sets, **settings):
+        config = FinetuneConfig("files=x", **{"model": str(start), "epochs": 3, **FAST, **settings})
+        splits = [answer_set(data, split) for split in ("train", "dev", "test")]
+        made = Stage(
+            what="fine-tuning",
+            model=str(start),
+            train=splits[0],
+            dev=splits[1],
+            test=splits[2] if config.test_every_validation else None,
+            learning_rate=config.learning_rate,
+            epochs=config.epochs,
+            max_steps=config.max_steps,
+            eval_steps=config.eval_steps,
+            negatives_per_positive=config.negatives_per_positive,
+            identity={"start": str(start), "learning_rate": config.learning_rate},
+        )
+        ranks = join_ranks(config)
+        return train_ranker(config, replace(made, **(stage or {})), seed, tmp_path / name, ranks), tmp_path / name
+
+    return run

@@ -1,0 +1,278 @@
+"""Runs that are killed, that are stopped, that meet losses which are not finite: they end as if nothing had been."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from data_pipeline.errors import KinspanError
+from finetune.evaluation.metrics import MAP
+from finetune.training import train
+from pretrain.checkpoints.reader import by_step
+from pretrain.checkpoints.writer import Writer
+from pretrain.runtime.lock import lock_folder
+from pretrain.runtime.stop import Stopped
+from tests.finetune.training.runs import Killed, ask_in_step, equal_runs, killed_in_step, logged, same, untimed, weights
+
+ROOT = Path(__file__).resolve().parents[3]
+STAGES = [None, "zero0", "zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3"))]
+
+
+def poison(monkeypatch, chosen, kind="loss"):
+    """Makes the model's output NaN in the chosen steps, or leaves it as it is and makes a gradient infinite."""
+    update = train._Run.update
+
+    def hook(module, inputs, logits):
+        if kind == "loss":
+            return logits * float("nan")
+        bias = next(p for n, p in module.named_parameters() if n.endswith("bias"))
+        return logits + (bias.sum() - bias.sum().detach()).clamp_min(0).sqrt()  # zero, of infinite slope
+
+    def poisoned(run, groups, step):
+        handle = run.engine.module.register_forward_hook(hook) if step in chosen else None
+        outcome = update(run, groups, step)
+        if handle:
+            handle.remove()
+        return outcome
+
+    monkeypatch.setattr(train._Run, "update", poisoned)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_killed_run_ends_bit_identical(stage, job, monkeypatch):
+    """Dropout on; killed within an epoch, and again while a checkpoint is written."""
+    settings = {"deepspeed_config": f"ds_configs/{stage}.json"} if stage else {}
+    settings |= {"epochs": 4, "eval_steps": 2}
+    whole = job("whole", **settings)
+    save = Writer.save
+
+    def killed_while_saving_8(writer, engine, state):
+        save(writer, engine, state)
+        if state["step"] == 8:
+            raise Killed
+
+    with killed_in_step(monkeypatch, 5):
+        job(**settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "save", killed_while_saving_8)
+        with pytest.raises(Killed):
+            job(**settings)
+    assert equal_runs(whole, job(**settings))
+
+
+def test_killed_within_an_epoch_it_loses_at_most_save_steps(job, monkeypatch, capsys):
+    """The epoch has 10 steps, validations are far away, and the log's lines of 4 steps end between checkpoints."""
+    settings = {"epochs": 2, "batch_size": 2, "micro_batch_size": 1, "save_steps": 3, "log_steps": 4}
+    whole = job("whole", **settings)
+    with killed_in_step(monkeypatch, 8):
+        job(**settings)
+    with killed_in_step(monkeypatch, 17):
+        job(**settings)
+    assert "step-00000006 at step 6" in capsys.readouterr().out
+    again = job(**settings)
+    assert "step-00000015 at step 15" in capsys.readouterr().out
+    assert [line["step"] for line in logged(again[1], "train")] == [4, 8, 12, 16, 20]
+    assert equal_runs(whole, again)
+
+
+@pytest.mark.parametrize(
+    ("stage", "step"),
+    [(None, 4), (None, 5), (None, 9), *(pytest.param("zero2", s, marks=pytest.mark.slow) for s in (4, 5))],
+)
+def test_a_stopped_run_ends_as_if_nothing_had_been(stage, step, job, monkeypatch, capsys):
+    """At a step that has a validation, which is left to the run that goes on, at one that has none, and at the last."""
+    settings = {"deepspeed_config": f"ds_configs/{stage}.json"} if stage else {}
+    settings |= {"eval_steps": 2, "log_steps": 3, "test_every_validation": True}
+    whole = job("whole", **settings)
+    with monkeypatch.context() as patch:
+        ask_in_step(patch, step)
+        with pytest.raises(Stopped) as caught:
+            job(**settings)
+    assert caught.value.code == 75
+    assert f"stopped at step {step}, with a checkpoint (SIGTERM)" in capsys.readouterr().out
+    assert equal_runs(whole, job(**settings))
+
+
+def test_hours_stop_it_with_a_checkpoint(job, tmp_path):
+    with pytest.raises(Stopped):
+        job(max_hours=1e-9)
+    assert [p.name for p in by_step(tmp_path / "run/checkpoints")] == ["step-00000001"]
+
+
+def test_settings_of_the_runtime_may_change_on_resume(job, tmp_path):
+    whole = job("whole", log_steps=4)
+    with pytest.raises(Stopped):
+        job(max_hours=1e-9, log_steps=4)
+    assert equal_runs(whole, job(log_steps=4, save_steps=2, stall_minutes=3.0, max_skipped_steps=7))
+
+
+def test_a_folder_in_use_is_refused(job, tmp_path):
+    (tmp_path / "run").mkdir()
+    with lock_folder(tmp_path / "run"), pytest.raises(KinspanError, match="run is in use by process"):
+        job()
+
+
+def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(job, tmp_path, capsys):
+    with pytest.raises(Stopped):
+        job(max_hours=1e-9, log_steps=1)
+    (only,) = by_step(tmp_path / "run/checkpoints")
+    (only / "state.json").write_text("")
+    log = (tmp_path / "run/metrics.jsonl").read_bytes()
+    with pytest.raises(KinspanError, match="none of the checkpoints in "):
+        job()
+    assert f"{only}: state.json is damaged" in capsys.readouterr().out
+    assert (only / "weights.safetensors").exists()
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == log
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+@pytest.mark.parametrize("stage", [None, "zero0", "zero2"])
+def test_an_update_that_is_not_finite_is_skipped_and_counted(stage, kind, job, monkeypatch, capsys):
+    settings = {"deepspeed_config": f"ds_configs/{stage}.json"} if stage else {}
+    settings |= {"eval_steps": 3, "max_steps": 6, "log_steps": 1}
+    poison(monkeypatch, [2, 4], kind)
+    summary, folder = job(**settings)
+    assert summary["skipped_steps"] == 2
+    assert [line["step"] for line in logged(folder, "skipped")] == [3, 5]
+    assert [line["step"] for line in logged(folder, "train")] == [1, 2, 4, 6]
+    assert "step 4: a loss or gradient was not finite" in capsys.readouterr().out
+    assert all(value.isfinite().all() for value in weights(folder).values())
+
+
+def test_a_skipped_update_leaves_everything_as_it_was(job, monkeypatch):
+    """The step after it does as if it had not been: weights, moments, and Adam's count of steps."""
+    seen = []
+    update = train._Run.update
+
+    def recorded(run, groups, step):
+        outcome = update(run, groups, step)
+        optimizer = run.engine.optimizer.state_dict()["state"]
+        everything = [*run.engine.module.parameters(), *(t for moments in optimizer.values() for t in moments.values())]
+        seen.append([tensor.detach().clone() for tensor in everything])
+        return outcome
+
+    monkeypatch.setattr(train._Run, "update", recorded)
+    poison(monkeypatch, [1])
+    job(max_steps=3)
+    assert all(torch.equal(one, two) for one, two in zip(seen[0], seen[1], strict=True))
+    assert not all(torch.equal(one, two) for one, two in zip(seen[1], seen[2], strict=True))
+
+
+def test_nothing_but_skipped_updates_end_the_run_also_over_a_stop(job, monkeypatch):
+    poison(monkeypatch, range(2, 9))
+    with monkeypatch.context() as patch:
+        ask_in_step(patch, 4)
+        with pytest.raises(Stopped):
+            job(max_skipped_steps=5)
+    with pytest.raises(KinspanError, match="in 5 steps in a row, up to step 6: lower the learning rate"):
+        job(max_skipped_steps=5, log_steps=1)
+
+
+@pytest.mark.parametrize("step", [0, 2, 4])
+def test_killed_while_the_best_is_written(step, job, monkeypatch):
+    monkeypatch.setattr(train._Run, "measure", lambda run, _: {MAP: float(run.progress.step)})  # each is the best
+    whole, whole_folder = job("whole", epochs=1, eval_steps=2, max_steps=4, batch_size=4)
+    save = train.save_ranker
+
+    def killed(config, tokenizer, tensors, folder):
+        save(config, tokenizer, tensors, folder)
+        if (count := len(saved)) == step // 2:
+            raise Killed
+        saved.append(count)
+
+    saved = []
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "save_ranker", killed)
+        with pytest.raises(Killed):
+            job(epochs=1, eval_steps=2, max_steps=4, batch_size=4)
+    summary, folder = job(epochs=1, eval_steps=2, max_steps=4, batch_size=4)
+    assert untimed(summary) == untimed(whole)
+    assert same(weights(folder), weights(whole_folder))
+    assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in whole_folder.iterdir())
+
+
+def test_a_damaged_checkpoint_is_passed_over(job, monkeypatch, capsys, tmp_path):
+    whole = job("whole", save_steps=1)
+    with killed_in_step(monkeypatch, 5):
+        job(save_steps=1)
+    newest, before = by_step(tmp_path / "run/checkpoints")
+    (newest / "state.json").write_text("{}")
+    again = job(save_steps=1)
+    said = capsys.readouterr().out
+    assert "skipped a checkpoint that is not whole" in said
+    assert f"resuming from {before}" in said
+    assert equal_runs(whole, again)
+
+
+def start(settings, world):
+    """The ranks of ``launch/finetune.py``, each a process that was started by hand."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [sys.executable, str(ROOT / "launch/finetune.py"), *(f"--{k}={v}" for k, v in settings.items())]
+    fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **fixed, **(group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if world > 1 else {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def strike(ranks, folder, step, number):
+    """Sends the signal to all ranks once the log has reached the step; the last step that it has then."""
+    deadline = time.monotonic() + 240
+    while not (lines := logged(folder) if (folder / "metrics.jsonl").exists() else []) or lines[-1]["step"] < step:
+        assert time.monotonic() < deadline
+        assert all(rank.poll() is None for rank in ranks), ranks[0].communicate()[0]
+        time.sleep(0.01)
+    for rank in ranks:
+        rank.send_signal(number)
+    return lines[-1]["step"]
+
+
+def ended(ranks):
+    """The statuses of all ranks, and what rank 0 said."""
+    said = [rank.communicate(timeout=240)[0] for rank in ranks]
+    return [rank.returncode for rank in ranks], said[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2])
+def test_processes_that_are_killed_and_stopped_within_an_epoch_end_bit_identical(world, write_sets, model, tmp_path):
+    """An epoch has 100 steps: SIGKILL costs at most save_steps of them, SIGTERM none."""
+    settings = {"data": f"files={write_sets(train=50)}", "model": model, "seeds": 1, "epochs": 1, "batch_size": 2}
+    settings |= {"log_steps": 1, "save_steps": 8, "max_length": 32, "precision": "fp32", "learning_rate": 1e-3}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    status, said = ended(start({**settings, "output_dir": whole}, world))
+    assert status == [0] * world, said
+
+    ranks = start({**settings, "output_dir": broken}, world)
+    reached = strike(ranks, broken / "seed-1", 20, signal.SIGKILL)
+    assert ended(ranks)[0] == [-signal.SIGKILL] * world
+
+    ranks = start({**settings, "output_dir": broken}, world)
+    strike(ranks, broken / "seed-1", 50, signal.SIGTERM)
+    status, said = ended(ranks)
+    assert status == [75] * world, said
+    assert int(re.search(r"resuming from \S+ at step (\d+)", said).group(1)) >= reached - 8
+    stopped = int(re.search(r"stopped at step (\d+), with a checkpoint \(SIGTERM\)", said).group(1))
+
+    status, said = ended(start({**settings, "output_dir": broken}, world))
+    assert status == [0] * world, said
+    assert int(re.search(r"resuming from \S+ at step (\d+)", said).group(1)) == stopped
+    summaries = [json.loads((folder / "seed-1/summary.json").read_text()) for folder in (whole, broken)]
+    assert equal_runs(*zip(summaries, (whole / "seed-1", broken / "seed-1"), strict=True))
