@@ -36,7 +36,8 @@ def main() -> None:
     from finetune.training.probe import make_probe
     from pretrain.run import pretrain  # after the flags: DeepSpeed takes seconds to import
 
-    pretrain(config, make_probe(config))
+    probe = make_probe(config.probe, num_pairs=config.probe_pairs, every_steps=config.probe_steps)
+    pretrain(config, probe)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from finetune.evaluation.metrics import means, question_metrics
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import check_takes, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
-from pretrain.config import PretrainConfig
 from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.engine import read_launcher_variables, set_learning_rate
 from pretrain.runtime.layout import Layout
@@ -39,19 +38,25 @@ LIST_SIZE, BATCH_LISTS, EPOCHS, LEARNING_RATE = 8, 2, 3, 5e-5
 MAX_LENGTH = 128  # tokens of a pair, both papers'
 
 
-def make_probe(config: PretrainConfig, say: Callable[[str], None] = print) -> Callable[[Path], dict[str, float]] | None:
-    """What ``--probe`` asks for; None without it, and on all ranks but the first, which alone probes.
+def make_probe(
+    spec: str | None, *, num_pairs: int, every_steps: int, say: Callable[[str], None] = print
+) -> Callable[[Path], dict[str, float]] | None:
+    """Makes the probe that ``--probe`` asks for; None without it, and on all ranks but the first, which alone probes.
 
-    Raises KinspanError for a data set that is none, or that has nothing to learn from.
+    spec:        the data set, such as "wikiqa=FOLDER"
+    num_pairs:   most training pairs that a copy of the model is fine-tuned on
+    every_steps: how often the run will call it, which is said
+
+    Raises KinspanError where the data set cannot be read, or has nothing to learn from.
     """
-    if config.probe is None or read_launcher_variables()[0]:
+    if spec is None or read_launcher_variables()[0]:
         return None
     try:
-        train, dev = probe_sets(config.probe, config.probe_pairs)
+        train, dev = probe_sets(spec, num_pairs)
     except KinspanError as error:
         raise KinspanError(f"--probe {error}") from error
     say(
-        f"probe: every {config.probe_steps} steps a copy is fine-tuned on {train.num_pairs:,} pairs of {train.name}, "
+        f"probe: every {every_steps} steps a copy is fine-tuned on {train.num_pairs:,} pairs of {train.name}, "
         f"and ranks the {dev.num_pairs:,} candidates of {dev.num_questions:,} dev questions"
     )
     return partial(fine_tuned_figures, train=train, dev=dev)

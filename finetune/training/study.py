@@ -3,11 +3,9 @@
 import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 import yaml
@@ -20,6 +18,7 @@ from finetune.evaluation.metrics import MAP, METRICS, TITLES, Figures, means, qu
 from finetune.evaluation.significance import compare, compare_seeds, p_text
 from finetune.reports.study_report import Entry, write_page
 from pretrain.runtime.engine import read_launcher_variables
+from pretrain.runtime.settings import convert_setting
 
 from .config import FinetuneConfig, check
 from .experiment import load_figures, run_experiment
@@ -28,7 +27,6 @@ from .stages import load_data
 RESULTS = "study.json"
 # A study's own: launch/study.py has flags for them, and every row an output folder.
 SETTINGS = {f.name for f in fields(FinetuneConfig)} - {"data", "transfer", "output_dir", "local_rank"}
-KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 PAPERS_NAME = {"jacana": "trecqa"}  # one data set in two forms
 ROW_KEYS = {"name", "settings", "paper", "tanda"}
 STUDY_KEYS = {"title", "source", "settings", "rows", "about"}
@@ -171,34 +169,13 @@ def _config(
     settings["output_dir"] = str(output / _set_name(spec) / row.folder)
     settings["data"] = spec
     try:
-        config = FinetuneConfig(**{name: _typed(name, value) for name, value in settings.items()})
+        config = FinetuneConfig(
+            **{name: convert_setting(FinetuneConfig, name, value) for name, value in settings.items()}
+        )
         check(config)
     except KinspanError as error:
         raise KinspanError(f"{study.title}: {row.name}: {error}") from error
     return config
-
-
-def _typed(name: str, value: Any) -> Any:
-    """The value as its setting's type; YAML reads 1e-5 as text. Raises KinspanError where it is of another."""
-    hint = get_type_hints(FinetuneConfig)[name]
-    kinds = [kind for kind in get_args(hint) if get_origin(hint) is UnionType] or [hint]
-    for kind in kinds:
-        if get_origin(kind) is list and isinstance(value, list) and value:
-            return [_one(name, one, get_args(kind)[0]) for one in value]
-    return None if value is None and NoneType in kinds else _one(name, value, kinds[0])
-
-
-def _one(name: str, value: Any, kind: Any) -> Any:
-    choices = get_args(kind) if get_origin(kind) is Literal else ()
-    if value in choices or (kind in (bool, str) and isinstance(value, kind)):
-        return value
-    if kind in (int, float) and isinstance(value, int | float | str) and not isinstance(value, bool):
-        with suppress(ValueError, OverflowError):
-            number = float(value)
-            if kind is float or number == int(number):
-                return kind(number)
-    must = f"one of {', '.join(choices)}" if choices else KINDS.get(kind, "a list")
-    raise KinspanError(f"{name}: {value}: must be {must}")
 
 
 def _table(

@@ -4,17 +4,16 @@ import json
 import os
 import warnings
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.files import find_file
 from pretrain.runtime import ranks
 
 from .layout import Layout
 
-ROOT = Path(__file__).resolve().parent.parent
 OURS = {
     "train_batch_size": "--global_batch_size",
     "train_micro_batch_size_per_gpu": "--micro_batch_size",
@@ -32,7 +31,7 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
 
     Raises KinspanError where it is missing, is no JSON, sets what one of our flags sets, or names no stage of ZeRO.
     """
-    path = next((p for p in (Path(name), ROOT / name) if p.is_file()), None)
+    path = find_file(name)
     if path is None:
         raise KinspanError(f"--deepspeed_config {name}: no such file")
     try:

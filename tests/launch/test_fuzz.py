@@ -70,14 +70,14 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "engine": ("finetune", FINETUNE | {"deepspeed_config": "{ground}/ds.json"}, ("ds.json",)),
     "prepare": (
         "prepare",
-        {"input": ["{ground}/docs.jsonl"], "tokenizer": "{ground}/model", "output": "out"},
+        {"input": ["{ground}/docs.jsonl"], "tokenizer": "{ground}/model", "output_dir": "out"},
         ("docs.jsonl",),
     ),
-    "release": ("release", {"run": "{ground}/run", "output": "out"}, tuple(f"run/{name}" for name in RUN)),
+    "release": ("release", {"run_dir": "{ground}/run", "output_dir": "out"}, tuple(f"run/{name}" for name in RUN)),
     "run files": ("evaluate", {"run": ["{ground}/run.txt"], "qrels": "{ground}/qrels.txt"}, ("run.txt", "qrels.txt")),
     "evaluate": (
         "evaluate",
-        {"model": ["{ground}/model"], "data": "files={ground}/sets", "max_length": 32, "output": "out"},
+        {"model": ["{ground}/model"], "data": "files={ground}/sets", "max_length": 32, "output_dir": "out"},
         ("sets/test.jsonl", *MODEL),
     ),
     "contamination": (
@@ -103,12 +103,12 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "inspect_pairs": ("inspect_pairs", {"corpus": "{ground}/corpus", "count": 2}, CORPUS),
     "rank_document": (
         "rank_document",
-        {"release": "{ground}/model", "corpus": "{ground}/corpus", "average_over": 1},
+        {"model": "{ground}/model", "corpus": "{ground}/corpus", "average_over": 1},
         (*MODEL, *CORPUS),
     ),
     "build_asnq": (
         "build_asnq",
-        {"train": ["{ground}/nq.jsonl"], "dev": ["{ground}/nq.jsonl"], "output": "out"},
+        {"train": ["{ground}/nq.jsonl"], "dev": ["{ground}/nq.jsonl"], "output_dir": "out"},
         ("nq.jsonl",),
     ),
 }

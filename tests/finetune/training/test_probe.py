@@ -13,7 +13,6 @@ from finetune.evaluation.metrics import METRICS
 from finetune.ranking.ranker import load_own_tokenizer, load_ranker, save_ranker
 from finetune.training import probe
 from finetune.training.probe import fine_tuned_figures, make_probe, probe_sets
-from pretrain.config import PretrainConfig
 
 WORDS = ["apple", "river", "stone", "cloud", "violin", "harbour", "lantern", "meadow", "copper", "falcon"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
@@ -94,15 +93,14 @@ def test_a_model_of_few_positions_is_refused(tmp_path, release):
 
 
 def test_only_the_first_rank_probes(tmp_path, monkeypatch):
-    config = PretrainConfig(probe=write(tmp_path), probe_pairs=50, probe_steps=7)
-    said = []
-    assert make_probe(config, said.append) is not None
+    spec, said = write(tmp_path), []
+    assert make_probe(spec, num_pairs=50, every_steps=7, say=said.append) is not None
     assert "every 7 steps" in said[0]
     assert "240 candidates of 24 dev questions" in said[0]
     monkeypatch.setenv("RANK", "1")
-    assert make_probe(config) is None
+    assert make_probe(spec, num_pairs=50, every_steps=7) is None
     monkeypatch.delenv("RANK")
-    assert make_probe(PretrainConfig()) is None
+    assert make_probe(None, num_pairs=50, every_steps=7) is None
 
 
 @pytest.mark.parametrize(
@@ -113,4 +111,4 @@ def test_what_is_no_data_set_is_refused(spec, text, tmp_path):
     write(tmp_path)
     (tmp_path / "dev.jsonl").unlink()
     with pytest.raises(KinspanError, match=f"^--probe .*{text}"):
-        make_probe(PretrainConfig(probe=spec.format(tmp_path)))
+        make_probe(spec.format(tmp_path), num_pairs=50, every_steps=7)
