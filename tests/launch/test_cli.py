@@ -74,7 +74,7 @@ def test_values_and_defaults():
 
 
 def test_a_number_out_of_range_is_refused_by_any_entry():
-    with pytest.raises(KinspanError, match="^--size 0: must be above 0$"):
+    with pytest.raises(KinspanError, match=r"^--size 0: must be above 0$"):
         parse(Config, "", argv=["--size", "0"])
 
 

@@ -157,15 +157,9 @@ def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeyp
 )
 def test_a_pretrain_block_that_cannot_be_meant_is_refused_before_anything_runs(block, message, tmp_path):
     (tmp_path / "study.yaml").write_text(f"title: T\nrows:\n  - name: row\n    pretrain: {block}\n")
+    stages = {"pretrain": prepare_pretraining}
     with pytest.raises(KinspanError, match=re.escape(message)):
-        run_study(
-            read_study(tmp_path / "study.yaml"),
-            ["files=absent"],
-            tmp_path,
-            {},
-            None,
-            stages={"pretrain": prepare_pretraining},
-        )
+        run_study(read_study(tmp_path / "study.yaml"), ["files=absent"], tmp_path, {}, None, stages=stages)
 
 
 @pytest.mark.parametrize("wrong", ["batch_size=[", "data=files=x", "output_dir=x", "batch", "seed=1"])

@@ -100,31 +100,12 @@ def test_every_setting_of_a_training_has_a_group_and_a_sentence(config_class):
 def test_what_a_run_may_change_when_it_resumes():
     """A setting that is free by mistake would let a run go on as another one."""
     fixed = {f.name for f in fields(PretrainConfig) if not f.metadata["free"]}
-    assert fixed == set(
-        [
-            "sampling",
-            "max_length",
-            "embedding_sharing",
-            "objective",
-            "token_loss",
-            "mlm_weight",
-            "rtd_weight",
-            "pair_weight",
-            "mlm_probability",
-            "whole_word_masking",
-            "max_steps",
-            "max_epochs",
-            "max_tokens",
-            "learning_rate",
-            "warmup_steps",
-            "weight_decay",
-            "max_grad_norm",
-            "precision",
-            "seed",
-            "global_batch_size",
-            "micro_batch_size",
-        ]
-    )
+    assert fixed == {
+        *("objective", "token_loss", "mlm_weight", "rtd_weight", "pair_weight", "mlm_probability"),
+        *("whole_word_masking", "sampling", "max_length", "embedding_sharing", "global_batch_size"),
+        *("micro_batch_size", "max_steps", "max_epochs", "max_tokens", "learning_rate", "warmup_steps"),
+        *("weight_decay", "max_grad_norm", "precision", "seed"),
+    }
     free = {f.name for f in fields(FinetuneConfig) if f.metadata["free"]}
     assert {"data", "model", "transfer", "output_dir", "seeds", "local_rank"} <= free
     assert not free & {"loss", "learning_rate", "batch_size", "micro_batch_size", "max_length", "epochs", "eval_steps"}
