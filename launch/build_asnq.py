@@ -1,4 +1,4 @@
-"""Natural Questions -> ASNQ, the data set of TANDA's transfer step."""
+"""Turns Natural Questions into ASNQ, the data set of TANDA's transfer step."""
 
 import sys
 from dataclasses import dataclass

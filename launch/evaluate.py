@@ -1,4 +1,4 @@
-"""How well rankings of candidate answers are: MAP, MRR, P@1 and nDCG@10 of models, or of anyone's TREC files."""
+"""Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10 of models, or of anyone's TREC files."""
 
 import sys
 from pathlib import Path
@@ -17,11 +17,11 @@ DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@
 classifier, or a bi-encoder of sentence-transformers by cosine. Of several, each is tested against the first, paired
 over questions, by t-test and by randomisation test.
 
---contamination and --data tell how many test sentences stand in a pre-training corpus, word for word or nearly
-(8-grams), with examples; with --model also the metrics with and without the questions whose answers do.
+--contamination and --data count the test sentences that a pre-training corpus contains, word for word or nearly
+(by 8-grams), and show examples; with --model also the metrics with and without the questions whose answers it contains.
 
-Candidates rank by score as a 32-bit float; ties go by candidate id, the last first; the rank column is ignored.
-Prints a table, and last a line of JSON."""
+Candidates are ranked by score as a 32-bit float, and ties by candidate id in descending order; the rank column is
+ignored. Prints a table, and last a line of JSON."""
 
 EPILOG = f"""examples:
   python launch/evaluate.py --run run.txt --qrels qrels.txt
@@ -30,8 +30,8 @@ EPILOG = f"""examples:
   python launch/evaluate.py --model runs/ssp runs/base --data trecqa=data/trecqa --split dev --output_dir compared
   python launch/evaluate.py --contamination corpora/docs --data wikiqa=data/WikiQACorpus --model runs/wikiqa/best
 
---output_dir has for each model run.txt, qrels.txt and predictions.jsonl in a folder of its name, the metrics of every
-question in per_question.csv, and in comparison.html the questions where the models differ most.
+In --output_dir each model gets a folder of its name with run.txt, qrels.txt and predictions.jsonl; beside them are
+per_question.csv, the metrics of every question, and comparison.html, the questions where the models differ most.
 
 {SPECS}"""
 

@@ -1,4 +1,4 @@
-"""Documents -> corpus, the first thing to run on documents of your own."""
+"""Turns documents into a corpus: the first thing to run on documents of your own."""
 
 import sys
 from dataclasses import dataclass

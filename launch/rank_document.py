@@ -18,8 +18,8 @@ from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
 
 DESCRIPTION = """Ranks the sentences of one held-out document for a sentence taken from it.
 
-The release is loaded with sentence-transformers alone. A good one ranks high the sentences of the paragraph
-that the sentence was taken from; they are marked with *."""
+The release is loaded with sentence-transformers alone. A good one puts the sentences of the paragraph that the
+sentence was taken from first; they are marked with *."""
 
 EPILOG = """examples:
   python launch/rank_document.py --model runs/quickstart/release

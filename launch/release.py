@@ -1,4 +1,4 @@
-"""A run or checkpoint -> a folder that transformers and sentence-transformers load as it is."""
+"""Turns a run or a checkpoint into a folder that transformers and sentence-transformers load as it is."""
 
 import sys
 from dataclasses import dataclass

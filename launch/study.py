@@ -24,7 +24,8 @@ figures below ours. An HTML page shows curves, data and examples. A row may have
 launch/pretrain.py: its model is then pre-trained first. The same command again resumes, and finished parts stay.
 
 Studies here: tanda-wikiqa-trecqa (tables 3 and 4), tanda-noise (table 5), tanda-asnq-labels (table 6), tanda-stability
-(figure 4), di-liello-roberta and di-liello-electra (table 1), as2 (what `make as2` runs)."""
+(figure 4), di-liello-roberta, di-liello-electra and di-liello-asnq (table 1), as2 and as2-noise (what `make as2` and
+`make as2-noise` run)."""
 
 EPILOG = """examples:
   python launch/study.py --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer asnq=ASNQ

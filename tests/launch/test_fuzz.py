@@ -26,6 +26,7 @@ import yaml
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from launch import _cli
+from pretrain.modeling.default_model import default_model
 from tests.launch.mutations import arguments_like, as_flags, damaged
 
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -134,7 +135,7 @@ class Ended:
 def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
     """A folder of all that the commands read, and a thesis that they are to leave alone."""
     ground = tmp_path_factory.mktemp("ground")
-    tokenizer = helpers.tokenizer(importlib.import_module("pretrain.planning.defaults").default_model())
+    tokenizer = helpers.tokenizer(default_model())
     for name, family in (("model", "bert"), ("config", "bert"), ("electra", "electra")):
         tokenizer.save_pretrained(str(ground / name))
         config = AutoConfig.for_model(family, vocab_size=len(tokenizer), num_labels=1, **SMALL)
