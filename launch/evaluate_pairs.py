@@ -1,4 +1,4 @@
-"""Measures how well a model tells the held-out pairs of an objective apart: accuracy, F1 and AUC with confidence intervals."""
+"""Measures how well a model tells held-out pairs of an objective apart: accuracy, F1 and AUC with intervals."""
 
 import json
 import sys
