@@ -13,6 +13,7 @@ from finetune.training.probe import make_probe
 from finetune.training.study import RELEASE
 from pretrain.config import PretrainConfig, as_dict, check
 from pretrain.release.release import release
+from pretrain.runtime.engine import read_launcher_variables
 from pretrain.runtime.ranks import barrier
 from pretrain.runtime.settings import convert_setting
 
@@ -48,6 +49,8 @@ def _run_pretraining(config: PretrainConfig) -> None:
     folder, asked = Path(config.output_dir), as_dict(config)
     finished = folder / FINISHED
     if finished.exists() and read_object(finished, "delete it to have the stage checked again") == asked:
+        if read_launcher_variables()[0] == 0:
+            print(f"finished already: {folder / RELEASE}")
         return
     summary = pretrain_with_probe(config)
     if summary:  # of rank 0 alone

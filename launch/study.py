@@ -50,6 +50,7 @@ class StudyConfig:
         "NAME=VALUE: settings of launch/finetune.py that replace the study's; those that a row sets itself cannot be "
         "replaced.",
     )
+    local_rank: int = setting(-1, "Set by the deepspeed launcher.")
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:
