@@ -17,8 +17,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 # Two ranks (or one a GPU), ZeRO-2, all-MiniLM-L6-v2 on the documentation that comes with Python.
 quickstart: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" deepspeed --num_accelerators $(RANKS) launch/pretrain.py --config launch/recipes/quickstart.yaml --output_dir $(RUN)
-	$(BIN)/python launch/release.py --run $(RUN) --output $(RUN)/release
-	$(BIN)/python launch/rank_document.py --release $(RUN)/release
+	$(BIN)/python launch/release.py --run_dir $(RUN) --output_dir $(RUN)/release
+	$(BIN)/python launch/rank_document.py --model $(RUN)/release
 	@echo
 	@echo "curves:   $(BIN)/tensorboard --logdir $(RUN)/tensorboard"
 	@echo "summary:  $(RUN)/summary.json"
@@ -32,10 +32,10 @@ AS2_FLAGS = $(if $(AS2_MODEL),--model $(AS2_MODEL))
 AS2_TOKENIZER = $(or $(AS2_MODEL),$(shell $(BIN)/python -c 'from pretrain.defaults import default_model as m; print(m())'))
 
 as2: $(INSTALLED)
-	$(BIN)/python launch/prepare.py --input $(AS2_TEXT) --tokenizer $(AS2_TOKENIZER) --output corpora/as2
+	$(BIN)/python launch/prepare.py --input $(AS2_TEXT) --tokenizer $(AS2_TOKENIZER) --output_dir corpora/as2
 	for loss in ssp mlm; do \
 		$(BIN)/python launch/pretrain.py --config launch/recipes/as2-$$loss.yaml --corpus corpora/as2 $(AS2_FLAGS) --output_dir runs/as2/$$loss && \
-		$(BIN)/python launch/release.py --run runs/as2/$$loss --output runs/as2/$$loss/release || exit; \
+		$(BIN)/python launch/release.py --run_dir runs/as2/$$loss --output_dir runs/as2/$$loss/release || exit; \
 	done
 	$(BIN)/python launch/study.py --study launch/recipes/as2.yaml --data $(AS2_DATA) --output_dir runs/as2/study $(AS2_FLAGS)
 

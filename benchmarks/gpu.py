@@ -34,7 +34,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 
 EPILOG = """example:
-  python launch/prepare.py --input enwiki2015_AA.jsonl.xz --tokenizer roberta-base --output corpora/aa-roberta
+  python launch/prepare.py --input enwiki2015_AA.jsonl.xz --tokenizer roberta-base --output_dir corpora/aa-roberta
   python benchmarks/gpu.py --corpus corpora/aa-roberta --micro_batch_size 256
   CUDA_VISIBLE_DEVICES= python benchmarks/gpu.py --corpus corpora/aa-roberta --quick"""
 

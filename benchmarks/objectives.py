@@ -23,7 +23,7 @@ from objectives import mixture
 from pretrain.modeling.default_model import default_model
 
 EPILOG = """example:
-  python launch/prepare.py --input enwiki2015_AA.jsonl.xz --tokenizer bert-base-uncased --output corpora/aa-bert
+  python launch/prepare.py --input enwiki2015_AA.jsonl.xz --tokenizer bert-base-uncased --output_dir corpora/aa-bert
   python benchmarks/objectives.py --corpus corpora/aa-bert --output runs/objectives"""
 
 TABLE_3 = {"ssp": (91.8, 83.1), "sp": (91.3, 83.3), "psd": (83.5, 61.4), "nsp": (96.9, 97.1), "sop": (93.7, 94.7)}
@@ -50,7 +50,7 @@ def train(name: str, args: Any) -> Path:
     flags = [f"--{key}={value}" for key, value in settings.items()]
     for command in (
         [launch / "pretrain.py", *flags],
-        [launch / "release.py", f"--run={run}", f"--output={run / 'release'}"],
+        [launch / "release.py", f"--run_dir={run}", f"--output_dir={run / 'release'}"],
     ):
         if subprocess.run([sys.executable, *map(str, command)]).returncode:
             raise KinspanError(f"{name} could not be trained: see above")

@@ -42,7 +42,7 @@ from pretrain.step import train_step
 RATE, CLIP, SEED = 1e-4, 1.0, 1
 
 EPILOG = """example:
-  python launch/prepare.py --input enwiki2015_AA.jsonl.xz --output corpora/aa
+  python launch/prepare.py --input enwiki2015_AA.jsonl.xz --output_dir corpora/aa
   python benchmarks/train_step.py --corpus corpora/aa"""
 
 

@@ -1,4 +1,4 @@
-"""JSON files that a program wrote, and something else may have damaged."""
+"""Finding files that come with the packages, reading JSON that may be damaged, and writing files whole or not."""
 
 import json
 import os
@@ -6,6 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from .errors import KinspanError, one_line
+
+BESIDE_THE_PACKAGES = Path(__file__).resolve().parents[1]
+
+
+def find_file(name: str) -> Path | None:
+    """The file of that name in the working directory or beside the packages, so that ds_configs/zero2.json and
+    launch/recipes/quickstart.yaml mean ours from any directory; None where there is neither."""
+    return next((path for path in (Path(name), BESIDE_THE_PACKAGES / name) if path.is_file()), None)
 
 
 def read_object(path: Path, advice: str) -> dict[str, Any]:

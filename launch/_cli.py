@@ -1,4 +1,4 @@
-"""What the entries share: flags from a dataclass, a YAML file below them, errors as one line."""
+"""What the entries share: settings from flags and a YAML file below them, and errors as one line."""
 
 import os
 import sys
@@ -12,9 +12,10 @@ import yaml
 
 os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reached is one line of ours, not ten
 
-from transformers import HfArgumentParser
-
 from data_pipeline.errors import OF_THE_FILE_SYSTEM, KinspanError, one_line
+from data_pipeline.files import find_file
+from launch._flags import as_named_now, check_text, make_parser, new_name_of
+from pretrain.runtime.settings import check_ranges
 
 Config = TypeVar("Config")
 
@@ -23,53 +24,29 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     """The settings from ``--config FILE.yaml`` (if given) and the flags, which override it.
 
     A line of the file becomes the flag of its name, so that both are checked alike, unless that flag is given too: of
-    a flag that adds to a list, both would count.
+    a flag that adds to a list, both would count. Raises KinspanError for a number that is out of its setting's range.
     """
-    from argparse import ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
-
-    class Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-        pass
-
-    parser = HfArgumentParser(
-        config_class,  # type: ignore[arg-type]
-        description=description,
-        epilog=epilog,
-        formatter_class=Formatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", help="YAML file with any of these settings; flags override it.")
-    argv = sys.argv[1:] if argv is None else argv
-    known = [f.name for f in fields(config_class)]  # type: ignore[arg-type]
-    given = {argument[2:].split("=", 1)[0].replace("-", "_") for argument in argv if argument.startswith("--")}
+    argv = as_named_now(config_class, sys.argv[1:] if argv is None else argv)
+    given = {argument[2:].split("=", 1)[0] for argument in argv if argument.startswith("--")}
     from_file: list[str] = []
     for number, argument in enumerate(argv):
         if argument == "--config" and number + 1 < len(argv):
-            from_file += _file_as_flags(argv[number + 1], known, given)
+            from_file += _read_as_flags(argv[number + 1], config_class, given)
         elif argument.startswith("--config="):
-            from_file += _file_as_flags(argument.split("=", 1)[1], known, given)
-    values = vars(parser.parse_args(from_file + argv))
-    values.pop("config")
+            from_file += _read_as_flags(argument.split("=", 1)[1], config_class, given)
+    values = vars(make_parser(config_class, description, epilog).parse_args(from_file + argv))
+    values.pop("config", None)
     for name, value in values.items():
-        _check_text(name, value)
-    return config_class(**values)
+        check_text(name, value)
+    config = config_class(**values)
+    check_ranges(config)
+    return config
 
 
-def _check_text(name: str, value: Any) -> None:
-    """Refuses what no file can be named by, and what cannot be written to a log."""
-    for text in value if isinstance(value, list) else [value]:
-        if isinstance(text, str) and ("\0" in text or (not text.isascii() and _has_surrogates(text))):
-            raise KinspanError(f"--{name} {text!r}: holds a character that is none of UTF-8's; write or rename it anew")
-
-
-def _has_surrogates(text: str) -> bool:
-    """Stand-ins for bytes of the command line that are not UTF-8."""
-    return any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _file_as_flags(name: str, known: list[str], given: set[str]) -> list[str]:
-    """The file's settings but for those ``given`` as flags."""
+def _read_as_flags(name: str, config_class: type, given: set[str]) -> list[str]:
+    """The file's settings as flags, without those ``given`` on the command line."""
     try:
-        settings = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
+        settings = yaml.safe_load((find_file(name) or Path(name)).read_text(encoding="utf-8"))
     except OSError as error:
         raise KinspanError(f"--config {name} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:  # a date with a 13th month is a ValueError
@@ -78,14 +55,15 @@ def _file_as_flags(name: str, known: list[str], given: set[str]) -> list[str]:
         return []
     if not isinstance(settings, dict):
         raise KinspanError(f"--config {name} must be lines of `setting: value`")
+    known = {field.name for field in fields(config_class)}  # type: ignore[arg-type]
     flags: list[str] = []
     for key, value in settings.items():
+        key = new_name_of(config_class, key)
         if key not in known:
             raise KinspanError(f"--config {name}: there is no setting {key!r}; see --help")
         if value is None or key in given:
             continue
-        values = value if isinstance(value, list) else [value]
-        flags += [f"--{key}", *map(str, values)] if isinstance(value, list) else [f"--{key}={values[0]}"]
+        flags += [f"--{key}", *map(str, value)] if isinstance(value, list) else [f"--{key}={value}"]
     return flags
 
 
@@ -101,7 +79,7 @@ def run(main: Callable[[], Any]) -> None:
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os._exit(0)
     except KeyboardInterrupt:
-        print("interrupted; the same command again goes on", file=sys.stderr, flush=True)
+        print("interrupted; the same command again continues", file=sys.stderr, flush=True)
         os._exit(130)
     except OSError as error:
         if error.errno not in OF_THE_FILE_SYSTEM:

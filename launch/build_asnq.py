@@ -1,7 +1,7 @@
-"""Natural Questions -> ASNQ, the data set of TANDA's transfer step."""
+"""Turns Natural Questions into ASNQ, the data set of TANDA's transfer step."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -12,22 +12,23 @@ from finetune.data.build_asnq import TANDA_TABLE_1, Tally, build_asnq
 from finetune.data.natural_questions import LABELS
 from finetune.data.statistics import PAPER_COUNTS
 from launch._cli import parse, run
+from pretrain.runtime.settings import REQUIRED, WORKERS, setting
 
 DESCRIPTION = """Builds ASNQ from Natural Questions as section 4 of Garg et al., 2020 (TANDA) does: every sentence of a
 question's Wikipedia page, labelled by whether it is in the long answer and holds a short answer.
 
 Input: Natural Questions' .jsonl files (also .gz, .xz, .zst), in the simplified form or the original one; files, globs
 or folders. A question needs a long and a short answer: of its annotator, or of two of five. Output: train.tsv, dev.tsv
-and test.tsv, lines of question, sentence and label, which --train asnq=FOLDER and the like read:
+and test.tsv, lines of question, sentence and label, which launch/finetune.py reads as asnq=FOLDER:
   1  outside the long answer, without the short answer's words     2  outside, with them
   3  in the long answer, without a short answer                    4  in it and with one: the answer
 
-The published ASNQ can be used as it is. finetune/natural_questions.py says what the paper leaves open."""
+The published ASNQ can be used as it is. finetune/data/natural_questions.py says what the paper leaves open."""
 
 EPILOG = """examples:
-  python launch/build_asnq.py --train v1.0-simplified_simplified-nq-train.jsonl.gz --dev nq-dev/ --output asnq \\
+  python launch/build_asnq.py --train v1.0-simplified_simplified-nq-train.jsonl.gz --dev nq-dev/ --output_dir asnq \\
       --num_workers 16
-  python launch/build_asnq.py --dev 'nq-dev-*.jsonl.gz' --split_questions unique.dev unique.test --output asnq"""
+  python launch/build_asnq.py --dev 'nq-dev-*.jsonl.gz' --split_questions unique.dev unique.test --output_dir asnq"""
 
 MEANING = {
     1: "neither in the long answer nor with the short one",
@@ -41,20 +42,17 @@ MEANING = {
 class BuildAsnqConfig:
     """Flags of this entry."""
 
-    output: str = field(metadata={"help": "Folder to write to; its train.tsv, dev.tsv and test.tsv are replaced."})
-    train: list[str] = field(default_factory=list, metadata={"help": "Files of the training set.", "nargs": "+"})
-    dev: list[str] = field(
-        default_factory=list, metadata={"help": "Files of the development set: becomes dev and test.", "nargs": "+"}
+    output_dir: str = setting(
+        REQUIRED, "Folder to write to; its train.tsv, dev.tsv and test.tsv are replaced.", old_name="output"
     )
-    split_questions: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "Two files, questions of dev and of test, one a line: the published unique.dev and unique.test. "
-            "Default: by a hash of the question, halves.",
-            "nargs": "+",
-        },
+    train: list[str] = setting([], "Files of the training set.")
+    dev: list[str] = setting([], "Files of the development set; they become dev and test.")
+    split_questions: list[str] = setting(
+        [],
+        "Two files with the questions of dev and of test, one per line: the published unique.dev and unique.test. "
+        "Without it: a hash of the question puts half of them into each.",
     )
-    num_workers: int = field(default=1, metadata={"help": "Processes that cut pages into sentences."})
+    num_workers: int = setting(1, "Processes that cut pages into sentences.", within=WORKERS)
 
 
 def as_text(name: str, tally: Tally) -> str:
@@ -75,7 +73,7 @@ def as_text(name: str, tally: Tally) -> str:
 
 def main() -> None:
     config = parse(BuildAsnqConfig, DESCRIPTION, EPILOG)
-    tallies = build_asnq(config.train, config.dev, config.output, config.num_workers, config.split_questions)
+    tallies = build_asnq(config.train, config.dev, config.output_dir, config.num_workers, config.split_questions)
     for name, tally in tallies.items():
         print(as_text(name, tally))
 

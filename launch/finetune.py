@@ -19,7 +19,7 @@ same command again resumes."""
 
 EPILOG = """examples:
   python launch/finetune.py --data wikiqa=WikiQACorpus --model releases/ssp --output_dir runs/wikiqa --seeds 5
-  deepspeed launch/finetune.py --config launch/recipes/wikiqa-di-liello.yaml --data wikiqa=WikiQACorpus
+  deepspeed launch/finetune.py --data wikiqa=WikiQACorpus --model roberta-base --search_folds 5
   python launch/finetune.py --data wikiqa=WikiQACorpus --transfer asnq=ASNQ --learning_rate 1e-6 --epochs 3
   python launch/finetune.py --data files=my_questions --columns question=query,answer=passage,label=relevant"""
 

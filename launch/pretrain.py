@@ -14,9 +14,13 @@ DESCRIPTION = """Continued pre-training of a text encoder with a sentence-level 
 masked language modelling or ELECTRA's replaced-token detection.
 
 With no --corpus and no --model it trains all-MiniLM-L6-v2 on the documentation that comes with Python.
-The same command again resumes from the newest whole checkpoint in --output_dir."""
+The same command again resumes from the newest whole checkpoint in --output_dir.
+
+With python, or as `kinspan pretrain`, it trains in one process. For one process per GPU, start it with
+`deepspeed launch/pretrain.py` or `torchrun --nproc_per_node N -m launch.pretrain`."""
 
 EPILOG = """examples:
+  python launch/pretrain.py --config launch/recipes/quickstart.yaml
   deepspeed launch/pretrain.py --objective ssp
   deepspeed launch/pretrain.py --objective ssp --corpus corpora/docs --model roberta-base --output_dir runs/docs
   python launch/pretrain.py --config launch/recipes/roberta-base-ssp.yaml --dry_run
@@ -33,10 +37,9 @@ def main() -> None:
         if os.environ.get("RANK", "0") == "0":
             print(format_plan(make_plan(config)))
         return
-    from finetune.training.probe import make_probe
-    from pretrain.run import pretrain  # after the flags: DeepSpeed takes seconds to import
+    from launch._stages import pretrain_with_probe  # after the flags: torch takes seconds to import
 
-    pretrain(config, make_probe(config.probe, num_pairs=config.probe_pairs, every=config.probe_steps))
+    pretrain_with_probe(config)
 
 
 if __name__ == "__main__":

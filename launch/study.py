@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,19 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 import yaml
 
 from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.files import find_file
 from finetune.training.config import SPEC
 from launch._cli import parse, run
+from pretrain.runtime.settings import REQUIRED, setting
 
 DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of launch/finetune.py with its seeds, and
 prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's own
-figures below ours. With an HTML page of curves, data and examples. The same command again resumes.
+figures below ours. An HTML page shows curves, data and examples. A row may have a `pretrain:` block of settings of
+launch/pretrain.py: its model is then pre-trained first. The same command again resumes, and finished parts stay.
 
 Studies here: tanda-wikiqa-trecqa (tables 3 and 4), tanda-noise (table 5), tanda-asnq-labels (table 6), tanda-stability
-(figure 4), di-liello-roberta and di-liello-electra (table 1), as2 (what `make as2` runs)."""
+(figure 4), di-liello-roberta, di-liello-electra and di-liello-asnq (table 1), as2 and as2-noise (what `make as2` and
+`make as2-noise` run)."""
 
 EPILOG = """examples:
   python launch/study.py --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer asnq=ASNQ
@@ -33,20 +37,20 @@ EPILOG = """examples:
 class StudyConfig:
     """Flags of this entry."""
 
-    study: str = field(metadata={"help": "YAML file: title, source, settings of all rows, rows."})
-    data: list[str] = field(metadata={"help": f"Data sets, a table each: {SPEC}."})
-    transfer: str | None = field(default=None, metadata={"help": "What rows of TANDA transfer from."})
-    model: str | None = field(
-        default=None,
-        metadata={"help": "Where rows that name no model start; default: the study's, or all-MiniLM-L6-v2."},
+    study: str = setting(REQUIRED, "YAML file with title, source, settings of all rows, and rows.")
+    data: list[str] = setting(REQUIRED, f"Data sets, each of which gets a table: {SPEC}.")
+    transfer: str | None = setting(None, "The data set that rows of TANDA transfer from.")
+    model: str | None = setting(
+        None,
+        "Where rows start that name no model. Without it: the study's, or else all-MiniLM-L6-v2, which is installed.",
     )
-    output_dir: str = field(default="runs/study", metadata={"help": "Where the runs and the results go."})
-    set: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "NAME=VALUE, settings over the study's, as of launch/finetune.py; not those that its rows set."
-        },
+    output_dir: str = setting("runs/study", "Folder that the runs and the results are written to.")
+    set: list[str] = setting(
+        [],
+        "NAME=VALUE: settings of launch/finetune.py that replace the study's; those that a row sets itself cannot be "
+        "replaced.",
     )
+    local_rank: int = setting(-1, "Set by the deepspeed launcher.")
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:
@@ -54,25 +58,28 @@ def overrides(settings: list[str]) -> dict[str, Any]:
     from finetune.training.study import SETTINGS
 
     out = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
+    for text in settings:
+        name, equals, value = text.partition("=")
         if not equals or name not in SETTINGS:
-            raise KinspanError(f"--set {setting}: write NAME=VALUE with a setting of launch/finetune.py")
+            raise KinspanError(f"--set {text}: write NAME=VALUE with a setting of launch/finetune.py")
         try:
             out[name] = yaml.safe_load(value)
         except (ValueError, RecursionError, yaml.YAMLError) as error:
-            raise KinspanError(f"--set {setting}: the value cannot be read: {one_line(error)}") from error
+            raise KinspanError(f"--set {text}: the value cannot be read: {one_line(error)}") from error
     return out
 
 
 def main() -> None:
     config = parse(StudyConfig, DESCRIPTION, EPILOG)
     from finetune.training.study import read_study, run_study  # after the flags: torch takes seconds to import
+    from launch._stages import prepare_pretraining
 
-    given, study = overrides(config.set), read_study(Path(config.study))
+    given, study = overrides(config.set), read_study(find_file(config.study) or Path(config.study))
     if config.model:
         study = replace(study, settings={**study.settings, "model": config.model})
-    results = run_study(study, config.data, Path(config.output_dir), given, config.transfer)
+    results = run_study(
+        study, config.data, Path(config.output_dir), given, config.transfer, stages={"pretrain": prepare_pretraining}
+    )
     if not int(os.environ.get("RANK", "0")):
         print(json.dumps(results))
 

@@ -80,7 +80,7 @@ def prepare(
             (partial / name).replace(folder / name)
         write_manifest(manifest, folder)
     except OSError as error:
-        raise KinspanError(f"--output {folder}: {error.strerror or error}") from error
+        raise KinspanError(f"--output_dir {folder}: {error.strerror or error}") from error
     finally:
         if (folder / "manifest.json").exists() or not any((folder / name).exists() for name in PARTS):
             shutil.rmtree(partial, ignore_errors=True)  # else it marks what lies beside it as unfinished
@@ -97,7 +97,7 @@ def _check(rules: Rules, num_workers: int, shard_tokens: int) -> None:
     if shard_tokens > MAX_SHARD_TOKENS:
         raise KinspanError(f"--shard_tokens {shard_tokens}: at most {MAX_SHARD_TOKENS}, since offsets have 32 bits")
     if not 0 <= rules.validation_share < 1:
-        raise KinspanError(f"--validation_share {rules.validation_share}: must be from 0 to below 1")
+        raise KinspanError(f"--validation_share {rules.validation_share}: must be from 0 to less than 1")
 
 
 def _identity(files: list[Path]) -> list[list]:
@@ -116,7 +116,7 @@ def _finished(folder: Path, request: dict) -> Manifest | None:
         same = False
     if not same:
         raise KinspanError(
-            f"--output {folder} already holds another corpus (other inputs, settings or tokenizer): "
+            f"--output_dir {folder} already holds another corpus (other inputs, settings or tokenizer): "
             "choose another folder, or delete it first"
         )
     try:
@@ -137,13 +137,15 @@ def _make_room(folder: Path, partial: Path) -> None:
         there = {p.name for p in folder.iterdir()}
         others = there - {"partial", "manifest.json.tmp", *PARTS} if "partial" in there else there
         if others:
-            raise KinspanError(f"--output {folder} is not empty (it has {sorted(others)[0]}): choose another folder")
+            raise KinspanError(
+                f"--output_dir {folder} is not empty (it has {sorted(others)[0]}): choose another folder"
+            )
         for name in ("partial", "shards", "tokenizer"):
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "manifest.json.tmp").unlink(missing_ok=True)
         partial.mkdir()
     except OSError as error:
-        raise KinspanError(f"--output {folder} cannot be written: {error.strerror or error}") from error
+        raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror or error}") from error
 
 
 def _chunks(files: list[Path], bar: Any) -> Iterator[list[Record]]:

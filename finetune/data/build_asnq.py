@@ -75,7 +75,7 @@ def build_asnq(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise KinspanError(f"--output {folder} cannot be made: {error.strerror}") from error
+        raise KinspanError(f"--output_dir {folder} cannot be made: {error.strerror}") from error
     try:
         if "train" in inputs:
             with temporary["train"].open("wb") as file:
@@ -88,7 +88,7 @@ def build_asnq(
         for name in ("train",) * ("train" in inputs) + ("dev", "test") * ("dev" in inputs):
             temporary[name].replace(folder / f"{name}.tsv")
     except OSError as error:
-        raise KinspanError(f"--output {folder} cannot be written: {error.strerror or error}") from error
+        raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror or error}") from error
     finally:
         for path in temporary.values():
             path.unlink(missing_ok=True)

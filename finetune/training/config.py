@@ -1,165 +1,233 @@
 """Every setting of fine-tuning, with the checks that need nothing but the settings."""
 
-import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import FILTERS
-from pretrain.runtime.settings import setting
+from pretrain.runtime.settings import (
+    ABOVE_0,
+    AT_LEAST_2,
+    BATCHES,
+    CHECKPOINTS,
+    DATA,
+    FROM_0_TO_BELOW_1,
+    MODEL,
+    MONITORING,
+    NOT_BELOW_0,
+    OBJECTIVE,
+    OPTIMISATION,
+    REQUIRED,
+    VALIDATION,
+    check_ranges,
+    setting,
+    settings_of_identity,
+)
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, jacana=FOLDER, asnq=FOLDER, insuranceqa=FOLDER, files=FOLDER or hub=OWNER/NAME"
 
 
 @dataclass
 class FinetuneConfig:
-    """Settings of ``launch/finetune.py``; a flag each, or a line each of a ``--config`` file."""
+    """Settings of ``launch/finetune.py``; each is a flag, or a line of a ``--config`` file.
 
-    data: str = field(metadata={"help": f"The target's data set: {SPEC}."})
-    model: str | None = setting(
-        None, "A release, another weights folder, or a hub name. Without it: all-MiniLM-L6-v2, which is installed."
-    )
-    output_dir: str = setting("runs/as2", "Where the runs go, a folder a seed. The same command again resumes.")
+    Those that are ``free`` may change between runs of one output folder; any other change makes it another run.
+    """
+
+    data: str = setting(REQUIRED, f"The target's data set: {SPEC}.", DATA, free=True)
     columns: str | None = setting(
-        None, "For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant."
+        None, "For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant.", DATA
     )
     train_filter: Literal["raw", "no-all-negative", "clean"] = setting(
-        "no-all-negative", "Training questions: all, those with an answer, or those with answers and non-answers."
+        "no-all-negative",
+        "Which training questions are used: all (raw), those with an answer (no-all-negative), or those that have "
+        "both answers and non-answers (clean).",
+        DATA,
     )
-    eval_filter: Literal["raw", "no-all-negative", "clean"] = setting("clean", "The same of dev and test questions.")
+    eval_filter: Literal["raw", "no-all-negative", "clean"] = setting(
+        "clean", "Which dev and test questions are used, as for --train_filter.", DATA
+    )
+    negative_labels: list[int] = setting(
+        [1, 2, 3], "For ASNQ: the labels that are taken as negatives; 4 is the answer.", DATA
+    )
+    label_noise: float = setting(
+        0.0, "Share of the target's training labels to flip (TANDA, table 5).", DATA, FROM_0_TO_BELOW_1
+    )
+    max_length: int = setting(128, "Most tokens of a pair; the longer text is cut first.", DATA, ABOVE_0)
 
-    transfer: str | None = setting(
-        None, "TANDA: a data set to fine-tune on first, before --data; both stop by the dev MAP of --data."
+    model: str | None = setting(
+        None,
+        "Where fine-tuning starts: a release, another weights folder, or a hub name. Without it: all-MiniLM-L6-v2, "
+        "which is installed with this package.",
+        MODEL,
+        free=True,
     )
-    transfer_learning_rate: float = setting(2e-5, "TANDA: peak learning rate of the transfer step.")
-    transfer_epochs: int = setting(9, "TANDA: most epochs of the transfer step.")
-    transfer_steps: int | None = setting(None, "TANDA: most updates of the transfer step.")
-    transfer_eval_steps: int | None = setting(None, "As --eval_steps, of the transfer step.")
-    transfer_batch_size: int | None = setting(None, "As --batch_size, of the transfer step. Default: that.")
-    transfer_negatives: float | None = setting(None, "As --negatives_per_positive, of the transfer step.")
-    negative_labels: list[int] = field(
-        default_factory=lambda: [1, 2, 3], metadata={"help": "ASNQ: its labels that are negatives; 4 is positive."}
-    )
-    label_noise: float = setting(0.0, "Share of the target's training labels to flip (TANDA, table 5).")
+    fresh_head: bool = setting(False, "Start with a new head even where the checkpoint has one.", MODEL)
 
     loss: Literal["pointwise", "pairwise", "listwise"] = setting(
         "pointwise",
-        "pointwise: cross-entropy of each pair; pairwise: each answer above negatives of its question (RankNet); "
+        "pointwise: cross-entropy of each pair; pairwise: each answer against negatives of its question (RankNet); "
         "listwise: softmax over an answer and negatives of its question.",
+        OBJECTIVE,
     )
-    list_size: int = setting(8, "For pairwise and listwise: an answer and at most so many less one negatives.")
+    list_size: int = setting(
+        8, "For pairwise and listwise: most candidates in a list, which are an answer and negatives.", OBJECTIVE
+    )
     negatives_per_positive: float | None = setting(
-        None, "For pointwise: negatives drawn anew in every epoch, so many an answer. Default: all."
+        None,
+        "For pointwise: negatives per answer, drawn anew in every epoch. Without it: all negatives.",
+        OBJECTIVE,
+        ABOVE_0,
     )
-    positive_weight: float = setting(1.0, "For pointwise: weight of answers in the loss, against class imbalance.")
-
-    learning_rate: float = setting(1e-5, "Peak of the triangular schedule.")
-    batch_size: int = setting(32, "Pairs in one update, over all ranks.")
-    micro_batch_size: int = setting(16, "Most pairs in one forward pass of one rank.")
-    epochs: int = setting(40, "At most so many. 0, with --transfer: the transferred model as it is.")
-    max_steps: int | None = setting(None, "At most so many updates, if that is less.")
-    warmup_share: float = setting(0.1, "Share of all updates until the peak; the rate then falls linearly to zero.")
-    warmup_steps: int | None = setting(None, "Updates until the peak, instead of --warmup_share.")
-    patience: int = setting(5, "Stops when more validations in a row than this did not improve the dev MAP.")
-    eval_steps: int | None = setting(None, "Validate every so many updates. Default: after every epoch.")
-    test_every_validation: bool = setting(
-        False, "Also measure the test set at each validation, for stability curves (TANDA, figure 4)."
+    positive_weight: float = setting(
+        1.0, "For pointwise: weight of answers in the loss, against class imbalance.", OBJECTIVE, ABOVE_0
     )
-    weight_decay: float = setting(0.01, "AdamW's, not on biases and LayerNorm.")
-    max_grad_norm: float = setting(1.0, "Gradients are clipped to this global norm.")
-    max_length: int = setting(128, "Tokens of a pair, cut longest-first.")
-    fresh_head: bool = setting(False, "Start the head fresh even where the checkpoint has one.")
-    seeds: int = setting(5, "Runs, of the seeds 1, 2, ...: order, dropout, fresh weights, flipped labels.")
-
-    search_folds: int | None = setting(
-        None, "First choose batch size and learning rate by cross-validation over so many folds of the questions."
+    transfer: str | None = setting(
+        None,
+        "TANDA: a data set to fine-tune on first, before --data; both steps stop early by the dev MAP of --data.",
+        OBJECTIVE,
+        free=True,
     )
-    search_batch_sizes: list[int] = field(
-        default_factory=lambda: [16, 32, 64], metadata={"help": "Di Liello et al., 2022, appendix B."}
-    )
-    search_learning_rates: list[float] = field(
-        default_factory=lambda: [2e-6, 5e-5, 1e-5, 2e-5],
-        metadata={"help": "As that appendix has them (its 5e-5 stands where 5e-6 would be in order)."},
+    transfer_negatives: float | None = setting(
+        None, "--negatives_per_positive of the transfer step.", OBJECTIVE, ABOVE_0
     )
 
+    epochs: int = setting(
+        40, "Most epochs. 0, which needs --transfer: the transferred model is used as it is.", OPTIMISATION
+    )
+    max_steps: int | None = setting(None, "Most updates, if that ends before the epochs.", OPTIMISATION, ABOVE_0)
+    learning_rate: float = setting(1e-5, "Peak learning rate of the triangular schedule.", OPTIMISATION, ABOVE_0)
+    warmup_share: float = setting(
+        0.1,
+        "Share of all updates until the peak; the rate then falls linearly to zero.",
+        OPTIMISATION,
+        FROM_0_TO_BELOW_1,
+    )
+    warmup_steps: int | None = setting(
+        None, "Updates until the peak, instead of --warmup_share.", OPTIMISATION, NOT_BELOW_0
+    )
+    weight_decay: float = setting(
+        0.01, "Weight decay of AdamW; biases and LayerNorm have none.", OPTIMISATION, NOT_BELOW_0
+    )
+    max_grad_norm: float = setting(
+        1.0, "Gradients are clipped to this global norm; 0: they are not clipped.", OPTIMISATION, NOT_BELOW_0
+    )
+    seeds: int = setting(
+        5,
+        "Number of runs, with the seeds 1, 2, ...; a seed decides order, dropout, new weights and flipped labels.",
+        OPTIMISATION,
+        ABOVE_0,
+        free=True,
+    )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
-        "auto", "auto: bf16 where the GPU or processor has it, else fp32. Scores that are reported are fp32's."
+        "auto",
+        "auto chooses bf16 where the GPU or processor computes in it, else fp32. The scores that are reported are "
+        "always computed in fp32.",
+        OPTIMISATION,
     )
-    log_steps: int = setting(50, "Log loss, learning rate, gradient norm and speed every so many updates.")
+    deepspeed_config: str | None = setting(
+        None,
+        "DeepSpeed's JSON file, such as ds_configs/zero2.json. Without it: torch alone in one process, and "
+        "ds_configs/zero1.json under the launcher with several ranks.",
+        OPTIMISATION,
+    )
+    transfer_learning_rate: float = setting(
+        2e-5, "TANDA: peak learning rate of the transfer step.", OPTIMISATION, ABOVE_0
+    )
+    transfer_epochs: int = setting(9, "TANDA: most epochs of the transfer step.", OPTIMISATION, ABOVE_0)
+    transfer_steps: int | None = setting(None, "TANDA: most updates of the transfer step.", OPTIMISATION, ABOVE_0)
+    search_folds: int | None = setting(
+        None,
+        "Before training, choose batch size and learning rate by cross-validation over this many folds of the "
+        "training questions.",
+        OPTIMISATION,
+        AT_LEAST_2,
+    )
+    search_batch_sizes: list[int] = setting(
+        [16, 32, 64],
+        "Batch sizes that --search_folds tries; the default is that of Di Liello et al., 2022, appendix B.",
+        OPTIMISATION,
+        ABOVE_0,
+    )
+    search_learning_rates: list[float] = setting(
+        [2e-6, 5e-5, 1e-5, 2e-5],
+        "Learning rates that --search_folds tries; the default is that of the same appendix (its 5e-5 stands where "
+        "5e-6 would be in order).",
+        OPTIMISATION,
+        ABOVE_0,
+    )
+
+    batch_size: int = setting(32, "Pairs in one update, over all ranks.", BATCHES, ABOVE_0)
+    micro_batch_size: int = setting(16, "Most pairs in one forward pass of one rank.", BATCHES, ABOVE_0)
+    transfer_batch_size: int | None = setting(
+        None, "--batch_size of the transfer step. Without it: the same.", BATCHES, ABOVE_0
+    )
+
+    eval_steps: int | None = setting(
+        None, "Validate every this many updates. Without it: after every epoch.", VALIDATION, ABOVE_0
+    )
+    transfer_eval_steps: int | None = setting(None, "--eval_steps of the transfer step.", VALIDATION, ABOVE_0)
+    patience: int = setting(
+        5, "Stop when more validations than this in a row have not improved the dev MAP.", VALIDATION, NOT_BELOW_0
+    )
+    test_every_validation: bool = setting(
+        False, "Also measure the test set at each validation, for stability curves (TANDA, figure 4).", VALIDATION
+    )
+
+    output_dir: str = setting(
+        "runs/as2",
+        "Folder that the runs write to, one folder per seed. The same command again resumes.",
+        CHECKPOINTS,
+        free=True,
+    )
     save_steps: int = setting(
         1000,
         "Checkpoint every so many updates, and at each validation: a run that is killed loses no more than that. An "
         "epoch of ASNQ has 640,000 updates of 32 pairs.",
+        CHECKPOINTS,
+        ABOVE_0,
+        free=True,
     )
     max_hours: float | None = setting(
         None,
         "Stop with a checkpoint and status 75 after so many hours, as at a signal: for the limit of a batch queue. "
         "They count from the start of the command, over all its seeds.",
+        CHECKPOINTS,
+        ABOVE_0,
+        free=True,
+    )
+
+    log_steps: int = setting(
+        50, "Log loss, learning rate, gradient norm and speed every so many updates.", MONITORING, ABOVE_0, free=True
     )
     stall_minutes: float = setting(
         10.0,
         "End all ranks, with their stacks and the name of the one that stalls, when no rank came further for so long.",
+        MONITORING,
+        ABOVE_0,
+        free=True,
     )
     max_skipped_steps: int = setting(
-        20, "End the run after so many updates in a row that were skipped because a loss or gradient was not finite."
+        20,
+        "End the run after so many updates in a row that were skipped because a loss or gradient was not finite.",
+        MONITORING,
+        ABOVE_0,
+        free=True,
     )
-    deepspeed_config: str | None = setting(
-        None,
-        "DeepSpeed JSON such as ds_configs/zero2.json. Without it: torch alone in one process, and "
-        "ds_configs/zero1.json under the launcher with several ranks.",
-    )
-    local_rank: int = setting(-1, "Set by the deepspeed launcher.")
-
-
-# What may change between runs of one output folder.
-FREE_TO_CHANGE = (
-    "output_dir",
-    "seeds",
-    "local_rank",
-    "data",
-    "transfer",
-    "model",
-    "log_steps",
-    "save_steps",
-    "max_hours",
-    "stall_minutes",
-    "max_skipped_steps",
-)
+    local_rank: int = setting(-1, "Set by the deepspeed launcher.", MONITORING, free=True)
 
 
 def check(config: FinetuneConfig) -> None:
-    """Refuse settings that cannot be meant, naming the flag."""
-    for name, value in asdict(config).items():
-        for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, float) and not math.isfinite(number):
-                raise KinspanError(f"--{name} {number}: must be a finite number")
-    positive = "batch_size micro_batch_size max_steps transfer_epochs transfer_steps eval_steps seeds max_length "
-    positive += "transfer_eval_steps transfer_batch_size negatives_per_positive transfer_negatives positive_weight "
-    positive += "search_batch_sizes search_learning_rates learning_rate transfer_learning_rate "
-    positive += "log_steps save_steps max_hours stall_minutes max_skipped_steps"
-    for name in positive.split():
-        value = getattr(config, name)
-        for number in value if isinstance(value, list) else [value]:
-            if number is not None and not number > 0:
-                raise KinspanError(f"--{name} {number}: must be above 0")
+    """Raises KinspanError, naming the flag, for settings that are out of range or do not go together."""
+    check_ranges(config)
     if config.epochs < (0 if config.transfer else 1):
         raise KinspanError(f"--epochs {config.epochs}: must be above 0 (0 is for --transfer: no second step)")
-    for name in ("weight_decay", "max_grad_norm", "patience", "warmup_steps"):
-        value = getattr(config, name)
-        if value is not None and value < 0:
-            raise KinspanError(f"--{name} {value}: must not be below 0")
-    if not 0 <= config.label_noise < 1:
-        raise KinspanError(f"--label_noise {config.label_noise}: must be from 0 to less than 1")
-    if not 0 <= config.warmup_share < 1:
-        raise KinspanError(f"--warmup_share {config.warmup_share}: must be from 0 to less than 1")
     if config.loss != "pointwise" and config.list_size < 2:
         raise KinspanError(f"--list_size {config.list_size}: an answer and a negative are 2")
     if config.loss != "pointwise" and (config.negatives_per_positive or config.positive_weight != 1):
         raise KinspanError(f"--negatives_per_positive and --positive_weight are not for --loss {config.loss}")
     if not config.negative_labels or not set(config.negative_labels) <= {1, 2, 3}:
         raise KinspanError(f"--negative_labels {config.negative_labels}: must be of 1, 2 and 3")
-    if config.search_folds is not None and config.search_folds < 2:
-        raise KinspanError(f"--search_folds {config.search_folds}: must be 2 or more")
     if config.search_folds is not None and config.transfer:
         raise KinspanError(
             "--search_folds searches for fine-tuning in one step, not for an adaptation after --transfer"
@@ -169,5 +237,4 @@ def check(config: FinetuneConfig) -> None:
 
 def identity(config: FinetuneConfig, **facts: Any) -> dict[str, Any]:
     """What makes a run this run; ``facts`` are what the paths stand for: fingerprints of data and model."""
-    own = {name: value for name, value in asdict(config).items() if name not in FREE_TO_CHANGE}
-    return {**own, **facts}
+    return {**settings_of_identity(config), **facts}

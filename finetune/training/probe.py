@@ -38,13 +38,13 @@ MAX_LENGTH = 128  # tokens of a pair, as in both papers
 
 
 def make_probe(
-    spec: str | None, *, num_pairs: int, every: int, say: Callable[[str], None] = print
+    spec: str | None, *, num_pairs: int, every_steps: int, say: Callable[[str], None] = print
 ) -> Callable[[Path], dict[str, float]] | None:
     """The function that measures a release by fine-tuning a copy of it, as ``--probe`` asks.
 
     spec:      the data set, as of ``--probe``; without one there is no probe, and None is returned
     num_pairs: the most pairs that a probe fine-tunes on
-    every:     the steps between two probes, for the screen
+    every_steps: the steps between two probes, for the screen
 
     Returns None on all ranks but the first, which alone probes. Raises KinspanError for a data set that is none, or
     that has nothing to learn from.
@@ -56,8 +56,8 @@ def make_probe(
     except KinspanError as error:
         raise KinspanError(f"--probe {error}") from error
     say(
-        f"probe: every {every} steps a copy is fine-tuned on {train.num_pairs:,} pairs of {train.name}, and ranks the "
-        f"{dev.num_pairs:,} candidates of {dev.num_questions:,} dev questions"
+        f"probe: every {every_steps} steps a copy is fine-tuned on {train.num_pairs:,} pairs of {train.name}, and ranks "
+        f"the {dev.num_pairs:,} candidates of {dev.num_questions:,} dev questions"
     )
     return partial(measure_fine_tuned, train=train, dev=dev)
 

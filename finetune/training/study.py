@@ -3,11 +3,9 @@
 import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 import yaml
@@ -20,6 +18,7 @@ from finetune.evaluation.metrics import MAP, METRICS, TITLES, Figures, means, qu
 from finetune.evaluation.significance import compare, compare_seeds, p_text
 from finetune.reports.study_report import Entry, write_page
 from pretrain.runtime.engine import read_launcher_variables
+from pretrain.runtime.settings import convert_setting
 from pretrain.runtime.stop import listen_for_stop
 
 from .config import FinetuneConfig, check
@@ -29,9 +28,12 @@ from .stages import load_data
 RESULTS = "study.json"
 # A study's own: launch/study.py has flags for them, and every row an output folder.
 SETTINGS = {f.name for f in fields(FinetuneConfig)} - {"data", "transfer", "output_dir", "local_rank"}
-KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 PAPERS_NAME = {"jacana": "trecqa"}  # one data set in two forms
-ROW_KEYS = {"name", "settings", "paper", "tanda"}
+ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain"}
+PRETRAINED, RELEASE = "pretrained", "release"  # folders: of a study, of a row's pre-training
+# A stage before fine-tuning, from its settings and its folder. They are checked at once, and what is returned runs the
+# stage, or finds it finished; after that its model is in the folder's ``release``.
+StageRunner = Callable[[dict[str, Any], Path], Callable[[], None]]
 STUDY_KEYS = {"title", "source", "settings", "rows", "about"}
 
 
@@ -42,12 +44,14 @@ class Row:
     settings: as of launch/finetune.py, over those of the study
     tanda:    whether it transfers from ``--transfer`` first
     paper:    the paper's figures by data set and metric
+    pretrain: settings of launch/pretrain.py; the row's model is then what this makes of it
     """
 
     name: str
     settings: dict[str, Any]
     tanda: bool
     paper: dict[str, dict[str, float]]
+    pretrain: dict[str, Any] | None = None
 
     @property
     def folder(self) -> str:
@@ -100,7 +104,10 @@ def _row(path: Path, entry: Any) -> Row:
                 raise KinspanError(f"--study {path}: {where}: paper: {name}: {metric} {figure}: must be from 0 to 1")
     if not isinstance(tanda, bool):
         raise KinspanError(f"--study {path}: {where}: tanda {tanda}: must be true or false")
-    return Row(str(entry["name"]), settings, tanda, paper)
+    pretrain = entry.get("pretrain")
+    if not (pretrain is None or (isinstance(pretrain, dict) and all(isinstance(key, str) for key in pretrain))):
+        raise KinspanError(f"--study {path}: {where}: pretrain must be lines of `name: value`")
+    return Row(str(entry["name"]), settings, tanda, paper, pretrain)
 
 
 def _refuse(path: Path, where: str, given: Any, known: set[str]) -> None:
@@ -118,11 +125,13 @@ def run_study(
     overrides: dict[str, Any],
     transfer: str | None,
     say: Callable[[str], None] = print,
+    stages: dict[str, StageRunner] | None = None,
 ) -> dict[str, Any]:
     """Runs every row on every data set, and writes ``study.json`` and ``report.html``.
 
     specs:     data sets such as wikiqa=FOLDER
     overrides: settings over those of the study; one that a row sets itself is refused: it makes the row what it is
+    stages:    what runs the stages before fine-tuning, by name: ``pretrain`` for rows that have such a block
 
     The same call again resumes. Raises KinspanError for what the user can mend.
     """
@@ -137,7 +146,11 @@ def run_study(
             raise KinspanError(f"--set {name}: it is what sets rows apart ({rows_named}): change a copy of the study")
     # Each row's settings are checked before the first one runs, so that a wrong one costs no hours.
     planned = [[(row, _config(study, row, spec, output, overrides, transfer)) for row in study.rows] for spec in specs]
+    pretrainings = _prepare_pretrainings(study, output, overrides, stages or {})
     say = say if read_launcher_variables()[0] == 0 else _silent
+    for name, run_stage in pretrainings.items():
+        say(f"\n== {name}: pre-training")
+        run_stage()
     tables = []
     hours = [config.max_hours for rows in planned for _, config in rows if config.max_hours is not None]
     with listen_for_stop(min(hours, default=None)):
@@ -153,6 +166,25 @@ def run_study(
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
     say(as_text(results))
     return results
+
+
+def _prepare_pretrainings(
+    study: Study, output: Path, overrides: dict[str, Any], stages: dict[str, StageRunner]
+) -> dict[str, Callable[[], None]]:
+    """Of each row that pre-trains, by name, what does it. Each starts from the row's model."""
+    prepared = {}
+    for row in study.rows:
+        if row.pretrain is None:
+            continue
+        if "pretrain" not in stages:
+            raise KinspanError(f"{study.title}: {row.name}: run_study needs a runner for its pretrain block")
+        start = {**study.settings, **row.settings, **overrides}.get("model")
+        settings = {"model": start, **row.pretrain}
+        try:
+            prepared[row.name] = stages["pretrain"](settings, output / PRETRAINED / row.folder)
+        except KinspanError as error:
+            raise KinspanError(f"{study.title}: {row.name}: pretrain: {error}") from error
+    return prepared
 
 
 def _silent(_: str) -> None:
@@ -173,35 +205,16 @@ def _config(
         raise KinspanError(f"--transfer {transfer}: it is the target's own data set")
     settings["output_dir"] = str(output / _set_name(spec) / row.folder)
     settings["data"] = spec
+    if row.pretrain is not None:
+        settings["model"] = str(output / PRETRAINED / row.folder / RELEASE)
     try:
-        config = FinetuneConfig(**{name: _typed(name, value) for name, value in settings.items()})
+        config = FinetuneConfig(
+            **{name: convert_setting(FinetuneConfig, name, value) for name, value in settings.items()}
+        )
         check(config)
     except KinspanError as error:
         raise KinspanError(f"{study.title}: {row.name}: {error}") from error
     return config
-
-
-def _typed(name: str, value: Any) -> Any:
-    """The value as its setting's type; YAML reads 1e-5 as text. Raises KinspanError where it is of another."""
-    hint = get_type_hints(FinetuneConfig)[name]
-    kinds = [kind for kind in get_args(hint) if get_origin(hint) is UnionType] or [hint]
-    for kind in kinds:
-        if get_origin(kind) is list and isinstance(value, list) and value:
-            return [_one(name, one, get_args(kind)[0]) for one in value]
-    return None if value is None and NoneType in kinds else _one(name, value, kinds[0])
-
-
-def _one(name: str, value: Any, kind: Any) -> Any:
-    choices = get_args(kind) if get_origin(kind) is Literal else ()
-    if value in choices or (kind in (bool, str) and isinstance(value, kind)):
-        return value
-    if kind in (int, float) and isinstance(value, int | float | str) and not isinstance(value, bool):
-        with suppress(ValueError, OverflowError):
-            number = float(value)
-            if kind is float or number == int(number):
-                return kind(number)
-    must = f"one of {', '.join(choices)}" if choices else KINDS.get(kind, "a list")
-    raise KinspanError(f"{name}: {value}: must be {must}")
 
 
 def _table(

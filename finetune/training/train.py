@@ -21,7 +21,8 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import load_checkpoint, newest_on_all_ranks
 from pretrain.checkpoints.writer import Writer
-from pretrain.runtime.engine import leave_scale_to_guard, set_learning_rate
+from pretrain.runtime.deepspeed_compat import disable_overflow_error
+from pretrain.runtime.engine import set_learning_rate
 from pretrain.runtime.finite import Skips
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.log import Log
@@ -167,7 +168,7 @@ class _Run:
         self.engine, self.precision = make_engine(materials.ranker, self.config, materials.layout, self.ranks.deepspeed)
         if found:
             self.progress = Progress(**load_checkpoint(self.engine, found, world, universal))
-            leave_scale_to_guard(self.engine)  # what was loaded has its own scaler
+            disable_overflow_error(self.engine)  # what was loaded has its own scaler
             self.resumed_at = self.progress.step
             self.say(f"resuming from {found} at step {self.progress.step}")
         self.fill_window()

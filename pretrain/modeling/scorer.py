@@ -182,7 +182,7 @@ def score_padded(scorer: Scorer, pairs: Encoded, batch_size: int) -> np.ndarray:
             if not is_out_of_memory(error):
                 raise
             raise KinspanError(
-                f"out of memory with {len(rows)} pairs of up to {lengths[rows].max()} tokens: lower --batch_size"
+                f"out of memory with {len(rows)} pairs of up to {lengths[rows].max()} tokens: lower --micro_batch_size"
             ) from error
     if not np.isfinite(scores).all():
         raise KinspanError(f"{scorer.name}: its scores are not finite")

@@ -34,7 +34,7 @@ def release(source: Path, output: Path) -> Path:
         weights = load_file(str(checkpoint / "weights.safetensors"))
         write_release(run, weights, state["step"], output)
     except OSError as error:
-        raise KinspanError(f"--output {output} cannot be written: {error}") from error
+        raise KinspanError(f"--output_dir {output} cannot be written: {error}") from error
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise KinspanError(
             f"{run} cannot be released ({one_line(error)}): its run.json or {MODEL_FOLDER}/config.json is damaged"
@@ -67,7 +67,7 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
     """
     output = output.absolute()
     if output.exists() and any(output.iterdir()) and not (output / "kinspan.json").exists():
-        raise KinspanError(f"--output {output} holds something that is no release: choose another folder")
+        raise KinspanError(f"--output_dir {output} holds something that is no release: choose another folder")
     partial = output.with_name(output.name + ".tmp")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run / MODEL_FOLDER, partial)

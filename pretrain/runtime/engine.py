@@ -4,18 +4,17 @@ import json
 import os
 import warnings
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.files import find_file
 from pretrain.runtime import ranks
 
 from .deepspeed_compat import disable_overflow_error, skip_inference_operator
 from .layout import Layout
 
-ROOT = Path(__file__).resolve().parents[2]  # beside the packages: where ds_configs/ is
 FLAGS = {  # keys of a DeepSpeed config that flags of ours set
     "train_batch_size": "--global_batch_size",
     "train_micro_batch_size_per_gpu": "--micro_batch_size",
@@ -34,7 +33,7 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
     Raises KinspanError where the file is missing, is not a JSON object, sets what one of our flags sets, or names a
     stage that ZeRO does not have.
     """
-    path = next((p for p in (Path(name), ROOT / name) if p.is_file()), None)
+    path = find_file(name)
     if path is None:
         raise KinspanError(f"--deepspeed_config {name}: no such file")
     try:

@@ -1,8 +1,126 @@
-"""Settings as dataclass fields: each with its default and its help."""
+"""Settings as dataclass fields: one declaration says everything that there is to say about a setting.
 
-from dataclasses import field
-from typing import Any
+The default, the help, the group under which ``--help`` lists it, the numbers that it may take, and whether a run may
+change it when it resumes: the checks, the help and a run's identity are all read from the declarations.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import MISSING, Field, dataclass, field, fields
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.executors import MOST_WORKERS
+
+# The groups of --help, in its order.
+DATA, MODEL, OBJECTIVE, OPTIMISATION = "data", "model", "objective", "optimisation"
+BATCHES, VALIDATION, CHECKPOINTS, MONITORING = "batches", "validation", "checkpoints", "monitoring"
+GROUPS = (DATA, MODEL, OBJECTIVE, OPTIMISATION, BATCHES, VALIDATION, CHECKPOINTS, MONITORING)
+
+REQUIRED = MISSING  # the default of a setting that must be given
+TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a setting may take.
+
+    rule:   what ends the sentence "--name value: ...", such as "must be above 0"
+    allows: whether a number is one of them
+    """
+
+    rule: str
+    allows: Callable[[float], bool]
+
+
+ABOVE_0 = Range("must be above 0", lambda number: number > 0)
+NOT_BELOW_0 = Range("must not be below 0", lambda number: number >= 0)
+BETWEEN_0_AND_1 = Range("must lie between 0 and 1", lambda number: 0 < number < 1)
+FROM_0_TO_BELOW_1 = Range("must be from 0 to less than 1", lambda number: 0 <= number < 1)
+AT_LEAST_2 = Range("must be 2 or more", lambda number: number >= 2)
+WORKERS = Range(f"must be from 1 to {MOST_WORKERS}", lambda number: 1 <= number <= MOST_WORKERS)
+SEEDS = Range("must be from 0 to 2^63 - 1", lambda number: 0 <= number < 2**63)
+
+
+def setting(
+    default: Any,
+    text: str,
+    group: str = "",
+    within: Range | None = None,
+    *,
+    free: bool = False,
+    old_name: str | None = None,
+) -> Any:
+    """Declares a setting, as a field of a dataclass.
+
+    default:  ``REQUIRED`` where there is none; a list stands for a copy of itself
+    text:     the help, in sentences
+    group:    one of ``GROUPS``; without one, ``--help`` lists the setting under its options
+    within:   what its number, or each number of its list, may be; None passes
+    free:     a run that resumes may change it; any other change makes it another run
+    old_name: a former name, which the command line still accepts
+    """
+    metadata = {"help": text, "group": group, "within": within, "free": free, "old_name": old_name}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def default_of(declared: Field) -> Any:
+    """The default of a setting; ``REQUIRED`` where it must be given."""
+    return declared.default_factory() if callable(declared.default_factory) else declared.default
+
+
+def check_ranges(config: Any) -> None:
+    """Raises KinspanError for the first number that is not finite or out of its setting's range, naming the flag."""
+    for declared in fields(config):
+        value, within = getattr(config, declared.name), declared.metadata["within"]
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, float) and not math.isfinite(number):
+                raise KinspanError(f"--{declared.name} {number}: must be a finite number")
+            if within and number is not None and not within.allows(number):
+                raise KinspanError(f"--{declared.name} {number}: {within.rule}")
+
+
+def settings_of_identity(config: Any) -> dict[str, Any]:
+    """The settings that a run may not change when it resumes: those that are not declared free."""
+    return {f.name: getattr(config, f.name) for f in fields(config) if not f.metadata["free"]}
+
+
+def kinds_of(config_class: type) -> dict[str, tuple[Any, bool, bool]]:
+    """Of each setting the type of one value (a Literal, too), whether it is a list, and whether it may be None."""
+    kinds = {}
+    for name, hint in get_type_hints(config_class).items():
+        parts = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+        kind = next(part for part in parts if part is not NoneType)
+        is_list = get_origin(kind) is list
+        kinds[name] = (get_args(kind)[0] if is_list else kind, is_list, NoneType in parts)
+    return kinds
+
+
+def convert_setting(config_class: type, name: str, value: Any) -> Any:
+    """A value that YAML read, as its setting's type: YAML reads 1e-5 as text.
+
+    Raises KinspanError for a value of another type, with the setting's name and no more of where it stands.
+    """
+    kind, is_list, may_be_none = kinds_of(config_class)[name]
+    if value is None and may_be_none:
+        return None
+    if is_list and isinstance(value, list) and value:
+        return [_convert(name, one, kind) for one in value]
+    return _convert(name, value, list if is_list else kind)
+
+
+def _convert(name: str, value: Any, kind: Any) -> Any:
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    if value in choices or (kind in (bool, str) and isinstance(value, kind)):
+        return value
+    if kind in (int, float) and isinstance(value, int | float | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            number = float(value)
+            if kind is float or number == int(number):
+                return kind(number)
+    must = f"one of {', '.join(choices)}" if choices else TYPE_NAMES.get(kind, "a list")
+    raise KinspanError(f"{name}: {value}: must be {must}")

@@ -1,4 +1,4 @@
-"""The entry, run by its path: its workers must find the packages."""
+"""The entry, run by its path and as a command of kinspan: its workers must find the packages."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*arguments, cwd):
+def run(*arguments, cwd, start=("build_asnq.py",)):
     return subprocess.run(
-        [sys.executable, str(ROOT / "launch/build_asnq.py"), *map(str, arguments)],
+        [sys.executable, str(ROOT / "launch" / start[0]), *start[1:], *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,
@@ -33,7 +33,8 @@ def test_a_tiny_run(tmp_path):
     annotations = {"annotations": [{**answer, "yes_no_answer": "NONE"}]}
     lines = [json.dumps({"question_text": f"colour {k}", **page, **annotations}) for k in range(4)]
     (tmp_path / "nq.jsonl").write_text("\n".join([*lines, "{"]))
-    done = run("--train", "nq.jsonl", "--dev", "nq.jsonl", "--output", "asnq", "--num_workers", 2, cwd=tmp_path)
+    flags = ["--train", "nq.jsonl", "--dev", "nq.jsonl", "--output_dir", "asnq", "--num_workers", 2]
+    done = run(*flags, cwd=tmp_path, start=("kinspan.py", "build_asnq"))
     assert done.returncode == 0, done.stderr
     assert "61,186" in done.stdout  # the paper's, beside ours
     assert "1 lines are not of the data; the first: nq.jsonl line 5: not JSON" in done.stdout
@@ -47,7 +48,7 @@ def test_a_tiny_run(tmp_path):
 
 
 def test_bad_input_is_one_line_and_status_2(tmp_path):
-    done = run("--train", "absent.jsonl", "--output", "asnq", cwd=tmp_path)
+    done = run("--train", "absent.jsonl", "--output_dir", "asnq", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "error: --train absent.jsonl: no such file, or a folder without .jsonl files",

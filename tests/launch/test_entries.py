@@ -27,6 +27,7 @@ ENTRIES = [
     "finetune",
     "study",
     "evaluate",
+    "kinspan",
 ]
 
 
@@ -70,11 +71,15 @@ def test_no_entry_shadows_a_package(entry, tmp_path):
 def test_spawned_workers_find_the_packages(tmp_path, helpers):
     documents = helpers.write_jsonl(tmp_path / "d.jsonl", helpers.synthetic_documents(12))
     output = tmp_path / "corpus"
-    done = run(ROOT / "launch/prepare.py", "--input", documents, "--output", output, "--num_workers", 2, cwd=tmp_path)
+    done = run(
+        ROOT / "launch/prepare.py", "--input", documents, "--output_dir", output, "--num_workers", 2, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "documents read" in done.stdout
     assert (output / "manifest.json").exists()
-    again = run(ROOT / "launch/prepare.py", "--input", documents, "--output", output, "--num_workers", 1, cwd=tmp_path)
+    again = run(
+        ROOT / "launch/prepare.py", "--input", documents, "--output_dir", output, "--num_workers", 1, cwd=tmp_path
+    )
     assert "already holds this corpus" in again.stdout
 
 
@@ -104,12 +109,12 @@ def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
 @pytest.mark.parametrize(
     ("entry", "arguments", "text"),
     [
-        ("prepare", ["--input", "absent.jsonl", "--output", "x"], "no such file"),
+        ("prepare", ["--input", "absent.jsonl", "--output_dir", "x"], "no such file"),
         ("inspect_pairs", ["--corpus", "absent"], "make one with launch/prepare.py"),
-        ("release", ["--run", "absent", "--output", "x"], "neither a run nor a checkpoint"),
+        ("release", ["--run_dir", "absent", "--output_dir", "x"], "neither a run nor a checkpoint"),
         ("pretrain", ["--micro_batch_size", "9", "--global_batch_size", "8"], "--micro_batch_size 9"),
         ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
-        ("rank_document", ["--release", "absent"], "no release"),
+        ("rank_document", ["--model", "absent"], "no release"),
         ("evaluate_pairs", ["--model", "m", "--corpus", "absent", "--objective", "ssp"], "make one with"),
     ],
 )

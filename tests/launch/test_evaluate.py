@@ -148,7 +148,7 @@ def evaluate_here(monkeypatch, capsys, *arguments):
 
 
 def test_models_are_compared_with_bm25(data_set, scored, monkeypatch, capsys, tmp_path):
-    flags = ["--model", "runs/knows", "--model", "runs/wrong", "--data", data_set, "--output", tmp_path / "out"]
+    flags = ["--model", "runs/knows", "--model", "runs/wrong", "--data", data_set, "--output_dir", tmp_path / "out"]
     text, result = evaluate_here(monkeypatch, capsys, *flags, "--max_length", 64)
     assert scored == [("runs/knows", 12, 64), ("runs/wrong", 12, 64)]
     assert text[0] == "files test, clean: 12 of 13 questions, 48 candidates"
@@ -169,7 +169,7 @@ def test_models_are_compared_with_bm25(data_set, scored, monkeypatch, capsys, tm
 
 
 def test_the_filter_and_one_model(data_set, scored, monkeypatch, capsys, tmp_path):
-    _, result = evaluate_here(monkeypatch, capsys, "--model", "knows", "--data", data_set, "--filter", "raw")
+    _, result = evaluate_here(monkeypatch, capsys, "--model", "knows", "--data", data_set, "--eval_filter", "raw")
     assert (result["questions"], result["candidates"]) == (13, 49)
     assert result["systems"][0]["map"] == pytest.approx(12 / 13)
     assert len(result["systems"]) == 2
@@ -184,7 +184,7 @@ def test_scores_that_cannot_be_ranked_name_the_model(data_set, scored, monkeypat
 
 @pytest.mark.slow
 def test_a_real_model_by_the_path_of_the_entry(data_set, tmp_path):
-    done = run("--model", default_model(), "--data", data_set, "--output", "out", cwd=tmp_path)
+    done = run("--model", default_model(), "--data", data_set, "--output_dir", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert [system["name"] for system in result["systems"]] == [str(default_model()), "BM25"]

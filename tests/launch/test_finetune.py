@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
+from finetune.training.study import read_study, run_study
+from launch import study
+from launch._stages import prepare_pretraining
 from launch.study import overrides
 from pretrain.modeling.default_model import default_model
 
@@ -108,6 +112,54 @@ def test_a_study(folder, tmp_path):
     *_, last = done.stdout.splitlines()
     assert [row["name"] for row in json.loads(last)["tables"][0]["rows"]] == ["BM25", "one", "two"]
     assert done.stdout.count("files: 4 test questions, 16 candidates") == 1
+
+
+PRETRAINED = """
+title: With pre-training
+settings: {seeds: 1, epochs: 1, max_length: 32, batch_size: 8, precision: fp32}
+rows:
+  - name: as it is
+  - name: SSP first
+    pretrain: {objective: ssp, corpus: CORPUS, max_steps: 2, global_batch_size: 5, micro_batch_size: 5, max_length: 32,
+               learning_rate: 1e-2, warmup_steps: 0, eval_pairs: 0, precision: fp32}
+"""
+
+
+def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text(PRETRAINED.replace("CORPUS", str(tiny_corpus)))
+    arguments = ["--study", "study.yaml", "--data", f"files={folder}/data", "--model", f"{folder}/small"]
+    monkeypatch.setattr(sys, "argv", ["study.py", *arguments])
+    study.main()
+    _, plain, pretrained = json.loads(capsys.readouterr().out.splitlines()[-1])["tables"][0]["rows"]
+    assert (plain["name"], pretrained["name"]) == ("as it is", "SSP first")
+    stage = Path("runs/study/pretrained/ssp-first")
+    assert json.loads((stage / "summary.json").read_text())["steps"] == 2
+    settings = json.loads(Path("runs/study/files/ssp-first/results.json").read_text())["settings"]
+    assert settings["model"] == str(stage / "release")
+    weights = stage / "release/model.safetensors"
+    written = weights.stat().st_mtime_ns
+    monkeypatch.setattr("pretrain.run.pretrain", None)  # a finished stage is not run again
+    study.main()
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["tables"][0]["rows"][2] == pretrained
+    assert weights.stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("{steps: 3}", "row: pretrain: 'steps' is not a setting of launch/pretrain.py"),
+        ("{output_dir: x}", "row: pretrain: 'output_dir' is not a setting"),
+        ("{max_steps: many}", "row: pretrain: max_steps: many: must be a whole number"),
+        ("{max_steps: 0}", "row: pretrain: --max_steps 0: must be above 0"),
+        ("[1]", "row: pretrain must be lines of"),
+    ],
+)
+def test_a_pretrain_block_that_cannot_be_meant_is_refused_before_anything_runs(block, message, tmp_path):
+    (tmp_path / "study.yaml").write_text(f"title: T\nrows:\n  - name: row\n    pretrain: {block}\n")
+    stages = {"pretrain": prepare_pretraining}
+    with pytest.raises(KinspanError, match=re.escape(message)):
+        run_study(read_study(tmp_path / "study.yaml"), ["files=absent"], tmp_path, {}, None, stages=stages)
 
 
 @pytest.mark.parametrize("wrong", ["batch_size=[", "data=files=x", "output_dir=x", "batch", "seed=1"])

@@ -26,6 +26,7 @@ import yaml
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from launch import _cli
+from pretrain.modeling.default_model import default_model
 from tests.launch.mutations import arguments_like, as_flags, damaged
 
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -70,14 +71,14 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "engine": ("finetune", FINETUNE | {"deepspeed_config": "{ground}/ds.json"}, ("ds.json",)),
     "prepare": (
         "prepare",
-        {"input": ["{ground}/docs.jsonl"], "tokenizer": "{ground}/model", "output": "out"},
+        {"input": ["{ground}/docs.jsonl"], "tokenizer": "{ground}/model", "output_dir": "out"},
         ("docs.jsonl",),
     ),
-    "release": ("release", {"run": "{ground}/run", "output": "out"}, tuple(f"run/{name}" for name in RUN)),
+    "release": ("release", {"run_dir": "{ground}/run", "output_dir": "out"}, tuple(f"run/{name}" for name in RUN)),
     "run files": ("evaluate", {"run": ["{ground}/run.txt"], "qrels": "{ground}/qrels.txt"}, ("run.txt", "qrels.txt")),
     "evaluate": (
         "evaluate",
-        {"model": ["{ground}/model"], "data": "files={ground}/sets", "max_length": 32, "output": "out"},
+        {"model": ["{ground}/model"], "data": "files={ground}/sets", "max_length": 32, "output_dir": "out"},
         ("sets/test.jsonl", *MODEL),
     ),
     "contamination": (
@@ -103,12 +104,12 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "inspect_pairs": ("inspect_pairs", {"corpus": "{ground}/corpus", "count": 2}, CORPUS),
     "rank_document": (
         "rank_document",
-        {"release": "{ground}/model", "corpus": "{ground}/corpus", "average_over": 1},
+        {"model": "{ground}/model", "corpus": "{ground}/corpus", "average_over": 1},
         (*MODEL, *CORPUS),
     ),
     "build_asnq": (
         "build_asnq",
-        {"train": ["{ground}/nq.jsonl"], "dev": ["{ground}/nq.jsonl"], "output": "out"},
+        {"train": ["{ground}/nq.jsonl"], "dev": ["{ground}/nq.jsonl"], "output_dir": "out"},
         ("nq.jsonl",),
     ),
 }
@@ -134,7 +135,7 @@ class Ended:
 def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
     """A folder of all that the commands read, and a thesis that they are to leave alone."""
     ground = tmp_path_factory.mktemp("ground")
-    tokenizer = helpers.tokenizer(importlib.import_module("pretrain.planning.defaults").default_model())
+    tokenizer = helpers.tokenizer(default_model())
     for name, family in (("model", "bert"), ("config", "bert"), ("electra", "electra")):
         tokenizer.save_pretrained(str(ground / name))
         config = AutoConfig.for_model(family, vocab_size=len(tokenizer), num_labels=1, **SMALL)

@@ -61,7 +61,7 @@ def settings(make_model, tiny_corpus, tmp_path):
 
 def run(settings):
     config = PretrainConfig(**settings)
-    return pretrain(config, make_probe(config.probe, num_pairs=config.probe_pairs, every=config.probe_steps))
+    return pretrain(config, make_probe(config.probe, num_pairs=config.probe_pairs, every_steps=config.probe_steps))
 
 
 def lines(folder, split):

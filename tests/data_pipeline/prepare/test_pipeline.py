@@ -398,6 +398,6 @@ def test_settings_that_make_no_sense_are_an_error_that_names_them(tmp_path, sour
 
 def test_an_output_that_cannot_be_written_is_a_one_line_error(tmp_path, source, helpers):
     (tmp_path / "file").write_text("")
-    with pytest.raises(KinspanError, match="--output") as error:
+    with pytest.raises(KinspanError, match="--output_dir") as error:
         helpers.prepare([source], default_model(), tmp_path / "file/out")
     assert "\n" not in str(error.value)

@@ -128,5 +128,5 @@ def test_flags_that_name_nothing(tmp_path):
             build_asnq(*arguments, tmp_path / "asnq")
     with pytest.raises(KinspanError, match="--num_workers 0"):
         build_asnq([good], [], tmp_path / "asnq", num_workers=0)
-    with pytest.raises(KinspanError, match=r"--output .*file cannot be made"):
+    with pytest.raises(KinspanError, match=r"--output_dir .*file cannot be made"):
         build_asnq([good], [], tmp_path / "file")

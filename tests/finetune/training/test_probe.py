@@ -93,7 +93,7 @@ def test_a_model_of_few_positions_is_refused(tmp_path, release):
 
 
 def test_only_the_first_rank_probes(tmp_path, monkeypatch):
-    spec, sizes, said = write(tmp_path), {"num_pairs": 50, "every": 7}, []
+    spec, sizes, said = write(tmp_path), {"num_pairs": 50, "every_steps": 7}, []
     assert make_probe(spec, **sizes, say=said.append) is not None
     assert "every 7 steps" in said[0]
     assert "240 candidates of 24 dev questions" in said[0]
@@ -111,4 +111,4 @@ def test_what_is_no_data_set_is_refused(spec, text, tmp_path):
     write(tmp_path)
     (tmp_path / "dev.jsonl").unlink()
     with pytest.raises(KinspanError, match=f"^--probe .*{text}"):
-        make_probe(spec.format(tmp_path), num_pairs=100, every=10)
+        make_probe(spec.format(tmp_path), num_pairs=100, every_steps=10)

@@ -22,9 +22,9 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import POSITIVE
 from data_pipeline.tokenizers import load_tokenizer
-from launch.evaluate_pairs import as_text
 from objectives import OBJECTIVES, mixture
 from pretrain.evaluation.pair_tests import decode_texts, encode_held_out, evaluate_pairs, select_held_out
+from pretrain.evaluation.pair_text import format_figures
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.scorer import Scorer, check_fits, load_scorer, score_padded
@@ -238,8 +238,8 @@ def test_each_objective_has_its_own_length(make_scored, corpus):
     assert {name: figures["max_length"] for name, figures in result["objectives"].items()} == lengths
     assert lengths["ssp"] == 128 < lengths["sp"]
     assert result["objectives"]["sp"] == evaluate_pairs(scorer, corpus, mixture("sp"), 4)["objectives"]["sp"]
-    assert all("tokens" in line for line in as_text(result).splitlines() if "held-out anchors" in line)
-    assert f"of up to {lengths['sp']} tokens" in as_text(result)
+    assert all("tokens" in line for line in format_figures(result).splitlines() if "held-out anchors" in line)
+    assert f"of up to {lengths['sp']} tokens" in format_figures(result)
     given = evaluate_pairs(scorer, corpus, mixture("ssp+sp"), 4, 64)["objectives"]
     assert [figures["max_length"] for figures in given.values()] == [64, 64]
 

@@ -1,0 +1,72 @@
+"""Pairs of a stream as text: which documents their spans come from, and what they say."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from .block import Block
+from .pairs import KINDS
+from .spans import Spans
+from .stream import CHUNK, PairRows, PairStream
+
+
+def _describe_span(block: Block, spans: Spans, row: int, tokenizer: Any) -> dict[str, Any]:
+    """Where a span lies, and its whole text (before a pair is cut to length)."""
+    one = spans[row]
+    shard, document, number = block.locate(one.paragraph)
+    text = tokenizer.decode(block.tokens_of(one), clean_up_tokenization_spaces=False)
+    place = {"doc_id": shard.document_id(document), "title": shard.document_title(document)}
+    hole = None if one.hole_start is None or one.hole_end is None else [int(one.hole_start), int(one.hole_end)]
+    sentences = [int(one.start), int(one.end)]
+    return {**place, "paragraph": number, "sentences": sentences, "without": hole, "text": text.strip()}
+
+
+def describe_pairs(stream: PairStream, tokenizer: Any, start: int, count: int) -> Iterator[dict[str, Any]]:
+    """Yields a dictionary per pair, with the keys that ``launch/inspect_pairs.py --json`` prints and ``titles``."""
+    for first in range(start, start + count, CHUNK):
+        every = stream.pairs(first, min(CHUNK, start + count - first))
+        found = [(int(index), rows, row) for rows in every for row, index in enumerate(rows.index)]
+        for _, rows, row in sorted(found, key=lambda place: place[0]):
+            yield _describe_pair(stream, rows, row, tokenizer)
+
+
+def _describe_pair(stream: PairStream, rows: PairRows, row: int, tokenizer: Any) -> dict[str, Any]:
+    a, b = (_describe_span(rows.block, spans, row, tokenizer) for spans in (rows.a, rows.b))
+    index = int(rows.index[row])
+    return {
+        "index": index,
+        "objective": stream.mixture.names[rows.part],
+        "kind": KINDS[rows.kinds[row]],
+        "label": int(rows.kinds[row] == 0),
+        "doc_id": a["doc_id"],
+        "a_paragraph": a["paragraph"],
+        "a_sentences": a["sentences"],
+        "b_doc_id": b["doc_id"],
+        "b_paragraph": b["paragraph"],
+        "b_sentences": b["sentences"],
+        "b_without": b["without"],
+        "a": a["text"],
+        "b": b["text"],
+        "input_ids": stream.batch(index, 1).input_ids.tolist(),
+        "titles": (a["title"], b["title"]),
+    }
+
+
+def format_pair(pair: dict[str, Any]) -> str:
+    """The description as lines of text."""
+
+    def line(name: str, document: str, title: str, paragraph: int, sentences: list[int], text: str, hole: str) -> str:
+        where = f"{document} ({title})" if title and title != document else document
+        return (
+            f"  {name}: {where}, paragraph {paragraph}, sentences [{sentences[0]}, {sentences[1]}){hole}\n     {text}"
+        )
+
+    hole = "" if pair["b_without"] is None else " without [{}, {})".format(*pair["b_without"])
+
+    return "\n".join(
+        [
+            f"pair {pair['index']}: {pair['objective']}, {pair['kind']}, label {pair['label']}, "
+            f"{len(pair['input_ids'])} tokens",
+            line("A", pair["doc_id"], pair["titles"][0], pair["a_paragraph"], pair["a_sentences"], pair["a"], ""),
+            line("B", pair["b_doc_id"], pair["titles"][1], pair["b_paragraph"], pair["b_sentences"], pair["b"], hole),
+        ]
+    )

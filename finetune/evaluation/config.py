@@ -1,0 +1,62 @@
+"""The settings of ``launch/evaluate.py``, and which of them go together."""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from data_pipeline.errors import KinspanError
+from pretrain.runtime.settings import ABOVE_0, default_of, setting
+
+
+@dataclass
+class EvaluateConfig:
+    """Settings of ``launch/evaluate.py``; each is a flag, or a line of a ``--config`` file."""
+
+    run: list[str] = setting([], "TREC run files, of which the first is the baseline.")
+    qrels: str | None = setting(None, "With --run: the judgements, a TREC qrels file.")
+    per_question: str | None = setting(None, "With --run: CSV file for the metrics of every question.")
+    contamination: str | None = setting(None, "Corpus folder: which sentences of --data stand in it?")
+    model: list[str] = setting([], "Model folders or hub names, of which the first is the baseline.")
+    data: str | None = setting(
+        None, "With --model and --contamination: the data set, such as wikiqa=FOLDER; all are listed below."
+    )
+    columns: str | None = setting(
+        None, "For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant."
+    )
+    split: Literal["train", "dev", "test"] = setting("test", "With --data: which part of it.")
+    eval_filter: Literal["raw", "no-all-negative", "clean"] = setting(
+        "clean",
+        "With --data: which questions are used: all (raw), those with an answer (no-all-negative), or those that "
+        "have both answers and non-answers (clean).",
+        old_name="filter",
+    )
+    max_length: int = setting(128, "With --model: most tokens of a question with a candidate.", within=ABOVE_0)
+    precision: Literal["fp32", "bf16"] = setting("fp32", "With --model: bf16 is faster, and rounds scores.")
+    output_dir: str | None = setting(None, "With --model: folder for the predictions and the page.", old_name="output")
+
+
+# What is done, by the flag that asks for it: the flags that go with it, of which the first must be given.
+MODES = {
+    "run": ("qrels", "per_question"),
+    "contamination": ("data", "columns", "split", "eval_filter", "max_length", "precision", "model"),
+    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "output_dir"),
+}
+
+
+def check(config: EvaluateConfig) -> str:
+    """The mode of these flags. Raises KinspanError for flags that do not go together."""
+    given = [setting.name for setting in fields(config) if getattr(config, setting.name) != default_of(setting)]
+    mode = next((mode for mode in MODES if mode in given), None)
+    if mode is None:
+        choices = " or ".join(f"--{mode} with --{needed}" for mode, (needed, *_) in MODES.items())
+        raise KinspanError(f"nothing to evaluate: give {choices}; see --help")
+    for name in given:
+        if name != mode and name not in MODES[mode]:
+            raise KinspanError(f"--{name} does not go with --{mode}; see --help")
+    if MODES[mode][0] not in given:
+        raise KinspanError(f"--{mode} needs --{MODES[mode][0]}; see --help")
+    for flag in ("run", "model"):
+        names = getattr(config, flag)
+        for name in names:
+            if names.count(name) > 1:
+                raise KinspanError(f"--{flag} {name} is given twice")
+    return mode

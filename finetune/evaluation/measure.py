@@ -1,0 +1,128 @@
+"""What ``launch/evaluate.py`` measures: anyone's TREC files, models on a data set, and what of it a corpus contains.
+
+Each function prints its notes and a table, and last a line of JSON.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from finetune.data.answers import AnswerSet, filtered
+from finetune.data.registry import load_split, parse_columns
+
+from . import trec
+from .bm25 import bm25_scores
+from .comparison import as_table, comparison, folder_names, page, per_question
+from .contamination import contamination, contamination_text, summary
+from .metrics import Figures, question_metrics, run_metrics
+
+BM25 = "BM25"
+
+
+def measure_files(runs: list[str], qrels: str, csv: str | None = None) -> None:
+    """Measures TREC run files, of which the first is the baseline, by the judgements of ``qrels``.
+
+    csv: file for the metrics of every question
+    """
+    judged = trec.read_qrels(Path(qrels))
+    systems: dict[str, Figures] = {}
+    notes = []
+    for name in runs:
+        scores = trec.read_run(Path(name))
+        notes += [f"{name}: {note}" for note in _call_for(name, trec.coverage, judged, scores)]
+        systems[name] = _call_for(name, run_metrics, judged, scores)
+    if csv:
+        trec.write_whole(Path(csv), [per_question(systems, list(judged))])
+    print(f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged")
+    _report(comparison(systems), notes, {"qrels": qrels, "questions": len(judged)})
+
+
+def measure_models(
+    models: list[str],
+    spec: str,
+    *,
+    split: str,
+    eval_filter: str,
+    columns: str | None = None,
+    max_length: int = 128,
+    precision: str = "fp32",
+    output_dir: str | None = None,
+) -> None:
+    """Measures models, of which the first is the baseline, and BM25 on a data set such as "wikiqa=FOLDER".
+
+    output_dir: folder for the predictions and the page
+    """
+    whole, notes = load_split(spec, split, parse_columns(columns))
+    data, output = filtered(whole, eval_filter), Path(output_dir) if output_dir else None
+    if output:  # before the work, to see whether it can be made
+        trec.make_folder(output)
+    title = f"{data.name} {data.split}, {eval_filter}"
+    print(
+        f"{title}: {data.num_questions:,} of {whole.num_questions:,} questions, {data.num_pairs:,} candidates",
+        flush=True,
+    )
+    names = [*models, BM25]
+    scores: dict[str, np.ndarray] = {}
+    for name, folder in zip(names, folder_names(names), strict=True):
+        scores[name] = bm25_scores(data) if name == BM25 else _score(name, data, max_length, precision)
+        if output:
+            _call_for(name, trec.write_predictions, output / folder, data, scores[name], folder)
+    systems = {name: _call_for(name, question_metrics, data, scores[name]) for name in names}
+    rows = comparison(systems)
+    if output:
+        shown = models if len(models) > 1 else names
+        trec.write_whole(output / "per_question.csv", [per_question(systems, data.question_ids)])
+        trec.write_whole(output / "comparison.html", [page(title, data, scores, systems, rows, shown)])
+        notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
+    facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
+    _report(rows, notes, {**facts, "candidates": data.num_pairs})
+
+
+def measure_contamination(
+    corpus_folder: str,
+    spec: str,
+    models: list[str],
+    *,
+    split: str,
+    eval_filter: str,
+    columns: str | None = None,
+    max_length: int = 128,
+    precision: str = "fp32",
+) -> None:
+    """Says which sentences of the data set stand in a corpus, and how models do with and without their questions."""
+    corpus = Corpus(corpus_folder)
+    whole, notes = load_split(spec, split, parse_columns(columns))
+    data = filtered(whole, eval_filter)
+    for note in notes:
+        print(note)
+    scores = {name: _score(name, data, max_length, precision) for name in models}
+    found = contamination(data, corpus)
+    print(contamination_text(data, corpus, found, scores))
+    print(json.dumps({"notes": notes, **summary(data, corpus, found, scores)}, ensure_ascii=False))
+
+
+def _score(name: str, data: AnswerSet, max_length: int, precision: str) -> np.ndarray:
+    from finetune.ranking.score import score_answers  # torch takes seconds to import
+
+    return score_answers(name, data, max_length, precision=precision)
+
+
+def _call_for(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls it; an error says which system it is about."""
+    try:
+        return function(*arguments)
+    except KinspanError as error:
+        raise KinspanError(f"{name}: {error}") from error
+
+
+def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any]) -> None:
+    """Prints the notes, the table and the line of JSON."""
+    for note in notes:
+        print(note)
+    print("", as_table(rows), "", sep="\n")
+    print(json.dumps({**facts, "notes": notes, "systems": rows}, ensure_ascii=False))

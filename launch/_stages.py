@@ -1,0 +1,59 @@
+"""Pre-training as launch/pretrain.py runs it, and as a stage that a study can hold."""
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object, write_atomically
+from finetune.training.probe import make_probe
+from finetune.training.study import RELEASE
+from pretrain.config import PretrainConfig, as_dict, check
+from pretrain.release.release import release
+from pretrain.runtime.engine import read_launcher_variables
+from pretrain.runtime.ranks import barrier
+from pretrain.runtime.settings import convert_setting
+
+FINISHED = "stage.json"  # the settings of a stage that was released
+NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "local_rank"}
+
+
+def pretrain_with_probe(config: PretrainConfig) -> dict[str, Any]:
+    """Pre-trains, with the probe that the settings ask for. Run by every rank."""
+    from pretrain.run import pretrain  # DeepSpeed takes seconds to import
+
+    probe = make_probe(config.probe, num_pairs=config.probe_pairs, every_steps=config.probe_steps)
+    return pretrain(config, probe)
+
+
+def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], None]:
+    """Checks the settings of a stage, as YAML read them, and returns what runs it in ``folder``.
+
+    Raises KinspanError for what is no setting of launch/pretrain.py, or cannot be meant.
+    """
+    known = {field.name for field in fields(PretrainConfig)} - NOT_OF_A_STAGE
+    for name in settings:
+        if name not in known:
+            raise KinspanError(f"{name!r} is not a setting of launch/pretrain.py that a stage can have")
+    values = {name: convert_setting(PretrainConfig, name, value) for name, value in settings.items()}
+    config = PretrainConfig(**values, output_dir=str(folder))
+    check(config)
+    return partial(_run_pretraining, config)
+
+
+def _run_pretraining(config: PretrainConfig) -> None:
+    """Pre-trains and releases, unless these settings are finished already. Resumes what was interrupted."""
+    folder, asked = Path(config.output_dir), as_dict(config)
+    finished = folder / FINISHED
+    if finished.exists() and read_object(finished, "delete it to have the stage checked again") == asked:
+        if read_launcher_variables()[0] == 0:
+            print(f"finished already: {folder / RELEASE}")
+        return
+    summary = pretrain_with_probe(config)
+    if summary:  # of rank 0 alone
+        release(folder, folder / RELEASE)
+        write_atomically(finished, json.dumps(asked, indent=1) + "\n")
+    barrier()

@@ -1,0 +1,58 @@
+"""The console command: ``kinspan prepare ...`` is ``python launch/prepare.py ...``, from any directory."""
+
+import importlib
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+
+from data_pipeline.errors import KinspanError
+from launch._cli import run
+
+COMMANDS = {
+    "prepare": "turn documents into a corpus",
+    "inspect_pairs": "show the pairs that training would see",
+    "pretrain": "continue the pre-training of an encoder, in one process",
+    "release": "make a folder for transformers and sentence-transformers of a run",
+    "rank_document": "rank the sentences of a held-out document with a release",
+    "evaluate_pairs": "measure how well a model tells held-out pairs of an objective apart",
+    "build_asnq": "make ASNQ from Natural Questions",
+    "finetune": "fine-tune a ranker for answer sentence selection",
+    "study": "run several ways of fine-tuning as one table",
+    "evaluate": "measure rankings of candidate answers: of models, or TREC files",
+}
+
+LISTED = "\n".join(f"  {name:<16}{text}" for name, text in COMMANDS.items())
+HELP = f"""usage: kinspan COMMAND [--SETTING VALUE ...]
+
+Continued pre-training of text encoders so that they rank answers well.
+
+commands:
+{LISTED}
+
+`kinspan COMMAND --help` lists the settings of a command. Each command is also a script, launch/COMMAND.py.
+Training with several processes needs a launcher: `deepspeed launch/pretrain.py ...`, or
+`torchrun --nproc_per_node N -m launch.pretrain ...`; likewise for finetune and study."""
+
+
+def run_command() -> None:
+    """Runs the command that the first argument names. Raises KinspanError where it names none."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print(HELP)
+        return
+    command = name.replace("-", "_")
+    if command not in COMMANDS:
+        raise KinspanError(f"kinspan {name}: there is no such command; choose one of {', '.join(COMMANDS)}")
+    sys.argv = [f"kinspan {command}", *arguments]  # the name that its --help gives
+    importlib.import_module(f"launch.{command}").main()
+
+
+def main() -> None:
+    """What the installed console script calls."""
+    run(run_command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Flags from declared settings: each once in --help, former names still accepted, lists and files."""
+
+import re
+from dataclasses import dataclass, fields
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.training.config import FinetuneConfig
+from launch._cli import parse
+from launch._flags import make_parser
+from launch.prepare import PrepareConfig
+from launch.release import ReleaseConfig
+from pretrain.config import PretrainConfig
+from pretrain.runtime.settings import ABOVE_0, GROUPS, setting
+
+
+@dataclass
+class Config:
+    size: int = setting(3, "100% of a size.", within=ABOVE_0)
+    output_dir: str | None = setting(None, "A folder.", old_name="output")
+    names: list[str] = setting(["x", "y"], "Names.")
+    dry_run: bool = setting(False, "Only look.")
+
+
+@pytest.mark.parametrize("config_class", [PretrainConfig, FinetuneConfig, PrepareConfig, Config])
+def test_help_shows_each_flag_once_and_names_no_other(config_class):
+    shown = re.findall(r"^  --(\w+)", make_parser(config_class, "", "").format_help(), re.MULTILINE)
+    assert sorted(shown) == sorted(["config", *(f.name for f in fields(config_class))])
+
+
+@pytest.mark.parametrize("config_class", [PretrainConfig, FinetuneConfig])
+def test_help_has_the_groups_in_order(config_class):
+    text = make_parser(config_class, "", "").format_help()
+    found = re.findall(r"^(\w+):$", text, re.MULTILINE)
+    assert found == ["options", *GROUPS]
+
+
+def test_help_says_default_and_range(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    text = make_parser(Config, "", "").format_help()
+    assert "100% of a size. (default: 3; must be above 0)" in text
+    assert "Names. (default: x y)" in text
+    assert "--dry_run [true|false]" in text
+    assert "A folder.\n" in text
+
+
+def test_a_former_name_is_accepted_and_says_the_new_one(capsys):
+    for argv in (["--output", "there"], ["--output=there"]):
+        assert parse(Config, "", argv=argv).output_dir == "there"
+        assert capsys.readouterr().err == "--output is now called --output_dir; please use the new name\n"
+    assert parse(ReleaseConfig, "", argv=["--run", "a", "--output_dir", "b"]).run_dir == "a"
+
+
+def test_a_former_name_in_a_file(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("output: there\n")
+    config = ["--config", str(tmp_path / "c.yaml")]
+    assert parse(Config, "", argv=config).output_dir == "there"
+    assert capsys.readouterr().err.count("--output_dir") == 1
+    assert parse(Config, "", argv=[*config, "--output_dir", "here"]).output_dir == "here"
+
+
+def test_one_rank_alone_says_a_new_name(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    assert parse(Config, "", argv=["--output", "there"]).output_dir == "there"
+    assert capsys.readouterr().err == ""
+
+
+def test_values_and_defaults():
+    assert parse(Config, "", argv=[]) == Config()
+    assert parse(Config, "", argv=["--names", "a", "--names=b"]).names == ["a", "b"]
+    assert parse(Config, "", argv=["--dry-run"]).dry_run
+    assert parse(Config, "", argv=["--dry_run", "false"]) == Config()
+
+
+def test_a_number_out_of_range_is_refused_by_any_entry():
+    with pytest.raises(KinspanError, match=r"^--size 0: must be above 0$"):
+        parse(Config, "", argv=["--size", "0"])
+
+
+@pytest.mark.parametrize("argv", [["--size", "x"], ["--dry_run", "maybe"], ["--siz", "3"], ["stray"]])
+def test_what_is_no_value_or_no_flag_ends_with_a_line(argv, capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(Config, "", argv=argv)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].partition("error: ")[2]
+
+
+def test_a_recipe_is_found_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert parse(PretrainConfig, "", argv=["--config", "launch/recipes/quickstart.yaml"]).max_steps == 240

@@ -1,0 +1,121 @@
+"""The commands that epilogs, README.md, docs/ and the heads of recipes show: each is one that the entry takes."""
+
+import importlib
+import json
+import re
+import shlex
+import sys
+from dataclasses import is_dataclass
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.files import find_file
+from finetune.training.study import read_study
+from launch import kinspan
+from launch._cli import parse
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RECIPES = sorted((ROOT / "launch/recipes").glob("*.yaml"))
+OURS = ("launch/", "ds_configs/", "benchmarks/")
+
+
+def commands_in(text):
+    """The command lines that start an entry, with continued lines joined, as (entry, arguments)."""
+    found = []
+    for line in re.sub(r"\\\n\s*(#\s*)?", " ", text).splitlines():
+        if not re.match(r"\s*(#\s*)?((python|deepspeed|torchrun|srun)\b.*launch[/.]|kinspan \w)", line) or "$" in line:
+            continue
+        words = shlex.split(line.strip().lstrip("# "), comments=True)
+        place = next(n for n, word in enumerate(words) if word == "kinspan" or re.match(r"launch[/.]\w+", word))
+        if words[place] == "kinspan":
+            found.append((words[place + 1], words[place + 2 :]))
+        else:
+            found.append((re.sub(r"launch[/.](\w+?)(\.py)?$", r"\1", words[place]), words[place + 1 :]))
+    return [(entry, arguments) for entry, arguments in found if "--help" not in arguments and "..." not in arguments]
+
+
+def examples_of(entry):
+    return commands_in(importlib.import_module(f"launch.{entry}").EPILOG)
+
+
+def check_example(entry, arguments):
+    """Raises where the entry would refuse the arguments, or where they name a file of this repository that is not."""
+    module = importlib.import_module(f"launch.{entry}")
+    (config_class,) = (c for n, c in vars(module).items() if n.endswith("Config") and is_dataclass(c))
+    if "--config" in arguments and not (at := arguments[arguments.index("--config") + 1]).startswith(OURS):
+        arguments = [argument for argument in arguments if argument not in ("--config", at)]  # the reader's own file
+    config = parse(config_class, "", argv=arguments)
+    for argument in arguments:
+        if argument.startswith(OURS):
+            assert find_file(argument), argument
+    if entry == "pretrain":
+        importlib.import_module("pretrain.config").check(config)
+    elif hasattr(module, "check"):
+        module.check(config)
+    if entry == "study" and find_file(config.study):
+        read_study(find_file(config.study))
+
+
+@pytest.mark.parametrize("entry", kinspan.COMMANDS)
+def test_the_examples_of_help_are_taken(entry):
+    examples = examples_of(entry)
+    assert examples
+    for name, arguments in examples:
+        assert name == entry
+        check_example(name, arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_are_taken(page):
+    for entry, arguments in commands_in(page.read_text(encoding="utf-8")):
+        check_example(entry, arguments)
+
+
+def test_the_commands_of_recipes_are_taken():
+    commands = [command for recipe in RECIPES for command in commands_in(recipe.read_text(encoding="utf-8"))]
+    assert len(commands) > 10
+    for entry, arguments in commands:
+        check_example(entry, arguments)
+
+
+@pytest.fixture
+def place(tmp_path, tiny_corpus, tiny_documents, helpers, monkeypatch):
+    """The working directory, in which the names of the examples stand for something small."""
+
+    def at_once(make_worker, arguments, chunks, num_workers):
+        yield from map(make_worker(*arguments), chunks)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("data_pipeline.prepare.pipeline.local", at_once)
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora/docs").symlink_to(tiny_corpus)
+    (tmp_path / "path/to").mkdir(parents=True)
+    (tmp_path / "path/to/model").symlink_to(tiny_corpus / "tokenizer")
+    (tmp_path / "books").mkdir()
+    helpers.write_jsonl(tmp_path / "books/one.jsonl", tiny_documents)
+    for name in ("run.txt", "ours.txt", "theirs.txt"):
+        (tmp_path / name).write_text("q1 Q0 a 1 0.5 t\nq1 Q0 b 2 0.7 t\nq2 Q0 a 1 1 t\n")
+    (tmp_path / "qrels.txt").write_text("q1 0 a 1\nq1 0 b 0\nq2 0 a 1\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("entry", "part", "shown"),
+    [
+        ("prepare", "path/to/model", "documents read"),
+        ("inspect_pairs", "--count 10", "pair 9: ssp, "),
+        ("inspect_pairs", "--json", '"index": 6463'),
+        ("evaluate", "--run run.txt", "MAP"),
+        ("evaluate", "--per_question", "against ours.txt"),
+    ],
+)
+def test_an_example_that_costs_little_runs(entry, part, shown, place, monkeypatch, capsys):
+    (arguments,) = (arguments for _, arguments in examples_of(entry) if part in " ".join(arguments))
+    monkeypatch.setattr(sys, "argv", [f"{entry}.py", *arguments])
+    importlib.import_module(f"launch.{entry}").main()
+    said = capsys.readouterr().out
+    assert shown in said
+    if entry == "evaluate":
+        assert json.loads(said.splitlines()[-1])["questions"] == 2
