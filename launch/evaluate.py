@@ -13,11 +13,13 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import AnswerSet, filtered
+from finetune.data.answers import AnswerSet
+from finetune.data.filters import filter_questions
 from finetune.data.registry import SPECS, load_split, parse_columns
 from finetune.evaluation import trec
-from finetune.evaluation.comparison import as_table, comparison, folder_names, page, per_question
-from finetune.evaluation.metrics import Figures, question_metrics, run_metrics
+from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
+from finetune.evaluation.metrics import Figures, compute_question_metrics, compute_run_metrics
+from finetune.reports.comparison_page import render_comparison
 from launch._cli import parse, run
 
 DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10, equal to trec_eval's.
@@ -99,19 +101,19 @@ def score_files(config: EvaluateConfig) -> None:
     notes = []
     for name in runs:
         scores = trec.read_run(Path(name))
-        notes += [f"{name}: {note}" for note in _named(name, trec.coverage, qrels, scores)]
-        systems[name] = _named(name, run_metrics, qrels, scores)
+        notes += [f"{name}: {note}" for note in _named(name, trec.describe_coverage, qrels, scores)]
+        systems[name] = _named(name, compute_run_metrics, qrels, scores)
     if config.per_question:
-        trec.write_whole(Path(config.per_question), [per_question(systems, list(qrels))])
+        trec.write_lines(Path(config.per_question), [format_per_question(systems, list(qrels))])
     print(f"{config.qrels}: {len(qrels):,} questions, {sum(map(len, qrels.values())):,} candidates judged")
-    _report(comparison(systems), notes, {"qrels": config.qrels, "questions": len(qrels)})
+    _report(compare_systems(systems), notes, {"qrels": config.qrels, "questions": len(qrels)})
 
 
 def score_models(config: EvaluateConfig) -> None:
     """``--model``: the metrics of models and of BM25 on a data set."""
     models, output = config.model or [], Path(config.output) if config.output else None
     whole, notes = _load(config)
-    data = filtered(whole, config.filter)
+    data = filter_questions(whole, config.filter)
     if output:  # before the work, to see whether it can be made
         trec.make_folder(output)
     title = f"{data.name} {data.split}, {config.filter}"
@@ -121,16 +123,16 @@ def score_models(config: EvaluateConfig) -> None:
     )
     names = [*models, BM25]
     scores: dict[str, np.ndarray] = {}
-    for name, folder in zip(names, folder_names(names), strict=True):
+    for name, folder in zip(names, name_folders(names), strict=True):
         scores[name] = _scores(name, data, config)
         if output:
             _named(name, trec.write_predictions, output / folder, data, scores[name], folder)
-    systems = {name: _named(name, question_metrics, data, scores[name]) for name in names}
-    rows = comparison(systems)
+    systems = {name: _named(name, compute_question_metrics, data, scores[name]) for name in names}
+    rows = compare_systems(systems)
     if output:
         shown = models if len(models) > 1 else names
-        trec.write_whole(output / "per_question.csv", [per_question(systems, data.question_ids)])
-        trec.write_whole(output / "comparison.html", [page(title, data, scores, systems, rows, shown)])
+        trec.write_lines(output / "per_question.csv", [format_per_question(systems, data.question_ids)])
+        trec.write_lines(output / "comparison.html", [render_comparison(title, data, scores, systems, rows, shown)])
         notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
     facts = {"data": config.data, "split": config.split, "filter": config.filter, "questions": data.num_questions}
     _report(rows, notes, {**facts, "candidates": data.num_pairs})
@@ -139,17 +141,17 @@ def score_models(config: EvaluateConfig) -> None:
 def search_corpus(config: EvaluateConfig) -> None:
     """``--contamination``: what of the data set stands in a corpus, and what the models do without it."""
     from data_pipeline.corpus import Corpus
-    from finetune.evaluation.contamination import contamination, contamination_text, summary
+    from finetune.evaluation.contamination import find_contamination, format_contamination, summarize_contamination
 
     corpus = Corpus(str(config.contamination))
     whole, notes = _load(config)
-    data = filtered(whole, config.filter)
+    data = filter_questions(whole, config.filter)
     for note in notes:
         print(note)
     models = {name: _scores(name, data, config) for name in config.model or []}
-    found = contamination(data, corpus)
-    print(contamination_text(data, corpus, found, models))
-    print(json.dumps({"notes": notes, **summary(data, corpus, found, models)}, ensure_ascii=False))
+    found = find_contamination(data, corpus)
+    print(format_contamination(data, corpus, found, models))
+    print(json.dumps({"notes": notes, **summarize_contamination(data, corpus, found, models)}, ensure_ascii=False))
 
 
 def _load(config: EvaluateConfig) -> tuple[AnswerSet, list[str]]:
@@ -160,9 +162,9 @@ def _load(config: EvaluateConfig) -> tuple[AnswerSet, list[str]]:
 
 def _scores(name: str, data: AnswerSet, config: EvaluateConfig) -> np.ndarray:
     if name == BM25:
-        from finetune.evaluation.bm25 import bm25_scores
+        from finetune.evaluation.bm25 import score_bm25
 
-        return bm25_scores(data)
+        return score_bm25(data)
     from finetune.ranking.score import score_answers
 
     return score_answers(name, data, config.max_length, precision=config.precision)
@@ -180,7 +182,7 @@ def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any])
     """Prints the notes, the table and the line of JSON."""
     for note in notes:
         print(note)
-    print("", as_table(rows), "", sep="\n")
+    print("", format_table(rows), "", sep="\n")
     print(json.dumps({**facts, "notes": notes, "systems": rows}, ensure_ascii=False))
 
 

@@ -51,7 +51,7 @@ class StudyConfig:
 
 def overrides(settings: list[str]) -> dict[str, Any]:
     """``["seeds=2"]`` as a dictionary. Raises KinspanError for what is no setting."""
-    from finetune.training.study import SETTINGS
+    from finetune.training.study_file import SETTINGS
 
     out = {}
     for setting in settings:
@@ -67,7 +67,9 @@ def overrides(settings: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     config = parse(StudyConfig, DESCRIPTION, EPILOG)
-    from finetune.training.study import read_study, run_study  # after the flags: torch takes seconds to import
+    from finetune.training.study_file import read_study
+
+    from finetune.training.study import run_study  # after the flags: torch takes seconds to import
 
     given, study = overrides(config.set), read_study(Path(config.study))
     if config.model:

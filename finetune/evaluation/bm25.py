@@ -6,7 +6,7 @@ import numpy as np
 from finetune.data.answers import AnswerSet
 
 
-def bm25_scores(data: AnswerSet) -> np.ndarray:
+def score_bm25(data: AnswerSet) -> np.ndarray:
     """The scores ``[N]`` of the candidates by BM25, 0 where a candidate shares no word with its question.
 
     The collection, from which word frequencies are taken, is the distinct candidates of ``data``. Words are lower-case

@@ -24,8 +24,8 @@ import numpy as np
 from data_pipeline.corpus import Corpus
 from finetune.data.answers import AnswerSet
 
-from .metrics import METRICS, TITLES, means, question_metrics
-from .occurrences import NGRAM, occurrences
+from .metrics import METRICS, TITLES, compute_means, compute_question_metrics
+from .occurrences import NGRAM, find_occurrences
 
 THRESHOLD = 0.7  # share of n-grams
 
@@ -52,15 +52,15 @@ class Contamination:
         return self.exact | (self.ngram_share >= THRESHOLD)  # NaN is not
 
 
-def of_questions(data: AnswerSet, rows: np.ndarray, positives_alone: bool = True) -> np.ndarray:
+def flag_questions(data: AnswerSet, rows: np.ndarray, positives_alone: bool = True) -> np.ndarray:
     """``[Q]`` bool: the questions of which a right answer (or else any candidate) is among ``rows``, ``[N]`` bool."""
     counted = rows & (data.labels == 1) if positives_alone else rows
     return np.bincount(data.question_of[counted], minlength=data.num_questions) > 0
 
 
-def contamination(data: AnswerSet, corpus: Corpus, num_workers: int = 1, quiet: bool = False) -> Contamination:
+def find_contamination(data: AnswerSet, corpus: Corpus, num_workers: int = 1, quiet: bool = False) -> Contamination:
     """Looks for every candidate of ``data`` in all of ``corpus``, see ``occurrences.occurrences``."""
-    found = occurrences(data.answers.to_pylist(), corpus, num_workers, quiet)
+    found = find_occurrences(data.answers.to_pylist(), corpus, num_workers, quiet)
     seen, count = found.ngram_document >= 0, data.num_pairs
     document = found.document.copy()
     for row, documents in _groups(found.ngram_row[seen], found.ngram_document[seen]):
@@ -73,7 +73,7 @@ def contamination(data: AnswerSet, corpus: Corpus, num_workers: int = 1, quiet: 
     return Contamination(found.judged, found.document >= 0, share, document)
 
 
-def with_and_without(data: AnswerSet, scores: np.ndarray, flagged: np.ndarray) -> dict[str, dict[str, float]]:
+def measure_with_and_without(data: AnswerSet, scores: np.ndarray, flagged: np.ndarray) -> dict[str, dict[str, float]]:
     """Mean metrics over all questions, over those not ``flagged`` ``[Q]`` and over those that are.
 
     scores: ``[N]``
@@ -81,16 +81,19 @@ def with_and_without(data: AnswerSet, scores: np.ndarray, flagged: np.ndarray) -
     Returns metrics by "all", "clean" and "contaminated", with the number of "questions"; a group of none is left out.
     Raises KinspanError for a score that is not finite.
     """
-    figures = question_metrics(data, scores)
+    figures = compute_question_metrics(data, scores)
     groups = {"all": np.ones(data.num_questions, dtype=bool), "clean": ~flagged, "contaminated": flagged}
     return {
-        name: {"questions": int(group.sum()), **means({metric: values[group] for metric, values in figures.items()})}
+        name: {
+            "questions": int(group.sum()),
+            **compute_means({metric: values[group] for metric, values in figures.items()}),
+        }
         for name, group in groups.items()
         if group.any()
     }
 
 
-def summary(
+def summarize_contamination(
     data: AnswerSet, corpus: Corpus, found: Contamination, scores: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, Any]:
     """Counts and figures, fit for JSON.
@@ -109,15 +112,15 @@ def summary(
         "ngrams": found.ngram_share >= THRESHOLD,
         "either": found.rows,
     }
-    answer, candidate = of_questions(data, found.rows), of_questions(data, found.rows, positives_alone=False)
+    answer, candidate = flag_questions(data, found.rows), flag_questions(data, found.rows, positives_alone=False)
     return {
         "corpus": corpus.folder.name,
         "corpus_fingerprint": corpus.manifest.fingerprint,
         "contaminated": {name: _counts(data, rows) for name, rows in measures.items()},
         "models": {
             name: {
-                "answer": with_and_without(data, of_model, answer),
-                "candidate": with_and_without(data, of_model, candidate),
+                "answer": measure_with_and_without(data, of_model, answer),
+                "candidate": measure_with_and_without(data, of_model, candidate),
             }
             for name, of_model in (scores or {}).items()
         },
@@ -128,8 +131,8 @@ def _counts(data: AnswerSet, rows: np.ndarray) -> dict[str, int]:
     return {
         "candidates": int(rows.sum()),
         "answers": int(data.labels[rows].sum()),
-        "questions_by_answer": int(of_questions(data, rows).sum()),
-        "questions_by_candidate": int(of_questions(data, rows, positives_alone=False).sum()),
+        "questions_by_answer": int(flag_questions(data, rows).sum()),
+        "questions_by_candidate": int(flag_questions(data, rows, positives_alone=False).sum()),
     }
 
 
@@ -153,7 +156,7 @@ GROUPS = {
 }
 
 
-def contamination_text(
+def format_contamination(
     data: AnswerSet,
     corpus: Corpus,
     found: Contamination,
@@ -161,7 +164,7 @@ def contamination_text(
     examples: int = 10,
 ) -> str:
     """``summary`` as tables, and examples for a person to look at, right answers first."""
-    facts, totals = summary(data, corpus, found, scores), corpus.manifest.totals
+    facts, totals = summarize_contamination(data, corpus, found, scores), corpus.manifest.totals
     counts = facts["contaminated"]
     lines = [
         f"{data.name} {data.split}: {data.num_questions:,} questions, {data.num_pairs:,} candidates, "
@@ -188,7 +191,7 @@ def contamination_text(
 def _examples(data: AnswerSet, corpus: Corpus, found: Contamination, count: int) -> Iterator[str]:
     rows = np.flatnonzero(found.rows)
     rows = rows[np.argsort(-data.labels[rows], kind="stable")][:count]
-    for row, title in zip(rows.tolist(), titles(corpus, found.document[rows]), strict=True):
+    for row, title in zip(rows.tolist(), look_up_titles(corpus, found.document[rows]), strict=True):
         how = "word for word" if found.exact[row] else f"{found.ngram_share[row]:.0%} of its {NGRAM}-grams"
         yield ""
         yield f"Q: {data.questions[data.question_of[row]]}"
@@ -196,7 +199,7 @@ def _examples(data: AnswerSet, corpus: Corpus, found: Contamination, count: int)
         yield f"   ({'right' if data.labels[row] else 'wrong'}; {how} in {title!r})"
 
 
-def titles(corpus: Corpus, numbers: np.ndarray) -> list[str]:
+def look_up_titles(corpus: Corpus, numbers: np.ndarray) -> list[str]:
     """The titles of documents by their number, which counts through the shards; the id where one has none."""
     starts = np.cumsum([0] + [s.documents for s in corpus.manifest.shards])
     shards = np.searchsorted(starts, numbers, side="right") - 1

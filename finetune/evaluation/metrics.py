@@ -26,17 +26,17 @@ Qrels = Mapping[str, Mapping[str, int]]  # relevance by question id and candidat
 Run = Mapping[str, Mapping[str, float]]  # score by question id and candidate id
 
 
-def question_metrics(data: AnswerSet, scores: np.ndarray) -> Figures:
+def compute_question_metrics(data: AnswerSet, scores: np.ndarray) -> Figures:
     """The metrics of every question of ``data``, all of whose candidates are scored, ``scores`` ``[N]``.
 
     Raises KinspanError for a score that is not finite as a 32-bit float.
     """
     question, gains = data.question_of, data.labels.astype(np.int64)
-    order = best_first(data, scores)
+    order = rank_rows(data, scores)
     return _figures(question[order], gains[order], question, gains, data.num_questions)
 
 
-def run_metrics(qrels: Qrels, run: Run) -> Figures:
+def compute_run_metrics(qrels: Qrels, run: Run) -> Figures:
     """The metrics of every question of ``qrels``, in its order; 0 where the run lacks it (``trec_eval -c``).
 
     Questions of the run that are not in ``qrels`` are ignored. Raises as ``question_metrics``.
@@ -52,12 +52,12 @@ def run_metrics(qrels: Qrels, run: Run) -> Figures:
     return _figures(question[order], gains[order], judged, judged_gains, len(qrels))
 
 
-def means(figures: Figures) -> dict[str, float]:
+def compute_means(figures: Figures) -> dict[str, float]:
     """Of each metric, its mean over questions."""
     return {metric: float(values.mean()) for metric, values in figures.items()}
 
 
-def best_first(data: AnswerSet, scores: np.ndarray) -> np.ndarray:
+def rank_rows(data: AnswerSet, scores: np.ndarray) -> np.ndarray:
     """``[N]``: the rows of ``data`` question by question, each one's by falling score, ties as trec_eval breaks them.
 
     Raises KinspanError for a score that is not finite as a 32-bit float.

@@ -46,7 +46,7 @@ class Occurrences:
     ngram_document: np.ndarray
 
 
-def occurrences(texts: Sequence[str], corpus: Corpus, num_workers: int = 1, quiet: bool = False) -> Occurrences:
+def find_occurrences(texts: Sequence[str], corpus: Corpus, num_workers: int = 1, quiet: bool = False) -> Occurrences:
     """Looks for ``texts`` in all of ``corpus``, held-out documents too, in ``num_workers`` processes.
 
     Memory goes by the texts. They go through the corpus's tokenizer first, which may drop accents or characters: what

@@ -53,7 +53,7 @@ def compare_seeds(a: np.ndarray, b: np.ndarray) -> float:
     return _p(ttest_ind, a, b, equal_var=False)
 
 
-def p_text(p: float) -> str:
+def format_p(p: float) -> str:
     return "<.001" if p < 0.001 else f"{p:.3f}"
 
 

@@ -6,7 +6,6 @@ qrels: `question 0 candidate relevance` a line
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -16,9 +15,10 @@ from typing import TypeVar
 import numpy as np
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import write_atomically
 from finetune.data.answers import AnswerSet
 
-from .metrics import Qrels, Run, best_first
+from .metrics import Qrels, Run, rank_rows
 
 RUN_LINE, QRELS_LINE = "question Q0 candidate rank score tag", "question 0 candidate relevance"
 MOST_RELEVANCE = 2**31 - 1
@@ -44,7 +44,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     return _read(path, QRELS_LINE, 3, _relevance)
 
 
-def coverage(qrels: Qrels, run: Run) -> list[str]:
+def describe_coverage(qrels: Qrels, run: Run) -> list[str]:
     """What the two files do not share, and how it counts: a line each.
 
     Raises KinspanError where they share no question.
@@ -78,7 +78,7 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
     """
     _check_ids(data)
     tag = _WHITE_SPACE.sub("_", tag)
-    order = best_first(data, scores)
+    order = rank_rows(data, scores)
     ids, texts = data.answer_ids.to_pylist(), data.answers.to_pylist()
     labels, values = data.labels.tolist(), scores.astype(np.float64).tolist()
 
@@ -102,9 +102,9 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
             yield json.dumps(line, ensure_ascii=False) + "\n"
 
     make_folder(folder)
-    write_whole(folder / "run.txt", run_lines())
-    write_whole(folder / "qrels.txt", qrels_lines())
-    write_whole(folder / "predictions.jsonl", prediction_lines())
+    write_lines(folder / "run.txt", run_lines())
+    write_lines(folder / "qrels.txt", qrels_lines())
+    write_lines(folder / "predictions.jsonl", prediction_lines())
 
 
 def _check_ids(data: AnswerSet) -> None:
@@ -126,15 +126,10 @@ def make_folder(folder: Path) -> None:
         raise KinspanError(f"{folder} cannot be made: {error.strerror}") from error
 
 
-def write_whole(path: Path, lines: Iterable[str]) -> None:
-    """Written aside, synced and renamed: the file is whole, or as it was before."""
-    partial = path.with_name(path.name + ".tmp")
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Writes a file that is whole or as it was before. Raises KinspanError where that is not possible."""
     try:
-        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_atomically(path, lines)
     except OSError as error:
         raise KinspanError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -12,7 +12,7 @@ from finetune.data.answers import AnswerSet
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
-def render(template: str, filters: Mapping[str, Callable] | None = None, **values: Any) -> str:
+def render_template(template: str, filters: Mapping[str, Callable] | None = None, **values: Any) -> str:
     """The page that the template of this name makes of ``values``. Texts are escaped; an unknown name is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -28,14 +28,16 @@ def render(template: str, filters: Mapping[str, Callable] | None = None, **value
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ShownCandidate:
     rank: int
     text: str
     score: float
     right: bool
 
 
-def candidates(data: AnswerSet, scores: np.ndarray, order: np.ndarray, question: int, top: int) -> list[Candidate]:
+def pick_candidates(
+    data: AnswerSet, scores: np.ndarray, order: np.ndarray, question: int, top: int
+) -> list[ShownCandidate]:
     """The first ``top`` candidates of a question, by number, and the best right one if it comes later.
 
     scores: ``[N]``;  order: all rows, each question's best first, as ``metrics.best_first`` gives them
@@ -44,6 +46,6 @@ def candidates(data: AnswerSet, scores: np.ndarray, order: np.ndarray, question:
     first_right = np.flatnonzero(data.labels[rows])[:1]
     ranks = np.union1d(np.arange(min(top, len(rows))), first_right).astype(np.int64)
     return [
-        Candidate(rank + 1, data.answers[row].as_py(), float(scores[row]), bool(data.labels[row]))
+        ShownCandidate(rank + 1, data.answers[row].as_py(), float(scores[row]), bool(data.labels[row]))
         for rank, row in zip(ranks.tolist(), rows[ranks].tolist(), strict=True)
     ]

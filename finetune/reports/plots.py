@@ -42,7 +42,7 @@ WIDTH = 9.4  # inches; a page shows it as wide as it has room
 MOST_SHARE = 0.99  # of the values that a histogram shows: a long tail would leave no room for the rest
 
 
-def dots(
+def plot_dots(
     names: Sequence[str],
     values: Sequence[np.ndarray],
     marks: Sequence[float | None],
@@ -59,7 +59,7 @@ def dots(
         for y, (of_name, mark) in enumerate(zip(values, marks, strict=True)):
             axes.plot(of_name.mean(), y, "o", color=COLOURS[0], markersize=6)
             if len(of_name) > 1:
-                axes.errorbar(of_name.mean(), y, xerr=deviation(of_name), color=COLOURS[0], capsize=4)
+                axes.errorbar(of_name.mean(), y, xerr=compute_deviation(of_name), color=COLOURS[0], capsize=4)
                 axes.plot(of_name, np.full(len(of_name), y + 0.25), "o", color=COLOURS[0], alpha=0.5, markersize=3.5)
             if mark is not None:
                 axes.plot(mark, y - 0.25, "D", color=COLOURS[1], fillstyle="none", markersize=5)
@@ -73,7 +73,7 @@ def dots(
         return _svg(figure, f"{label} of {len(names)} rows")
 
 
-def curves(rows: Mapping[str, Mapping[str, Sequence[np.ndarray]]]) -> str:
+def plot_curves(rows: Mapping[str, Mapping[str, Sequence[np.ndarray]]]) -> str:
     """A line of panels for each row: of each quantity a panel, with a line for each seed.
 
     rows: name -> quantity -> of each seed its values at each validation, ``[E]``. A quantity that a row
@@ -106,7 +106,7 @@ def curves(rows: Mapping[str, Mapping[str, Sequence[np.ndarray]]]) -> str:
         return _svg(figure, "training curves")
 
 
-def noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]]], label: str) -> str:
+def plot_noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]]], label: str) -> str:
     """A line a method: means, and bars of a standard deviation, against the share of labels that were flipped.
 
     methods: name -> shares ``[K]``, and of each share the values of its seeds, ``[S]``
@@ -115,7 +115,7 @@ def noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]]], l
         figure = Figure((0.65 * WIDTH, 3.2))
         axes = figure.subplots()
         for (name, (shares, values)), colour, marker in zip(methods.items(), cycle(COLOURS), cycle(MARKERS)):
-            means, bars = [v.mean() for v in values], [deviation(v) for v in values]
+            means, bars = [v.mean() for v in values], [compute_deviation(v) for v in values]
             axes.errorbar(shares, means, bars, color=colour, marker=marker, capsize=4, label=name)
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.set_xticks(sorted({share for shares, _ in methods.values() for share in shares}))
@@ -125,7 +125,7 @@ def noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]]], l
         return _svg(figure, f"{label} by noise")
 
 
-def histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+def plot_histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
     """A panel each: how whole numbers are spread, as shares, with a line a split.
 
     panels: title -> split -> values
@@ -151,7 +151,7 @@ def _histogram(axes: Axes, splits: Mapping[str, np.ndarray]) -> None:
     axes.set_xlim(max(0.0, edges[0]), edges[-1])
 
 
-def deviation(values: np.ndarray) -> float:
+def compute_deviation(values: np.ndarray) -> float:
     """The standard deviation of the sample, as the papers give it; 0 of one value."""
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.metrics import MAP, METRICS, TITLES, best_first
-from finetune.evaluation.trec import write_whole
+from finetune.evaluation.metrics import MAP, METRICS, TITLES, rank_rows
+from finetune.evaluation.trec import write_lines
 
-from .pages import Candidate, candidates, render
-from .plots import curves, deviation, dots, histograms, noise
+from .pages import ShownCandidate, pick_candidates, render_template
+from .plots import compute_deviation, plot_curves, plot_dots, plot_histograms, plot_noise
 
 SIGNIFICANT = 0.05  # as Di Liello et al., 2022, table 1
 TOP = 5  # candidates shown of an example
@@ -40,7 +40,7 @@ class SplitFigures:
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """A way of fine-tuning, run with S seeds.
 
     metrics: of each metric of ``metrics.METRICS``, ``[S]``
@@ -85,7 +85,7 @@ class Example:
     """A question with its first candidates, and the best right one if it comes later."""
 
     question: str
-    candidates: Sequence[Candidate]
+    candidates: Sequence[ShownCandidate]
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ class Report:
     title: str
     notes: Sequence[str] = ()
     splits: Sequence[SplitFigures] = ()
-    rows: Sequence[Row] = ()
+    rows: Sequence[ResultRow] = ()
     curves: Sequence[Curves] = ()
     noise: Sequence[Noise] = ()
     examples: Sequence[Example] = ()
 
 
-def split_figures(
+def count_split(
     data: AnswerSet, mode: str, paper_questions: int | None = None, paper_pairs: int | None = None
 ) -> SplitFigures:
     """Counts of ``data``, which ``mode`` has been filtered by. A word is what white space delimits."""
@@ -120,25 +120,25 @@ def split_figures(
     )
 
 
-def examples(data: AnswerSet, scores: np.ndarray, questions: Sequence[int], top: int = TOP) -> list[Example]:
+def pick_examples(data: AnswerSet, scores: np.ndarray, questions: Sequence[int], top: int = TOP) -> list[Example]:
     """Of these questions, by number, the candidates that ``scores`` ``[N]`` rank first.
 
     Raises KinspanError for a score that is not finite.
     """
-    order = best_first(data, scores)
-    return [Example(data.questions[q], candidates(data, scores, order, q, top)) for q in questions]
+    order = rank_rows(data, scores)
+    return [Example(data.questions[q], pick_candidates(data, scores, order, q, top)) for q in questions]
 
 
 def write_report(path: Path, report: Report) -> None:
     """Writes the page. Raises KinspanError where ``path`` cannot be written."""
-    write_whole(path, [page(report)])
+    write_lines(path, [render_report(report)])
 
 
-def page(report: Report) -> str:
+def render_report(report: Report) -> str:
     """The HTML of a report. Texts are escaped, plots are part of it, and it loads nothing."""
-    return render(
+    return render_template(
         "report.html",
-        {"deviation": deviation, "figure": figure, "chance": chance},
+        {"deviation": compute_deviation, "figure": format_figure, "chance": format_chance},
         report=report,
         metrics=TITLES,
         plots=_plots(report),
@@ -146,12 +146,12 @@ def page(report: Report) -> str:
     )
 
 
-def figure(value: float) -> str:
+def format_figure(value: float) -> str:
     """A figure between 0 and 1 to three decimals: one question of a thousand moves it."""
     return f"{value:.3f}"
 
 
-def chance(p: float) -> str:
+def format_chance(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p {p:.3f}"
 
 
@@ -161,11 +161,11 @@ def _plots(report: Report) -> dict[str, str]:
     if report.rows:
         marks = [row.paper[MAP][0] if MAP in row.paper else None for row in report.rows]
         values = [row.metrics[MAP] for row in report.rows]
-        plots["rows"] = dots([row.name for row in report.rows], values, marks, "MAP on test", "the paper's")
+        plots["rows"] = plot_dots([row.name for row in report.rows], values, marks, "MAP on test", "the paper's")
     if report.curves:
-        plots["curves"] = curves({row.name: _quantities(row) for row in report.curves})
+        plots["curves"] = plot_curves({row.name: _quantities(row) for row in report.curves})
     if report.noise:
-        plots["noise"] = noise({n.name: (n.shares, n.map) for n in report.noise}, "MAP on test")
+        plots["noise"] = plot_noise({n.name: (n.shares, n.map) for n in report.noise}, "MAP on test")
     if report.splits:
         named = [(f"{s.split} ({s.filter})", s) for s in report.splits]
         panels = {
@@ -173,7 +173,7 @@ def _plots(report: Report) -> dict[str, str]:
             "words of a question": {name: s.question_words for name, s in named},
             "words of a candidate": {name: s.answer_words for name, s in named},
         }
-        plots["splits"] = histograms(panels)
+        plots["splits"] = plot_histograms(panels)
     return plots
 
 

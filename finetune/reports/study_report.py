@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from finetune.data.answers import AnswerSet
-from finetune.data.statistics import PAPER_COUNTS
-from finetune.evaluation.bm25 import bm25_scores
-from finetune.evaluation.metrics import MAP, METRICS, Figures, means, question_metrics
+from finetune.data.registry import get_paper_counts
+from finetune.evaluation.bm25 import score_bm25
+from finetune.evaluation.metrics import MAP, METRICS, Figures, compute_means, compute_question_metrics
 from finetune.evaluation.trec import read_run
 from finetune.training.config import FinetuneConfig
 from pretrain.runtime.log import complete_lines
 
-from .report import Curves, Noise, Report, Row, SplitFigures, examples, split_figures, write_report
+from .report import Curves, Noise, Report, ResultRow, SplitFigures, count_split, pick_examples, write_report
 
 EXAMPLES = 8
 
@@ -38,12 +38,12 @@ def write_page(
 ) -> None:
     """Writes the page of experiments that share their data. ``splits``: each with its filter, the test set last."""
     test = splits[-1][0]
-    bm25 = question_metrics(test, bm25_scores(test))
-    rows = [Row("BM25", {m: np.array([v]) for m, v in means(bm25).items()})]
+    bm25 = compute_question_metrics(test, score_bm25(test))
+    rows = [ResultRow("BM25", {m: np.array([v]) for m, v in compute_means(bm25).items()})]
     for entry in entries:
         figures = {m: np.array([seed[m].mean() for seed in entry.figures]) for m in METRICS}
         p = {} if entry.p is None else {MAP: entry.p}
-        rows.append(Row(entry.name, figures, p, {m: (v, None) for m, v in entry.paper.items()}))
+        rows.append(ResultRow(entry.name, figures, p, {m: (v, None) for m, v in entry.paper.items()}))
     write_report(
         path,
         Report(
@@ -59,12 +59,12 @@ def write_page(
 
 
 def _counted(data: AnswerSet, mode: str) -> SplitFigures:
-    papers = PAPER_COUNTS.get((data.name, data.split, mode), ())
+    papers = get_paper_counts(data, mode)
     paper = papers[0] if papers else None
-    return split_figures(data, mode, paper.questions if paper else None, paper.pairs if paper else None)
+    return count_split(data, mode, paper.questions if paper else None, paper.pairs if paper else None)
 
 
-def curve(folder: Path, split: str, figure: str) -> np.ndarray:
+def read_curve(folder: Path, split: str, figure: str) -> np.ndarray:
     """A figure of a run's ``metrics.jsonl`` at each validation after the first step."""
     lines = [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
     return np.array([line[figure] for line in lines if line["split"] == split and line["step"]])
@@ -73,7 +73,7 @@ def curve(folder: Path, split: str, figure: str) -> np.ndarray:
 def _curves(entry: Entry) -> Curves:
     folders = [Path(entry.config.output_dir) / f"seed-{seed}" for seed in range(1, entry.config.seeds + 1)]
     loss, dev, test = (
-        [curve(folder, *which) for folder in folders] for which in (("train", "loss"), ("dev", MAP), ("test", MAP))
+        [read_curve(folder, *which) for folder in folders] for which in (("train", "loss"), ("dev", MAP), ("test", MAP))
     )
     return Curves(entry.name, loss, dev, test if entry.config.test_every_validation else None)
 
@@ -99,4 +99,4 @@ def _examples(test: AnswerSet, entries: list[Entry]) -> list[Any]:
     run = read_run(Path(last.config.output_dir) / "seed-1" / test.split / "run.txt")
     of_question = (test.question_ids[q] for q in test.question_of)
     scores = np.array([run[q][a] for q, a in zip(of_question, test.answer_ids.to_pylist(), strict=True)])
-    return examples(test, scores, np.argsort(-gain, kind="stable")[:EXAMPLES].tolist())
+    return pick_examples(test, scores, np.argsort(-gain, kind="stable")[:EXAMPLES].tolist())

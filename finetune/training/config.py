@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import FILTERS
+from finetune.data.filters import FILTERS
 from pretrain.runtime.settings import setting
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, jacana=FOLDER, asnq=FOLDER, insuranceqa=FOLDER, files=FOLDER or hub=OWNER/NAME"

@@ -14,9 +14,10 @@ import torch
 from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import CLEAN, AnswerSet, filtered
+from finetune.data.answers import AnswerSet
+from finetune.data.filters import CLEAN, filter_questions
 from finetune.data.registry import load_split
-from finetune.evaluation.metrics import means, question_metrics
+from finetune.evaluation.metrics import compute_means, compute_question_metrics
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import check_takes, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
@@ -62,7 +63,7 @@ def probe_sets(spec: str, num_pairs: int) -> tuple[AnswerSet, AnswerSet]:
 
     At least one answer with its negatives, and one dev question. The same every time. Raises KinspanError.
     """
-    train, dev = (filtered(load_split(spec, split)[0], CLEAN) for split in ("train", "dev"))
+    train, dev = (filter_questions(load_split(spec, split)[0], CLEAN) for split in ("train", "dev"))
     lists = lists_of_epoch(train, SEED, 0, LIST_SIZE)
     chosen = np.zeros(train.num_pairs, dtype=bool)
     chosen[lists.rows[: lists.starts[_fit(lists.starts[1:], num_pairs)]]] = True
@@ -107,4 +108,6 @@ def fine_tuned_figures(folder: Path, train: AnswerSet, dev: AnswerSet) -> dict[s
         logits = engine(**pairs.pack(rows, engine.device))
         engine.backward(listwise(logits, labels, group_of) / len(numbers))
         engine.step()
-    return means(question_metrics(dev, score_pairs(ranker.eval(), dev_pairs, engine.device, what="probe", alone=True)))
+    return compute_means(
+        compute_question_metrics(dev, score_pairs(ranker.eval(), dev_pairs, engine.device, what="probe", alone=True))
+    )

@@ -16,7 +16,7 @@ import torch
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.metrics import MAP, means, question_metrics
+from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from finetune.ranking.encode import EncodedPairs, encode_pairs
 from finetune.ranking.ranker import check_takes, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.score import score_pairs
@@ -254,7 +254,7 @@ class _Run:
     def measure(self, data: AnswerSet, pairs: EncodedPairs) -> dict[str, float]:
         self.engine.module.eval()
         ranker = self.engine.module if self.ranks.deepspeed is None else self.engine
-        return means(question_metrics(data, score_pairs(ranker, pairs, self.engine.device)))
+        return compute_means(compute_question_metrics(data, score_pairs(ranker, pairs, self.engine.device)))
 
     def check_finite(self, loss: float) -> None:
         if not math.isfinite(loss):

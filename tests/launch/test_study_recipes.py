@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from finetune.training.study_file import read_study
 
 from data_pipeline.errors import KinspanError
 from finetune.training.config import check
-from finetune.training.study import _config, read_study, run_study
+from finetune.training.study import _config, run_study
 
 FOLDER = Path(__file__).resolve().parents[2] / "launch/recipes"
 STUDIES = sorted(p.stem for p in FOLDER.glob("*.yaml") if "rows" in yaml.safe_load(p.read_text()))

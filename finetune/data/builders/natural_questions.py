@@ -69,7 +69,7 @@ class Example:
     short_answers: list[Span]
 
 
-def parse(line: bytes) -> Example | str:
+def parse_example(line: bytes) -> Example | str:
     """The example in a line of either form of the data, or which of OUTCOMES turns its question away.
 
     Raises Rejected for a line that is not of the data.
@@ -124,7 +124,7 @@ def _span(answer: dict[str, int]) -> Span:
     return answer["start_token"], answer["end_token"]
 
 
-def labelled_sentences(example: Example) -> list[tuple[str, int]]:
+def label_sentences(example: Example) -> list[tuple[str, int]]:
     """Every sentence of the page in order, and its label."""
     words = [
         " ".join(t for t, tag in zip(example.tokens[a:b], example.tags[a:b], strict=True) if tag is None)
@@ -197,14 +197,14 @@ def build_chunk(chunk: list[tuple[str, int, bytes]]) -> Built:
     built = Built([], Counter(), [])
     for file, number, line in chunk:
         try:
-            example = parse(line)
+            example = parse_example(line)
         except Rejected as reason:
             built.rejected.append((file, number, str(reason)))
             continue
         if isinstance(example, str):
             built.outcomes[example] += 1
             continue
-        sentences = labelled_sentences(example)
+        sentences = label_sentences(example)
         counts = Counter(label for _, label in sentences)
         outcome = KEPT if counts[BOTH] else NO_POSITIVE
         built.outcomes[outcome] += 1

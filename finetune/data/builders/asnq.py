@@ -16,19 +16,13 @@ from tqdm import tqdm
 from data_pipeline.errors import KinspanError, one_line
 from data_pipeline.executors import check_workers, local
 from data_pipeline.prepare.readers import COMPRESSED, open_bytes
+from finetune.data.tables import read_lines
 
 from .natural_questions import LABELS, build_chunk
-from .tables import text_lines
 
 CHUNK_BYTES = 4_000_000  # of lines given to a worker at a time
 REPEATED = "asked before: the first one counts"
 NOT_LISTED = "in neither list of --split_questions"
-
-# Garg et al., 2020, table 1: sentences of each label; its development set is dev and test here
-TANDA_TABLE_1 = {
-    "train": {1: 19_446_120, 2: 428_122, 3: 442_140, 4: 61_186},
-    "dev": {1: 870_404, 2: 25_814, 3: 29_558, 4: 4_286},
-}
 
 
 @dataclass
@@ -115,7 +109,7 @@ def _read_lists(names: list[str]) -> dict[str, str]:
         raise KinspanError("--split_questions takes two files: the questions of dev, and those of test")
     lists: dict[str, str] = {}
     for split, name in zip(("dev", "test"), names, strict=False):
-        for line, question in text_lines(Path(name)):
+        for line, question in read_lines(Path(name)):
             question = " ".join(question.split())
             if lists.setdefault(question, split) != split:
                 raise KinspanError(f"--split_questions {name} line {line}: this question is in the other list too")
