@@ -1,7 +1,10 @@
-"""Plots as SVG to stand in a page: text and axes take the page's colour and font, the background is the page's."""
+"""Plots as SVG inside a page of HTML.
+
+Text and axes take the page's colour, and the background is the page's, so that a plot suits a light and a dark page.
+The page's style sheet gives the font.
+"""
 
 import io
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -15,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 COLOURS = ("#4a90d9", "#e0852f", "#3fa66a", "#b06fc4", "#d0555c", "#8a8f98", "#26a6a6", "#b99a2e")  # on white and black
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figures give the same bytes
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _INK = "#123456"  # stands for the page's own colour until the SVG is written
 _STYLE: dict[Any, Any] = {
@@ -70,7 +74,7 @@ def plot_dots(
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(label)
-        return _svg(figure, f"{label} of {len(names)} rows")
+        return _render(figure, f"{label} of {len(names)} rows")
 
 
 def plot_curves(rows: Mapping[str, Mapping[str, Sequence[np.ndarray]]]) -> str:
@@ -103,7 +107,7 @@ def plot_curves(rows: Mapping[str, Mapping[str, Sequence[np.ndarray]]]) -> str:
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for axes in grid[-1]:
             axes.set_xlabel("validation")
-        return _svg(figure, "training curves")
+        return _render(figure, "training curves")
 
 
 def plot_noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]]], label: str) -> str:
@@ -122,7 +126,7 @@ def plot_noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]
         axes.set_xlabel("labels flipped in training")
         axes.set_ylabel(label)
         axes.legend()
-        return _svg(figure, f"{label} by noise")
+        return _render(figure, f"{label} by noise")
 
 
 def plot_histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
@@ -138,7 +142,7 @@ def plot_histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
             axes.set_title(title)
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         figure.legend(*line[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(COLOURS))
-        return _svg(figure, "; ".join(panels))
+        return _render(figure, "; ".join(panels))
 
 
 def _histogram(axes: Axes, splits: Mapping[str, np.ndarray]) -> None:
@@ -156,21 +160,12 @@ def compute_deviation(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
-def _svg(figure: Figure, label: str) -> str:
-    """The element alone, as HTML has it: no prologue, name spaces, metadata or style sheet, no ids of groups, and the
-    font and ink of the page."""
+def _render(figure: Figure, label: str) -> str:
+    """Returns the plot as an element of HTML; ``label`` says what it shows to those who cannot see it."""
     out = io.StringIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of characters that the font by which texts are measured lacks
-        figure.savefig(
-            out, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        )
+        warnings.simplefilter("ignore")  # the font by which texts are measured lacks some characters
+        figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
     svg = out.getvalue()
-    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg[svg.index("<svg") :])
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = re.sub(r"(font-family: |font: [^;']*)'[^;]*", r"\1system-ui, sans-serif", svg)
-    width = round(figure.get_figwidth() * 96)
-    head = f'<svg role="img" aria-label="{escape(label)}" style="width: {width}px; stroke-linejoin: round"'
-    svg = re.sub(r'<svg([^>]*?) width="[^"]*" height="[^"]*"|<svg', lambda m: head + (m[1] or ""), svg, count=1)
-    return svg.replace(_INK, "currentColor")
+    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")  # HTML takes no XML prologue
+    return f'<div role="img" aria-label="{escape(label)}">{svg}</div>'

@@ -9,6 +9,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import METRICS
+from finetune.reports import plots
 from finetune.reports.plots import plot_histograms
 from finetune.reports.report import (
     Curves,
@@ -100,9 +101,19 @@ def test_the_page_is_whole_and_loads_nothing(html: str) -> None:
     read = Elements(html)
     assert read.seen.count("svg") == 4
     assert not {"script", "link", "img", "image", "iframe", "object"} & set(read.seen)
-    assert "http" not in html
+    assert set(re.findall(r'http[^"\s]*', html)) == {
+        "http://www.w3.org/1999/xlink",
+        "http://www.w3.org/2000/svg",
+    }  # names
     assert not re.search(r"@import|src=|url\((?!#)", html)
     assert all(link.startswith("#") for link in re.findall(r'href="([^"]*)"', html))
+
+
+def test_plots_take_the_colour_and_the_font_of_the_page(html: str) -> None:
+    ink = plots._STYLE["text.color"]
+    assert ink not in html
+    assert html.count("currentColor") > 100
+    assert "svg text { font-family: system-ui, sans-serif !important }" in html
 
 
 def test_texts_are_escaped(html: str) -> None:
@@ -166,7 +177,7 @@ def test_examples_have_the_first_candidates_and_the_best_right_one() -> None:
 def test_histograms_hold_all_values() -> None:
     """However long the tail."""
     for values in (np.array([3, 3, 3]), np.arange(2000), np.array([1] * 99 + [10_000])):
-        assert plot_histograms({"words": {"train": values, "test": values[:2]}}).startswith("<svg")
+        assert plot_histograms({"words": {"train": values, "test": values[:2]}}).count("<svg") == 1
 
 
 def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
