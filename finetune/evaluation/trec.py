@@ -1,7 +1,7 @@
-"""Rankings and judgements as TREC files, the form that other tools read, and predictions for people to read.
+"""Rankings and judgements as TREC files, which other tools read, and predictions for people to read.
 
-run:   `question Q0 candidate rank score tag` a line; trec_eval ranks by the score and ignores the rank
-qrels: `question 0 candidate relevance` a line
+run:   lines of `question Q0 candidate rank score tag`; trec_eval ranks by the score and ignores the rank
+qrels: lines of `question 0 candidate relevance`
 """
 
 import json
@@ -22,30 +22,30 @@ from .metrics import Qrels, Run, rank_rows
 
 RUN_LINE, QRELS_LINE = "question Q0 candidate rank score tag", "question 0 candidate relevance"
 MOST_RELEVANCE = 2**31 - 1
-_WHITE_SPACE = re.compile(r"[ \t\n\r\f\v]")  # what parts the fields of a line; other white space does not
+_WHITE_SPACE = re.compile(r"[ \t\n\r\f\v]")  # these separate the fields of a line; other white space does not
 
 Number = TypeVar("Number", int, float)
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
-    """Scores by question and candidate, in the order of the file.
+    """Returns the scores by question and candidate, in the order of the file.
 
-    Raises KinspanError, naming the line, for one that is malformed, a score that is not finite, a candidate that comes
+    Raises KinspanError, naming the line, for a malformed line, a score that is not finite, and a candidate that comes
     twice; and for a file that is empty or cannot be read.
     """
-    return _read(path, RUN_LINE, 4, _score)
+    return _read_table(path, RUN_LINE, 4, _parse_score)
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Relevance by question and candidate, in the order of the file; below 0 it means not judged.
+    """Returns the relevance by question and candidate, in the order of the file; below 0 it means not judged.
 
-    Raises as ``read_run``, and for a relevance that is not an integer.
+    Raises KinspanError as ``read_run`` does, and for a relevance that is not an integer.
     """
-    return _read(path, QRELS_LINE, 3, _relevance)
+    return _read_table(path, QRELS_LINE, 3, _parse_relevance)
 
 
 def describe_coverage(qrels: Qrels, run: Run) -> list[str]:
-    """What the two files do not share, and how it counts: a line each.
+    """Says what one file has and the other lacks, and how it counts, a line each.
 
     Raises KinspanError where they share no question.
     """
@@ -67,12 +67,12 @@ def describe_coverage(qrels: Qrels, run: Run) -> list[str]:
 
 
 def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> None:
-    """Writes run.txt, qrels.txt and predictions.jsonl, each whole or not at all.
+    """Writes run.txt, qrels.txt and predictions.jsonl, each of which is whole or as it was before.
 
     tag: the system's name in run.txt
 
-    run.txt and predictions.jsonl have the candidates best first, as trec_eval ranks them; scores are written so that
-    they read back as they are. A line of predictions.jsonl is a question: ``{question_id, question, candidates: [{id,
+    run.txt and predictions.jsonl have the candidates best first, as trec_eval ranks them. Scores are written so that
+    they read back unchanged. Each line of predictions.jsonl is a question: ``{question_id, question, candidates: [{id,
     text, score, label}]}``. Raises KinspanError for an id that is empty or has white space, for a score that is not
     finite, and where the folder cannot be written.
     """
@@ -119,7 +119,7 @@ def _check_ids(data: AnswerSet) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder, so that it shows before the work whether results can be written."""
+    """Makes the folder, before the work, to find out whether results can be written. Raises KinspanError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -134,10 +134,10 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         raise KinspanError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _read(path: Path, form: str, column: int, parse: Callable[[bytes], Number]) -> dict[str, dict[str, Number]]:
-    """The numbers of one column, by question and candidate."""
+def _read_table(path: Path, form: str, column: int, parse: Callable[[bytes], Number]) -> dict[str, dict[str, Number]]:
+    """Returns the numbers of one column by question and candidate."""
     values: dict[str, dict[str, Number]] = {}
-    for number, line in _lines(path):
+    for number, line in _read_lines(path):
         where, fields = f"{path} line {number}", line.split()  # of bytes: at ASCII white space, as trec_eval does
         if len(fields) != len(form.split()):
             raise KinspanError(f"{where}: {len(fields)} fields, not the {len(form.split())} of `{form}`")
@@ -158,8 +158,8 @@ def _read(path: Path, form: str, column: int, parse: Callable[[bytes], Number]) 
     return values
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, and their numbers."""
+def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yields the lines that are not blank with their numbers."""
     try:
         with path.open("rb") as file:
             first = file.readline().removeprefix(b"\xef\xbb\xbf")
@@ -170,7 +170,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise KinspanError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _score(field: bytes) -> float:
+def _parse_score(field: bytes) -> float:
     wanted = "a finite number"
     try:
         value = float(field) if b"_" not in field else math.nan  # Python reads 1_000
@@ -181,7 +181,7 @@ def _score(field: bytes) -> float:
     return value
 
 
-def _relevance(field: bytes) -> int:
+def _parse_relevance(field: bytes) -> int:
     if not re.fullmatch(rb"[+-]?\d{1,10}", field) or abs(int(field)) > MOST_RELEVANCE:
         raise ValueError("an integer")
     return int(field)

@@ -1,4 +1,4 @@
-"""HTML pages from the templates of this package, and the candidates of a question as they show them."""
+"""HTML pages made from the templates of this package, and the candidates of a question as the pages show them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def render_template(template: str, filters: Mapping[str, Callable] | None = None, **values: Any) -> str:
-    """The page that the template of this name makes of ``values``. Texts are escaped; an unknown name is an error."""
+    """Fills the template of this name with ``values``. Texts are escaped, and a name without a value is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -29,6 +29,8 @@ def render_template(template: str, filters: Mapping[str, Callable] | None = None
 
 @dataclass(frozen=True)
 class ShownCandidate:
+    """A candidate on a page; ``rank`` counts from 1, and ``right`` says whether it answers the question."""
+
     rank: int
     text: str
     score: float
@@ -38,9 +40,10 @@ class ShownCandidate:
 def pick_candidates(
     data: AnswerSet, scores: np.ndarray, order: np.ndarray, question: int, top: int
 ) -> list[ShownCandidate]:
-    """The first ``top`` candidates of a question, by number, and the best right one if it comes later.
+    """Returns the ``top`` best candidates of the question with this number, and its best right one if it ranks lower.
 
-    scores: ``[N]``;  order: all rows, each question's best first, as ``metrics.best_first`` gives them
+    scores: ``[N]``
+    order:  ``[N]``, what ``metrics.rank_rows`` returns for these scores
     """
     rows = order[data.starts[question] : data.starts[question + 1]]
     first_right = np.flatnonzero(data.labels[rows])[:1]

@@ -17,7 +17,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-COLOURS = ("#4a90d9", "#e0852f", "#3fa66a", "#b06fc4", "#d0555c", "#8a8f98", "#26a6a6", "#b99a2e")  # on white and black
+# Legible on white and on black
+COLOURS = (
+    "#4a90d9",
+    "#e0852f",
+    "#3fa66a",
+    "#b06fc4",
+    "#d0555c",
+    "#8a8f98",
+    "#26a6a6",
+    "#b99a2e",
+)
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figures give the same bytes
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _INK = "#123456"  # stands for the page's own colour until the SVG is written
@@ -42,8 +52,11 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
-WIDTH = 9.4  # inches; a page shows it as wide as it has room
-MOST_SHARE = 0.99  # of the values that a histogram shows: a long tail would leave no room for the rest
+WIDTH = 9.4  # inches; a page with less room shows the plot smaller
+SHOWN_SHARE = 0.99  # of the values: a histogram that showed a long tail would have no room for the rest
+
+
+Curve = tuple[np.ndarray, np.ndarray]  # how many updates were made, [E], and the values then, [E]
 
 
 def plot_dots(
@@ -53,9 +66,10 @@ def plot_dots(
     label: str,
     mark_label: str,
 ) -> str:
-    """A row a name: its mean with a bar of a standard deviation to either side, its values, and a mark if it has one.
+    """Plots one row per name: the mean with a bar of one standard deviation to either side, the values, and a mark.
 
-    values: of each name ``[S]``
+    values: of each name, ``[S]``
+    marks:  of each name, a value to mark, such as the paper's, or None
     """
     with matplotlib.rc_context(_STYLE):
         figure = Figure((WIDTH, 0.8 + 0.42 * len(names)))
@@ -77,11 +91,11 @@ def plot_dots(
         return _render(figure, f"{label} of {len(names)} rows")
 
 
-def plot_curves(rows: Mapping[str, Mapping[str, Sequence[np.ndarray]]]) -> str:
-    """A line of panels for each row: of each quantity a panel, with a line for each seed.
+def plot_curves(rows: Mapping[str, Mapping[str, Sequence[Curve]]]) -> str:
+    """Plots a line of panels for each row, with one panel per quantity and one curve per seed.
 
-    rows: name -> quantity -> of each seed its values at each validation, ``[E]``. A quantity that a row
-          lacks leaves its panel out. Panels of one quantity have one scale.
+    rows: name -> quantity -> the curve of each seed. Where a row lacks a quantity, the panel is left out. Panels of the
+          same quantity share their scale.
     """
     quantities = list(dict.fromkeys(quantity for row in rows.values() for quantity in row))
     with matplotlib.rc_context(_STYLE):
@@ -92,28 +106,20 @@ def plot_curves(rows: Mapping[str, Mapping[str, Sequence[np.ndarray]]]) -> str:
                 if quantity not in row:
                     axes.set_axis_off()
                     continue
-                axes.set_title(f"{name if axes is line[0] else ''}\n{quantity}")  # names run on to the right
-                for seed, (values, colour) in enumerate(zip(row[quantity], cycle(COLOURS)), 1):
-                    axes.plot(
-                        np.arange(1, len(values) + 1),
-                        values,
-                        "-o",
-                        color=colour,
-                        markersize=3,
-                        linewidth=1.3,
-                        label=f"run {seed}",
-                    )
+                axes.set_title(f"{name if axes is line[0] else ''}\n{quantity}")  # long names run on to the right
+                for (steps, values), colour in zip(row[quantity], cycle(COLOURS)):
+                    axes.plot(steps, values, "-o", color=colour, markersize=3, linewidth=1.3)
                 axes.tick_params(labelleft=True)
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for axes in grid[-1]:
-            axes.set_xlabel("validation")
+            axes.set_xlabel("updates")
         return _render(figure, "training curves")
 
 
 def plot_noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]]], label: str) -> str:
-    """A line a method: means, and bars of a standard deviation, against the share of labels that were flipped.
+    """Plots one curve per method: means, with bars of one standard deviation, over the share of flipped labels.
 
-    methods: name -> shares ``[K]``, and of each share the values of its seeds, ``[S]``
+    methods: name -> shares ``[K]``, and for each share the values of its seeds, ``[S]``
     """
     with matplotlib.rc_context(_STYLE):
         figure = Figure((0.65 * WIDTH, 3.2))
@@ -130,7 +136,7 @@ def plot_noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]
 
 
 def plot_histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
-    """A panel each: how whole numbers are spread, as shares, with a line a split.
+    """Plots one panel per title: the distribution of whole numbers, as shares, with one line per split.
 
     panels: title -> split -> values
     """
@@ -146,7 +152,7 @@ def plot_histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
 
 
 def _histogram(axes: Axes, splits: Mapping[str, np.ndarray]) -> None:
-    most = max(float(np.quantile(values, MOST_SHARE)) for values in splits.values())
+    most = max(float(np.quantile(values, SHOWN_SHARE)) for values in splits.values())
     width = max(1, round(most / 24))
     edges = np.arange(0, most + 2 * width, width) - 0.5
     for (split, values), colour in zip(splits.items(), cycle(COLOURS)):
@@ -156,7 +162,7 @@ def _histogram(axes: Axes, splits: Mapping[str, np.ndarray]) -> None:
 
 
 def compute_deviation(values: np.ndarray) -> float:
-    """The standard deviation of the sample, as the papers give it; 0 of one value."""
+    """Returns the standard deviation of the sample, as the papers give it, and 0 for a single value."""
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 

@@ -74,7 +74,8 @@ def runs(mean: float, seeds: int) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def whole() -> Report:
     data = made_set()
-    by_epoch = [np.linspace(0.5, 0.8, 4), np.linspace(0.4, 0.7, 6)]  # the first stopped early
+    maps = [np.linspace(0.5, 0.8, 4), np.linspace(0.4, 0.7, 6)]  # the first stopped early
+    by_epoch = [(10 * np.arange(1, len(values) + 1), values) for values in maps]
     return Report(
         HOSTILE,
         ["a note", HOSTILE],
