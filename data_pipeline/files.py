@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,14 @@ def read_object(path: Path, advice: str) -> dict[str, Any]:
     return found
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str | Iterable[str]) -> None:
+    """Writes the text, or its lines one after another, so that the file is whole or as it was before.
+
+    What UTF-8 cannot hold, such as half of a surrogate pair, is written as an escape sequence.
+    """
     partial = path.with_name(path.name + ".tmp")
-    partial.write_text(text, encoding="utf-8")
+    with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        file.writelines([text] if isinstance(text, str) else text)
     sync(partial)
     partial.replace(path)
     sync(path.parent)

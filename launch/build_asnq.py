@@ -7,10 +7,10 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-from finetune.data.answers import RAW
-from finetune.data.build_asnq import TANDA_TABLE_1, Tally, build_asnq
-from finetune.data.natural_questions import LABELS
-from finetune.data.statistics import PAPER_COUNTS
+from finetune.data.asnq import ASNQ, PAPER_GRADE_COUNTS
+from finetune.data.builders.asnq import Tally, build_asnq
+from finetune.data.builders.natural_questions import LABELS
+from finetune.data.filters import RAW
 from launch._cli import parse, run
 from pretrain.runtime.settings import REQUIRED, WORKERS, setting
 
@@ -23,7 +23,7 @@ and test.tsv, lines of question, sentence and label, which launch/finetune.py re
   1  outside the long answer, without the short answer's words     2  outside, with them
   3  in the long answer, without a short answer                    4  in it and with one: the answer
 
-The published ASNQ can be used as it is. finetune/data/natural_questions.py says what the paper leaves open."""
+The published ASNQ can be used as it is. finetune/data/builders/natural_questions.py says what the paper leaves open."""
 
 EPILOG = """examples:
   python launch/build_asnq.py --train v1.0-simplified_simplified-nq-train.jsonl.gz --dev nq-dev/ --output_dir asnq \\
@@ -62,9 +62,9 @@ def as_text(name: str, tally: Tally) -> str:
     splits = list(tally.labels)
     lines.append(f"  {'label':<53}" + "".join(f"{split:>14}" for split in (*splits, f"TANDA {name}")))
     for label in LABELS:
-        counts = [tally.labels[split][label] for split in splits] + [TANDA_TABLE_1[name][label]]
+        counts = [tally.labels[split][label] for split in splits] + [PAPER_GRADE_COUNTS[name][label]]
         lines.append(f"  {label}  {MEANING[label]:<50}" + "".join(f"{count:>14,}" for count in counts))
-    questions = [tally.questions[split] for split in splits] + [PAPER_COUNTS["asnq", name, RAW][0].questions]
+    questions = [tally.questions[split] for split in splits] + [ASNQ.paper_counts[name, RAW][0].questions]
     lines.append(f"  {'questions':<53}" + "".join(f"{count:>14,}" for count in questions))
     if tally.rejected:
         lines.append(f"  {tally.rejected:,} lines are not of the data; the first: {tally.first_rejected}")

@@ -39,7 +39,7 @@ per_question.csv, the metrics of every question, and comparison.html, the questi
 def main() -> None:
     config = parse(EvaluateConfig, DESCRIPTION, EPILOG)
     mode = check(config)
-    from finetune.evaluation.measure import measure_contamination, measure_files, measure_models  # after the flags
+    from finetune.measure import measure_contamination, measure_files, measure_models  # after the flags
 
     if mode == "run":
         measure_files(config.run, str(config.qrels), config.per_question)

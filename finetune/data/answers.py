@@ -1,32 +1,37 @@
-"""Questions with their labelled candidate answers, as every data set is held here."""
+"""Questions with their labelled candidate answers: the form in which every data set is held in memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from data_pipeline.errors import KinspanError
-
-RAW, NO_ALL_NEGATIVE, CLEAN = FILTERS = ("raw", "no-all-negative", "clean")
+# ASNQ's labels. 4: the sentence is in the long answer and holds the short answer, which makes it the right one
+POSITIVE_GRADE, NEGATIVE_GRADES = 4, (1, 2, 3)
 
 
 @dataclass(frozen=True)
 class AnswerSet:
-    """One split of a data set of answer sentence selection.
+    """One split of a data set of answer sentence selection, with Q questions and N candidates.
 
-    The candidates of question q are the rows ``starts[q]`` to ``starts[q + 1]``, in the order of the file.
+    The candidates of question q are the rows ``starts[q]`` to ``starts[q + 1]``, in the order of the file. The fields
+    that default to None are optional columns: a data set whose source lacks one does not hold it, and pays nothing.
 
-    name:         of the data set, such as "wikiqa"
+    name:         the data set's name, such as "wikiqa"
     split:        "train", "dev" or "test"
-    question_ids: ``[Q]``, each once
+    question_ids: ``[Q]`` distinct
     questions:    ``[Q]`` texts
     starts:       ``[Q + 1]`` int64
-    answer_ids:   ``[N]`` large_string; each once within a question
+    answer_ids:   ``[N]`` large_string, distinct within a question
     answers:      ``[N]`` large_string
     labels:       ``[N]`` int8, 1 where the candidate answers the question, else 0
-    grades:       ``[N]`` int8, ASNQ's own labels 1 to 4; None elsewhere
+    grades:       ``[N]`` int8, ASNQ's own labels 1 to 4
+    document_ids: ``[N]`` large_string, the document that the candidate was taken from; "" where it is not known
+    positions:    ``[N]`` int32, the candidate's place among the sentences of its document, from 0; -1 where not known
+    titles:       ``[N]`` large_string, the title of that document; "" where it is not known
+    contexts:     ``[N]`` large_string, the text around the candidate; "" where it is not known
     """
 
     name: str
@@ -38,6 +43,10 @@ class AnswerSet:
     answers: pa.LargeStringArray
     labels: np.ndarray
     grades: np.ndarray | None = None
+    document_ids: pa.LargeStringArray | None = None
+    positions: np.ndarray | None = None
+    titles: pa.LargeStringArray | None = None
+    contexts: pa.LargeStringArray | None = None
 
     @property
     def num_questions(self) -> int:
@@ -49,62 +58,50 @@ class AnswerSet:
 
     @property
     def question_of(self) -> np.ndarray:
-        """``[N]``: the question of each row."""
+        """``[N]``: the number of the question that each row belongs to."""
         return np.repeat(np.arange(self.num_questions), np.diff(self.starts))
 
     def rows(self) -> Iterator[slice]:
-        """Of each question, its rows."""
+        """Yields the rows of each question as a slice."""
         for first, end in pairwise(self.starts.tolist()):
             yield slice(first, end)
 
     @property
     def positives(self) -> np.ndarray:
-        """``[Q]``: candidates of each question that answer it."""
+        """``[Q]``: how many candidates of each question answer it."""
         return np.bincount(self.question_of, weights=self.labels, minlength=self.num_questions).astype(np.int64)
 
     def take(self, questions: np.ndarray) -> "AnswerSet":
-        """The questions of these numbers (or of this mask), in this order, whole."""
+        """Returns these questions (numbers, or a mask ``[Q]``) with all their candidates, in the given order."""
         numbers = np.arange(self.num_questions)[questions]
         sizes = np.diff(self.starts)[numbers]
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         rows = np.arange(starts[-1]) + np.repeat(self.starts[numbers] - starts[:-1], sizes)
         return replace(
-            self._rows(rows),
+            self._take_rows(rows),
             question_ids=[self.question_ids[n] for n in numbers],
             questions=[self.questions[n] for n in numbers],
             starts=starts,
         )
 
     def keep(self, rows: np.ndarray) -> "AnswerSet":
-        """The candidates of this mask ``[N]``; a question that has none left goes."""
+        """Returns the candidates of this mask ``[N]``; a question that has none left is dropped."""
         sizes = np.bincount(self.question_of[rows], minlength=self.num_questions)
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return replace(self._rows(np.flatnonzero(rows)), starts=starts).take(sizes > 0)
+        return replace(self._take_rows(np.flatnonzero(rows)), starts=starts).take(sizes > 0)
 
-    def _rows(self, rows: np.ndarray) -> "AnswerSet":
-        """Those rows; ``starts`` is the caller's to set."""
-        return replace(
-            self,
-            answer_ids=self.answer_ids.take(pa.array(rows)),
-            answers=self.answers.take(pa.array(rows)),
-            labels=self.labels[rows],
-            grades=None if self.grades is None else self.grades[rows],
-        )
+    def _take_rows(self, rows: np.ndarray) -> "AnswerSet":
+        """Returns these rows of every column; the caller sets ``starts``."""
+        return replace(self, **{name: take_rows(getattr(self, name), rows) for name in COLUMNS})
 
 
-def filtered(data: AnswerSet, mode: str) -> AnswerSet:
-    """The questions that ``mode`` leaves (Garg et al., 2020, "TandA", table 2).
+# The fields of an AnswerSet that have a value for each candidate
+OPTIONAL_COLUMNS = ("document_ids", "positions", "titles", "contexts")
+COLUMNS = ("answer_ids", "answers", "labels", "grades", *OPTIONAL_COLUMNS)
 
-    raw: all; no-all-negative: those with an answer; clean: those with an answer and with a candidate that is none
 
-    Raises KinspanError where none is left.
-    """
-    positives, sizes = data.positives, np.diff(data.starts)
-    keep = np.ones(data.num_questions, dtype=bool)
-    if mode != RAW:
-        keep &= positives > 0
-    if mode == CLEAN:
-        keep &= positives < sizes
-    if not keep.any():
-        raise KinspanError(f"{data.name} {data.split}: the filter {mode} leaves none of {data.num_questions} questions")
-    return data if keep.all() else data.take(keep)
+def take_rows(column: Any, rows: np.ndarray) -> Any:
+    """Returns these rows of a column, which is a NumPy or Arrow array; None stays None."""
+    if column is None:
+        return None
+    return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))

@@ -1,9 +1,13 @@
-"""Rows of a file -> an AnswerSet, streamed: 20 million rows cost their texts and about 100 bytes each."""
+"""Gathers the rows of a file into an AnswerSet as they stream in.
+
+20 million rows cost the bytes of their texts and about 100 bytes each.
+"""
 
 from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,17 +17,35 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.encode import normalise
 
-from .answers import AnswerSet
-
-# Line, question id or None, question, answer id or None, answer with its white space folded (None: just the question,
-# which may have no candidate), label
-Row = tuple[int, str | None, str, str | None, str | None, int]
-
-POSITIVE_GRADE = 4  # ASNQ: in the long answer, with the short answer
+from .answers import OPTIONAL_COLUMNS, POSITIVE_GRADE, AnswerSet, take_rows
 
 
-class Texts:
-    """Strings, appended one at a time to the buffers of one array: nothing is copied at the end."""
+class SourceRow(NamedTuple):
+    """One candidate, or a question alone, as a reader finds it in a file.
+
+    question_id: None where the file has no ids
+    answer_id:   likewise
+    answer:      with its white space folded; None for a question alone, which may have no candidate
+    label:       0 or 1, or ASNQ's grade
+
+    The other fields are those of the optional columns. A file either has such a column or does not: a reader gives
+    None in all rows, or in none, where "" and -1 stand for what is not known.
+    """
+
+    line: int
+    question_id: str | None
+    question: str
+    answer_id: str | None
+    answer: str | None
+    label: int
+    document_id: str | None = None
+    position: int | None = None
+    title: str | None = None
+    context: str | None = None
+
+
+class TextBuffer:
+    """Strings that are appended one at a time to the buffers of one Arrow array, so that the end copies nothing."""
 
     def __init__(self) -> None:
         self.bytes, self.ends = bytearray(), array("q", [0])
@@ -47,8 +69,8 @@ class Questions:
         self._numbers: dict[str, int] = {}
         self._last: tuple[str | None, str, int] = (None, "", -1)
 
-    def number(self, question_id: str | None, question: str) -> int:
-        """Of the question with this id and text; a new one gets the next number. Raises Rejected."""
+    def find_number(self, question_id: str | None, question: str) -> int:
+        """Returns the number of this question; a new one gets the next number. Raises Rejected."""
         last_id, last_question, number = self._last
         if question == last_question and question_id == last_id and number >= 0:
             return number
@@ -70,117 +92,154 @@ class Questions:
 
 
 @dataclass
-class Columns:
-    """What ``collect`` gathers of N candidates, in the order of the file."""
+class Candidates:
+    """What is gathered of N candidates, in the order of the file.
 
-    question: array = field(default_factory=lambda: array("i"))  # number
-    label: array = field(default_factory=lambda: array("b"))  # 0 and 1, or the grades
-    line: array = field(default_factory=lambda: array("q"))
-    digest: array = field(default_factory=lambda: array("q"))  # of the answer's text
-    answers: Texts = field(default_factory=Texts)
-    ids: Texts = field(default_factory=Texts)
-    mended_ids: int = 0
-    left_out: Counter[int] = field(default_factory=Counter)  # by grade
-
-
-def collect(
-    name: str, split: str, place: str, rows: Iterator[Row], graded: bool = False, negatives: tuple[int, ...] = ()
-) -> tuple[AnswerSet, list[str]]:
-    """The rows as an AnswerSet, grouped by question, and a note, one line, for every policy that mattered.
-
-    place:     what stands before a line's number in messages: "train.tsv line"
-    graded:    labels are ASNQ's: 4 is positive, those in ``negatives`` are negative, others are left out
-
-    White space in questions is folded to single spaces, as in a corpus; in ids it becomes "_", since a TREC file parts
-    its columns by white space. Where the file has no question ids they are q1, q2, ...; where it has no answer ids they
-    are the question's with -1, -2, ... A question without candidates is left out; a candidate without text stays.
-
-    Raises KinspanError with place and line: no rows; a question that is empty; an id that is empty, or that has two
-    texts, or that stands twice in a question.
+    question: number of the question
+    label:    0 and 1, or ASNQ's grades
+    digest:   hash of the answer's text
+    optional: buffers of the optional columns that the file has, by the field of SourceRow
+    left_out: how many candidates were left out, by grade
     """
-    questions, columns = Questions(), Columns()
-    kept = {POSITIVE_GRADE, *negatives}
+
+    question: array = field(default_factory=lambda: array("i"))
+    label: array = field(default_factory=lambda: array("b"))
+    line: array = field(default_factory=lambda: array("q"))
+    digest: array = field(default_factory=lambda: array("q"))
+    answers: TextBuffer = field(default_factory=TextBuffer)
+    ids: TextBuffer = field(default_factory=TextBuffer)
+    optional: dict[str, Any] = field(default_factory=dict)
+    mended_ids: int = 0
+    left_out: Counter[int] = field(default_factory=Counter)
+
+    def append(self, number: int, row: SourceRow) -> None:
+        """Adds a candidate of the question ``number``. Raises Rejected for an id that is empty."""
+        assert row.answer is not None
+        if not self.label:
+            self.optional = _make_buffers(row)
+        if row.answer_id is not None:
+            cleaned = "_".join(row.answer_id.split())
+            if not cleaned:
+                raise Rejected("the answer id is empty")
+            self.mended_ids += cleaned != row.answer_id
+            self.ids.append(cleaned)
+        self.question.append(number)
+        self.label.append(row.label)
+        self.line.append(row.line)
+        self.digest.append(hash(row.answer))
+        self.answers.append(row.answer)
+        for name, buffer in self.optional.items():
+            buffer.append(getattr(row, name))
+
+    def finish_optional(self) -> dict[str, Any]:
+        """Returns the optional columns by the field of AnswerSet; each is named as the plural of SourceRow's."""
+        return {
+            f"{name}s": np.frombuffer(buffer, dtype=np.int32) if isinstance(buffer, array) else buffer.finish()
+            for name, buffer in self.optional.items()
+        }
+
+
+def _make_buffers(row: SourceRow) -> dict[str, Any]:
+    """Returns an empty buffer for each optional column that this row has."""
+    names = [name.removesuffix("s") for name in OPTIONAL_COLUMNS]
+    there = [name for name in names if getattr(row, name) is not None]
+    return {name: array("i") if name == "position" else TextBuffer() for name in there}
+
+
+def collect_answers(
+    name: str, split: str, place: str, rows: Iterator[SourceRow], negative_grades: tuple[int, ...] | None = None
+) -> tuple[AnswerSet, list[str]]:
+    """Returns the rows as an AnswerSet, grouped by question, and a note of one line for every policy that mattered.
+
+    place:           what stands before a line's number in messages, such as "train.tsv line"
+    negative_grades: the labels are ASNQ's grades, of which POSITIVE_GRADE is positive and these are negative; other
+                     candidates are left out. None: the labels are 0 and 1
+
+    White space in questions is folded to single spaces, as in a corpus; in ids it becomes "_", since a TREC file
+    separates its columns by white space. Where the file has no question ids, they are q1, q2, ...; where it has no
+    answer ids, they are the question's followed by -1, -2, ... A question without candidates is left out; a candidate
+    without text is kept.
+
+    Raises KinspanError, naming place and line, where there are no rows, where a question or an id is empty, where a
+    question id has two texts, and where an answer id stands twice in a question.
+    """
+    questions, candidates = Questions(), Candidates()
+    kept = None if negative_grades is None else {POSITIVE_GRADE, *negative_grades}
     line = 0
     try:
-        for line, question_id, question, answer_id, answer, label in rows:
-            number = questions.number(question_id, question)
-            if answer is None:
+        for row in rows:
+            line = row.line
+            number = questions.find_number(row.question_id, row.question)
+            if row.answer is None:
                 continue
-            if graded and label not in kept:
-                columns.left_out[label] += 1
-                continue
-            if answer_id is not None:
-                _append_id(columns, answer_id)
-            columns.question.append(number)
-            columns.label.append(label)
-            columns.line.append(line)
-            columns.digest.append(hash(answer))
-            columns.answers.append(answer)
+            if kept is not None and row.label not in kept:
+                candidates.left_out[row.label] += 1
+            else:
+                candidates.append(number, row)
     except Rejected as reason:
         raise KinspanError(f"{place} {line}: {reason}") from reason
-    if not columns.label:
+    if not candidates.label:
         raise KinspanError(f"{place.rsplit(' ', 1)[0]}: no candidate answer in this file")
-    return _grouped(name, split, place, questions, columns, graded)
-
-
-def _append_id(columns: Columns, answer_id: str) -> None:
-    cleaned = "_".join(answer_id.split())
-    if not cleaned:
-        raise Rejected("the answer id is empty")
-    columns.mended_ids += cleaned != answer_id
-    columns.ids.append(cleaned)
-
-
-def _grouped(
-    name: str, split: str, place: str, questions: Questions, columns: Columns, graded: bool
-) -> tuple[AnswerSet, list[str]]:
-    """Candidates of a question side by side, in the order of the file."""
-    question = np.frombuffer(columns.question, dtype=np.int32)
-    label = np.frombuffer(columns.label, dtype=np.int8)
-    labels = (label == POSITIVE_GRADE).astype(np.int8) if graded else label
-    sizes = np.bincount(question, minlength=len(questions.ids))
-    empty = int(np.count_nonzero(np.diff(np.frombuffer(columns.answers.ends, dtype=np.int64)) == 0))
-    conflicts = _conflicts(question, np.frombuffer(columns.digest, dtype=np.int64), labels)
-    ids = columns.ids.finish() if len(columns.ids.ends) > 1 else None
+    question = np.frombuffer(candidates.question, dtype=np.int32)
+    ids = candidates.ids.finish() if len(candidates.ids.ends) > 1 else None
     if ids is not None:
-        _check_once(place, questions, question, ids, columns.line)
-    answers, grades = columns.answers.finish(), label if graded else None
+        _check_ids_differ(place, questions, question, ids, candidates.line)
+    label = np.frombuffer(candidates.label, dtype=np.int8)
+    labels = label if kept is None else (label == POSITIVE_GRADE).astype(np.int8)
+    notes = _describe_oddities(questions, question, candidates, labels)
+    columns = {
+        "answer_ids": ids,
+        "answers": candidates.answers.finish(),
+        "labels": labels,
+        "grades": None if kept is None else label,
+        **candidates.finish_optional(),
+    }
+    return _group_by_question(name, split, questions, question, columns), [f"{name} {split}: {note}" for note in notes]
+
+
+def _group_by_question(
+    name: str, split: str, questions: Questions, question: np.ndarray, columns: dict[str, Any]
+) -> AnswerSet:
+    """Puts the candidates of a question side by side, in the order of the file; empty questions are left out."""
     if (np.diff(question) < 0).any():
         order = np.argsort(question, kind="stable")
-        answers, labels = answers.take(pa.array(order)), labels[order]
-        ids = None if ids is None else ids.take(pa.array(order))
-        grades = None if grades is None else grades[order]
+        columns = {column: take_rows(values, order) for column, values in columns.items()}
+    sizes = np.bincount(question, minlength=len(questions.ids))
     keep = sizes > 0
     starts = np.concatenate([[0], np.cumsum(sizes[keep])]).astype(np.int64)
     question_ids = [i for i, there in zip(questions.ids, keep, strict=True) if there]
-    data = AnswerSet(
-        name,
-        split,
-        question_ids,
-        [t for t, there in zip(questions.texts, keep, strict=True) if there],
-        starts,
-        _made_ids(question_ids, starts) if ids is None else ids,
-        answers,
-        labels,
-        grades,
+    if columns["answer_ids"] is None:
+        columns["answer_ids"] = _make_answer_ids(question_ids, starts)
+    return AnswerSet(
+        name=name,
+        split=split,
+        question_ids=question_ids,
+        questions=[t for t, there in zip(questions.texts, keep, strict=True) if there],
+        starts=starts,
+        **columns,
     )
-    notes = [f"candidates of label {grade} are left out: {n:,}" for grade, n in sorted(columns.left_out.items())]
-    notes += [
-        f"{words}: {n:,}"
-        for n, words in (
-            (int((~keep).sum()), "questions without a candidate, left out"),
-            (empty, "candidates without text, kept"),
-            (conflicts, "answers that stand twice or more under one question, with different labels, kept"),
-            (questions.mended_ids, 'question ids with white space, which became "_"'),
-            (columns.mended_ids, 'answer ids with white space, which became "_"'),
-        )
-        if n
-    ]
-    return data, [f"{name} {split}: {note}" for note in notes]
 
 
-def _conflicts(question: np.ndarray, digest: np.ndarray, labels: np.ndarray) -> int:
-    """Texts that a question has under both labels."""
+def _describe_oddities(
+    questions: Questions, question: np.ndarray, candidates: Candidates, labels: np.ndarray
+) -> list[str]:
+    """Returns a note for everything that was left out or changed, or that looks like a mistake in the data."""
+    num_empty = int(np.count_nonzero(np.diff(np.frombuffer(candidates.answers.ends, dtype=np.int64)) == 0))
+    num_conflicts = _count_conflicts(question, np.frombuffer(candidates.digest, dtype=np.int64), labels)
+    counts = {
+        "questions without a candidate, left out": len(questions.ids) - len(np.unique(question)),
+        "candidates without text, kept": num_empty,
+        "answers that stand twice or more under one question, with different labels, kept": num_conflicts,
+        'question ids with white space, which became "_"': questions.mended_ids,
+        'answer ids with white space, which became "_"': candidates.mended_ids,
+    }
+    left_out = sorted(candidates.left_out.items())
+    notes = [f"candidates of label {grade} are left out: {count:,}" for grade, count in left_out]
+    return notes + [f"{words}: {count:,}" for words, count in counts.items() if count]
+
+
+def _count_conflicts(question: np.ndarray, digest: np.ndarray, labels: np.ndarray) -> int:
+    """Counts the texts that one question has under both labels."""
     key = digest.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + question.astype(np.uint64)
     order = np.argsort(key)
     first = np.flatnonzero(np.append(True, np.diff(key[order]) != 0))
@@ -188,7 +247,8 @@ def _conflicts(question: np.ndarray, digest: np.ndarray, labels: np.ndarray) -> 
     return int(np.count_nonzero(np.minimum.reduceat(ordered, first) != np.maximum.reduceat(ordered, first)))
 
 
-def _check_once(place: str, questions: Questions, question: np.ndarray, ids: pa.Array, line: array) -> None:
+def _check_ids_differ(place: str, questions: Questions, question: np.ndarray, ids: pa.Array, line: array) -> None:
+    """Raises KinspanError, naming the line, where an answer id stands twice in a question."""
     codes = ids.dictionary_encode().indices.to_numpy()
     key = question.astype(np.int64) * (int(codes.max()) + 1) + codes
     order = np.argsort(key, kind="stable")
@@ -202,7 +262,8 @@ def _check_once(place: str, questions: Questions, question: np.ndarray, ids: pa.
         )
 
 
-def _made_ids(question_ids: list[str], starts: np.ndarray) -> pa.LargeStringArray:
+def _make_answer_ids(question_ids: list[str], starts: np.ndarray) -> pa.LargeStringArray:
+    """Returns ids like q7-1, q7-2, ... for the candidates of each question."""
     sizes = np.diff(starts)
     place = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes) + 1
     of_question = pa.array(question_ids, pa.large_string()).take(pa.array(np.repeat(np.arange(len(sizes)), sizes)))

@@ -1,4 +1,4 @@
-"""TREC-QA as Jacana distributes it (Yao et al., 2013): files that look like XML and are not, since nothing is escaped.
+"""TREC-QA as Jacana distributes it (Yao et al., 2013), in files that look like XML but escape nothing.
 
 Every tag has a line of its own::
 
@@ -6,29 +6,34 @@ Every tag has a line of its own::
     <question>
     What<TAB>ethnic<TAB>group ...      the tokens; below them lines of parts of speech, dependencies and entities
     </question>
-    <negative>                         or <positive>; there may be none of either
+    <negative>                         or <positive>; a question may have neither
     Prison<TAB>gangs<TAB>have ...
     </negative>
     </QApairs>
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
-from .collect import Row
-from .tables import text_lines
+from .collect import SourceRow
+from .dataset import DataSet
+from .tables import read_lines
+from .trecqa import TRECQA
 
 PAIRS, QUESTION, POSITIVE, NEGATIVE = "QApairs", "question", "positive", "negative"
 OPENING = {f"<{kind}>": kind for kind in (QUESTION, POSITIVE, NEGATIVE)}
 
 
-def jacana_rows(path: Path) -> Iterator[Row]:
-    """Questions and candidates, tokens joined by spaces. Raises KinspanError with the line of a tag out of place."""
+def read_jacana(path: Path) -> Iterator[SourceRow]:
+    """Yields questions and candidates, their tokens joined by spaces.
+
+    Raises KinspanError, naming the line, for a tag out of place.
+    """
     question_id = question = None
-    for line, kind, text in _elements(path):
+    for line, kind, text in _read_elements(path):
         if kind == PAIRS:
             question_id, question = text, None
             continue
@@ -37,14 +42,15 @@ def jacana_rows(path: Path) -> Iterator[Row]:
             raise KinspanError(f"{path} line {line}: <{kind}> where {due} should stand")
         if kind == QUESTION:
             question = text
-        yield line, question_id, question or "", None, None if kind == QUESTION else text, int(kind == POSITIVE)
+        answer = None if kind == QUESTION else text
+        yield SourceRow(line, question_id, question or "", None, answer, int(kind == POSITIVE))
 
 
-def _elements(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Of each element the line of its tag, its kind and its tokens; of <QApairs> the id."""
+def _read_elements(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yields the line of each element's tag, its kind, and its tokens; of <QApairs> the id."""
     kind = text = None
     since = 0
-    for number, line in text_lines(path):
+    for number, line in read_lines(path):
         tag = line.strip()
         if kind is None:
             if tag.startswith(f"<{PAIRS}"):
@@ -60,3 +66,20 @@ def _elements(path: Path) -> Iterator[tuple[int, str, str]]:
             text = normalise(line)
     if kind is not None:
         raise KinspanError(f"{path} line {since}: the file ends before </{kind}>")
+
+
+def _name_files(split: str) -> Sequence[str]:
+    larger = ("train2393.cleanup.xml", "TRAIN-ALL.xml") if split == "train" else ()
+    return (*larger, f"{split}-less-than-40.manual-edit.xml", f"{split.upper()}.xml")
+
+
+JACANA = DataSet(
+    name="jacana",
+    help="TREC-QA as distributed in jacana-qa-naacl2013-data-results: train2393.cleanup.xml (or TRAIN-ALL.xml), else "
+    "train-less-than-40.manual-edit.xml (or TRAIN.xml); dev-less-than-40.manual-edit.xml (or DEV.xml); "
+    "test-less-than-40.manual-edit.xml (or TEST.xml).",
+    file_names=_name_files,
+    read=read_jacana,
+    paper_counts=TRECQA.paper_counts,
+    ambiguous=("train",),  # one training file has all questions, the other the manually labelled ones
+)

@@ -1,4 +1,4 @@
-"""Tables of labelled answers: .jsonl, .csv, .tsv, .parquet, and whatever ``datasets`` loads."""
+"""Tables of labelled candidates in .jsonl, .csv, .tsv and .parquet files, and the rows that are read from them."""
 
 import csv
 import json
@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import KinspanError, one_line
-from data_pipeline.hub import expect_hub
 from data_pipeline.prepare.encode import normalise
 from data_pipeline.prepare.readers import COMPRESSED, open_bytes
 
-from .collect import Row
+from .collect import SourceRow
 
 REQUIRED, OPTIONAL = ("question", "answer", "label"), ("question_id", "answer_id")
+EXTRA = ("document_id", "position", "title", "context")  # read only where they are asked for
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
 LABELS: dict[Any, int] = {0: 0, 1: 1, "0": 0, "1": 1}  # True and 1.0 are 1 as well
 
 
 @dataclass(frozen=True)
 class Table:
-    """A file before its rows are read.
+    """A table whose rows have not been read yet.
 
     place:   what stands before a row's number in messages
-    fields:  its columns
-    records: of the columns asked for, each row's number and its values by column
+    fields:  the names of its columns
+    records: given the columns to read, yields each row's number and its values by column
     """
 
     place: str
@@ -35,10 +35,10 @@ class Table:
     records: Callable[[list[str]], Iterable[tuple[int, dict[str, Any]]]]
 
 
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file, compressed or not, without line ends, numbered from 1.
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a file, compressed or not, with their numbers from 1 and without line ends.
 
-    Lines end at a line feed alone, so that a text may hold other separators. Raises KinspanError.
+    Only a line feed ends a line, so that a text may hold other separators. Raises KinspanError, naming the line.
     """
     number = 0
     try:
@@ -51,9 +51,9 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise KinspanError(f"{path} line {number + 1}: cannot read on: {one_line(error)}") from error
 
 
-def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a .jsonl file; blank lines are skipped."""
-    for number, line in text_lines(path):
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the objects of a .jsonl file with their line numbers; blank lines are skipped."""
+    for number, line in read_lines(path):
         if not line.strip():
             continue
         try:
@@ -66,17 +66,17 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_table(path: Path) -> Table:
-    """The table in a file, of the format that its name tells."""
+    """Opens the table in a file, whose name tells the format. Raises KinspanError where it is not of that format."""
     suffix = Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
     if suffix == ".parquet":
-        return _parquet(path)
+        return _read_parquet(path)
     if suffix == ".jsonl":
-        fields = next((list(record) for _, record in json_lines(path)), [])
-        return Table(f"{path} line", fields, lambda columns: json_lines(path))
-    return _separated(path, _csv_fields if suffix == ".csv" else _tab_fields)
+        fields = next((list(record) for _, record in read_json_lines(path)), [])
+        return Table(f"{path} line", fields, lambda columns: read_json_lines(path))
+    return _read_separated(path, _read_csv if suffix == ".csv" else _read_tsv)
 
 
-def _parquet(path: Path) -> Table:
+def _read_parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 
     def records(columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -96,15 +96,15 @@ def _parquet(path: Path) -> Table:
         raise KinspanError(f"{path}: not a parquet file: {one_line(error)}") from error
 
 
-def _tab_fields(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Tab-separated, where a quotation mark is a character like others."""
-    for number, line in text_lines(path):
+def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields tab-separated fields; a quotation mark is a character like any other."""
+    for number, line in read_lines(path):
         if line:
             yield number, line.split("\t")
 
 
-def _csv_fields(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line + "\n" for _, line in text_lines(path)), strict=True)
+def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
     try:
         for fields in reader:
             if fields:
@@ -113,7 +113,7 @@ def _csv_fields(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise KinspanError(f"{path} line {reader.line_num}: not CSV: {error}") from error
 
 
-def _separated(path: Path, rows: Callable[[Path], Iterator[tuple[int, list[str]]]]) -> Table:
+def _read_separated(path: Path, rows: Callable[[Path], Iterator[tuple[int, list[str]]]]) -> Table:
     fields = next((fields for _, fields in rows(path)), [])
     if len(set(fields)) < len(fields):
         raise KinspanError(f"{path} line 1: two columns have the same name")
@@ -128,73 +128,70 @@ def _separated(path: Path, rows: Callable[[Path], Iterator[tuple[int, list[str]]
     return Table(f"{path} line", fields, records)
 
 
-def hub_splits(name: str) -> list[str]:
-    """The splits of a data set of the hub, or of a folder that ``datasets`` loads."""
-    import datasets
+def read_candidates(table: Table, columns: dict[str, str]) -> Iterator[SourceRow]:
+    """Yields the rows of a table.
 
-    return _from_hub(name, lambda: datasets.get_dataset_split_names(name))
-
-
-def hub_table(name: str, split: str) -> Table:
-    import datasets
-
-    data = _from_hub(name, lambda: datasets.load_dataset(name, split=split))
-
-    def records(columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-        return enumerate(data.select_columns(columns), 1)
-
-    return Table(f"hub={name} {split} row", data.column_names, records)
-
-
-def _from_hub(name: str, load: Callable[[], Any]) -> Any:
-    import datasets
-
-    expect_hub(name)
-    bars = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        return load()
-    except Exception as error:  # the hub, the file system and every format have their own
-        raise KinspanError(f"hub={name} cannot be loaded: {one_line(error)}") from error
-    finally:
-        if not bars:
-            datasets.enable_progress_bars()
-
-
-def labelled(table: Table, columns: dict[str, str]) -> Iterator[Row]:
-    """The rows of a table; ``columns`` says what question, answer, label, question_id and answer_id are called there.
+    columns: how the columns of REQUIRED, OPTIONAL and EXTRA are called in the table, where they have other names.
+             Those of EXTRA are read only if they are named here.
 
     Raises KinspanError for a column that is missing, a value that is no text, and a label other than 0 and 1.
     """
-    for column in columns:
-        if column not in REQUIRED + OPTIONAL:
-            raise KinspanError(f"columns: there is no {column!r}; known are {', '.join(REQUIRED + OPTIONAL)}")
     file = table.place.rsplit(" ", 1)[0]
-    if not table.fields:
-        raise KinspanError(f"{file}: no rows in this file")
-    names = {c: columns.get(c, c) for c in REQUIRED + OPTIONAL}
-    for column in (*REQUIRED, *columns):
-        if names[column] not in table.fields:
-            raise KinspanError(f"{file}: no column {names[column]!r}; there are {', '.join(table.fields)}")
+    names = _name_columns(table, columns, file)
     there = [c for c in names if names[c] in table.fields]
-
     for line, record in table.records([names[c] for c in there]):
+        place = f"{table.place} {line}"
         try:
             values = {c: record[names[c]] for c in there}
         except KeyError as error:
-            raise KinspanError(f"{table.place} {line}: no column {error}; there are {', '.join(record)}") from error
+            raise KinspanError(f"{place}: no column {error}; there are {', '.join(record)}") from error
         try:
             label = LABELS[values["label"]]
         except (KeyError, TypeError) as error:
-            raise KinspanError(f"{table.place} {line}: label {values['label']!r} is neither 0 nor 1") from error
+            raise KinspanError(f"{place}: label {values['label']!r} is neither 0 nor 1") from error
         for column in ("question", "answer"):
             if not isinstance(values[column], str):
-                raise KinspanError(f"{table.place} {line}: {names[column]!r} is no text: {values[column]!r}")
-        ids = [_id(values[c], names[c], table.place, line) if c in there else None for c in OPTIONAL]
-        yield line, ids[0], values["question"], ids[1], normalise(values["answer"]), label
+                raise KinspanError(f"{place}: {names[column]!r} is no text: {values[column]!r}")
+        ids = [_parse_id(values[c], names[c], place) if c in there else None for c in OPTIONAL]
+        row = SourceRow(line, ids[0], values["question"], ids[1], normalise(values["answer"]), label)
+        extra: dict[str, Any] = {c: _parse_extra(c, values[c], names[c], place) for c in EXTRA if c in there}
+        yield row._replace(**extra) if extra else row
 
 
-def _id(value: Any, name: str, place: str, line: int) -> str:
+def _name_columns(table: Table, columns: dict[str, str], file: str) -> dict[str, str]:
+    """Returns how the columns to read are called in this table."""
+    known = (*REQUIRED, *OPTIONAL, *EXTRA)
+    for column in columns:
+        if column not in known:
+            raise KinspanError(f"columns: there is no {column!r}; known are {', '.join(known)}")
+    if not table.fields:
+        raise KinspanError(f"{file}: no rows in this file")
+    names = {c: columns.get(c, c) for c in known if c not in EXTRA or c in columns}
+    for column in (*REQUIRED, *columns):
+        if names[column] not in table.fields:
+            raise KinspanError(f"{file}: no column {names[column]!r}; there are {', '.join(table.fields)}")
+    return names
+
+
+def _parse_id(value: Any, name: str, place: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise KinspanError(f"{place} {line}: {name!r} is neither a string nor a whole number: {value!r}")
+        raise KinspanError(f"{place}: {name!r} is neither a string nor a whole number: {value!r}")
     return str(value)
+
+
+def _parse_extra(column: str, value: Any, name: str, place: str) -> str | int:
+    """Returns a value of an optional column; "" or -1 where the table has none."""
+    if column == "position":
+        if value in (None, ""):
+            return -1
+        text = str(value)
+        if not text.isdecimal() or int(text) >= 2**31:
+            raise KinspanError(f"{place}: {name!r} is no position, which is a whole number from 0: {value!r}")
+        return int(text)
+    if value is None:
+        return ""
+    if column == "document_id":
+        return _parse_id(value, name, place)
+    if not isinstance(value, str):
+        raise KinspanError(f"{place}: {name!r} is no text: {value!r}")
+    return normalise(value)

@@ -1,4 +1,4 @@
-"""BM25, the baseline that reads words alone."""
+"""BM25, the baseline that only compares words."""
 
 import bm25s
 import numpy as np
@@ -6,12 +6,12 @@ import numpy as np
 from finetune.data.answers import AnswerSet
 
 
-def bm25_scores(data: AnswerSet) -> np.ndarray:
-    """The scores ``[N]`` of the candidates by BM25, 0 where a candidate shares no word with its question.
+def score_bm25(data: AnswerSet) -> np.ndarray:
+    """Returns the scores ``[N]`` of the candidates by BM25, 0 where a candidate shares no word with its question.
 
-    The collection, from which word frequencies are taken, is the distinct candidates of ``data``. Words are lower-case
-    and of two letters or more, without English stop words; k1 is 1.5, b .75 and the idf Lucene's (bm25s' defaults;
-    Robertson and Zaragoza, 2009, "The probabilistic relevance framework: BM25 and beyond").
+    Word frequencies are those of the distinct candidates of ``data``. Words are in lower case, have two letters or
+    more, and are no English stop words. k1 is 1.5, b is .75, and the inverse document frequency is Lucene's: the
+    defaults of bm25s (Robertson and Zaragoza, 2009, "The probabilistic relevance framework: BM25 and beyond").
     """
     distinct = data.answers.dictionary_encode()
     document_of = distinct.indices.to_numpy()  # [N]

@@ -1,16 +1,16 @@
-"""How much of a test set occurs in a pre-training corpus, and what a model's figures are without it.
+"""How much of a test set occurs in a pre-training corpus, and how a model does without it.
 
-Two measures, both on text in lower case (Unicode NFKC) without punctuation, so that it does not matter how either side
-was tokenised ("5,000" or "5 , 000"):
+There are two measures. Both compare text in lower case (Unicode NFKC) without punctuation, so that it does not matter
+how either side was tokenised ("5,000" or "5 , 000"):
 
-exact:  the sentence's letters and digits, white space removed as well, occur one after another inside a paragraph
-        (OpenAI, 2023, "GPT-4 Technical Report", appendix C, which takes parts of 50 characters; here the whole)
-n-gram: the share of its 8-grams of words that occur anywhere; contaminated from 70% on (Chowdhery et al., 2022,
+exact:  the sentence's letters and digits, without white space, occur one after another inside a paragraph (OpenAI,
+        2023, "GPT-4 Technical Report", appendix C, takes parts of 50 characters; we take the whole sentence)
+n-gram: a sentence is contaminated if 70% or more of its 8-grams of words occur anywhere (Chowdhery et al., 2022,
         "PaLM", section 8)
 
-GPT-3 (Brown et al., 2020, appendix C) called a text dirty if a single n-gram of 8 to 13 words occurs, 13 where texts
-are long. Sentences are short: of WikiQA's test set 19% have no 13-gram, 5% no 8-gram; and a single 8-gram is often a
-mere phrase. A share tells a sentence from a phrase.
+GPT-3 (Brown et al., 2020, appendix C) called a text dirty if a single n-gram of 8 to 13 words occurs, of 13 where texts
+are long. But sentences are short: in WikiQA's test set 19% have no 13-gram and 5% no 8-gram. And a single 8-gram is
+often a mere phrase; a share tells a sentence from a phrase.
 
 A sentence of fewer than 8 words is not judged: "He was born in London." occurs without having leaked.
 """
@@ -24,21 +24,21 @@ import numpy as np
 from data_pipeline.corpus import Corpus
 from finetune.data.answers import AnswerSet
 
-from .metrics import METRICS, TITLES, means, question_metrics
-from .occurrences import NGRAM, occurrences
+from .metrics import METRICS, TITLES, compute_means, compute_question_metrics
+from .occurrences import NGRAM, find_occurrences
 
-THRESHOLD = 0.7  # share of n-grams
+THRESHOLD = 0.7  # share of n-grams from which on a sentence is contaminated
 
 
 @dataclass(frozen=True)
 class Contamination:
-    """What of N candidates occurs in a corpus.
+    """Which of N candidates occur in a corpus.
 
-    judged:      ``[N]`` bool, those of 8 words or more
-    exact:       ``[N]`` bool, those that occur word for word
-    ngram_share: ``[N]``, of their 8-grams those that occur; NaN where not judged
-    document:    ``[N]`` number in the corpus of the first document that has it, or the most of it; -1 where nothing
-                 occurs
+    judged:      ``[N]`` bool, whether the candidate has 8 words or more
+    exact:       ``[N]`` bool, whether it occurs word for word
+    ngram_share: ``[N]`` the share of its 8-grams that occur; NaN where it is not judged
+    document:    ``[N]`` the number in the corpus of the first document that has the candidate, or else of the document
+                 that has most of it; -1 where nothing occurs
     """
 
     judged: np.ndarray
@@ -48,22 +48,22 @@ class Contamination:
 
     @property
     def rows(self) -> np.ndarray:
-        """``[N]`` bool: contaminated by either measure."""
-        return self.exact | (self.ngram_share >= THRESHOLD)  # NaN is not
+        """``[N]`` bool: whether the candidate is contaminated by either measure."""
+        return self.exact | (self.ngram_share >= THRESHOLD)  # False for NaN
 
 
-def of_questions(data: AnswerSet, rows: np.ndarray, positives_alone: bool = True) -> np.ndarray:
-    """``[Q]`` bool: the questions of which a right answer (or else any candidate) is among ``rows``, ``[N]`` bool."""
+def flag_questions(data: AnswerSet, rows: np.ndarray, positives_alone: bool = True) -> np.ndarray:
+    """Returns which questions, ``[Q]`` bool, have a right answer (or any candidate) among ``rows``, ``[N]`` bool."""
     counted = rows & (data.labels == 1) if positives_alone else rows
     return np.bincount(data.question_of[counted], minlength=data.num_questions) > 0
 
 
-def contamination(data: AnswerSet, corpus: Corpus, num_workers: int = 1, quiet: bool = False) -> Contamination:
-    """Looks for every candidate of ``data`` in all of ``corpus``, see ``occurrences.occurrences``."""
-    found = occurrences(data.answers.to_pylist(), corpus, num_workers, quiet)
+def find_contamination(data: AnswerSet, corpus: Corpus, num_workers: int = 1, quiet: bool = False) -> Contamination:
+    """Looks for every candidate of ``data`` in the whole of ``corpus``, see ``occurrences.find_occurrences``."""
+    found = find_occurrences(data.answers.to_pylist(), corpus, num_workers, quiet)
     seen, count = found.ngram_document >= 0, data.num_pairs
     document = found.document.copy()
-    for row, documents in _groups(found.ngram_row[seen], found.ngram_document[seen]):
+    for row, documents in _group_values(found.ngram_row[seen], found.ngram_document[seen]):
         if document[row] < 0:
             distinct, counts = np.unique(documents, return_counts=True)
             document[row] = distinct[counts.argmax()]
@@ -73,33 +73,37 @@ def contamination(data: AnswerSet, corpus: Corpus, num_workers: int = 1, quiet: 
     return Contamination(found.judged, found.document >= 0, share, document)
 
 
-def with_and_without(data: AnswerSet, scores: np.ndarray, flagged: np.ndarray) -> dict[str, dict[str, float]]:
-    """Mean metrics over all questions, over those not ``flagged`` ``[Q]`` and over those that are.
+def measure_with_and_without(data: AnswerSet, scores: np.ndarray, flagged: np.ndarray) -> dict[str, dict[str, float]]:
+    """Returns mean metrics over all questions, over those that are not ``flagged``, and over those that are.
 
-    scores: ``[N]``
+    scores:  ``[N]``
+    flagged: ``[Q]`` bool
 
-    Returns metrics by "all", "clean" and "contaminated", with the number of "questions"; a group of none is left out.
-    Raises KinspanError for a score that is not finite.
+    The keys are "all", "clean" and "contaminated"; each group also has its number of "questions", and a group without
+    questions is left out. Raises KinspanError for a score that is not finite.
     """
-    figures = question_metrics(data, scores)
+    figures = compute_question_metrics(data, scores)
     groups = {"all": np.ones(data.num_questions, dtype=bool), "clean": ~flagged, "contaminated": flagged}
     return {
-        name: {"questions": int(group.sum()), **means({metric: values[group] for metric, values in figures.items()})}
+        name: {
+            "questions": int(group.sum()),
+            **compute_means({metric: values[group] for metric, values in figures.items()}),
+        }
         for name, group in groups.items()
         if group.any()
     }
 
 
-def summary(
+def summarize_contamination(
     data: AnswerSet, corpus: Corpus, found: Contamination, scores: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, Any]:
-    """Counts and figures, fit for JSON.
+    """Returns counts and metrics, fit for JSON.
 
-    scores: of each model, by its name, ``[N]``
+    scores: of each model by its name, ``[N]``
 
-    Returns ``contaminated``: of each measure, how many candidates, right answers, questions with such an answer and
-    questions with any such candidate; and ``models``: of each, its figures as of ``with_and_without``, by right
-    ``answer`` and by any ``candidate``.
+    ``contaminated`` has for each measure the number of candidates, of right answers, of questions with such an answer,
+    and of questions with any such candidate. ``models`` has for each model what ``measure_with_and_without`` returns
+    where a question is flagged by a right ``answer``, and where it is flagged by any ``candidate``.
     """
     ones = np.ones(data.num_pairs, dtype=bool)
     measures = {
@@ -109,27 +113,27 @@ def summary(
         "ngrams": found.ngram_share >= THRESHOLD,
         "either": found.rows,
     }
-    answer, candidate = of_questions(data, found.rows), of_questions(data, found.rows, positives_alone=False)
+    answer, candidate = flag_questions(data, found.rows), flag_questions(data, found.rows, positives_alone=False)
     return {
         "corpus": corpus.folder.name,
         "corpus_fingerprint": corpus.manifest.fingerprint,
-        "contaminated": {name: _counts(data, rows) for name, rows in measures.items()},
+        "contaminated": {name: _count(data, rows) for name, rows in measures.items()},
         "models": {
             name: {
-                "answer": with_and_without(data, of_model, answer),
-                "candidate": with_and_without(data, of_model, candidate),
+                "answer": measure_with_and_without(data, of_model, answer),
+                "candidate": measure_with_and_without(data, of_model, candidate),
             }
             for name, of_model in (scores or {}).items()
         },
     }
 
 
-def _counts(data: AnswerSet, rows: np.ndarray) -> dict[str, int]:
+def _count(data: AnswerSet, rows: np.ndarray) -> dict[str, int]:
     return {
         "candidates": int(rows.sum()),
         "answers": int(data.labels[rows].sum()),
-        "questions_by_answer": int(of_questions(data, rows).sum()),
-        "questions_by_candidate": int(of_questions(data, rows, positives_alone=False).sum()),
+        "questions_by_answer": int(flag_questions(data, rows).sum()),
+        "questions_by_candidate": int(flag_questions(data, rows, positives_alone=False).sum()),
     }
 
 
@@ -153,15 +157,15 @@ GROUPS = {
 }
 
 
-def contamination_text(
+def format_contamination(
     data: AnswerSet,
     corpus: Corpus,
     found: Contamination,
     scores: Mapping[str, np.ndarray] | None = None,
     examples: int = 10,
 ) -> str:
-    """``summary`` as tables, and examples for a person to look at, right answers first."""
-    facts, totals = summary(data, corpus, found, scores), corpus.manifest.totals
+    """Returns ``summarize_contamination`` as tables, and examples to look at, right answers first."""
+    facts, totals = summarize_contamination(data, corpus, found, scores), corpus.manifest.totals
     counts = facts["contaminated"]
     lines = [
         f"{data.name} {data.split}: {data.num_questions:,} questions, {data.num_pairs:,} candidates, "
@@ -182,13 +186,13 @@ def contamination_text(
                 figures = by[which][group]
                 numbers = "".join(f"{figures[metric]:>10.4f}" for metric in METRICS)
                 lines.append(f"{title:<34}{figures['questions']:>10,}{numbers}")
-    return "\n".join([*lines, *_examples(data, corpus, found, examples)])
+    return "\n".join([*lines, *_format_examples(data, corpus, found, examples)])
 
 
-def _examples(data: AnswerSet, corpus: Corpus, found: Contamination, count: int) -> Iterator[str]:
+def _format_examples(data: AnswerSet, corpus: Corpus, found: Contamination, count: int) -> Iterator[str]:
     rows = np.flatnonzero(found.rows)
     rows = rows[np.argsort(-data.labels[rows], kind="stable")][:count]
-    for row, title in zip(rows.tolist(), titles(corpus, found.document[rows]), strict=True):
+    for row, title in zip(rows.tolist(), look_up_titles(corpus, found.document[rows]), strict=True):
         how = "word for word" if found.exact[row] else f"{found.ngram_share[row]:.0%} of its {NGRAM}-grams"
         yield ""
         yield f"Q: {data.questions[data.question_of[row]]}"
@@ -196,15 +200,15 @@ def _examples(data: AnswerSet, corpus: Corpus, found: Contamination, count: int)
         yield f"   ({'right' if data.labels[row] else 'wrong'}; {how} in {title!r})"
 
 
-def titles(corpus: Corpus, numbers: np.ndarray) -> list[str]:
-    """The titles of documents by their number, which counts through the shards; the id where one has none."""
+def look_up_titles(corpus: Corpus, numbers: np.ndarray) -> list[str]:
+    """Returns the titles of documents, or their ids where they have none; ``numbers`` count through the shards."""
     starts = np.cumsum([0] + [s.documents for s in corpus.manifest.shards])
     shards = np.searchsorted(starts, numbers, side="right") - 1
     places = [(corpus.shard(k), int(n - starts[k])) for k, n in zip(shards.tolist(), numbers, strict=True)]
     return [shard.document_title(row) or shard.document_id(row) for shard, row in places]
 
 
-def _groups(keys: np.ndarray, values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Of each key its values; ``keys`` ascend."""
+def _group_values(keys: np.ndarray, values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields each key with its values; ``keys`` ascend."""
     distinct, first = np.unique(keys, return_index=True)
     return zip(distinct.tolist(), np.split(values, first)[1:], strict=True)

@@ -1,10 +1,10 @@
-"""How well scores rank candidate answers: MAP, MRR, P@1 and nDCG@10 of each question, as trec_eval computes them.
+"""How well scores rank candidate answers: MAP, MRR, P@1 and nDCG@10 per question, as trec_eval computes them.
 
 Conventions of trec_eval 9 (form_res_rels.c, m_map.c, m_recip_rank.c, m_P.c, m_ndcg_cut.c), to which pytrec_eval binds:
     - scores are compared as 32-bit floats: two that differ by less are a tie
     - ties are broken by the candidate's id, the last in byte order first
-    - a candidate that was not judged, or judged below 0, is no answer
-    - the gain of nDCG is the relevance itself, the discount log2(1 + rank), the ideal that of all judged candidates
+    - a candidate that was not judged, or was judged below 0, is no answer
+    - nDCG's gain is the relevance itself, its discount is log2(1 + rank), its ideal ranks all judged candidates
     - a question without an answer counts 0
 """
 
@@ -21,23 +21,23 @@ MAP, MRR, P_1, NDCG_10 = METRICS = ("map", "mrr", "p@1", "ndcg@10")
 TITLES = {MAP: "MAP", MRR: "MRR", P_1: "P@1", NDCG_10: "nDCG@10"}
 NDCG_CUT = 10
 
-Figures = dict[str, np.ndarray]  # of each metric, its value for every question, [Q] float64
+Figures = dict[str, np.ndarray]  # each metric's value for every question, [Q] float64
 Qrels = Mapping[str, Mapping[str, int]]  # relevance by question id and candidate id
 Run = Mapping[str, Mapping[str, float]]  # score by question id and candidate id
 
 
-def question_metrics(data: AnswerSet, scores: np.ndarray) -> Figures:
-    """The metrics of every question of ``data``, all of whose candidates are scored, ``scores`` ``[N]``.
+def compute_question_metrics(data: AnswerSet, scores: np.ndarray) -> Figures:
+    """Returns the metrics of every question of ``data``; ``scores`` ``[N]`` has a score for every candidate.
 
     Raises KinspanError for a score that is not finite as a 32-bit float.
     """
     question, gains = data.question_of, data.labels.astype(np.int64)
-    order = best_first(data, scores)
-    return _figures(question[order], gains[order], question, gains, data.num_questions)
+    order = rank_rows(data, scores)
+    return _compute_figures(question[order], gains[order], question, gains, data.num_questions)
 
 
-def run_metrics(qrels: Qrels, run: Run) -> Figures:
-    """The metrics of every question of ``qrels``, in its order; 0 where the run lacks it (``trec_eval -c``).
+def compute_run_metrics(qrels: Qrels, run: Run) -> Figures:
+    """Returns the metrics of every question of ``qrels``, in its order; 0 where the run lacks it (``trec_eval -c``).
 
     Questions of the run that are not in ``qrels`` are ignored. Raises as ``question_metrics``.
     """
@@ -45,30 +45,35 @@ def run_metrics(qrels: Qrels, run: Run) -> Figures:
     rows = [(numbers[q], q, c, score) for q in run if q in numbers for c, score in run[q].items()]
     question = np.array([row[0] for row in rows], dtype=np.int64)
     gains = np.array([max(qrels[q].get(c, 0), 0) for _, q, c, _ in rows], dtype=np.int64)
-    values = _as_compared(np.array([row[3] for row in rows], dtype=np.float64), lambda n: (rows[n][1], rows[n][2]))
-    order = _order(question, values, pa.array([row[2] for row in rows], pa.large_string()))
+    values = _round_scores(np.array([row[3] for row in rows], dtype=np.float64), lambda n: (rows[n][1], rows[n][2]))
+    order = _sort_rows(question, values, pa.array([row[2] for row in rows], pa.large_string()))
     judged = np.repeat(np.arange(len(qrels)), [len(of_question) for of_question in qrels.values()])
     judged_gains = np.array([max(r, 0) for of_question in qrels.values() for r in of_question.values()], dtype=np.int64)
-    return _figures(question[order], gains[order], judged, judged_gains, len(qrels))
+    return _compute_figures(question[order], gains[order], judged, judged_gains, len(qrels))
 
 
-def means(figures: Figures) -> dict[str, float]:
-    """Of each metric, its mean over questions."""
+def compute_means(figures: Figures) -> dict[str, float]:
+    """Returns the mean of each metric over the questions."""
     return {metric: float(values.mean()) for metric, values in figures.items()}
 
 
-def best_first(data: AnswerSet, scores: np.ndarray) -> np.ndarray:
-    """``[N]``: the rows of ``data`` question by question, each one's by falling score, ties as trec_eval breaks them.
+def rank_rows(data: AnswerSet, scores: np.ndarray) -> np.ndarray:
+    """Returns the rows of ``data``, ``[N]``, question by question and within one by falling score.
+
+    Ties are broken as trec_eval does.
 
     Raises KinspanError for a score that is not finite as a 32-bit float.
     """
     question = data.question_of
-    values = _as_compared(scores, lambda row: (data.question_ids[question[row]], data.answer_ids[row].as_py()))
-    return _order(question, values, data.answer_ids)
+    values = _round_scores(scores, lambda row: (data.question_ids[question[row]], data.answer_ids[row].as_py()))
+    return _sort_rows(question, values, data.answer_ids)
 
 
-def _as_compared(scores: np.ndarray, names: Callable[[int], tuple[str, str]]) -> np.ndarray:
-    """The scores as trec_eval keeps them, 32-bit; ``names`` gives question and candidate of a row, for the error."""
+def _round_scores(scores: np.ndarray, names: Callable[[int], tuple[str, str]]) -> np.ndarray:
+    """Returns the scores in 32 bits, as trec_eval compares them.
+
+    names: returns the ids of a row's question and candidate, for the error message
+    """
     with np.errstate(over="ignore"):
         values = scores.astype(np.float32)
     wrong = np.flatnonzero(~np.isfinite(values))
@@ -81,50 +86,51 @@ def _as_compared(scores: np.ndarray, names: Callable[[int], tuple[str, str]]) ->
     return values
 
 
-def _order(question: np.ndarray, values: np.ndarray, ids: pa.Array) -> np.ndarray:
-    """By question, then falling value, then falling id; UTF-8 sorts by bytes as strcmp does."""
+def _sort_rows(question: np.ndarray, values: np.ndarray, ids: pa.Array) -> np.ndarray:
+    """Sorts by question, then by falling value, then by falling id; UTF-8 sorts by bytes as strcmp does."""
     ranks = pc.rank(ids, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
     return np.lexsort((-ranks, -values, question))
 
 
-def _figures(
+def _compute_figures(
     question: np.ndarray, gains: np.ndarray, judged: np.ndarray, judged_gains: np.ndarray, num_questions: int
 ) -> Figures:
-    """The metrics from gains best first.
+    """Computes the metrics from gains in the order of the ranking.
 
-    question, gains:      ``[n]`` of the ranked candidates; questions ascend
-    judged, judged_gains: ``[m]`` question and gain of all judged candidates, in any order within ascending questions
+    question, gains:      ``[n]`` of the ranked candidates, best first; questions ascend
+    judged, judged_gains: ``[m]`` of all judged candidates, in any order within ascending questions
     """
 
-    def sums(weights: np.ndarray) -> np.ndarray:
+    def sum_by_question(weights: np.ndarray) -> np.ndarray:
         return np.bincount(question, weights=weights, minlength=num_questions)
 
-    rank, hit = _ranks(question, num_questions), gains > 0
+    rank, hit = _compute_ranks(question, num_questions), gains > 0
     before = np.append(0, np.cumsum(hit))[np.arange(len(rank)) - rank + 1]  # hits of earlier questions
     found = np.cumsum(hit) - before
     answers = np.bincount(judged, weights=judged_gains > 0, minlength=num_questions)
     ideal_order = np.lexsort((-judged_gains, judged))
-    ideal = _dcg(judged[ideal_order], judged_gains[ideal_order], num_questions)
+    ideal = _compute_dcg(judged[ideal_order], judged_gains[ideal_order], num_questions)
     return {
-        MAP: _over(sums(hit * found / rank), answers),
-        MRR: sums((hit & (found == 1)) / rank),
-        P_1: sums(hit & (rank == 1)),
-        NDCG_10: _over(_dcg(question, gains, num_questions), ideal),
+        MAP: _divide(sum_by_question(hit * found / rank), answers),
+        MRR: sum_by_question((hit & (found == 1)) / rank),
+        P_1: sum_by_question(hit & (rank == 1)),
+        NDCG_10: _divide(_compute_dcg(question, gains, num_questions), ideal),
     }
 
 
-def _ranks(question: np.ndarray, num_questions: int) -> np.ndarray:
-    """Of each row its place within its question, from 1."""
+def _compute_ranks(question: np.ndarray, num_questions: int) -> np.ndarray:
+    """Returns the rank of each row within its question, from 1."""
     sizes = np.bincount(question, minlength=num_questions)
     return np.arange(len(question)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 1
 
 
-def _dcg(question: np.ndarray, gains: np.ndarray, num_questions: int) -> np.ndarray:
-    """Discounted cumulative gain of the first 10 of each question (Järvelin and Kekäläinen, 2002), ``[Q]``."""
-    rank = _ranks(question, num_questions)
+def _compute_dcg(question: np.ndarray, gains: np.ndarray, num_questions: int) -> np.ndarray:
+    """Returns the discounted cumulative gain of each question's first 10, ``[Q]`` (Järvelin and Kekäläinen, 2002)."""
+    rank = _compute_ranks(question, num_questions)
     weights = np.where(rank <= NDCG_CUT, gains / np.log2(1 + rank), 0)
     return np.bincount(question, weights=weights, minlength=num_questions)
 
 
-def _over(value: np.ndarray, count: np.ndarray) -> np.ndarray:
+def _divide(value: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Divides, and gives 0 where the count is 0."""
     return np.divide(value, count, out=np.zeros(len(value)), where=count > 0)

@@ -1,4 +1,4 @@
-"""Whether one ranking is better than another by more than chance: tests paired over questions, and over seeds."""
+"""Tests whether one ranking is better than another by more than chance: paired over questions, and over seeds."""
 
 import warnings
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-DRAWS = 10_000
-BATCH = 1000  # draws that are held at once
+DRAWS = 10_000  # random assignments of signs
+BATCH = 1000  # draws in memory at once
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much better a is than b.
+    """How much better system a is than system b.
 
     difference:    mean of a minus mean of b
     t_test:        two-sided p of the paired t-test
@@ -26,58 +26,59 @@ class Comparison:
 
 
 def compare(a: np.ndarray, b: np.ndarray, seed: int = 0) -> Comparison:
-    """Compares two systems by one metric of the same questions.
+    """Compares two systems by one metric on the same questions.
 
-    a, b: ``[Q]``, or ``[S, Q]`` for S runs of a system that differ in their seed, of which the mean is taken first: a
+    a, b: ``[Q]``, or ``[S, Q]`` for S runs of a system that differ in their seed. Their mean is taken first, so that a
           question remains one observation
     seed: of the random signs
 
-    Di Liello et al., 2022, table 1, use a t-test, and do not say over what. The randomisation test assumes no
-    distribution: if the systems were the same, each question's difference would as well have the other sign; p is the
-    share of random signs that give as large a mean (Smucker et al., 2007, "A comparison of statistical significance
-    tests for information retrieval evaluation").
+    Di Liello et al., 2022, table 1, use a t-test and do not say over what. The randomisation test assumes no
+    distribution: if the systems were the same, each question's difference could as well have the opposite sign, and p
+    is the share of random signs that give as large a mean (Smucker et al., 2007, "A comparison of statistical
+    significance tests for information retrieval evaluation").
     """
     a, b = np.atleast_2d(a).mean(axis=0), np.atleast_2d(b).mean(axis=0)
     difference = a - b
-    return Comparison(float(difference.mean()), _t_test(difference), _randomisation(difference, seed))
+    return Comparison(float(difference.mean()), _run_t_test(difference), _run_randomisation_test(difference, seed))
 
 
 def compare_seeds(a: np.ndarray, b: np.ndarray) -> float:
-    """Two-sided p of Welch's t-test between the means of some runs of a, ``[S]``, and of b, ``[T]``.
+    """Returns the two-sided p of Welch's t-test between the means of S runs of a, ``[S]``, and T runs of b, ``[T]``.
 
-    It asks whether other seeds would give the same; ``compare`` asks whether other questions would. Needs two runs of
-    each.
+    It asks whether other seeds would give the same result; ``compare`` asks whether other questions would. It needs two
+    runs of each.
     """
     from scipy.stats import ttest_ind
 
-    return _p(ttest_ind, a, b, equal_var=False)
+    return _compute_p(ttest_ind, a, b, equal_var=False)
 
 
-def p_text(p: float) -> str:
+def format_p(p: float) -> str:
+    """Returns p with three decimals."""
     return "<.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _t_test(difference: np.ndarray) -> float:
+def _run_t_test(difference: np.ndarray) -> float:
     from scipy.stats import ttest_rel
 
-    return _p(ttest_rel, difference, np.zeros(len(difference)))
+    return _compute_p(ttest_rel, difference, np.zeros(len(difference)))
 
 
-def _p(test: Callable[..., Any], a: np.ndarray, b: np.ndarray, **options: Any) -> float:
-    """The p of a t-test; 1 where it is not defined: equal values alone, or one observation."""
+def _compute_p(test: Callable[..., Any], a: np.ndarray, b: np.ndarray, **options: Any) -> float:
+    """Returns p of a t-test, and 1 where it is not defined: where all values are equal, or there is one observation."""
     if np.ptp(np.concatenate([a, b])) == 0:
         return 1.0
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # scipy's on differences that are all alike, and on too few
+        warnings.simplefilter("ignore")  # scipy warns of differences that are all alike, and of too few
         p = float(test(a, b, **options).pvalue)
     return 1.0 if np.isnan(p) else p
 
 
-def _randomisation(difference: np.ndarray, seed: int) -> float:
-    """By random signs; by all of them where these are no more than the draws."""
+def _run_randomisation_test(difference: np.ndarray, seed: int) -> float:
+    """Returns p by random signs, or by all combinations of signs where there are no more of them than draws."""
     from scipy.stats import permutation_test
 
-    moved = difference[difference != 0]  # a zero has no sign
+    moved = difference[difference != 0]  # a difference of zero has no sign
     if len(moved) < 2:  # either sign gives as large a mean
         return 1.0
     test = permutation_test(

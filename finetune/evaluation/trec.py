@@ -1,12 +1,11 @@
-"""Rankings and judgements as TREC files, the form that other tools read, and predictions for people to read.
+"""Rankings and judgements as TREC files, which other tools read, and predictions for people to read.
 
-run:   `question Q0 candidate rank score tag` a line; trec_eval ranks by the score and ignores the rank
-qrels: `question 0 candidate relevance` a line
+run:   lines of `question Q0 candidate rank score tag`; trec_eval ranks by the score and ignores the rank
+qrels: lines of `question 0 candidate relevance`
 """
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -16,36 +15,37 @@ from typing import TypeVar
 import numpy as np
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import write_atomically
 from finetune.data.answers import AnswerSet
 
-from .metrics import Qrels, Run, best_first
+from .metrics import Qrels, Run, rank_rows
 
 RUN_LINE, QRELS_LINE = "question Q0 candidate rank score tag", "question 0 candidate relevance"
 MOST_RELEVANCE = 2**31 - 1
-_WHITE_SPACE = re.compile(r"[ \t\n\r\f\v]")  # what parts the fields of a line; other white space does not
+_WHITE_SPACE = re.compile(r"[ \t\n\r\f\v]")  # these separate the fields of a line; other white space does not
 
 Number = TypeVar("Number", int, float)
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
-    """Scores by question and candidate, in the order of the file.
+    """Returns the scores by question and candidate, in the order of the file.
 
-    Raises KinspanError, naming the line, for one that is malformed, a score that is not finite, a candidate that comes
+    Raises KinspanError, naming the line, for a malformed line, a score that is not finite, and a candidate that comes
     twice; and for a file that is empty or cannot be read.
     """
-    return _read(path, RUN_LINE, 4, _score)
+    return _read_table(path, RUN_LINE, 4, _parse_score)
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Relevance by question and candidate, in the order of the file; below 0 it means not judged.
+    """Returns the relevance by question and candidate, in the order of the file; below 0 it means not judged.
 
-    Raises as ``read_run``, and for a relevance that is not an integer.
+    Raises KinspanError as ``read_run`` does, and for a relevance that is not an integer.
     """
-    return _read(path, QRELS_LINE, 3, _relevance)
+    return _read_table(path, QRELS_LINE, 3, _parse_relevance)
 
 
-def coverage(qrels: Qrels, run: Run) -> list[str]:
-    """What the two files do not share, and how it counts: a line each.
+def describe_coverage(qrels: Qrels, run: Run) -> list[str]:
+    """Says what one file has and the other lacks, and how it counts, a line each.
 
     Raises KinspanError where they share no question.
     """
@@ -67,18 +67,18 @@ def coverage(qrels: Qrels, run: Run) -> list[str]:
 
 
 def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> None:
-    """Writes run.txt, qrels.txt and predictions.jsonl, each whole or not at all.
+    """Writes run.txt, qrels.txt and predictions.jsonl, each of which is whole or as it was before.
 
     tag: the system's name in run.txt
 
-    run.txt and predictions.jsonl have the candidates best first, as trec_eval ranks them; scores are written so that
-    they read back as they are. A line of predictions.jsonl is a question: ``{question_id, question, candidates: [{id,
+    run.txt and predictions.jsonl have the candidates best first, as trec_eval ranks them. Scores are written so that
+    they read back unchanged. Each line of predictions.jsonl is a question: ``{question_id, question, candidates: [{id,
     text, score, label}]}``. Raises KinspanError for an id that is empty or has white space, for a score that is not
     finite, and where the folder cannot be written.
     """
     _check_ids(data)
     tag = _WHITE_SPACE.sub("_", tag)
-    order = best_first(data, scores)
+    order = rank_rows(data, scores)
     ids, texts = data.answer_ids.to_pylist(), data.answers.to_pylist()
     labels, values = data.labels.tolist(), scores.astype(np.float64).tolist()
 
@@ -102,9 +102,9 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
             yield json.dumps(line, ensure_ascii=False) + "\n"
 
     make_folder(folder)
-    write_whole(folder / "run.txt", run_lines())
-    write_whole(folder / "qrels.txt", qrels_lines())
-    write_whole(folder / "predictions.jsonl", prediction_lines())
+    write_lines(folder / "run.txt", run_lines())
+    write_lines(folder / "qrels.txt", qrels_lines())
+    write_lines(folder / "predictions.jsonl", prediction_lines())
 
 
 def _check_ids(data: AnswerSet) -> None:
@@ -119,30 +119,25 @@ def _check_ids(data: AnswerSet) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder, so that it shows before the work whether results can be written."""
+    """Makes the folder, before the work, to find out whether results can be written. Raises KinspanError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise KinspanError(f"{folder} cannot be made: {error.strerror}") from error
 
 
-def write_whole(path: Path, lines: Iterable[str]) -> None:
-    """Written aside, synced and renamed: the file is whole, or as it was before."""
-    partial = path.with_name(path.name + ".tmp")
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Writes a file that is whole or as it was before. Raises KinspanError where that is not possible."""
     try:
-        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_atomically(path, lines)
     except OSError as error:
         raise KinspanError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _read(path: Path, form: str, column: int, parse: Callable[[bytes], Number]) -> dict[str, dict[str, Number]]:
-    """The numbers of one column, by question and candidate."""
+def _read_table(path: Path, form: str, column: int, parse: Callable[[bytes], Number]) -> dict[str, dict[str, Number]]:
+    """Returns the numbers of one column by question and candidate."""
     values: dict[str, dict[str, Number]] = {}
-    for number, line in _lines(path):
+    for number, line in _read_lines(path):
         where, fields = f"{path} line {number}", line.split()  # of bytes: at ASCII white space, as trec_eval does
         if len(fields) != len(form.split()):
             raise KinspanError(f"{where}: {len(fields)} fields, not the {len(form.split())} of `{form}`")
@@ -163,8 +158,8 @@ def _read(path: Path, form: str, column: int, parse: Callable[[bytes], Number]) 
     return values
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, and their numbers."""
+def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yields the lines that are not blank with their numbers."""
     try:
         with path.open("rb") as file:
             first = file.readline().removeprefix(b"\xef\xbb\xbf")
@@ -175,7 +170,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise KinspanError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _score(field: bytes) -> float:
+def _parse_score(field: bytes) -> float:
     wanted = "a finite number"
     try:
         value = float(field) if b"_" not in field else math.nan  # Python reads 1_000
@@ -186,7 +181,7 @@ def _score(field: bytes) -> float:
     return value
 
 
-def _relevance(field: bytes) -> int:
+def _parse_relevance(field: bytes) -> int:
     if not re.fullmatch(rb"[+-]?\d{1,10}", field) or abs(int(field)) > MOST_RELEVANCE:
         raise ValueError("an integer")
     return int(field)

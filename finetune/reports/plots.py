@@ -1,7 +1,10 @@
-"""Plots as SVG to stand in a page: text and axes take the page's colour and font, the background is the page's."""
+"""Plots as SVG inside a page of HTML.
+
+Text and axes take the page's colour, and the background is the page's, so that a plot suits a light and a dark page.
+The page's style sheet gives the font.
+"""
 
 import io
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -14,7 +17,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-COLOURS = ("#4a90d9", "#e0852f", "#3fa66a", "#b06fc4", "#d0555c", "#8a8f98", "#26a6a6", "#b99a2e")  # on white and black
+# Legible on white and on black
+COLOURS = (
+    "#4a90d9",
+    "#e0852f",
+    "#3fa66a",
+    "#b06fc4",
+    "#d0555c",
+    "#8a8f98",
+    "#26a6a6",
+    "#b99a2e",
+)
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figures give the same bytes
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _INK = "#123456"  # stands for the page's own colour until the SVG is written
 _STYLE: dict[Any, Any] = {
@@ -38,20 +52,24 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
-WIDTH = 9.4  # inches; a page shows it as wide as it has room
-MOST_SHARE = 0.99  # of the values that a histogram shows: a long tail would leave no room for the rest
+WIDTH = 9.4  # inches; a page with less room shows the plot smaller
+SHOWN_SHARE = 0.99  # of the values: a histogram that showed a long tail would have no room for the rest
 
 
-def dots(
+Curve = tuple[np.ndarray, np.ndarray]  # how many updates were made, [E], and the values then, [E]
+
+
+def plot_dots(
     names: Sequence[str],
     values: Sequence[np.ndarray],
     marks: Sequence[float | None],
     label: str,
     mark_label: str,
 ) -> str:
-    """A row a name: its mean with a bar of a standard deviation to either side, its values, and a mark if it has one.
+    """Plots one row per name: the mean with a bar of one standard deviation to either side, the values, and a mark.
 
-    values: of each name ``[S]``
+    values: of each name, ``[S]``
+    marks:  of each name, a value to mark, such as the paper's, or None
     """
     with matplotlib.rc_context(_STYLE):
         figure = Figure((WIDTH, 0.8 + 0.42 * len(names)))
@@ -59,7 +77,7 @@ def dots(
         for y, (of_name, mark) in enumerate(zip(values, marks, strict=True)):
             axes.plot(of_name.mean(), y, "o", color=COLOURS[0], markersize=6)
             if len(of_name) > 1:
-                axes.errorbar(of_name.mean(), y, xerr=deviation(of_name), color=COLOURS[0], capsize=4)
+                axes.errorbar(of_name.mean(), y, xerr=compute_deviation(of_name), color=COLOURS[0], capsize=4)
                 axes.plot(of_name, np.full(len(of_name), y + 0.25), "o", color=COLOURS[0], alpha=0.5, markersize=3.5)
             if mark is not None:
                 axes.plot(mark, y - 0.25, "D", color=COLOURS[1], fillstyle="none", markersize=5)
@@ -70,14 +88,14 @@ def dots(
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(label)
-        return _svg(figure, f"{label} of {len(names)} rows")
+        return _render(figure, f"{label} of {len(names)} rows")
 
 
-def curves(rows: Mapping[str, Mapping[str, Sequence[np.ndarray]]]) -> str:
-    """A line of panels for each row: of each quantity a panel, with a line for each seed.
+def plot_curves(rows: Mapping[str, Mapping[str, Sequence[Curve]]]) -> str:
+    """Plots a line of panels for each row, with one panel per quantity and one curve per seed.
 
-    rows: name -> quantity -> of each seed its values at each validation, ``[E]``. A quantity that a row
-          lacks leaves its panel out. Panels of one quantity have one scale.
+    rows: name -> quantity -> the curve of each seed. Where a row lacks a quantity, the panel is left out. Panels of the
+          same quantity share their scale.
     """
     quantities = list(dict.fromkeys(quantity for row in rows.values() for quantity in row))
     with matplotlib.rc_context(_STYLE):
@@ -88,45 +106,37 @@ def curves(rows: Mapping[str, Mapping[str, Sequence[np.ndarray]]]) -> str:
                 if quantity not in row:
                     axes.set_axis_off()
                     continue
-                axes.set_title(f"{name if axes is line[0] else ''}\n{quantity}")  # names run on to the right
-                for seed, (values, colour) in enumerate(zip(row[quantity], cycle(COLOURS)), 1):
-                    axes.plot(
-                        np.arange(1, len(values) + 1),
-                        values,
-                        "-o",
-                        color=colour,
-                        markersize=3,
-                        linewidth=1.3,
-                        label=f"run {seed}",
-                    )
+                axes.set_title(f"{name if axes is line[0] else ''}\n{quantity}")  # long names run on to the right
+                for (steps, values), colour in zip(row[quantity], cycle(COLOURS)):
+                    axes.plot(steps, values, "-o", color=colour, markersize=3, linewidth=1.3)
                 axes.tick_params(labelleft=True)
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for axes in grid[-1]:
-            axes.set_xlabel("validation")
-        return _svg(figure, "training curves")
+            axes.set_xlabel("updates")
+        return _render(figure, "training curves")
 
 
-def noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]]], label: str) -> str:
-    """A line a method: means, and bars of a standard deviation, against the share of labels that were flipped.
+def plot_noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]]], label: str) -> str:
+    """Plots one curve per method: means, with bars of one standard deviation, over the share of flipped labels.
 
-    methods: name -> shares ``[K]``, and of each share the values of its seeds, ``[S]``
+    methods: name -> shares ``[K]``, and for each share the values of its seeds, ``[S]``
     """
     with matplotlib.rc_context(_STYLE):
         figure = Figure((0.65 * WIDTH, 3.2))
         axes = figure.subplots()
         for (name, (shares, values)), colour, marker in zip(methods.items(), cycle(COLOURS), cycle(MARKERS)):
-            means, bars = [v.mean() for v in values], [deviation(v) for v in values]
+            means, bars = [v.mean() for v in values], [compute_deviation(v) for v in values]
             axes.errorbar(shares, means, bars, color=colour, marker=marker, capsize=4, label=name)
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.set_xticks(sorted({share for shares, _ in methods.values() for share in shares}))
         axes.set_xlabel("labels flipped in training")
         axes.set_ylabel(label)
         axes.legend()
-        return _svg(figure, f"{label} by noise")
+        return _render(figure, f"{label} by noise")
 
 
-def histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
-    """A panel each: how whole numbers are spread, as shares, with a line a split.
+def plot_histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+    """Plots one panel per title: the distribution of whole numbers, as shares, with one line per split.
 
     panels: title -> split -> values
     """
@@ -138,11 +148,11 @@ def histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
             axes.set_title(title)
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         figure.legend(*line[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(COLOURS))
-        return _svg(figure, "; ".join(panels))
+        return _render(figure, "; ".join(panels))
 
 
 def _histogram(axes: Axes, splits: Mapping[str, np.ndarray]) -> None:
-    most = max(float(np.quantile(values, MOST_SHARE)) for values in splits.values())
+    most = max(float(np.quantile(values, SHOWN_SHARE)) for values in splits.values())
     width = max(1, round(most / 24))
     edges = np.arange(0, most + 2 * width, width) - 0.5
     for (split, values), colour in zip(splits.items(), cycle(COLOURS)):
@@ -151,26 +161,17 @@ def _histogram(axes: Axes, splits: Mapping[str, np.ndarray]) -> None:
     axes.set_xlim(max(0.0, edges[0]), edges[-1])
 
 
-def deviation(values: np.ndarray) -> float:
-    """The standard deviation of the sample, as the papers give it; 0 of one value."""
+def compute_deviation(values: np.ndarray) -> float:
+    """Returns the standard deviation of the sample, as the papers give it, and 0 for a single value."""
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
-def _svg(figure: Figure, label: str) -> str:
-    """The element alone, as HTML has it: no prologue, name spaces, metadata or style sheet, no ids of groups, and the
-    font and ink of the page."""
+def _render(figure: Figure, label: str) -> str:
+    """Returns the plot as an element of HTML; ``label`` says what it shows to those who cannot see it."""
     out = io.StringIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of characters that the font by which texts are measured lacks
-        figure.savefig(
-            out, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        )
+        warnings.simplefilter("ignore")  # the font by which texts are measured lacks some characters
+        figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
     svg = out.getvalue()
-    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg[svg.index("<svg") :])
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = re.sub(r"(font-family: |font: [^;']*)'[^;]*", r"\1system-ui, sans-serif", svg)
-    width = round(figure.get_figwidth() * 96)
-    head = f'<svg role="img" aria-label="{escape(label)}" style="width: {width}px; stroke-linejoin: round"'
-    svg = re.sub(r'<svg([^>]*?) width="[^"]*" height="[^"]*"|<svg', lambda m: head + (m[1] or ""), svg, count=1)
-    return svg.replace(_INK, "currentColor")
+    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")  # HTML takes no XML prologue
+    return f'<div role="img" aria-label="{escape(label)}">{svg}</div>'

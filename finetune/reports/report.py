@@ -1,4 +1,4 @@
-"""A fine-tuning study as one HTML page that needs nothing else: figures beside the papers', curves, examples."""
+"""An experiment or a study as one HTML page that loads nothing: figures beside the papers', curves, examples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,25 +8,27 @@ import numpy as np
 import pyarrow.compute as pc
 
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.metrics import MAP, METRICS, TITLES, best_first
-from finetune.evaluation.trec import write_whole
+from finetune.evaluation.metrics import MAP, METRICS, TITLES, rank_rows
+from finetune.evaluation.trec import write_lines
 
-from .pages import Candidate, candidates, render
-from .plots import curves, deviation, dots, histograms, noise
+from .pages import ShownCandidate, pick_candidates, render_template
+from .plots import Curve, compute_deviation, plot_curves, plot_dots, plot_histograms, plot_noise
 
-SIGNIFICANT = 0.05  # as Di Liello et al., 2022, table 1
-TOP = 5  # candidates shown of an example
+SIGNIFICANT = 0.05  # the level of Di Liello et al., 2022, table 1
+TOP = 5  # candidates that an example shows
 
 
 @dataclass(frozen=True)
 class SplitFigures:
-    """What a split holds, as ``split_figures`` counts it.
+    """What a split holds, as ``count_split`` counts it.
 
-    filter:          as of ``answers.filtered``
-    question_words:  ``[Q]`` words of each question
-    answer_words:    ``[N]`` words of each candidate
-    candidates:      ``[Q]`` of each question
-    paper_questions: how many a paper counts, where it says so
+    filter:          the filter that the split has been through, see ``filters.filter_questions``
+    positives:       number of right candidates
+    question_words:  ``[Q]`` number of words of each question
+    answer_words:    ``[N]`` number of words of each candidate
+    candidates:      ``[Q]`` number of candidates of each question
+    paper_questions: number of questions according to a paper, where one says it
+    paper_pairs:     number of pairs according to that paper
     """
 
     split: str
@@ -40,12 +42,12 @@ class SplitFigures:
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """A way of fine-tuning, run with S seeds.
 
-    metrics: of each metric of ``metrics.METRICS``, ``[S]``
-    p:       of a metric, that of the difference from the report's first row
-    paper:   of a metric, a paper's mean and standard deviation, or None where it gives none
+    metrics: for each metric of ``metrics.METRICS``, ``[S]``
+    p:       for a metric, p of the difference from the report's first row
+    paper:   for a metric, a paper's mean and its standard deviation, which is None where the paper gives none
     """
 
     name: str
@@ -56,23 +58,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Curves:
-    """A row's quantities at each validation, ``[E]`` of each seed; E may differ, where a run stopped early.
+    """How a row's quantities went during training, one curve per seed; early stopping makes some shorter.
 
-    test_map: where it was measured: how stable fine-tuning is (Garg et al., 2020, figure 4)
+    test_map: None where it was not measured; it shows how stable fine-tuning is (Garg et al., 2020, figure 4)
     """
 
     name: str
-    training_loss: Sequence[np.ndarray]
-    dev_map: Sequence[np.ndarray]
-    test_map: Sequence[np.ndarray] | None = None
+    training_loss: Sequence[Curve]
+    dev_map: Sequence[Curve]
+    test_map: Sequence[Curve] | None = None
 
 
 @dataclass(frozen=True)
 class Noise:
-    """MAP of a method by the share of training labels that were flipped (Garg et al., 2020, table 5).
+    """The MAP of a method at K shares of flipped training labels (Garg et al., 2020, table 5).
 
     shares: ``[K]``
-    map:    of each share ``[S]``
+    map:    for each share, that of every seed, ``[S]``
     """
 
     name: str
@@ -82,15 +84,15 @@ class Noise:
 
 @dataclass(frozen=True)
 class Example:
-    """A question with its first candidates, and the best right one if it comes later."""
+    """A question with its best candidates, and the best right one if it ranks lower."""
 
     question: str
-    candidates: Sequence[Candidate]
+    candidates: Sequence[ShownCandidate]
 
 
 @dataclass(frozen=True)
 class Report:
-    """A page; what is empty is left out.
+    """What a page shows; a section without content is left out.
 
     notes: what a reader must know of the data and the settings, a line each
     """
@@ -98,16 +100,16 @@ class Report:
     title: str
     notes: Sequence[str] = ()
     splits: Sequence[SplitFigures] = ()
-    rows: Sequence[Row] = ()
+    rows: Sequence[ResultRow] = ()
     curves: Sequence[Curves] = ()
     noise: Sequence[Noise] = ()
     examples: Sequence[Example] = ()
 
 
-def split_figures(
+def count_split(
     data: AnswerSet, mode: str, paper_questions: int | None = None, paper_pairs: int | None = None
 ) -> SplitFigures:
-    """Counts of ``data``, which ``mode`` has been filtered by. A word is what white space delimits."""
+    """Counts what ``data`` holds, which has been through the filter ``mode``. White space delimits words."""
     return SplitFigures(
         data.split,
         mode,
@@ -120,64 +122,64 @@ def split_figures(
     )
 
 
-def examples(data: AnswerSet, scores: np.ndarray, questions: Sequence[int], top: int = TOP) -> list[Example]:
-    """Of these questions, by number, the candidates that ``scores`` ``[N]`` rank first.
+def pick_examples(data: AnswerSet, scores: np.ndarray, questions: Sequence[int], top: int = TOP) -> list[Example]:
+    """Returns the questions with these numbers, each with the candidates that ``scores`` ``[N]`` rank highest.
 
     Raises KinspanError for a score that is not finite.
     """
-    order = best_first(data, scores)
-    return [Example(data.questions[q], candidates(data, scores, order, q, top)) for q in questions]
+    order = rank_rows(data, scores)
+    return [Example(data.questions[q], pick_candidates(data, scores, order, q, top)) for q in questions]
 
 
 def write_report(path: Path, report: Report) -> None:
     """Writes the page. Raises KinspanError where ``path`` cannot be written."""
-    write_whole(path, [page(report)])
+    write_lines(path, [render_report(report)])
 
 
-def page(report: Report) -> str:
-    """The HTML of a report. Texts are escaped, plots are part of it, and it loads nothing."""
-    return render(
+def render_report(report: Report) -> str:
+    """Returns the HTML of a report. Texts are escaped, plots are part of the page, and it loads nothing."""
+    return render_template(
         "report.html",
-        {"deviation": deviation, "figure": figure, "chance": chance},
+        {"deviation": compute_deviation, "figure": _format_figure, "chance": _format_chance},
         report=report,
         metrics=TITLES,
-        plots=_plots(report),
+        plots=_plot_sections(report),
         significant=SIGNIFICANT,
     )
 
 
-def figure(value: float) -> str:
-    """A figure between 0 and 1 to three decimals: one question of a thousand moves it."""
+def _format_figure(value: float) -> str:
+    """Returns a figure between 0 and 1 with three decimals, of which the last is one question in a thousand."""
     return f"{value:.3f}"
 
 
-def chance(p: float) -> str:
+def _format_chance(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p {p:.3f}"
 
 
-def _plots(report: Report) -> dict[str, str]:
-    """SVG by section; a section without data has none."""
+def _plot_sections(report: Report) -> dict[str, str]:
+    """Returns the plot of each section that has data."""
     plots = {}
     if report.rows:
         marks = [row.paper[MAP][0] if MAP in row.paper else None for row in report.rows]
         values = [row.metrics[MAP] for row in report.rows]
-        plots["rows"] = dots([row.name for row in report.rows], values, marks, "MAP on test", "the paper's")
+        plots["rows"] = plot_dots([row.name for row in report.rows], values, marks, "MAP on test", "the paper's")
     if report.curves:
-        plots["curves"] = curves({row.name: _quantities(row) for row in report.curves})
+        plots["curves"] = plot_curves({row.name: _name_quantities(row) for row in report.curves})
     if report.noise:
-        plots["noise"] = noise({n.name: (n.shares, n.map) for n in report.noise}, "MAP on test")
+        plots["noise"] = plot_noise({n.name: (n.shares, n.map) for n in report.noise}, "MAP on test")
     if report.splits:
         named = [(f"{s.split} ({s.filter})", s) for s in report.splits]
         panels = {
-            "candidates of a question": {name: s.candidates for name, s in named},
-            "words of a question": {name: s.question_words for name, s in named},
-            "words of a candidate": {name: s.answer_words for name, s in named},
+            "candidates per question": {name: s.candidates for name, s in named},
+            "words per question": {name: s.question_words for name, s in named},
+            "words per candidate": {name: s.answer_words for name, s in named},
         }
-        plots["splits"] = histograms(panels)
+        plots["splits"] = plot_histograms(panels)
     return plots
 
 
-def _quantities(row: Curves) -> dict[str, Sequence[np.ndarray]]:
+def _name_quantities(row: Curves) -> dict[str, Sequence[Curve]]:
     out = {"training loss": row.training_loss, "MAP on dev": row.dev_map}
     return out if row.test_map is None else {**out, "MAP on test": row.test_map}
 

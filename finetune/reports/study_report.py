@@ -1,4 +1,4 @@
-"""The HTML report of an experiment or a study, from what lies in its folders."""
+"""Gathers the report of an experiment or a study from the folders of its runs."""
 
 import json
 from collections.abc import Sequence
@@ -9,25 +9,32 @@ from typing import Any
 import numpy as np
 
 from finetune.data.answers import AnswerSet
-from finetune.data.statistics import PAPER_COUNTS
-from finetune.evaluation.bm25 import bm25_scores
-from finetune.evaluation.metrics import MAP, METRICS, Figures, means, question_metrics
+from finetune.data.registry import get_paper_counts
+from finetune.evaluation.bm25 import score_bm25
+from finetune.evaluation.metrics import MAP, METRICS, Figures, compute_means, compute_question_metrics
 from finetune.evaluation.trec import read_run
 from finetune.training.config import FinetuneConfig
 from pretrain.runtime.log import complete_lines
 
-from .report import Curves, Noise, Report, Row, SplitFigures, examples, split_figures, write_report
+from .plots import Curve
+from .report import Curves, Noise, Report, ResultRow, SplitFigures, count_split, pick_examples, write_report
 
-EXAMPLES = 8
+NUM_EXAMPLES = 8
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One experiment on the page; ``p`` of the difference in MAP from the first, ``paper`` by metric."""
+    """One experiment on the page.
+
+    figures: for each seed, the metrics of every test question
+    p:       p of the difference in MAP from the page's first experiment; None for the first itself
+    paper:   a paper's figures by metric
+    tanda:   whether the experiment transfers first
+    """
 
     name: str
     config: FinetuneConfig
-    figures: list[Figures]  # of each seed, by question of the test set
+    figures: list[Figures]
     p: float | None
     paper: dict[str, float]
     tanda: bool = False
@@ -36,50 +43,56 @@ class Entry:
 def write_page(
     path: Path, title: str, notes: list[str], splits: Sequence[tuple[AnswerSet, str]], entries: list[Entry]
 ) -> None:
-    """Writes the page of experiments that share their data. ``splits``: each with its filter, the test set last."""
+    """Writes the page of experiments that share their data, and of BM25.
+
+    splits: each with the filter that it has been through, the test set last
+
+    Raises KinspanError where ``path`` cannot be written.
+    """
     test = splits[-1][0]
-    bm25 = question_metrics(test, bm25_scores(test))
-    rows = [Row("BM25", {m: np.array([v]) for m, v in means(bm25).items()})]
+    bm25 = compute_question_metrics(test, score_bm25(test))
+    rows = [ResultRow("BM25", {m: np.array([v]) for m, v in compute_means(bm25).items()})]
     for entry in entries:
         figures = {m: np.array([seed[m].mean() for seed in entry.figures]) for m in METRICS}
         p = {} if entry.p is None else {MAP: entry.p}
-        rows.append(Row(entry.name, figures, p, {m: (v, None) for m, v in entry.paper.items()}))
+        rows.append(ResultRow(entry.name, figures, p, {m: (v, None) for m, v in entry.paper.items()}))
     write_report(
         path,
         Report(
             title,
             notes,
-            [_counted(data, mode) for data, mode in splits],
+            [_count_beside_paper(data, mode) for data, mode in splits],
             [*rows[1:], rows[0]],
-            [_curves(entry) for entry in entries],
-            _noise(entries),
-            _examples(test, entries),
+            [_read_curves(entry) for entry in entries],
+            _gather_noise(entries),
+            _pick_examples(test, entries),
         ),
     )
 
 
-def _counted(data: AnswerSet, mode: str) -> SplitFigures:
-    papers = PAPER_COUNTS.get((data.name, data.split, mode), ())
+def _count_beside_paper(data: AnswerSet, mode: str) -> SplitFigures:
+    papers = get_paper_counts(data, mode)
     paper = papers[0] if papers else None
-    return split_figures(data, mode, paper.questions if paper else None, paper.pairs if paper else None)
+    return count_split(data, mode, paper.questions if paper else None, paper.pairs if paper else None)
 
 
-def curve(folder: Path, split: str, figure: str) -> np.ndarray:
-    """A figure of a run's ``metrics.jsonl`` at each validation after the first step."""
+def read_curve(folder: Path, split: str, figure: str) -> Curve:
+    """Returns how a figure of a run's ``metrics.jsonl`` went after the start."""
     lines = [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
-    return np.array([line[figure] for line in lines if line["split"] == split and line["step"]])
+    lines = [line for line in lines if line["split"] == split and line["step"]]
+    return np.array([line["step"] for line in lines]), np.array([line[figure] for line in lines])
 
 
-def _curves(entry: Entry) -> Curves:
+def _read_curves(entry: Entry) -> Curves:
     folders = [Path(entry.config.output_dir) / f"seed-{seed}" for seed in range(1, entry.config.seeds + 1)]
     loss, dev, test = (
-        [curve(folder, *which) for folder in folders] for which in (("train", "loss"), ("dev", MAP), ("test", MAP))
+        [read_curve(folder, *which) for folder in folders] for which in (("train", "loss"), ("dev", MAP), ("test", MAP))
     )
     return Curves(entry.name, loss, dev, test if entry.config.test_every_validation else None)
 
 
-def _noise(entries: list[Entry]) -> list[Noise]:
-    """A line for fine-tuning and one for TANDA, where rows have flipped labels."""
+def _gather_noise(entries: list[Entry]) -> list[Noise]:
+    """Returns a curve for fine-tuning and one for TANDA, if any experiment flips labels."""
     if not any(entry.config.label_noise for entry in entries):
         return []
     lines = []
@@ -91,12 +104,12 @@ def _noise(entries: list[Entry]) -> list[Noise]:
     return lines
 
 
-def _examples(test: AnswerSet, entries: list[Entry]) -> list[Any]:
-    """Questions that the last experiment, seed 1, gains most on over the first; of a single one, its worst."""
+def _pick_examples(test: AnswerSet, entries: list[Entry]) -> list[Any]:
+    """Picks the questions on which the last experiment, with seed 1, gains most; of a single one, the worst."""
     last = entries[-1]
     own = last.figures[0][MAP]
     gain = own - entries[0].figures[0][MAP] if len(entries) > 1 else -own
     run = read_run(Path(last.config.output_dir) / "seed-1" / test.split / "run.txt")
     of_question = (test.question_ids[q] for q in test.question_of)
     scores = np.array([run[q][a] for q, a in zip(of_question, test.answer_ids.to_pylist(), strict=True)])
-    return examples(test, scores, np.argsort(-gain, kind="stable")[:EXAMPLES].tolist())
+    return pick_examples(test, scores, np.argsort(-gain, kind="stable")[:NUM_EXAMPLES].tolist())

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import FILTERS
+from finetune.data.filters import FILTERS
 from pretrain.runtime.settings import (
     ABOVE_0,
     AT_LEAST_2,

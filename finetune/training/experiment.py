@@ -1,10 +1,12 @@
-"""An experiment: a model fine-tuned with several seeds, or TANDA's two steps, and what it does on the test set."""
+"""An experiment fine-tunes a model with several seeds, in one step or in TANDA's two, and measures it on the test set.
 
-import hashlib
+A seed's run is a list of stages, each of which starts where the one before it ended.
+"""
+
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +16,60 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from data_pipeline.tokenizers import display_name
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.metrics import METRICS, TITLES, Figures, means, question_metrics
-from finetune.evaluation.trec import write_predictions
+from finetune.evaluation.metrics import (
+    METRICS,
+    TITLES,
+    Figures,
+    compute_means,
+    compute_question_metrics,
+    compute_run_metrics,
+)
+from finetune.evaluation.trec import read_qrels, read_run, write_predictions
 from finetune.ranking.score import score_answers
+from finetune.reports.study_report import Entry, write_page
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.ranks import barrier
 from pretrain.runtime.stop import listen_for_stop
 
 from .config import FinetuneConfig, check
 from .engine import Ranks, join_ranks
+from .fingerprints import fingerprint_answers, fingerprint_identity
 from .plan import Stage, plan_stage
-from .stages import Data, fingerprint, load_data, target_stage, transfer_stage
+from .search import search_settings
+from .stages import Data, load_data, make_target_stage, make_transfer_stage
 from .train import BEST, train_ranker
 
-RESULTS = "results.json"
+RESULTS, PAGE = "results.json", "report.html"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What all seeds of an experiment share.
+
+    transfer:  TANDA's first stage, or None
+    output:    the folder of the experiment
+    transfers: the folder in which transferred rankers lie, which experiments can share
+    """
+
+    config: FinetuneConfig
+    data: Data
+    transfer: Stage | None
+    output: Path
+    transfers: Path
+    ranks: Ranks
+    say: Callable[[str], None]
 
 
 def run_experiment(
     config: FinetuneConfig, say: Callable[[str], None] = print, transfers: Path | None = None
 ) -> dict[str, Any]:
-    """Fine-tunes with every seed, measures the best ranker of each on the test set, and writes ``results.json``.
+    """Fine-tunes with every seed, measures the best ranker of each, and writes ``results.json`` and ``report.html``.
 
     transfers: where TANDA's transferred rankers lie, for experiments that share them; default: in the output folder
 
-    Run by every rank; all get the results. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of
-    status 75) where a signal or ``max_hours`` ended a run with a checkpoint.
+    Every rank runs this function, and all return the results. The same call again resumes. Raises KinspanError for
+    what the user can mend, and Stopped (a SystemExit of status 75) where a signal or ``max_hours`` ended a run with a
+    checkpoint.
     """
     check(config)
     with listen_for_stop(config.max_hours):
@@ -47,110 +78,103 @@ def run_experiment(
 
 def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None], transfers: Path | None) -> dict[str, Any]:
     ranks = join_ranks(config)
-    say = say if ranks.rank == 0 else _silent
+    say = say if ranks.rank == 0 else _be_silent
     data = load_data(config)
     for line in data.notes:
         say(line)
     output = Path(config.output_dir)
     config = replace(config, model=config.model or default_model())
     if config.search_folds:
-        from .search import searched
-
-        config = searched(config, data, output / "search", ranks, say)
-    transfer = transfer_stage(config, data) if data.transfer is not None else None
-    for stage in (transfer, target_stage(config, data, 1, str(config.model), "target's fine-tuning")):
-        if stage:  # what cannot be trained on is refused before hours of transfer
+        config = search_settings(config, data, output / "search", ranks, say)
+    transfer = make_transfer_stage(config, data) if data.transfer is not None else None
+    for stage in (transfer, make_target_stage(config, data, 1, str(config.model), "target's fine-tuning")):
+        if stage:  # settings that cannot be trained with are refused here, before hours of transfer
             plan_stage(config, stage, 1)
-    shared = transfers or output
-    runs = [_one_seed(config, data, transfer, seed, output, shared, ranks, say) for seed in range(1, config.seeds + 1)]
-    results = {
-        "model": _model_name(config),
-        "data": data.train.name,
-        "transfer": data.transfer.name if data.transfer else None,
-        "settings": {k: v for k, v in asdict(config).items() if k not in ("output_dir", "local_rank")},
-        "counts": {d.split: [d.num_questions, d.num_pairs] for d in (data.train, data.dev, data.test)},
-        "seeds": runs,
-        **{split: spread([run[split] for run in runs]) for split in ("dev", "test")},
-    }
+    experiment = Experiment(config, data, transfer, output, transfers or output, ranks, say)
+    results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in range(1, config.seeds + 1)])
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
-        _write_page(config, data, results, output)
-    say(as_text(results))
-    say(f"page: {output / 'report.html'}")
+        _write_page(experiment, results)
+    say(format_results(results))
+    say(f"page: {output / PAGE}")
     return results
 
 
-def _write_page(config: FinetuneConfig, data: Data, results: dict[str, Any], output: Path) -> None:
-    from finetune.reports.study_report import Entry, write_page
-
-    figures = load_figures(output, data.test, config.seeds)
-    splits = [(data.train, config.train_filter), (data.dev, config.eval_filter), (data.test, config.eval_filter)]
-    if data.transfer is not None:
-        splits.insert(0, (data.transfer, config.train_filter))
-    title = f"{results['model']} on {results['data']}"
-    write_page(output / "report.html", title, data.notes, splits, [Entry(results["model"], config, figures, None, {})])
-
-
-def _silent(_: str) -> None:
+def _be_silent(_: str) -> None:
     pass
 
 
-def _model_name(config: FinetuneConfig) -> str:
+def _name_model(config: FinetuneConfig) -> str:
     return DEFAULT_MODEL_NAME if config.model == default_model() else display_name(str(config.model))
 
 
-def _one_seed(
-    config: FinetuneConfig,
-    data: Data,
-    transfer: Stage | None,
-    seed: int,
-    output: Path,
-    transfers: Path,
-    ranks: Ranks,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    folder = output / f"seed-{seed}"
-    say(f"seed {seed}: {folder}")
+def _run_seed(experiment: Experiment, seed: int) -> dict[str, Any]:
+    """Trains with one seed, and measures the best ranker on dev and test."""
+    config, data, transfer = experiment.config, experiment.data, experiment.transfer
+    folder = experiment.output / f"seed-{seed}"
+    experiment.say(f"seed {seed}: {folder}")
     start, what = str(config.model), "fine-tuning"
     if transfer is not None:
-        there = transfers / f"transfer-{_digest(transfer.identity)}" / f"seed-{seed}"
-        train_ranker(config, transfer, seed, there, ranks)
-        start, what = str(there / BEST), "adaptation"
-    stage = target_stage(config, data, seed, start, what)
-    summary = train_ranker(config, stage, seed, folder, ranks)
-    scored = _scored(config, data, folder, f"{_model_name(config)}-seed-{seed}", ranks)
-    return {"seed": seed, "run": summary, "dev": scored["dev"], "test": scored["test"]}
+        transferred = experiment.transfers / f"transfer-{fingerprint_identity(transfer.identity)}" / f"seed-{seed}"
+        train_ranker(config, transfer, seed, transferred, experiment.ranks)
+        start, what = str(transferred / BEST), "adaptation"
+    stage = make_target_stage(config, data, seed, start, what)
+    summary = train_ranker(config, stage, seed, folder, experiment.ranks)
+    measured = _measure(experiment, folder, f"{_name_model(config)}-seed-{seed}")
+    return {"seed": seed, "run": summary, "dev": measured["dev"], "test": measured["test"]}
 
 
-def _scored(config: FinetuneConfig, data: Data, folder: Path, tag: str, ranks: Ranks) -> dict[str, Any]:
-    """The figures of the folder's best ranker, measured where they are not yet, or were of other data.
+def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
+    """Returns the metrics of the folder's best ranker; measures them where that was not yet done, or of other data.
 
-    Every rank scores: their shares make up the whole.
+    tag: the system's name in the TREC run
+
+    Every rank runs this function, since each scores a share of the pairs.
     """
-    path, of = folder / "scores.json", [fingerprint(split) for split in (data.dev, data.test)]
+    data, path = experiment.data, folder / "scores.json"
+    measured_on = [fingerprint_answers(split) for split in (data.dev, data.test)]
     figures: dict[str, Any] = {}
-    with suppress(KinspanError):  # absent or damaged: measured anew
+    with suppress(KinspanError):  # a file that is absent or damaged is written anew
         figures = read_object(path, "")
-    if figures.get("of") == of:
+    if figures.get("of") == measured_on:
         return figures
-    figures = {"of": of}
+    figures = {"of": measured_on}
     for split in (data.dev, data.test):
-        scores = score_answers(str(folder / BEST), split, config.max_length)
-        figures[split.split] = means(question_metrics(split, scores))
-        if ranks.rank == 0:
+        scores = score_answers(str(folder / BEST), split, experiment.config.max_length)
+        figures[split.split] = compute_means(compute_question_metrics(split, scores))
+        if experiment.ranks.rank == 0:
             write_predictions(folder / split.split, split, scores, tag)
-    if ranks.rank == 0:
+    if experiment.ranks.rank == 0:
         write_atomically(path, json.dumps(figures, indent=1) + "\n")
     barrier()
     return figures
 
 
-def _digest(same: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:12]
+def _gather_results(experiment: Experiment, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns what ``results.json`` holds; ``runs`` has what ``_run_seed`` returned for each seed."""
+    config, data = experiment.config, experiment.data
+    return {
+        "model": _name_model(config),
+        "data": data.train.name,
+        "transfer": data.transfer.name if data.transfer else None,
+        "settings": {k: v for k, v in asdict(config).items() if k not in ("output_dir", "local_rank")},
+        "counts": {d.split: [d.num_questions, d.num_pairs] for d in (data.train, data.dev, data.test)},
+        "seeds": runs,
+        **{split: summarize_seeds([run[split] for run in runs]) for split in ("dev", "test")},
+    }
 
 
-def spread(runs: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Of each metric mean and standard deviation over the runs (of a sample; 0 of a single one)."""
+def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:
+    config, data, output = experiment.config, experiment.data, experiment.output
+    splits = [(data.train, config.train_filter), (data.dev, config.eval_filter), (data.test, config.eval_filter)]
+    if data.transfer is not None:
+        splits.insert(0, (data.transfer, config.train_filter))
+    entry = Entry(results["model"], config, read_figures(output, data.test, config.seeds), None, {})
+    write_page(output / PAGE, f"{results['model']} on {results['data']}", data.notes, splits, [entry])
+
+
+def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Returns the mean and the sample's standard deviation of each metric over the runs; it is 0 for a single run."""
     out = {}
     for metric in METRICS:
         values = np.array([run[metric] for run in runs])
@@ -158,8 +182,8 @@ def spread(runs: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     return out
 
 
-def as_text(results: dict[str, Any]) -> str:
-    """The table that ends an experiment."""
+def format_results(results: dict[str, Any]) -> str:
+    """Returns the table that ends an experiment."""
     head = f"{results['model']} on {results['data']}"
     if results["transfer"]:
         head += f", transferred from {results['transfer']}"
@@ -174,10 +198,7 @@ def as_text(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def load_figures(output: Path, data: AnswerSet, seeds: int) -> list[Figures]:
-    """Of each seed the metrics by question, from its run file."""
-    from finetune.evaluation.metrics import run_metrics
-    from finetune.evaluation.trec import read_qrels, read_run
-
-    folders = [output / f"seed-{seed}" / data.split for seed in range(1, seeds + 1)]
-    return [run_metrics(read_qrels(f / "qrels.txt"), read_run(f / "run.txt")) for f in folders]
+def read_figures(output: Path, data: AnswerSet, num_seeds: int) -> list[Figures]:
+    """Returns the metrics of every question for each seed, computed from the run files of the experiment's folder."""
+    folders = [output / f"seed-{seed}" / data.split for seed in range(1, num_seeds + 1)]
+    return [compute_run_metrics(read_qrels(f / "qrels.txt"), read_run(f / "run.txt")) for f in folders]

@@ -13,9 +13,10 @@ import numpy as np
 from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import CLEAN, AnswerSet, filtered
+from finetune.data.answers import AnswerSet
+from finetune.data.filters import CLEAN, filter_questions
 from finetune.data.registry import load_split
-from finetune.evaluation.metrics import means, question_metrics
+from finetune.evaluation.metrics import compute_means, compute_question_metrics
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import check_takes, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
@@ -56,8 +57,8 @@ def make_probe(
     except KinspanError as error:
         raise KinspanError(f"--probe {error}") from error
     say(
-        f"probe: every {every_steps} steps a copy is fine-tuned on {train.num_pairs:,} pairs of {train.name}, and ranks "
-        f"the {dev.num_pairs:,} candidates of {dev.num_questions:,} dev questions"
+        f"probe: every {every_steps} steps a copy is fine-tuned on {train.num_pairs:,} pairs of {train.name}, "
+        f"and ranks the {dev.num_pairs:,} candidates of {dev.num_questions:,} dev questions"
     )
     return partial(measure_fine_tuned, train=train, dev=dev)
 
@@ -69,7 +70,7 @@ def draw_probe_sets(spec: str, num_pairs: int) -> tuple[AnswerSet, AnswerSet]:
     them. The dev set has whole clean questions, at least one, with at most DEV_PAIRS candidates together. Raises
     KinspanError.
     """
-    train, dev = (filtered(load_split(spec, split)[0], CLEAN) for split in ("train", "dev"))
+    train, dev = (filter_questions(load_split(spec, split)[0], CLEAN) for split in ("train", "dev"))
     lists = lists_of_epoch(train, SEED, 0, LIST_SIZE)
     chosen = np.zeros(train.num_pairs, dtype=bool)
     chosen[lists.rows[: lists.starts[_count_fitting(lists.starts[1:], num_pairs)]]] = True
@@ -109,4 +110,6 @@ def measure_fine_tuned(folder: Path, train: AnswerSet, dev: AnswerSet) -> dict[s
         first = step % epoch_steps * BATCH_LISTS
         set_learning_rate(engine, learning_rate_of(step, LEARNING_RATE, total // 10, total))
         update_ranker(engine, trainer, lists, np.arange(first, min(first + BATCH_LISTS, len(lists))), step)
-    return means(question_metrics(dev, score_pairs(ranker.eval(), dev_pairs, engine.device, what="probe", alone=True)))
+    return compute_means(
+        compute_question_metrics(dev, score_pairs(ranker.eval(), dev_pairs, engine.device, what="probe", alone=True))
+    )

@@ -1,24 +1,26 @@
-"""What an experiment is made of: the data it reads, and the stages that follow from its settings."""
+"""What an experiment is made of: the data that it reads, and the stages that follow from its settings."""
 
-import hashlib
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-import numpy as np
 
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import AnswerSet, filtered
-from finetune.data.registry import NEGATIVE_GRADES, load_split, parse_columns
-from finetune.data.statistics import count_lines
+from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
+from finetune.data.filters import filter_questions
+from finetune.data.registry import describe_counts, load_split, parse_columns
 
 from .config import FinetuneConfig, identity
+from .fingerprints import fingerprint_answers, fingerprint_model
 from .groups import with_noise
 from .plan import Stage
 
 
 @dataclass(frozen=True)
 class Data:
-    """The filtered splits of the target, and the training split of the transfer set."""
+    """The filtered splits of an experiment.
+
+    train, dev, test: of the target
+    transfer:         the training split of the transfer set, for TANDA
+    notes:            what a reader must know of the data, a line each
+    """
 
     train: AnswerSet
     dev: AnswerSet
@@ -28,17 +30,20 @@ class Data:
 
 
 def load_data(config: FinetuneConfig) -> Data:
-    """Reads and filters what the settings name. Raises KinspanError."""
+    """Reads and filters the data sets that the settings name.
+
+    Raises KinspanError where a file is not as it must be, and where all training candidates have one label.
+    """
     named = [spec for spec in (config.data, config.transfer) if spec and spec.startswith(("files=", "hub="))]
     notes: list[str] = []
 
     def read(spec: str, split: str, mode: str) -> AnswerSet:
         columns = parse_columns(config.columns) if spec in named or not named else None
-        # Labels of negatives select what is trained on; dev and test keep all their candidates.
+        # --negative_labels selects what is trained on; dev and test keep all their candidates.
         negatives = tuple(config.negative_labels) if split == "train" else NEGATIVE_GRADES
-        data, said = load_split(spec, split, columns, negatives)
-        data = filtered(data, mode)
-        notes.extend([*said, *count_lines(data.name, split, mode, data)])
+        data, oddities = load_split(spec, split, columns, negatives)
+        data = filter_questions(data, mode)
+        notes.extend([*oddities, *describe_counts(data, mode)])
         return data
 
     train = read(config.data, "train", config.train_filter)
@@ -50,36 +55,18 @@ def load_data(config: FinetuneConfig) -> Data:
     return Data(train, dev, test, transfer, notes)
 
 
-def fingerprint(data: AnswerSet) -> str:
-    """Names a split by its content."""
-    digest = hashlib.sha256("\0".join(data.questions).encode())
-    for array in (data.starts, data.labels):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    for chunk in range(0, data.num_pairs, 100_000):
-        digest.update("\0".join(data.answers.slice(chunk, 100_000).to_pylist()).encode())
-    return digest.hexdigest()[:16]
+# Settings of the target's stage alone: changing one of them leaves a transfer that is already trained as it is.
+TARGET_ALONE = ("learning_rate", "epochs", "max_steps", "eval_steps", "negatives_per_positive", "label_noise")
 
 
-def model_fingerprint(name_or_dir: str) -> str:
-    """Names a starting point: a folder by its weights and config, a hub name by itself."""
-    folder = Path(name_or_dir)
-    if not folder.is_dir():
-        return name_or_dir
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
-        if path.is_file():
-            digest.update(path.name.encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
+def make_transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
+    """Returns TANDA's first step, which trains on the general set.
 
-
-def transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
-    """TANDA's first step: the general set, stopped by the target's dev MAP (Garg et al., 2020, section 5.2)."""
+    Early stopping watches the target's dev MAP (Garg et al., 2020, section 5.2).
+    """
     assert data.transfer is not None
-    target_alone = ("learning_rate", "epochs", "max_steps", "eval_steps", "negatives_per_positive", "label_noise")
-    same = identity(config, transfer=fingerprint(data.transfer), dev=fingerprint(data.dev))
-    same["model"] = model_fingerprint(str(config.model))
+    facts = identity(config, transfer=fingerprint_answers(data.transfer), dev=fingerprint_answers(data.dev))
+    facts["model"] = fingerprint_model(str(config.model))
     return Stage(
         what="transfer",
         model=str(config.model),
@@ -91,16 +78,25 @@ def transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
         max_steps=config.transfer_steps,
         eval_steps=config.transfer_eval_steps,
         negatives_per_positive=config.transfer_negatives,
-        identity={k: v for k, v in same.items() if k not in target_alone},
+        identity={name: value for name, value in facts.items() if name not in TARGET_ALONE},
         batch_size=config.transfer_batch_size,
     )
 
 
-def target_stage(config: FinetuneConfig, data: Data, seed: int, start: str, what: str) -> Stage:
+def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str, what: str) -> Stage:
+    """Returns the step that trains on the target, with the labels that ``--label_noise`` flips for this seed.
+
+    start: the model that it starts from
+    what:  "fine-tuning" or "adaptation", for the screen
+    """
     train = data.train
     if config.label_noise:
         train = replace(train, labels=with_noise(train.labels, config.label_noise, seed))
-    facts = {"train": fingerprint(train), "dev": fingerprint(data.dev), "start": model_fingerprint(start)}
+    facts = {
+        "train": fingerprint_answers(train),
+        "dev": fingerprint_answers(data.dev),
+        "start": fingerprint_model(start),
+    }
     return Stage(
         what=what,
         model=start,

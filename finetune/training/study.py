@@ -1,121 +1,43 @@
-"""A study: several experiments on one or more data sets in one table, with the papers' figures beside ours."""
+"""A study runs several experiments on one or more data sets, and shows them in one table beside a paper's figures."""
 
 import json
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
-from finetune.data.registry import NAMES
-from finetune.evaluation.bm25 import bm25_scores
-from finetune.evaluation.metrics import MAP, METRICS, TITLES, Figures, means, question_metrics
-from finetune.evaluation.significance import compare, compare_seeds, p_text
+from finetune.data.answers import AnswerSet
+from finetune.evaluation.bm25 import score_bm25
+from finetune.evaluation.metrics import MAP, METRICS, Figures, compute_means, compute_question_metrics
+from finetune.evaluation.significance import compare, compare_seeds
 from finetune.reports.study_report import Entry, write_page
+from finetune.reports.study_table import format_study
 from pretrain.runtime.engine import read_launcher_variables
-from pretrain.runtime.settings import convert_setting
 from pretrain.runtime.stop import listen_for_stop
 
-from .config import FinetuneConfig, check
-from .experiment import load_figures, run_experiment
+from .config import FinetuneConfig
+from .experiment import read_figures, run_experiment
 from .stages import load_data
+from .study_file import Study, StudyRow, make_config
 
-RESULTS = "study.json"
-# A study's own: launch/study.py has flags for them, and every row an output folder.
-SETTINGS = {f.name for f in fields(FinetuneConfig)} - {"data", "transfer", "output_dir", "local_rank"}
-PAPERS_NAME = {"jacana": "trecqa"}  # one data set in two forms
-ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain"}
+RESULTS, PAGE = "study.json", "report.html"
 PRETRAINED, RELEASE = "pretrained", "release"  # folders: of a study, of a row's pre-training
 # A stage before fine-tuning, from its settings and its folder. They are checked at once, and what is returned runs the
 # stage, or finds it finished; after that its model is in the folder's ``release``.
 StageRunner = Callable[[dict[str, Any], Path], Callable[[], None]]
-STUDY_KEYS = {"title", "source", "settings", "rows", "about"}
+PAPERS_NAME = {"jacana": "trecqa"}  # how papers call a data set that we have in two forms
 
 
 @dataclass(frozen=True)
-class Row:
-    """One experiment of a study.
+class PlannedRow:
+    """A row of a study on one data set, with all its settings."""
 
-    settings: as of launch/finetune.py, over those of the study
-    tanda:    whether it transfers from ``--transfer`` first
-    paper:    the paper's figures by data set and metric
-    pretrain: settings of launch/pretrain.py; the row's model is then what this makes of it
-    """
-
-    name: str
-    settings: dict[str, Any]
-    tanda: bool
-    paper: dict[str, dict[str, float]]
-    pretrain: dict[str, Any] | None = None
-
-    @property
-    def folder(self) -> str:
-        return re.sub(r"[^\w.]+", "-", self.name).strip("-").lower()
-
-
-@dataclass(frozen=True)
-class Study:
-    """What a recipe says; ``source`` names the paper's table, ``about`` what to keep in mind."""
-
-    title: str
-    source: str
-    about: str
-    settings: dict[str, Any]
-    rows: list[Row]
-
-
-def read_study(path: Path) -> Study:
-    """Reads a study's YAML file. Raises KinspanError, naming the file and the line of the structure."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise KinspanError(f"--study {path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise KinspanError(f"--study {path} cannot be read: {one_line(error)}") from error
-    if not isinstance(content, dict) or not content.get("rows") or not isinstance(content["rows"], list):
-        raise KinspanError(f"--study {path} must have a title and a list of rows; see launch/recipes/tanda-noise.yaml")
-    _refuse(path, "the study", content, STUDY_KEYS)
-    _refuse(path, "settings", content.get("settings") or {}, SETTINGS)
-    rows = [_row(path, entry) for entry in content["rows"]]
-    for row in rows:
-        if not row.folder or [other.folder for other in rows].count(row.folder) > 1:
-            raise KinspanError(f"--study {path}: row {row.name}: its letters and digits must set it apart, as a folder")
-    title, source, about = (str(content.get(key, "")) for key in ("title", "source", "about"))
-    return Study(title or path.stem, source, about, content.get("settings") or {}, rows)
-
-
-def _row(path: Path, entry: Any) -> Row:
-    if not isinstance(entry, dict) or not entry.get("name"):
-        raise KinspanError(f"--study {path}: a row needs a name: {entry}")
-    where = f"row {entry['name']}"
-    _refuse(path, where, entry, ROW_KEYS)
-    settings, paper, tanda = entry.get("settings") or {}, entry.get("paper") or {}, entry.get("tanda", False)
-    _refuse(path, where, settings, SETTINGS)
-    _refuse(path, f"{where}: paper", paper, set(NAMES) | {"hub"})
-    for name, figures in paper.items():
-        _refuse(path, f"{where}: paper: {name}", figures, set(METRICS))
-        for metric, figure in figures.items():
-            if isinstance(figure, bool) or not isinstance(figure, int | float) or not 0 <= figure <= 1:
-                raise KinspanError(f"--study {path}: {where}: paper: {name}: {metric} {figure}: must be from 0 to 1")
-    if not isinstance(tanda, bool):
-        raise KinspanError(f"--study {path}: {where}: tanda {tanda}: must be true or false")
-    pretrain = entry.get("pretrain")
-    if not (pretrain is None or (isinstance(pretrain, dict) and all(isinstance(key, str) for key in pretrain))):
-        raise KinspanError(f"--study {path}: {where}: pretrain must be lines of `name: value`")
-    return Row(str(entry["name"]), settings, tanda, paper, pretrain)
-
-
-def _refuse(path: Path, where: str, given: Any, known: set[str]) -> None:
-    if not isinstance(given, dict):
-        raise KinspanError(f"--study {path}: {where} must be lines of `name: value`")
-    for key in given:
-        if key not in known:
-            raise KinspanError(f"--study {path}: {where} has {key!r}, which is none of {', '.join(sorted(known))}")
+    row: StudyRow
+    config: FinetuneConfig
 
 
 def run_study(
@@ -127,51 +49,54 @@ def run_study(
     say: Callable[[str], None] = print,
     stages: dict[str, StageRunner] | None = None,
 ) -> dict[str, Any]:
-    """Runs every row on every data set, and writes ``study.json`` and ``report.html``.
+    """Runs every row on every data set, and writes ``study.json`` and, for each data set, ``report.html``.
 
     specs:     data sets such as wikiqa=FOLDER
-    overrides: settings over those of the study; one that a row sets itself is refused: it makes the row what it is
+    overrides: settings that take precedence over the study's. One that a row sets itself is refused, since it is what
+               tells the row from the others
+    transfer:  what the rows of TANDA transfer from
     stages:    what runs the stages before fine-tuning, by name: ``pretrain`` for rows that have such a block
 
     The same call again resumes. Raises KinspanError for what the user can mend.
     """
-    if transfer is None and any(row.tanda for row in study.rows):
-        raise KinspanError(f"{study.title}: the rows of TANDA need --transfer, such as asnq=FOLDER")
-    for spec in specs:
-        if [_set_name(other) for other in specs].count(_set_name(spec)) > 1:
-            raise KinspanError(f"--data {spec}: two of {_set_name(spec)}=: give each an --output_dir of its own")
-    for name in overrides:
-        if own := [row.name for row in study.rows if name in row.settings]:
-            rows_named = ", ".join(own[:3]) + (" and more" if len(own) > 3 else "")
-            raise KinspanError(f"--set {name}: it is what sets rows apart ({rows_named}): change a copy of the study")
-    # Each row's settings are checked before the first one runs, so that a wrong one costs no hours.
-    planned = [[(row, _config(study, row, spec, output, overrides, transfer)) for row in study.rows] for spec in specs]
+    _check_request(study, specs, overrides, transfer)
+    # The settings of every row are checked before the first row runs, so that a wrong one costs no hours.
+    planned = [
+        [PlannedRow(row, _make_row_config(study, row, spec, output, overrides, transfer)) for row in study.rows]
+        for spec in specs
+    ]
     pretrainings = _prepare_pretrainings(study, output, overrides, stages or {})
-    say = say if read_launcher_variables()[0] == 0 else _silent
+    leads = read_launcher_variables()[0] == 0
+    say = say if leads else _be_silent
     for name, run_stage in pretrainings.items():
         say(f"\n== {name}: pre-training")
         run_stage()
-    tables = []
-    hours = [config.max_hours for rows in planned for _, config in rows if config.max_hours is not None]
+    hours = [row.config.max_hours for rows in planned for row in rows if row.config.max_hours is not None]
     with listen_for_stop(min(hours, default=None)):
-        for spec, rows in zip(specs, planned, strict=True):
-            experiments = []
-            for row, config in rows:
-                say(f"\n== {row.name}: {config.output_dir}")
-                transfers = output / _set_name(spec) / "transfers"
-                experiments.append(run_experiment(config, say, transfers))
-            tables.append(_table(study, spec, rows, experiments, output / _set_name(spec) / "report.html"))
+        tables = [_run_set(study, spec, rows, output, say, leads) for spec, rows in zip(specs, planned, strict=True)]
     results = {"title": study.title, "source": study.source, "about": study.about, "tables": tables}
-    if read_launcher_variables()[0] == 0:
+    if leads:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
-    say(as_text(results))
+    say(format_study(results))
     return results
+
+
+def _run_set(
+    study: Study, spec: str, rows: list[PlannedRow], output: Path, say: Callable[[str], None], leads: bool
+) -> dict[str, Any]:
+    """Runs every row on one data set, and returns its table. ``leads``: whether this rank writes the page."""
+    folder = output / _name_set(spec)
+    experiments = []
+    for row in rows:
+        say(f"\n== {row.row.name}: {row.config.output_dir}")
+        experiments.append(run_experiment(row.config, say, folder / "transfers"))
+    return _summarize_set(study, spec, rows, experiments, folder / PAGE, leads)
 
 
 def _prepare_pretrainings(
     study: Study, output: Path, overrides: dict[str, Any], stages: dict[str, StageRunner]
 ) -> dict[str, Callable[[], None]]:
-    """Of each row that pre-trains, by name, what does it. Each starts from the row's model."""
+    """Returns, for each row that pre-trains, by name, what does it. Each starts from the row's model."""
     prepared = {}
     for row in study.rows:
         if row.pretrain is None:
@@ -187,81 +112,125 @@ def _prepare_pretrainings(
     return prepared
 
 
-def _silent(_: str) -> None:
+def _be_silent(_: str) -> None:
     pass
 
 
-def _set_name(spec: str) -> str:
+def _name_set(spec: str) -> str:
     return spec.partition("=")[0]
 
 
-def _config(
-    study: Study, row: Row, spec: str, output: Path, overrides: dict[str, Any], transfer: str | None
+def _check_request(study: Study, specs: list[str], overrides: dict[str, Any], transfer: str | None) -> None:
+    """Raises KinspanError where the flags do not suit the study."""
+    if transfer is None and any(row.tanda for row in study.rows):
+        raise KinspanError(f"{study.title}: the rows of TANDA need --transfer, such as asnq=FOLDER")
+    for spec in specs:
+        if [_name_set(other) for other in specs].count(_name_set(spec)) > 1:
+            raise KinspanError(f"--data {spec}: two of {_name_set(spec)}=: give each an --output_dir of its own")
+    for name in overrides:
+        if own := [row.name for row in study.rows if name in row.settings]:
+            rows_named = ", ".join(own[:3]) + (" and more" if len(own) > 3 else "")
+            raise KinspanError(f"--set {name}: it is what sets rows apart ({rows_named}): change a copy of the study")
+
+
+def _make_row_config(
+    study: Study, row: StudyRow, spec: str, output: Path, overrides: dict[str, Any], transfer: str | None
 ) -> FinetuneConfig:
+    """Returns all settings of a row on one data set. Raises KinspanError, naming study and row."""
+    is_public = _name_set(spec) not in ("files", "hub")  # one's own data sets share these names
+    if row.tanda and transfer and (transfer == spec or (is_public and _name_set(transfer) == _name_set(spec))):
+        raise KinspanError(f"--transfer {transfer}: it is the target's own data set")
     settings = {**study.settings, **row.settings, **overrides}
     settings["transfer"] = transfer if row.tanda else None
-    of_a_name = _set_name(spec) not in ("files", "hub")  # there are many of these
-    if row.tanda and transfer and (transfer == spec or (of_a_name and _set_name(transfer) == _set_name(spec))):
-        raise KinspanError(f"--transfer {transfer}: it is the target's own data set")
-    settings["output_dir"] = str(output / _set_name(spec) / row.folder)
+    settings["output_dir"] = str(output / _name_set(spec) / row.folder)
     settings["data"] = spec
     if row.pretrain is not None:
         settings["model"] = str(output / PRETRAINED / row.folder / RELEASE)
     try:
-        config = FinetuneConfig(
-            **{name: convert_setting(FinetuneConfig, name, value) for name, value in settings.items()}
-        )
-        check(config)
+        return make_config(settings)
     except KinspanError as error:
         raise KinspanError(f"{study.title}: {row.name}: {error}") from error
-    return config
 
 
-def _table(
-    study: Study, spec: str, rows: list[tuple[Row, FinetuneConfig]], experiments: list[dict[str, Any]], page: Path
+def _summarize_set(
+    study: Study, spec: str, rows: list[PlannedRow], experiments: list[dict[str, Any]], page: Path, writes_page: bool
 ) -> dict[str, Any]:
-    """The comparison on one data set: BM25 first, then each row, tested against the study's first; and its page."""
-    first = rows[0][1]
-    data = load_data(next((config for _, config in rows if config.transfer), first))
-    test = data.test
-    figures = [load_figures(Path(config.output_dir), test, config.seeds) for _, config in rows]
-    bm25 = means(question_metrics(test, bm25_scores(test)))
-    lines: list[dict[str, Any]] = [{"name": "BM25", **{m: {"mean": bm25[m], "sd": None} for m in METRICS}, "p": None}]
-    entries = []
-    for (row, config), experiment, seeds in zip(rows, experiments, figures, strict=True):
-        p = None if seeds is figures[0] else _against(seeds, figures[0])
-        as_transferred = sum(run["run"]["best_step"] == 0 for run in experiment["seeds"]) if row.tanda else 0
-        paper = row.paper.get(PAPERS_NAME.get(_set_name(spec), _set_name(spec)), {})
-        line = {"name": row.name, **experiment["test"], "p": p, "paper": paper, "seeds": config.seeds}
-        line |= {"label_noise": config.label_noise, "clean": _clean_row(config, rows)}
-        lines.append({**line, "as_transferred": as_transferred if config.epochs else 0})
-        entries.append(Entry(row.name, config, seeds, _doubt(p) if p else None, paper, row.tanda))
-    splits = [(data.train, first.train_filter), (data.dev, first.eval_filter), (test, first.eval_filter)]
+    """Returns the table of one data set: BM25 first, then each row, tested against the study's first; writes its page.
+
+    experiments: what ``run_experiment`` returned for each row
+    """
+    first = rows[0].config
+    data = load_data(next((row.config for row in rows if row.config.transfer), first))
+    figures = [read_figures(Path(row.config.output_dir), data.test, row.config.seeds) for row in rows]
+    tests = [None, *(_test_difference(of_row, figures[0]) for of_row in figures[1:])]
+    papers = [row.row.paper.get(PAPERS_NAME.get(_name_set(spec), _name_set(spec)), {}) for row in rows]
+    lines = [_summarize_bm25(data.test)]
+    for row, experiment, p, paper in zip(rows, experiments, tests, papers, strict=True):
+        lines.append(_summarize_row(row, experiment, p, paper, rows))
+    splits = [(data.train, first.train_filter), (data.dev, first.eval_filter), (data.test, first.eval_filter)]
     if data.transfer is not None:
         splits.insert(0, (data.transfer, first.train_filter))
-    if read_launcher_variables()[0] == 0:
+    if writes_page:
+        entries = [
+            Entry(row.row.name, row.config, of_row, _take_greater_p(p) if p else None, paper, row.row.tanda)
+            for row, of_row, p, paper in zip(rows, figures, tests, papers, strict=True)
+        ]
         notes = [line for line in (study.source, study.about) if line]
-        write_page(page, f"{study.title}: {_set_name(spec)}", [*notes, *data.notes], splits, entries)
+        write_page(page, f"{study.title}: {_name_set(spec)}", [*notes, *data.notes], splits, entries)
     return {
-        "data": _set_name(spec),
-        "questions": test.num_questions,
-        "pairs": test.num_pairs,
+        "data": _name_set(spec),
+        "questions": data.test.num_questions,
+        "pairs": data.test.num_pairs,
         "report": str(page),
         "rows": lines,
     }
 
 
-def _clean_row(config: FinetuneConfig, rows: list[tuple[Row, FinetuneConfig]]) -> str | None:
-    """The row that differs by nothing but that it flips no labels."""
+def _summarize_bm25(test: AnswerSet) -> dict[str, Any]:
+    means = compute_means(compute_question_metrics(test, score_bm25(test)))
+    return {"name": "BM25", **{m: {"mean": means[m], "sd": None} for m in METRICS}, "p": None}
+
+
+def _summarize_row(
+    row: PlannedRow,
+    experiment: dict[str, Any],
+    p: dict[str, float] | None,
+    paper: dict[str, float],
+    rows: list[PlannedRow],
+) -> dict[str, Any]:
+    """Returns a row's line of the table.
+
+    "clean" names the row with the same settings and no flipped labels; "as_transferred" counts the seeds whose best
+    ranker is the transferred one, which no update of the adaptation improved.
+    """
+    config = row.config
+    kept = sum(run["run"]["best_step"] == 0 for run in experiment["seeds"]) if row.row.tanda and config.epochs else 0
+    return {
+        "name": row.row.name,
+        **experiment["test"],
+        "p": p,
+        "paper": paper,
+        "seeds": config.seeds,
+        "label_noise": config.label_noise,
+        "clean": _find_clean_row(config, rows),
+        "as_transferred": kept,
+    }
+
+
+def _find_clean_row(config: FinetuneConfig, rows: list[PlannedRow]) -> str | None:
+    """Returns the name of the row that differs only in that it flips no labels."""
     clean = replace(config, label_noise=0.0)
-    for row, other in rows:
-        if config.label_noise and replace(other, output_dir=config.output_dir) == clean:
-            return row.name
+    for other in rows:
+        if config.label_noise and replace(other.config, output_dir=config.output_dir) == clean:
+            return other.row.name
     return None
 
 
-def _against(seeds: list[Figures], first: list[Figures]) -> dict[str, float]:
-    """p of the difference in MAP: over questions (of each the mean over seeds), and over seeds."""
+def _test_difference(seeds: list[Figures], first: list[Figures]) -> dict[str, float]:
+    """Returns the difference in MAP from the first row, and its p over questions and over seeds.
+
+    Over questions, each question's average precision is the mean over the seeds.
+    """
     ours, theirs = (np.stack([of_seed[MAP] for of_seed in runs]) for runs in (seeds, first))
     over_questions = compare(ours, theirs)
     out = {
@@ -274,60 +243,7 @@ def _against(seeds: list[Figures], first: list[Figures]) -> dict[str, float]:
     return out
 
 
-def _doubt(p: dict[str, float]) -> float:
-    """The greater p of those over questions and over seeds: the one does not see that seeds differ, nor the other
-    that questions do."""
+def _take_greater_p(p: dict[str, float]) -> float:
+    """Returns the greater p of the test over questions, which does not see that seeds differ, and of that over seeds,
+    which does not see that questions differ."""
     return max(p["t_test"], p.get("over_seeds", 0.0))
-
-
-def as_text(results: dict[str, Any]) -> str:
-    """The tables, the papers' figures beside ours."""
-    lines = [f"\n{results['title']}" + (f" ({results['source']})" if results["source"] else "")]
-    for table in results["tables"]:
-        width = max(len(row["name"]) for row in table["rows"]) + 2
-        lines += ["", f"{table['data']}: {table['questions']:,} test questions, {table['pairs']:,} candidates"]
-        lines.append(" " * width + "".join(f"{TITLES[m]:>18}" for m in METRICS) + "   p of MAP: t-test, random, seeds")
-        for row in table["rows"]:
-            lines.append(f"{row['name']:<{width}}" + "".join(_cell(row[m]) for m in METRICS) + _p(row["p"]))
-            if row.get("paper"):
-                cells = "".join(f"{row['paper'][m]:.3f}".rjust(18) if m in row["paper"] else " " * 18 for m in METRICS)
-                lines.append(f"{'  paper':<{width}}{cells}".rstrip())
-        lines += [*_drops(table), *_kept(table), f"page: {table['report']}"]
-    return "\n".join(lines)
-
-
-def _cell(figure: dict[str, float | None]) -> str:
-    sd = f" ({figure['sd']:.4f})" if figure["sd"] is not None else " " * 9
-    return f"{figure['mean']:.4f}{sd}".rjust(18)
-
-
-def _p(p: dict[str, float] | None) -> str:
-    if p is None:
-        return ""
-    chances = [p_text(p[test]) for test in ("t_test", "randomisation", "over_seeds") if test in p]
-    return f"   {p['difference']:+.4f}: {', '.join(chances)}"
-
-
-def _kept(table: dict[str, Any]) -> list[str]:
-    """Which rows of TANDA are, in part, the ranker as it was transferred: adapting it did no better on the dev set."""
-    return [
-        f"{row['name']}: {row['as_transferred']} of {row['seeds']} seeds kept the transferred ranker, which no update "
-        "of the adaptation beat on the dev set"
-        for row in table["rows"]
-        if row.get("as_transferred")
-    ]
-
-
-def _drops(table: dict[str, Any]) -> list[str]:
-    """Of rows with flipped labels, the drop of MAP from the same settings without (TANDA, table 5)."""
-    by_name = {row["name"]: row for row in table["rows"]}
-    lines = []
-    for row in table["rows"]:
-        base = by_name.get(row.get("clean"))
-        if base and base[MAP]["mean"]:
-            drop = 100 * (1 - row[MAP]["mean"] / base[MAP]["mean"])
-            theirs = ""
-            if MAP in row["paper"] and MAP in base["paper"]:
-                theirs = f" (paper: {100 * (1 - row['paper'][MAP] / base['paper'][MAP]):.2f}%)"
-            lines.append(f"{row['name']}: MAP drops by {drop:.2f}%{theirs}")
-    return lines

@@ -14,7 +14,7 @@ import torch
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
-from finetune.evaluation.metrics import MAP, means, question_metrics
+from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from finetune.ranking.ranker import save_ranker
 from finetune.ranking.score import score_pairs
 from pretrain.checkpoints.capture import full_weights
@@ -249,8 +249,10 @@ class _Run:
         self.engine.module.eval()
         ranker = self.engine.module if self.ranks.deepspeed is None else self.engine
         what = f"validation of step {self.progress.step}, {split}"
-        return means(
-            question_metrics(data, score_pairs(ranker, pairs, self.engine.device, what=what, mark=self.watch.mark))
+        return compute_means(
+            compute_question_metrics(
+                data, score_pairs(ranker, pairs, self.engine.device, what=what, mark=self.watch.mark)
+            )
         )
 
     def save(self) -> None:

@@ -159,7 +159,7 @@ def test_models_are_compared_with_bm25(data_set, scored, monkeypatch, capsys, tm
     assert wrong["against_first"]["map"]["difference"] == -0.75
     for folder in ("knows", "wrong", "BM25"):
         run_file, qrels_file = tmp_path / "out" / folder / "run.txt", tmp_path / "out" / folder / "qrels.txt"
-        assert trec.coverage(trec.read_qrels(qrels_file), trec.read_run(run_file)) == []
+        assert trec.describe_coverage(trec.read_qrels(qrels_file), trec.read_run(run_file)) == []
     page = (tmp_path / "out/comparison.html").read_text(encoding="utf-8")
     assert page.count("<section>") == 12
     assert len((tmp_path / "out/per_question.csv").read_text().splitlines()) == 1 + 3 * 12

@@ -7,7 +7,8 @@ import yaml
 
 from data_pipeline.errors import KinspanError
 from finetune.training.config import check
-from finetune.training.study import _config, read_study, run_study
+from finetune.training.study import _make_row_config, run_study
+from finetune.training.study_file import read_study
 
 FOLDER = Path(__file__).resolve().parents[2] / "launch/recipes"
 STUDIES = sorted(p.stem for p in FOLDER.glob("*.yaml") if "rows" in yaml.safe_load(p.read_text()))
@@ -80,7 +81,7 @@ FIGURES = {
 def configs(name, data="wikiqa=W"):
     """Of each row of a study, what it fine-tunes with."""
     study = read_study(FOLDER / f"{name}.yaml")
-    return {row.name: (row, _config(study, row, data, Path("runs"), {}, "asnq=A")) for row in study.rows}
+    return {row.name: (row, _make_row_config(study, row, data, Path("runs"), {}, "asnq=A")) for row in study.rows}
 
 
 def test_there_is_one_for_each_table():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -5,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import CLEAN, FILTERS, NO_ALL_NEGATIVE, RAW, AnswerSet, filtered
+from finetune.data.answers import AnswerSet
+from finetune.data.filters import CLEAN, FILTERS, NO_ALL_NEGATIVE, RAW, filter_questions
 
 
 def made(labels, grades=None):
@@ -73,15 +76,31 @@ def test_filters_leave_what_the_table_says(labels):
     }
     for mode in FILTERS:
         if wanted[mode]:
-            assert [data_labels for *_, data_labels in by_question(filtered(data, mode)).values()] == wanted[mode]
+            assert [data_labels for *_, data_labels in by_question(filter_questions(data, mode)).values()] == wanted[
+                mode
+            ]
         else:
             with pytest.raises(KinspanError, match=f"made train: the filter {mode} leaves none"):
-                filtered(data, mode)
+                filter_questions(data, mode)
 
 
-def test_grades_follow_their_rows():
+def test_every_column_follows_its_rows():
     data = made([[0, 1], [0], [1, 0]], np.array([2, 4, 1, 4, 3], dtype=np.int8))
-    assert data.take(np.array([2, 0])).grades.tolist() == [4, 3, 2, 4]
-    assert data.keep(data.grades > 1).grades.tolist() == [2, 4, 4, 3]
+    texts = {name: pa.array([f"{name} {k}" for k in range(5)], pa.large_string()) for name in ("titles", "contexts")}
+    data = replace(data, positions=np.arange(5, dtype=np.int32), document_ids=data.answer_ids, **texts)
+    for taken, rows in (
+        (data.take(np.array([2, 0])), [3, 4, 0, 1]),
+        (data.keep(data.grades > 1), [0, 1, 3, 4]),
+        (filter_questions(data, CLEAN), [0, 1, 3, 4]),
+    ):
+        assert taken.grades.tolist() == data.grades[rows].tolist()
+        assert taken.positions.tolist() == rows
+        assert taken.document_ids.to_pylist() == taken.answer_ids.to_pylist()
+        assert taken.titles.to_pylist() == [f"titles {k}" for k in rows]
+        assert taken.contexts.to_pylist() == [f"contexts {k}" for k in rows]
+
+
+def test_numbers_of_questions_and_positives():
+    data = made([[0, 1], [0], [1, 0]], np.array([2, 4, 1, 4, 3], dtype=np.int8))
     assert data.positives.tolist() == [1, 0, 1]
     assert data.question_of.tolist() == [0, 0, 1, 2, 2]

@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from data_pipeline.errors import KinspanError
-from finetune.data.registry import load_split, splits_of
+from finetune.data.registry import load_split
 
 QUESTION = "<question>\nWho\tis\tAT&T\t<\t?\nWP\tVBZ\tNNP\tNN\t.\n-\t-\tORG-B\t-\t-\n</question>\n"
 PAIRS = f"""<QApairs id='1.4'>
@@ -32,7 +32,6 @@ Where\t?
 
 def test_the_first_line_of_an_element_is_its_text(tmp_path):
     (tmp_path / "dev-less-than-40.manual-edit.xml").write_text(PAIRS)
-    assert splits_of(f"jacana={tmp_path}") == ["dev"]
     data, notes = load_split(f"jacana={tmp_path}", "dev")
     assert data.question_ids == ["1.4", "3.1"]
     assert data.questions == ["Who is AT&T < ?", "Where ?"]

@@ -7,9 +7,9 @@ import lzma
 import pytest
 
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import filtered
-from finetune.data.registry import NAMES, SPECS, load_split, splits_of
-from finetune.data.statistics import PAPER_COUNTS
+from finetune.data.answers import OPTIONAL_COLUMNS
+from finetune.data.filters import filter_questions
+from finetune.data.registry import PUBLIC, SPECS, load_split
 
 HEADER = "QuestionID\tQuestion\tDocumentID\tDocumentTitle\tSentenceID\tSentence\tLabel"
 
@@ -51,6 +51,21 @@ def test_wikiqa_has_quotation_marks_and_no_quoting(tmp_path):
     assert notes == ["wikiqa train: candidates without text, kept: 1"]
 
 
+def test_wikiqa_says_where_a_candidate_stands(tmp_path):
+    spec = wikiqa(
+        tmp_path, "Q1\tq\tD1\tA  cave\tD1-1\tb\t1", "Q2\tr\tD7\tB\tD7\tc\t0", "Q1\tq\tD1\tA  cave\tD1-0\ta\t0"
+    )
+    data, _ = load_split(spec, "train")
+    assert data.document_ids.to_pylist() == ["D1", "D1", "D7"]
+    assert data.titles.to_pylist() == ["A cave", "A cave", "B"]
+    assert data.positions.tolist() == [1, 0, -1]  # an id without a number says nothing
+    assert data.contexts is None
+
+    bare = "QuestionID\tQuestion\tSentenceID\tSentence\tLabel"
+    data, _ = load_split(wikiqa(tmp_path, "Q1\tq\tD1-3\ta\t1", header=bare), "train")
+    assert (data.document_ids, data.titles, data.positions.tolist()) == (None, None, [3])
+
+
 def test_rows_of_a_question_need_not_stand_together(tmp_path):
     rows = ["b\tb0\t1", "a\ta0\t4", "b\tb1\t4", "c\tc0\t3", "a\ta1\t2"]
     data, _ = load_split(asnq(tmp_path, *rows), "train")
@@ -62,6 +77,7 @@ def test_rows_of_a_question_need_not_stand_together(tmp_path):
         ("q3", "c", "q3-1", "c0", 0),
     ]
     assert data.grades.tolist() == [1, 4, 4, 2, 3]
+    assert all(getattr(data, column) is None for column in OPTIONAL_COLUMNS)
 
 
 def test_asnq_leaves_out_labels_that_are_not_asked_for(tmp_path):
@@ -93,7 +109,6 @@ def test_insuranceqa_takes_answers_and_negatives(tmp_path):
     ]
     (tmp_path / "valid.jsonl").write_text("".join(json.dumps(q) + "\n" for q in questions))
     spec = f"insuranceqa={tmp_path}"
-    assert splits_of(spec) == ["dev"]
     data, notes = load_split(spec, "dev")
     assert pairs(data) == [
         ("7", "how?", "3", "text 3", 1),
@@ -165,22 +180,22 @@ def test_what_is_wrong_with_asnq(tmp_path, row, message):
 
 def test_missing_files_are_named(tmp_path):
     spec = wikiqa(tmp_path, GOOD)
-    assert splits_of(spec) == ["train"]
     with pytest.raises(KinspanError, match=r"no split test: looked for WikiQA-test\.tsv"):
         load_split(spec, "test")
-    with pytest.raises(KinspanError, match=r"looked for train-all\.jsonl, dev\.raw\.jsonl, test\.raw\.jsonl"):
-        splits_of(f"trecqa={tmp_path}")
+    with pytest.raises(KinspanError, match=r"looked for dev\.raw\.jsonl"):
+        load_split(f"trecqa={tmp_path}", "dev")
     with pytest.raises(KinspanError, match="no such folder"):
-        splits_of(f"trecqa={tmp_path}/absent")
+        load_split(f"trecqa={tmp_path}/absent", "train")
+    with pytest.raises(KinspanError, match="this is a file, not a folder"):
+        load_split(f"trecqa={tmp_path}/WikiQA-train.tsv", "train")
     with pytest.raises(KinspanError, match=r"only files= and hub= take others"):
         load_split(spec, "train", {"question": "query"})
 
 
 @pytest.mark.parametrize("spec", ["squad=folder", "wikiqa", "wikiqa=", "=x"])
 def test_unknown_names_are_told_the_known_ones(spec):
-    for function in (splits_of, lambda spec: load_split(spec, "train")):
-        with pytest.raises(KinspanError, match="one of wikiqa, trecqa, jacana, asnq, insuranceqa, files, hub"):
-            function(spec)
+    with pytest.raises(KinspanError, match="one of wikiqa, trecqa, jacana, asnq, insuranceqa, files, hub"):
+        load_split(spec, "train")
 
 
 @pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
@@ -195,26 +210,25 @@ def test_files_may_be_compressed_and_broken(tmp_path, suffix, compress):
 
 
 def test_the_help_names_every_kind_and_its_files():
-    for name, names in NAMES.items():
+    for name, data_set in PUBLIC.items():
         assert f"  {name}=" in SPECS
-        if name != "files":
-            assert all(names(split)[0] in SPECS for split in ("train", "dev", "test"))
+        assert all(data_set.file_names(split)[0] in SPECS for split in ("train", "dev", "test"))
+    assert "  files=" in SPECS
     assert "  hub=" in SPECS
+    assert all(len(line) <= 120 for line in SPECS.splitlines())
 
 
 @pytest.mark.parametrize("name", ["wikiqa", "trecqa"])
 def test_counts_are_the_papers(shared, name):
     """Of the two papers that differ, at least one; trecqa's clean counts come out of the raw files."""
     spec = f"{name}={shared / 'data/as2' / name}"
-    assert splits_of(spec) == ["train", "dev", "test"]
     data = {split: load_split(spec, split) for split in ("train", "dev", "test")}
     assert [notes for _, notes in data.values()] == [[], [], []]
     checked = 0
-    for (of_name, split, mode), counts in PAPER_COUNTS.items():
-        if of_name == name:
-            left = filtered(data[split][0], mode)
-            assert (left.num_questions, left.num_pairs) in [(c.questions, c.pairs) for c in counts]
-            checked += 1
+    for (split, mode), counts in PUBLIC[name].paper_counts.items():
+        left = filter_questions(data[split][0], mode)
+        assert (left.num_questions, left.num_pairs) in [(c.questions, c.pairs) for c in counts]
+        checked += 1
     assert checked == (9 if name == "wikiqa" else 3)
 
 

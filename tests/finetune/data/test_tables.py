@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_pipeline.errors import KinspanError
-from finetune.data.registry import load_split, splits_of
+from finetune.data.registry import load_split
 
 ROWS = [
     {"question_id": 5, "query": "who,\n is it?", "answer_id": "a", "answer": 'an "x", y', "label": 0},
@@ -14,6 +14,7 @@ ROWS = [
     {"question_id": 5, "query": "who,\n is it?", "answer_id": "b", "answer": "z", "label": 1},
 ]
 COLUMNS = {"question": "query"}
+MORE = {"title": None, "place": None}  # optional columns that the table has, without a value
 
 
 def write(path, rows=ROWS):
@@ -35,7 +36,6 @@ def write(path, rows=ROWS):
 def test_every_format_gives_the_same(tmp_path, suffix):
     write(tmp_path / f"dev{suffix}")
     spec = f"files={tmp_path}"
-    assert splits_of(spec) == ["dev"]
     data, notes = load_split(spec, "dev", COLUMNS)
     assert data.question_ids == ["5", "6"]
     assert data.questions == ["who, is it?", "why"]
@@ -54,13 +54,26 @@ def test_ids_are_optional(tmp_path):
 def test_one_file_is_the_split_test(tmp_path):
     write(tmp_path / "mine.csv")
     spec = f"files={tmp_path / 'mine.csv'}"
-    assert splits_of(spec) == ["test"]
     assert load_split(spec, "test", COLUMNS)[0].num_pairs == 3
     with pytest.raises(KinspanError, match="a single file is the split test"):
         load_split(spec, "train", COLUMNS)
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(KinspanError, match=r"known are \.jsonl, \.csv, \.tsv, \.parquet"):
-        splits_of(f"files={tmp_path / 'mine.txt'}")
+        load_split(f"files={tmp_path / 'mine.txt'}", "test")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_optional_columns_are_read_where_they_are_asked_for(tmp_path, suffix):
+    more = [{"title": "T  one", "place": 3}, {"title": "", "place": 0}, {"title": "T two", "place": 7}]
+    write(tmp_path / f"dev{suffix}", [row | columns for row, columns in zip(ROWS, more, strict=True)])
+    spec = f"files={tmp_path}"
+    plain, _ = load_split(spec, "dev", COLUMNS)
+    assert (plain.titles, plain.positions) == (None, None)
+    data, _ = load_split(spec, "dev", COLUMNS | {"title": "title", "position": "place"})
+    assert data.answer_ids.to_pylist() == ["a", "b", "a"]  # grouped by question, the columns with them
+    assert data.titles.to_pylist() == ["T one", "T two", ""]
+    assert data.positions.tolist() == [3, 7, 0]
+    assert (data.document_ids, data.contexts) == (None, None)
 
 
 def test_two_files_of_a_split_are_refused(tmp_path):
@@ -88,12 +101,15 @@ def test_missing_columns_are_told_those_there(tmp_path, suffix):
         ({"label": None}, "label None is neither 0 nor 1"),
         ({"answer": None}, "'answer' is no text: None"),
         ({"question_id": 1.5}, "'question_id' is neither a string nor a whole number: 1.5"),
+        ({"place": -1}, "'place' is no position, which is a whole number from 0: -1"),
+        ({"place": 2**31}, "'place' is no position, which is a whole number from 0: 2147483648"),
+        ({"title": 5}, "'title' is no text: 5"),
     ],
 )
 def test_bad_values_name_their_line(tmp_path, change, message):
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in (ROWS[0], ROWS[1] | change)))
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(MORE | r) + "\n" for r in (ROWS[0], ROWS[1] | change)))
     with pytest.raises(KinspanError) as caught:
-        load_split(f"files={tmp_path}", "train", COLUMNS)
+        load_split(f"files={tmp_path}", "train", COLUMNS | {"position": "place", "title": "title"})
     assert str(caught.value) == f"{tmp_path}/train.jsonl line 2: {message}"
 
 
@@ -132,10 +148,9 @@ def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
 def test_the_hub_is_one_line_where_it_cannot_be_reached(monkeypatch):
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for function in (splits_of, lambda spec: load_split(spec, "train")):
-        with pytest.raises(KinspanError, match="hub=no-such-owner/no-such-set cannot be loaded") as caught:
-            function("hub=no-such-owner/no-such-set")
-        assert "\n" not in str(caught.value)
+    with pytest.raises(KinspanError, match="hub=no-such-owner/no-such-set cannot be loaded") as caught:
+        load_split("hub=no-such-owner/no-such-set", "train")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_that_datasets_loads(tmp_path, monkeypatch):
@@ -145,7 +160,6 @@ def test_a_folder_that_datasets_loads(tmp_path, monkeypatch):
     for split in ("train", "validation"):
         write(folder / f"{split}.jsonl")
     spec = f"hub={folder}"
-    assert splits_of(spec) == ["train", "dev"]
     data, _ = load_split(spec, "dev", COLUMNS)
     assert (data.question_ids, data.labels.tolist()) == (["5", "6"], [0, 1, 1])
     with pytest.raises(KinspanError, match="no split test; there are train, validation"):

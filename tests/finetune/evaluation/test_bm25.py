@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.bm25 import bm25_scores
+from finetune.evaluation.bm25 import score_bm25
 
 
 def make(questions, candidates):
@@ -26,7 +26,7 @@ def test_shared_words_score_rare_ones_most(capfd):
         ["Where is the Lighthouse of town?"],
         [["The lighthouse stands.", "A town grew.", "A town fell.", "The town is where.", "Is it of the sea"]],
     )
-    scores = bm25_scores(data)
+    scores = score_bm25(data)
     assert scores.shape == (5,)
     assert scores[0] > scores[1] > 0  # a rare word over a frequent one, whatever its case
     assert scores[1] == scores[2]
@@ -39,7 +39,7 @@ def test_the_collection_is_the_distinct_candidates():
     """A sentence that many questions have as a candidate does not make its words frequent."""
     once = make(["lighthouse"], [["The lighthouse stands.", "A town grew."]])
     often = make(["lighthouse"] * 3, [["The lighthouse stands.", "A town grew."]] * 3)
-    assert np.array_equal(np.tile(bm25_scores(once), 3), bm25_scores(often))
+    assert np.array_equal(np.tile(score_bm25(once), 3), score_bm25(often))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_collection_is_the_distinct_candidates():
     ],
 )
 def test_no_known_word_is_score_0(question, candidates):
-    assert bm25_scores(make([question], [candidates])).tolist() == [0] * len(candidates)
+    assert score_bm25(make([question], [candidates])).tolist() == [0] * len(candidates)
 
 
 def test_equals_the_formula():
@@ -60,4 +60,4 @@ def test_equals_the_formula():
     data = make(["lighthouse"], [["lighthouse lighthouse old", "old town", "new town"]])
     idf, average = np.log(1 + (3 - 1 + 0.5) / (1 + 0.5)), (3 + 2 + 2) / 3
     expected = idf * 2 / (2 + 1.5 * (1 - 0.75 + 0.75 * 3 / average))
-    assert bm25_scores(data)[0] == pytest.approx(expected, rel=1e-5)
+    assert score_bm25(data)[0] == pytest.approx(expected, rel=1e-5)

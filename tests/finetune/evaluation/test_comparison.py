@@ -1,5 +1,4 @@
 import csv
-import html
 import io
 
 import numpy as np
@@ -7,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.comparison import as_table, comparison, folder_names, page, per_question
-from finetune.evaluation.metrics import METRICS, question_metrics
+from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
+from finetune.evaluation.metrics import METRICS, compute_question_metrics
 
 QUESTIONS, CANDIDATES = 60, 8
 
@@ -40,11 +39,11 @@ def scores(data):
 
 @pytest.fixture
 def systems(data, scores):
-    return {name: question_metrics(data, values) for name, values in scores.items()}
+    return {name: compute_question_metrics(data, values) for name, values in scores.items()}
 
 
 def test_every_row_is_tested_against_the_first(systems):
-    good, bad, again = comparison(systems)
+    good, bad, again = compare_systems(systems)
     assert good["against_first"] is None
     assert good["map"] == systems["good"]["map"].mean()
     for metric in METRICS:
@@ -55,39 +54,25 @@ def test_every_row_is_tested_against_the_first(systems):
 
 
 def test_the_table_has_four_decimals(systems):
-    rows = comparison(systems)
-    lines = as_table(rows).splitlines()
+    rows = compare_systems(systems)
+    lines = format_table(rows).splitlines()
     assert lines[0].split() == ["MAP", "MRR", "P@1", "nDCG@10"]
     assert lines[1].split() == ["good", *(f"{rows[0][metric]:.4f}" for metric in METRICS)]
     assert lines[-2].startswith(f"bad    {rows[1]['map'] - rows[0]['map']:+.4f} (<.001, <.001)")
     assert lines[-1].count("+0.0000 (1.000, 1.000)") == 4
-    assert len(as_table(rows[:1]).splitlines()) == 2
+    assert len(format_table(rows[:1]).splitlines()) == 2
 
 
 def test_per_question_is_csv_that_reads_back(data, systems):
-    rows = list(csv.DictReader(io.StringIO(per_question(systems, data.question_ids))))
+    rows = list(csv.DictReader(io.StringIO(format_per_question(systems, data.question_ids))))
     assert len(rows) == 3 * QUESTIONS
     assert [float(row["p@1"]) for row in rows if row["system"] == "bad"] == systems["bad"]["p@1"].tolist()
 
 
-def test_the_page_shows_where_they_differ_most(data, scores, systems):
-    rows = comparison(systems)
-    text = page("A <title>", data, scores, systems, rows, ["good", "bad"])
-    assert "<script>" not in text
-    assert "A &lt;title&gt;" in text
-    spread = np.abs(systems["good"]["map"] - systems["bad"]["map"])
-    order = [q for q in np.argsort(-spread, kind="stable")[:50] if spread[q] > 0]
-    places = [text.index(f"<h3>{html.escape(data.questions[q])} ") for q in order]
-    assert places == sorted(places)
-    assert text.count("<h3>") == len(order) <= 50
-    assert text.count('class="answer"') == 2 * len(order)  # the one right answer is always shown
-    assert "0 questions" in page("t", data, scores, systems, rows, ["good", "again"])
-
-
 def test_folder_names_tell_systems_apart(tmp_path):
-    assert folder_names(["runs/a", "org/model-1.5", "BM25"]) == ["a", "model-1.5", "BM25"]
-    assert folder_names(["runs/a/release", "runs/b/release/", "BM25"])[:2] == ["a-release", "b-release"]
-    assert folder_names(["x/BM25", "BM25"])[0] == "x-BM25"
-    alike = folder_names(["/a b", "/a_b"])
+    assert name_folders(["runs/a", "org/model-1.5", "BM25"]) == ["a", "model-1.5", "BM25"]
+    assert name_folders(["runs/a/release", "runs/b/release/", "BM25"])[:2] == ["a-release", "b-release"]
+    assert name_folders(["x/BM25", "BM25"])[0] == "x-BM25"
+    alike = name_folders(["/a b", "/a_b"])
     assert len(set(alike)) == 2
     assert all("/" not in name and " " not in name for name in alike)

@@ -14,12 +14,12 @@ from finetune.data.answers import AnswerSet
 from finetune.evaluation.contamination import (
     THRESHOLD,
     Contamination,
-    contamination,
-    contamination_text,
-    of_questions,
-    summary,
-    titles,
-    with_and_without,
+    find_contamination,
+    flag_questions,
+    format_contamination,
+    look_up_titles,
+    measure_with_and_without,
+    summarize_contamination,
 )
 from finetune.evaluation.occurrences import NGRAM
 
@@ -59,7 +59,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Contamination]:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
 
     def run(candidates: list[str], folder: Path) -> Contamination:
-        return contamination(answer_set([candidates]), Corpus(folder))
+        return find_contamination(answer_set([candidates]), Corpus(folder))
 
     return run
 
@@ -96,7 +96,7 @@ def test_a_sentence_is_found_however_it_was_tokenised(
     assert found.judged[0]
     assert found.exact[0] == (document is not None)
     if document:
-        assert titles(Corpus(corpus), found.document) == [document]
+        assert look_up_titles(Corpus(corpus), found.document) == [document]
 
 
 def test_sentences_that_begin_alike_and_the_same_one_twice(search: Callable, corpus: Path) -> None:
@@ -155,7 +155,7 @@ def test_agrees_with_a_plain_search_of_the_text(
         assert share == pytest.approx(np.mean([gram in grams for gram in own]))
     sources = {d["title"]: re.sub("[^a-z]", "", " ".join(d["paragraphs"]).lower()) for d in tiny_documents}
     for row, title in zip(
-        np.flatnonzero(found.exact), titles(Corpus(tiny_corpus), found.document[found.exact]), strict=True
+        np.flatnonzero(found.exact), look_up_titles(Corpus(tiny_corpus), found.document[found.exact]), strict=True
     ):
         assert "".join(texts[row]) in sources[title]
 
@@ -166,7 +166,7 @@ def test_workers_find_the_same(
     texts = [d["paragraphs"][0][:120] for d in tiny_documents]
     here = search(texts, tiny_corpus)
     monkeypatch.undo()
-    there = contamination(answer_set([texts]), Corpus(tiny_corpus), num_workers=2)
+    there = find_contamination(answer_set([texts]), Corpus(tiny_corpus), num_workers=2)
     for name in ("judged", "exact", "ngram_share", "document"):
         np.testing.assert_array_equal(getattr(here, name), getattr(there, name))
 
@@ -190,26 +190,26 @@ DATA = answer_set([["a", "b"], ["c", "d"], ["e", "f"]], labels=[1, 0, 1, 0, 0, 0
 
 
 def test_a_question_is_contaminated_by_a_right_answer() -> None:
-    assert of_questions(DATA, ROWS).tolist() == [True, False, False]
-    assert of_questions(DATA, ROWS, positives_alone=False).tolist() == [True, True, False]
+    assert flag_questions(DATA, ROWS).tolist() == [True, False, False]
+    assert flag_questions(DATA, ROWS, positives_alone=False).tolist() == [True, True, False]
 
 
 def test_figures_with_and_without() -> None:
     scores = np.array([2.0, 1.0, 1.0, 2.0, 0.0, 1.0])  # ranks the answer first, second, and there is none
-    figures = with_and_without(DATA, scores, np.array([True, False, False]))
+    figures = measure_with_and_without(DATA, scores, np.array([True, False, False]))
     assert {name: figures[name]["questions"] for name in figures} == {"all": 3, "clean": 2, "contaminated": 1}
     assert figures["contaminated"]["map"] == 1
     assert figures["clean"]["map"] == pytest.approx(0.25)
     assert figures["all"]["map"] == pytest.approx(0.5)
-    assert set(with_and_without(DATA, scores, np.zeros(3, dtype=bool))) == {"all", "clean"}
+    assert set(measure_with_and_without(DATA, scores, np.zeros(3, dtype=bool))) == {"all", "clean"}
 
 
 def test_text_and_json(search: Callable, corpus: Path) -> None:
     data = answer_set([[FIRST[1], "Nothing of the kind was ever said by anybody there."], ["A fish.", SECOND[0]]])
     opened = Corpus(corpus)
-    found = contamination(data, opened)
+    found = find_contamination(data, opened)
     scores = {"a model": np.arange(4.0)}
-    facts = summary(data, opened, found, scores)
+    facts = summarize_contamination(data, opened, found, scores)
     assert json.loads(json.dumps(facts)) == facts
     assert facts["contaminated"]["exact"] == {
         "candidates": 2,
@@ -217,8 +217,8 @@ def test_text_and_json(search: Callable, corpus: Path) -> None:
         "questions_by_answer": 1,
         "questions_by_candidate": 2,
     }
-    text = contamination_text(data, opened, found, scores)
+    text = format_contamination(data, opened, found, scores)
     assert "a model" in text
     assert text.index(FIRST[1]) < text.index(SECOND[0])  # right answers first
     assert "'Paris'" in text
-    assert "question 1?" not in contamination_text(data, opened, found, examples=1)
+    assert "question 1?" not in format_contamination(data, opened, found, examples=1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.metrics import METRICS, best_first, means, question_metrics, run_metrics
+from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics, compute_run_metrics, rank_rows
 
 THEIRS = dict(zip(METRICS, ("map", "recip_rank", "P_1", "ndcg_cut_10"), strict=True))
 # few scores, so that many tie; pairs that differ only as 64-bit numbers; and beyond what 32 bits tell apart
@@ -53,7 +53,7 @@ def test_files_of_any_kind_score_as_in_trec_eval(qrels, run, data):
     for question in run.keys() & qrels.keys():  # ids drawn freely would seldom meet
         shared = data.draw(st.lists(st.sampled_from(sorted(qrels[question])), unique=True))
         run[question] |= {candidate: data.draw(SCORES) for candidate in shared}
-    ours, theirs = run_metrics(qrels, run), reference(qrels, run)
+    ours, theirs = compute_run_metrics(qrels, run), reference(qrels, run)
     for number, question in enumerate(qrels):
         for metric, name in THEIRS.items():
             expected = theirs[question][name] if question in run else 0.0
@@ -73,7 +73,11 @@ def test_answer_sets_score_as_in_trec_eval(seed):
     for question, rows in zip(data.question_ids, data.rows(), strict=True):
         qrels[question] = dict(zip(ids[rows], labels[rows], strict=True))
         run[question] = dict(zip(ids[rows], scores[rows].tolist(), strict=True))
-    ours, theirs, from_files = question_metrics(data, scores), reference(qrels, run), run_metrics(qrels, run)
+    ours, theirs, from_files = (
+        compute_question_metrics(data, scores),
+        reference(qrels, run),
+        compute_run_metrics(qrels, run),
+    )
     for metric, name in THEIRS.items():
         assert ours[metric] == pytest.approx([theirs[q][name] for q in data.question_ids], abs=1e-9)
         assert np.array_equal(ours[metric], from_files[metric])
@@ -81,16 +85,16 @@ def test_answer_sets_score_as_in_trec_eval(seed):
 
 def test_ties_go_by_id_and_are_ties_of_32_bits():
     data = make(["a", "b", "c"], [1, 0, 0], [3])
-    assert best_first(data, np.array([1.0, 1.0, 2.0])).tolist() == [2, 1, 0]
-    assert best_first(data, np.array([1.0 + 1e-9, 1.0, 1.0 - 1e-3])).tolist() == [1, 0, 2]
+    assert rank_rows(data, np.array([1.0, 1.0, 2.0])).tolist() == [2, 1, 0]
+    assert rank_rows(data, np.array([1.0 + 1e-9, 1.0, 1.0 - 1e-3])).tolist() == [1, 0, 2]
 
 
 def test_a_known_ranking():
     """Two answers, ranked 2 and 4: by hand."""
-    figures = question_metrics(make(["a", "b", "c", "d"], [0, 1, 0, 1], [4]), np.array([4.0, 3, 2, 1]))
+    figures = compute_question_metrics(make(["a", "b", "c", "d"], [0, 1, 0, 1], [4]), np.array([4.0, 3, 2, 1]))
     ideal = 1 + 1 / np.log2(3)
     expected = {"map": 1 / 2, "mrr": 1 / 2, "p@1": 0, "ndcg@10": (1 / np.log2(3) + 1 / np.log2(5)) / ideal}
-    assert means(figures) == pytest.approx(expected)
+    assert compute_means(figures) == pytest.approx(expected)
     assert tuple(figures) == METRICS
 
 
@@ -98,9 +102,9 @@ def test_a_known_ranking():
 def test_a_score_that_cannot_be_ranked_is_named(bad):
     data = make(["a", "b", "c"], [1, 0, 0], [1, 2])
     with pytest.raises(KinspanError, match=r"question q1, candidate c: the score .* is not a finite"):
-        question_metrics(data, np.array([1.0, 2.0, bad]))
+        compute_question_metrics(data, np.array([1.0, 2.0, bad]))
     with pytest.raises(KinspanError, match="question q1, candidate c"):
-        run_metrics({"q1": {"c": 1}}, {"q1": {"a": 1.0, "c": bad}})
+        compute_run_metrics({"q1": {"c": 1}}, {"q1": {"a": 1.0, "c": bad}})
 
 
 def test_a_large_set_takes_under_two_seconds():
@@ -109,5 +113,5 @@ def test_a_large_set_takes_under_two_seconds():
     ids = [f"d{n}" for n in range(candidates)] * questions
     data = make(ids, rng.random(len(ids)) < 0.01, [candidates] * questions)
     start = time.perf_counter()
-    question_metrics(data, rng.normal(size=len(ids)))
+    compute_question_metrics(data, rng.normal(size=len(ids)))
     assert time.perf_counter() - start < 2

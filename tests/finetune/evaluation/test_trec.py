@@ -8,7 +8,7 @@ import pytrec_eval
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation import trec
-from finetune.evaluation.metrics import best_first, question_metrics, run_metrics
+from finetune.evaluation.metrics import compute_question_metrics, compute_run_metrics, rank_rows
 
 
 @pytest.fixture
@@ -37,11 +37,11 @@ def test_written_files_read_back_and_rank_alike(data, tmp_path):
         q: dict(zip(ids[r], SCORES[r].tolist(), strict=True))
         for q, r in zip(data.question_ids, data.rows(), strict=True)
     }
-    order = best_first(data, SCORES)
+    order = rank_rows(data, SCORES)
     assert [name for of_question in run.values() for name in of_question] == [ids[row] for row in order]
-    ours = question_metrics(data, SCORES)
-    assert all(np.array_equal(ours[m], values) for m, values in run_metrics(qrels, run).items())
-    assert trec.coverage(qrels, run) == []
+    ours = compute_question_metrics(data, SCORES)
+    assert all(np.array_equal(ours[m], values) for m, values in compute_run_metrics(qrels, run).items())
+    assert trec.describe_coverage(qrels, run) == []
     assert {p.name for p in (tmp_path / "new/out").iterdir()} == {"run.txt", "qrels.txt", "predictions.jsonl"}
 
 
@@ -138,7 +138,7 @@ def test_lenient_where_trec_eval_is(tmp_path):
 def test_coverage_counts_what_the_files_do_not_share():
     qrels = {"q1": {"a": 1, "b": 0}, "q2": {"a": 0}, "q3": {"a": -1, "b": 1}}
     run = {"q1": {"a": 1.0, "x": 0.5, "y": 0.1}, "q9": {"a": 1.0}, "q2": {"a": 1.0}}
-    assert trec.coverage(qrels, run) == [
+    assert trec.describe_coverage(qrels, run) == [
         "questions of the qrels that are not in the run, which count 0: 1",
         "questions of the run that are not in the qrels, which are ignored: 1",
         "questions of the qrels without an answer, which count 0: 1",
@@ -148,4 +148,4 @@ def test_coverage_counts_what_the_files_do_not_share():
     with pytest.raises(
         KinspanError, match=r"no question of the run is in the qrels \(q9 in the run, q1 in the qrels\)"
     ):
-        trec.coverage(qrels, {"q9": {"a": 1.0}})
+        trec.describe_coverage(qrels, {"q9": {"a": 1.0}})

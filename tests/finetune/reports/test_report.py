@@ -9,8 +9,18 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import METRICS
-from finetune.reports.plots import histograms
-from finetune.reports.report import Curves, Noise, Report, Row, examples, page, split_figures, write_report
+from finetune.reports import plots
+from finetune.reports.plots import plot_histograms
+from finetune.reports.report import (
+    Curves,
+    Noise,
+    Report,
+    ResultRow,
+    count_split,
+    pick_examples,
+    render_report,
+    write_report,
+)
 
 HOSTILE = 'a <b>"bold"</b> & $x^$ {{ 7 * 7 }} \u65e5'
 VOID = {"meta", "br", "path", "use", "rect"}
@@ -64,36 +74,47 @@ def runs(mean: float, seeds: int) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def whole() -> Report:
     data = made_set()
-    by_epoch = [np.linspace(0.5, 0.8, 4), np.linspace(0.4, 0.7, 6)]  # the first stopped early
+    maps = [np.linspace(0.5, 0.8, 4), np.linspace(0.4, 0.7, 6)]  # the first stopped early
+    by_epoch = [(10 * np.arange(1, len(values) + 1), values) for values in maps]
     return Report(
         HOSTILE,
         ["a note", HOSTILE],
-        [split_figures(data, "raw", 1234, None), split_figures(data, "clean")],
+        [count_split(data, "raw", 1234, None), count_split(data, "clean")],
         [
-            Row("first " + HOSTILE, runs(0.5, 5), paper={"map": (0.858, 0.013), "p@1": (0.783, None)}),
-            Row("second", runs(0.6, 1), p={"map": 0.00004, "mrr": 0.0501}),
+            ResultRow("first " + HOSTILE, runs(0.5, 5), paper={"map": (0.858, 0.013), "p@1": (0.783, None)}),
+            ResultRow("second", runs(0.6, 1), p={"map": 0.00004, "mrr": 0.0501}),
         ],
         [Curves(HOSTILE, by_epoch, by_epoch, by_epoch), Curves("no test", by_epoch, by_epoch)],
         [
             Noise("plain", [0, 0.2], [np.array([0.8, 0.8]), np.array([0.6, 0.6])]),
             Noise("tanda", [0], [np.array([0.9])]),
         ],
-        examples(data, np.arange(8.0)[::-1], [0, 1], top=3),
+        pick_examples(data, np.arange(8.0)[::-1], [0, 1], top=3),
     )
 
 
 @pytest.fixture(scope="module")
 def html(whole: Report) -> str:
-    return page(whole)
+    return render_report(whole)
 
 
 def test_the_page_is_whole_and_loads_nothing(html: str) -> None:
     read = Elements(html)
     assert read.seen.count("svg") == 4
     assert not {"script", "link", "img", "image", "iframe", "object"} & set(read.seen)
-    assert "http" not in html
+    assert set(re.findall(r'http[^"\s]*', html)) == {
+        "http://www.w3.org/1999/xlink",
+        "http://www.w3.org/2000/svg",
+    }  # names
     assert not re.search(r"@import|src=|url\((?!#)", html)
     assert all(link.startswith("#") for link in re.findall(r'href="([^"]*)"', html))
+
+
+def test_plots_take_the_colour_and_the_font_of_the_page(html: str) -> None:
+    ink = plots._STYLE["text.color"]
+    assert ink not in html
+    assert html.count("currentColor") > 100
+    assert "svg text { font-family: system-ui, sans-serif !important }" in html
 
 
 def test_texts_are_escaped(html: str) -> None:
@@ -125,16 +146,16 @@ def test_figures_stand_in_the_table(html: str) -> None:
 
 
 def test_the_same_report_gives_the_same_page(whole: Report, html: str) -> None:
-    assert page(whole) == html
+    assert render_report(whole) == html
 
 
 def test_what_is_empty_is_left_out() -> None:
-    text = page(Report("Nothing yet"))
+    text = render_report(Report("Nothing yet"))
     assert not {"svg", "table", "h2", "ul"} & set(Elements(text).seen)
 
 
 def test_split_figures() -> None:
-    figures = split_figures(made_set(), "raw")
+    figures = count_split(made_set(), "raw")
     assert figures.positives == 2
     assert figures.candidates.tolist() == [1, 7]
     assert figures.question_words.tolist() == [len(HOSTILE.split()), 4]
@@ -143,17 +164,21 @@ def test_split_figures() -> None:
 
 def test_examples_have_the_first_candidates_and_the_best_right_one() -> None:
     data, scores = made_set(), np.arange(8.0)[::-1]
-    first, second = examples(data, scores, [0, 1], top=3)
+    first, second = pick_examples(data, scores, [0, 1], top=3)
     assert [(c.rank, c.right) for c in first.candidates] == [(1, True)]
     assert [(c.rank, c.text) for c in second.candidates] == [(1, "two words"), (2, HOSTILE), (3, "four"), (7, "right")]
     assert [c.right for c in second.candidates] == [False, False, False, True]
-    assert [c.rank for c in examples(data, -scores, [1], top=3)[0].candidates] == [1, 2, 3]  # the right one is first
+    assert [c.rank for c in pick_examples(data, -scores, [1], top=3)[0].candidates] == [
+        1,
+        2,
+        3,
+    ]  # the right one is first
 
 
 def test_histograms_hold_all_values() -> None:
     """However long the tail."""
     for values in (np.array([3, 3, 3]), np.arange(2000), np.array([1] * 99 + [10_000])):
-        assert histograms({"words": {"train": values, "test": values[:2]}}).startswith("<svg")
+        assert plot_histograms({"words": {"train": values, "test": values[:2]}}).count("<svg") == 1
 
 
 def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import METRICS
 from finetune.training import experiment, train
 from finetune.training.config import FinetuneConfig
-from finetune.training.experiment import as_text, run_experiment, spread
-from finetune.training.stages import load_data, model_fingerprint, transfer_stage
+from finetune.training.experiment import format_results, run_experiment, summarize_seeds
+from finetune.training.fingerprints import fingerprint_model
+from finetune.training.stages import load_data, make_transfer_stage
 
 
 @pytest.fixture
@@ -73,12 +74,12 @@ def test_seeds_their_mean_and_deviation(config, tmp_path, trained):
 
 
 def test_one_seed_has_no_deviation():
-    assert spread([dict.fromkeys(METRICS, 0.25)])["map"] == {"mean": 0.25, "sd": 0.0}
+    assert summarize_seeds([dict.fromkeys(METRICS, 0.25)])["map"] == {"mean": 0.25, "sd": 0.0}
 
 
 def test_the_table_has_its_figures_below_their_names(config):
     results = quietly(replace(config, seeds=1))
-    _, head, *lines = as_text(results).splitlines()
+    _, head, *lines = format_results(results).splitlines()
     assert len({len(line) for line in (head, *lines) if "mean" not in line}) == 1
     assert len(lines) == 4
 
@@ -126,9 +127,9 @@ def test_tanda_transfers_and_adapts(tanda, tmp_path, trained):
     assert trained[0].dev.question_ids == trained[1].dev.question_ids  # the target's stops both
     assert trained[1].model == str(transfer / "best")
     start = json.loads((tmp_path / "out/seed-1/run.json").read_text())["start"]
-    assert start == model_fingerprint(str(transfer / "best"))
+    assert start == fingerprint_model(str(transfer / "best"))
     assert results["transfer"] == "files"
-    assert ", transferred from files" in as_text(results)
+    assert ", transferred from files" in format_results(results)
     quietly(tanda)
     assert len(trained) == 2
 
@@ -145,13 +146,13 @@ def test_experiments_share_a_transfer_where_only_the_targets_settings_differ(tan
 def test_what_names_a_transfer(tanda):
     """The settings of the target alone do not; what training is made of does."""
     data = load_data(tanda)
-    own = transfer_stage(tanda, data).identity
+    own = make_transfer_stage(tanda, data).identity
     same = {"learning_rate": 2e-3, "epochs": 2, "max_steps": 9, "eval_steps": 1, "negatives_per_positive": 2.0}
     for name, value in (same | {"label_noise": 0.2, "seeds": 9, "output_dir": "x"}).items():
-        assert transfer_stage(replace(tanda, **{name: value}), data).identity == own
+        assert make_transfer_stage(replace(tanda, **{name: value}), data).identity == own
     other = {"batch_size": 4, "transfer_learning_rate": 1e-5, "transfer_epochs": 1, "max_length": 40, "patience": 1}
     for name, value in (other | {"loss": "pairwise", "precision": "bf16", "transfer_steps": 7}).items():
-        assert transfer_stage(replace(tanda, **{name: value}), data).identity != own
+        assert make_transfer_stage(replace(tanda, **{name: value}), data).identity != own
 
 
 def test_the_head_that_a_transfer_trained_is_kept(tanda, trained, monkeypatch):

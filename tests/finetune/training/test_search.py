@@ -11,18 +11,18 @@ from finetune.training import search
 from finetune.training.config import FinetuneConfig, check
 from finetune.training.engine import Ranks
 from finetune.training.experiment import run_experiment
-from finetune.training.search import folds, searched
+from finetune.training.search import search_settings, split_folds
 from finetune.training.stages import load_data
 
 
 @pytest.mark.parametrize(("questions", "count"), [(10, 5), (11, 3), (2, 2)])
 def test_folds_part_the_questions_evenly(questions, count):
-    fold = folds(questions, count)
+    fold = split_folds(questions, count)
     sizes = np.bincount(fold, minlength=count)
     assert len(fold) == questions
     assert len(sizes) == count
     assert sizes.max() - sizes.min() <= 1
-    assert (folds(questions, count) == fold).all()
+    assert (split_folds(questions, count) == fold).all()
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
 
     monkeypatch.setattr(search, "train_ranker", fake)
     (tmp_path / "search").mkdir()
-    chosen = searched(config, data, tmp_path / "search", Ranks(), lambda _: None)
+    chosen = search_settings(config, data, tmp_path / "search", Ranks(), lambda _: None)
     assert (chosen.batch_size, chosen.learning_rate) == (8, 1e-5)
     assert chosen.epochs == config.epochs
     for key in ((4, 1e-5), (8, 3e-4)):
@@ -89,4 +89,4 @@ def test_not_for_an_adaptation(config):
 def test_more_folds_than_questions(config, tmp_path):
     config.search_folds = 8
     with pytest.raises(KinspanError, match="--search_folds 8: files has 7 training questions"):
-        searched(config, load_data(config), tmp_path, Ranks(), lambda _: None)
+        search_settings(config, load_data(config), tmp_path, Ranks(), lambda _: None)

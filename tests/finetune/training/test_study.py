@@ -8,8 +8,10 @@ import yaml
 
 from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import METRICS
+from finetune.reports.study_table import format_study
 from finetune.training import train
-from finetune.training.study import _doubt, as_text, read_study, run_study
+from finetune.training.study import _take_greater_p, run_study
+from finetune.training.study_file import read_study
 
 FAST = {"seeds": 1, "epochs": 1, "batch_size": 8, "max_length": 32, "learning_rate": "2e-3", "precision": "fp32"}
 SETTINGS = {**FAST, "transfer_epochs": 1}
@@ -162,7 +164,7 @@ def test_a_study(noisy, study_file, tmp_path, sets, write_sets, model, monkeypat
     assert json.loads((tmp_path / "out/study.json").read_text()) == results
     assert Path(table["report"]).read_text().startswith("<!")
 
-    text = as_text(results)
+    text = format_study(results)
     assert said[-1] == text
     ours = {line["name"]: line["map"]["mean"] for line in table["rows"]}
     drop = 100 * (1 - ours["FT 20%"] / ours["FT"])
@@ -174,7 +176,7 @@ def test_a_study(noisy, study_file, tmp_path, sets, write_sets, model, monkeypat
     kept = json.loads(summary.read_text())["best_step"] == 0
     assert ("TANDA: 1 of 1 seeds kept the transferred ranker" in text) == kept
     results["tables"][0]["rows"][3]["as_transferred"] = 1 - kept
-    assert ("TANDA: 1 of 1 seeds kept the transferred ranker" in as_text(results)) != kept
+    assert ("TANDA: 1 of 1 seeds kept the transferred ranker" in format_study(results)) != kept
     results["tables"][0]["rows"][3]["as_transferred"] = int(kept)
 
     again = run_study(*arguments, lambda _: None)
@@ -203,6 +205,6 @@ def test_settings_over_the_studys_and_several_data_sets(study_file, tmp_path, se
 
 
 def test_a_star_asks_for_both_questions_and_seeds():
-    assert _doubt({"t_test": 0.01, "over_seeds": 0.2}) == 0.2
-    assert _doubt({"t_test": 0.2, "over_seeds": 0.01}) == 0.2
-    assert _doubt({"t_test": 0.01}) == 0.01  # of one seed
+    assert _take_greater_p({"t_test": 0.01, "over_seeds": 0.2}) == 0.2
+    assert _take_greater_p({"t_test": 0.2, "over_seeds": 0.01}) == 0.2
+    assert _take_greater_p({"t_test": 0.01}) == 0.01  # of one seed

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from data_pipeline.errors import KinspanError
-from finetune.evaluation.metrics import MAP, means, question_metrics
+from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from finetune.ranking.ranker import load_ranker
 from finetune.ranking.score import score_answers
 from finetune.training import train
@@ -35,7 +35,7 @@ def test_it_learns(loss, job, write_sets, answer_set):
     assert np.mean(losses[-3:]) < 0.6 * np.mean(losses[:3])
     dev = answer_set(data, "dev")
     scores = score_answers(str(folder / "best"), dev, 32)
-    assert means(question_metrics(dev, scores))[MAP] == pytest.approx(summary["dev_map"])
+    assert compute_means(compute_question_metrics(dev, scores))[MAP] == pytest.approx(summary["dev_map"])
 
 
 def test_the_best_is_kept_and_others_load_it(job, sets, answer_set):
@@ -53,7 +53,7 @@ def test_the_best_is_kept_and_others_load_it(job, sets, answer_set):
     inputs = tokenizer(questions, data.answers.to_pylist(), padding=True, return_tensors="pt")
     with torch.no_grad():
         scores = theirs(**inputs).logits[:, 0].double().numpy()
-    assert means(question_metrics(data, scores))[MAP] == pytest.approx(summary["dev_map"])
+    assert compute_means(compute_question_metrics(data, scores))[MAP] == pytest.approx(summary["dev_map"])
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -1,27 +1,29 @@
-"""Natural Questions -> ASNQ: every sentence of a question's Wikipedia page, labelled (Garg et al., 2020, section 4).
+"""Makes ASNQ of Natural Questions: labels every sentence of a question's page (Garg et al., 2020, section 4).
 
-Natural Questions (Kwiatkowski et al., 2019) has, for a question, a page as tokens (words and HTML tags), and from each
-annotator a long answer, such as a paragraph, and short answers inside it, as ranges of tokens; either may be missing.
-ASNQ labels a sentence by where it stands, as table 1 of Garg et al. numbers them:
+Natural Questions (Kwiatkowski et al., 2019) has for each question a Wikipedia page as tokens, which are words and HTML
+tags. From each annotator it has a long answer, such as a paragraph, and short answers inside it, as ranges of tokens;
+either may be missing. ASNQ labels a sentence by where it stands, with the numbers of table 1 of Garg et al.:
 
     label   in a long answer   with a short answer
     1       no                 no
     2       no                 yes: the short answer's words occur in it
     3       yes                no
-    4       yes                yes: an annotated short answer stands in it; the one label that is positive
+    4       yes                yes: an annotated short answer stands in it; the only positive label
 
-What the paper leaves open is decided here so:
+The paper leaves some questions open, which are decided as follows:
 
-- A question is kept if enough annotators gave a long answer and short answers: the only annotator of the training set,
-  two of the five of the development set, as Natural Questions itself asks before it takes a question to have an answer.
-  All such annotators' answers count. "Yes" and "no" are not words of the page: those answers alone do not keep a
-  question. The paper keeps 57,242 training questions, fewer than have short answers, and does not say by which rule.
-- Tags that open or close a block (everything but links, bold and their like, and the cells of a row, which stay
-  together) and the ends of a long answer end a sentence; between them, blingfire finds sentences.
-- A sentence end found inside an annotated short answer is none: it is an abbreviation's.
-- Short answers match outside the long answer as whole words, upper and lower case told apart.
-- A question whose short answers each run over a block's end has no positive, and is left out; so is the second example
-  of a question, since ASNQ's file tells questions apart by their text.
+- A question is kept if enough annotators gave both a long answer and short answers: the only annotator of the training
+  set, or two of the five of the development set. Natural Questions itself requires as much before it considers a
+  question answered. The answers of all such annotators count. The answers "yes" and "no" are not words of the page, so
+  that they alone do not keep a question. The paper keeps 57,242 training questions, fewer than have short answers, and
+  does not say by which rule.
+- A sentence ends at a tag that opens or closes a block, and where a long answer begins or ends. Links, bold type and
+  the like are no blocks, nor are the cells of a table's row, which stay together. Between these ends, blingfire finds
+  the sentences.
+- A sentence end that is found inside an annotated short answer is ignored, since it belongs to an abbreviation.
+- Outside the long answer, short answers match as whole words, and upper and lower case are distinguished.
+- A question is left out if each of its short answers runs over the end of a block, since it has no positive then. The
+  second example of a question is left out too, since ASNQ's file tells questions apart by their text.
 """
 
 import json
@@ -44,12 +46,12 @@ KEPT, NO_LONG, YES_NO, NO_SHORT, NO_POSITIVE = OUTCOMES = (
     "no short answer",
     "no sentence holds a whole short answer",
 )
-ANNOTATORS_NEEDED = 2  # of five (as Kwiatkowski et al., 2019, ask), or the only one
+ANNOTATORS_NEEDED = 2  # of five, as Kwiatkowski et al., 2019, require; the training set has one
 
-_TAG = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)(?:[\s_/][^>]*)?>")  # the simplified form has "_" for a tag's blanks
+_TAG = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)(?:[\s_/][^>]*)?>")  # the simplified form writes "_" for blanks in a tag
 _STYLE = "a|abbr|acronym|b|bdi|bdo|big|cite|code|del|dfn|em|font|i|img|ins|kbd|mark|q|s|samp|small|span|strike|strong"
 _IN_A_SENTENCE = frozenset(f"{_STYLE}|sub|sup|td|th|time|tt|u|var|wbr".split("|"))
-_ODD = re.compile("[\x00\ufeff\ud800-\udfff]")  # characters that blingfire drops, or cannot be given
+_ODD = re.compile("[\x00\ufeff\ud800-\udfff]")  # characters that blingfire drops or refuses
 
 Span = tuple[int, int]
 
@@ -58,8 +60,10 @@ Span = tuple[int, int]
 class Example:
     """A question and its page.
 
-    tokens: of the page; ``tags[i]`` is the name of the tag that token i is, in lower case, or None for a word
-    long_answers, short_answers: ranges of tokens, first and end
+    tokens:        the words and tags of the page
+    tags:          for each token, the tag's name in lower case, or None for a word
+    long_answers:  ranges of tokens, first and end
+    short_answers: likewise
     """
 
     question: str
@@ -69,10 +73,10 @@ class Example:
     short_answers: list[Span]
 
 
-def parse(line: bytes) -> Example | str:
-    """The example in a line of either form of the data, or which of OUTCOMES turns its question away.
+def parse_example(line: bytes) -> Example | str:
+    """Returns the example in a line of either form of the data, or which of OUTCOMES excludes its question.
 
-    Raises Rejected for a line that is not of the data.
+    Raises Rejected for a line that is not of the form of Natural Questions.
     """
     try:
         record = json.loads(line)
@@ -80,15 +84,15 @@ def parse(line: bytes) -> Example | str:
         raise Rejected(f"not JSON: {error}") from error
     try:
         question = normalise(record["question_text"])
-        longs, shorts, outcome = _answers(record["annotations"])
+        longs, shorts, outcome = _select_answers(record["annotations"])
         if outcome != KEPT:
             return outcome
         if "document_tokens" in record:
             tokens = [token["token"] for token in record["document_tokens"]]
-            tags = [_tag(t["token"]) or "" if t["html_token"] else None for t in record["document_tokens"]]
+            tags = [_find_tag(t["token"]) or "" if t["html_token"] else None for t in record["document_tokens"]]
         else:
             tokens = record["document_text"].split(" ")
-            tags = [_tag(token) if token.startswith("<") else None for token in tokens]
+            tags = [_find_tag(token) if token.startswith("<") else None for token in tokens]
         in_range = all(0 <= first < end <= len(tokens) for first, end in longs + shorts)
         if _ODD.search(" ".join(tokens)):
             tokens = [_ODD.sub("\ufffd", token) for token in tokens]
@@ -101,13 +105,13 @@ def parse(line: bytes) -> Example | str:
     return Example(question, tokens, tags, longs, shorts)
 
 
-def _tag(token: str) -> str | None:
+def _find_tag(token: str) -> str | None:
     found = _TAG.fullmatch(token)
     return found[1].lower() if found else None
 
 
-def _answers(annotations: list[dict[str, Any]]) -> tuple[list[Span], list[Span], str]:
-    """Long and short answers of the annotators who gave both, and KEPT or why the question is not."""
+def _select_answers(annotations: list[dict[str, Any]]) -> tuple[list[Span], list[Span], str]:
+    """Returns the long and the short answers of the annotators who gave both, and KEPT or why the question is not."""
     with_long = [a for a in annotations if a["long_answer"]["start_token"] >= 0]
     with_both = [a for a in with_long if a["short_answers"]]
     needed = min(ANNOTATORS_NEEDED, len(annotations))
@@ -116,25 +120,25 @@ def _answers(annotations: list[dict[str, Any]]) -> tuple[list[Span], list[Span],
     if len(with_both) < needed:
         said = [a for a in with_long if a["short_answers"] or a["yes_no_answer"] != "NONE"]
         return [], [], YES_NO if len(said) >= needed else NO_SHORT
-    longs = [_span(a["long_answer"]) for a in with_both]
-    return longs, [_span(s) for a in with_both for s in a["short_answers"]], KEPT
+    longs = [_get_span(a["long_answer"]) for a in with_both]
+    return longs, [_get_span(s) for a in with_both for s in a["short_answers"]], KEPT
 
 
-def _span(answer: dict[str, int]) -> Span:
+def _get_span(answer: dict[str, int]) -> Span:
     return answer["start_token"], answer["end_token"]
 
 
-def labelled_sentences(example: Example) -> list[tuple[str, int]]:
-    """Every sentence of the page in order, and its label."""
+def label_sentences(example: Example) -> list[tuple[str, int]]:
+    """Returns every sentence of the page, in order, with its label."""
     words = [
         " ".join(t for t, tag in zip(example.tokens[a:b], example.tags[a:b], strict=True) if tag is None)
         for a, b in example.short_answers
     ]
     strings = {f" {normalise(w)} " for w in words if w.strip()}
     out = []
-    for block in _blocks(example):
+    for block in _split_blocks(example):
         in_long = any(a <= block[0] < b for a, b in example.long_answers)
-        for sentence in _sentences(block, example):
+        for sentence in _split_sentences(block, example):
             text = normalise(" ".join(example.tokens[i] for i in sentence))
             if in_long:
                 holds = any(sentence[0] <= a and b - 1 <= sentence[-1] for a, b in example.short_answers)
@@ -145,8 +149,8 @@ def labelled_sentences(example: Example) -> list[tuple[str, int]]:
     return out
 
 
-def _blocks(example: Example) -> Iterator[list[int]]:
-    """The words between two ends of blocks or of long answers, as numbers of tokens."""
+def _split_blocks(example: Example) -> Iterator[list[int]]:
+    """Yields the words between two ends of blocks or of long answers, as numbers of tokens."""
     edges = {edge for span in example.long_answers for edge in span}
     block: list[int] = []
     for i, tag in enumerate(example.tags):
@@ -160,8 +164,8 @@ def _blocks(example: Example) -> Iterator[list[int]]:
         yield block
 
 
-def _sentences(block: list[int], example: Example) -> list[list[int]]:
-    """The block cut into sentences. Places in it are counted in characters other than white space."""
+def _split_sentences(block: list[int], example: Example) -> list[list[int]]:
+    """Cuts the block into sentences. Places in it are counted in characters other than white space."""
     tokens = ["".join(example.tokens[i].split()) for i in block]
     ends = list(accumulate(map(len, tokens)))
     found = sentences_of(" ".join(tokens))
@@ -182,9 +186,9 @@ def _sentences(block: list[int], example: Example) -> list[list[int]]:
 class Built:
     """What a worker makes of a chunk of lines.
 
-    questions: of each kept question its text, its lines of the file, and how many sentences have each label
-    outcomes:  how many questions had each of OUTCOMES
-    rejected:  file, line and reason of each line that is not of the data
+    questions: for each kept question, its text, its lines of the file, and the number of sentences with each label
+    outcomes:  number of questions by outcome
+    rejected:  file, line number and reason of each line that is not of the form of Natural Questions
     """
 
     questions: list[tuple[str, bytes, list[int]]]
@@ -193,18 +197,18 @@ class Built:
 
 
 def build_chunk(chunk: list[tuple[str, int, bytes]]) -> Built:
-    """``question \\t sentence \\t label`` lines for each example of a chunk of (file, line number, line)."""
+    """Makes lines ``question \\t sentence \\t label`` of each example of a chunk of (file, line number, line)."""
     built = Built([], Counter(), [])
     for file, number, line in chunk:
         try:
-            example = parse(line)
+            example = parse_example(line)
         except Rejected as reason:
             built.rejected.append((file, number, str(reason)))
             continue
         if isinstance(example, str):
             built.outcomes[example] += 1
             continue
-        sentences = labelled_sentences(example)
+        sentences = label_sentences(example)
         counts = Counter(label for _, label in sentences)
         outcome = KEPT if counts[BOTH] else NO_POSITIVE
         built.outcomes[outcome] += 1

@@ -12,14 +12,15 @@ import numpy as np
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import AnswerSet, filtered
+from finetune.data.answers import AnswerSet
+from finetune.data.filters import filter_questions
 from finetune.data.registry import load_split, parse_columns
-
-from . import trec
-from .bm25 import bm25_scores
-from .comparison import as_table, comparison, folder_names, page, per_question
-from .contamination import contamination, contamination_text, summary
-from .metrics import Figures, question_metrics, run_metrics
+from finetune.evaluation import trec
+from finetune.evaluation.bm25 import score_bm25
+from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
+from finetune.evaluation.contamination import find_contamination, format_contamination, summarize_contamination
+from finetune.evaluation.metrics import Figures, compute_question_metrics, compute_run_metrics
+from finetune.reports.comparison_page import render_comparison
 
 BM25 = "BM25"
 
@@ -34,12 +35,12 @@ def measure_files(runs: list[str], qrels: str, csv: str | None = None) -> None:
     notes = []
     for name in runs:
         scores = trec.read_run(Path(name))
-        notes += [f"{name}: {note}" for note in _call_for(name, trec.coverage, judged, scores)]
-        systems[name] = _call_for(name, run_metrics, judged, scores)
+        notes += [f"{name}: {note}" for note in _call_for(name, trec.describe_coverage, judged, scores)]
+        systems[name] = _call_for(name, compute_run_metrics, judged, scores)
     if csv:
-        trec.write_whole(Path(csv), [per_question(systems, list(judged))])
+        trec.write_lines(Path(csv), [format_per_question(systems, list(judged))])
     print(f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged")
-    _report(comparison(systems), notes, {"qrels": qrels, "questions": len(judged)})
+    _report(compare_systems(systems), notes, {"qrels": qrels, "questions": len(judged)})
 
 
 def measure_models(
@@ -58,7 +59,7 @@ def measure_models(
     output_dir: folder for the predictions and the page
     """
     whole, notes = load_split(spec, split, parse_columns(columns))
-    data, output = filtered(whole, eval_filter), Path(output_dir) if output_dir else None
+    data, output = filter_questions(whole, eval_filter), Path(output_dir) if output_dir else None
     if output:  # before the work, to see whether it can be made
         trec.make_folder(output)
     title = f"{data.name} {data.split}, {eval_filter}"
@@ -68,16 +69,16 @@ def measure_models(
     )
     names = [*models, BM25]
     scores: dict[str, np.ndarray] = {}
-    for name, folder in zip(names, folder_names(names), strict=True):
-        scores[name] = bm25_scores(data) if name == BM25 else _score(name, data, max_length, precision)
+    for name, folder in zip(names, name_folders(names), strict=True):
+        scores[name] = score_bm25(data) if name == BM25 else _score(name, data, max_length, precision)
         if output:
             _call_for(name, trec.write_predictions, output / folder, data, scores[name], folder)
-    systems = {name: _call_for(name, question_metrics, data, scores[name]) for name in names}
-    rows = comparison(systems)
+    systems = {name: _call_for(name, compute_question_metrics, data, scores[name]) for name in names}
+    rows = compare_systems(systems)
     if output:
         shown = models if len(models) > 1 else names
-        trec.write_whole(output / "per_question.csv", [per_question(systems, data.question_ids)])
-        trec.write_whole(output / "comparison.html", [page(title, data, scores, systems, rows, shown)])
+        trec.write_lines(output / "per_question.csv", [format_per_question(systems, data.question_ids)])
+        trec.write_lines(output / "comparison.html", [render_comparison(title, data, scores, systems, rows, shown)])
         notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
     _report(rows, notes, {**facts, "candidates": data.num_pairs})
@@ -97,13 +98,13 @@ def measure_contamination(
     """Says which sentences of the data set stand in a corpus, and how models do with and without their questions."""
     corpus = Corpus(corpus_folder)
     whole, notes = load_split(spec, split, parse_columns(columns))
-    data = filtered(whole, eval_filter)
+    data = filter_questions(whole, eval_filter)
     for note in notes:
         print(note)
     scores = {name: _score(name, data, max_length, precision) for name in models}
-    found = contamination(data, corpus)
-    print(contamination_text(data, corpus, found, scores))
-    print(json.dumps({"notes": notes, **summary(data, corpus, found, scores)}, ensure_ascii=False))
+    found = find_contamination(data, corpus)
+    print(format_contamination(data, corpus, found, scores))
+    print(json.dumps({"notes": notes, **summarize_contamination(data, corpus, found, scores)}, ensure_ascii=False))
 
 
 def _score(name: str, data: AnswerSet, max_length: int, precision: str) -> np.ndarray:
@@ -124,5 +125,5 @@ def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any])
     """Prints the notes, the table and the line of JSON."""
     for note in notes:
         print(note)
-    print("", as_table(rows), "", sep="\n")
+    print("", format_table(rows), "", sep="\n")
     print(json.dumps({**facts, "notes": notes, "systems": rows}, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Natural Questions' files -> train.tsv, dev.tsv and test.tsv of ASNQ, in worker processes."""
+"""Builds train.tsv, dev.tsv and test.tsv of ASNQ from the files of Natural Questions, in worker processes."""
 
 import glob
 import hashlib
@@ -16,29 +16,24 @@ from tqdm import tqdm
 from data_pipeline.errors import KinspanError, one_line
 from data_pipeline.executors import check_workers, local
 from data_pipeline.prepare.readers import COMPRESSED, open_bytes
+from finetune.data.tables import read_lines
 
 from .natural_questions import LABELS, build_chunk
-from .tables import text_lines
 
-CHUNK_BYTES = 4_000_000  # of lines given to a worker at a time
+CHUNK_BYTES = 4_000_000  # how much a worker is given at a time
 REPEATED = "asked before: the first one counts"
 NOT_LISTED = "in neither list of --split_questions"
-
-# Garg et al., 2020, table 1: sentences of each label; its development set is dev and test here
-TANDA_TABLE_1 = {
-    "train": {1: 19_446_120, 2: 428_122, 3: 442_140, 4: 61_186},
-    "dev": {1: 870_404, 2: 25_814, 3: 29_558, 4: 4_286},
-}
 
 
 @dataclass
 class Tally:
-    """Of one set of files.
+    """What became of the questions of one set of files.
 
-    outcomes:  how many questions were kept, or why they were not
-    labels:    how many sentences have each label, by split
-    questions: of each split
-    rejected:  how many lines are not of the data, and ``first_rejected`` the first of them
+    outcomes:       number of questions by outcome: kept, or why not
+    labels:         number of sentences with each label, by split
+    questions:      number of questions of each split
+    rejected:       number of lines that are not of the form of Natural Questions
+    first_rejected: where the first of them is, and what is wrong with it
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -55,17 +50,19 @@ def build_asnq(
     num_workers: int = 1,
     split_questions: list[str] | None = None,
 ) -> dict[str, Tally]:
-    """Writes train.tsv from the ``train`` files, dev.tsv and test.tsv from the ``dev`` files; either may be none.
+    """Writes train.tsv from the ``train`` files, and dev.tsv and test.tsv from ``dev``; one list may be empty.
 
-    split_questions: two files, the questions of dev and those of test, one a line, as Soldaini and Moschitti, 2020,
-                     publish theirs: unique.dev, unique.test. Without them questions are ordered by a hash, and halved
+    split_questions: two files with the questions of dev and of test, one per line, as Soldaini and Moschitti, 2020,
+                     published theirs (unique.dev and unique.test). Without them, the questions are ordered by a hash
+                     and halved
 
-    Questions stand in the order of the files, whatever the number of workers. Files are there whole or not at all.
+    Questions stand in the order of the files, whatever the number of workers. A file is written whole or not at all.
 
-    Returns a Tally of "train" and of "dev". Raises KinspanError.
+    Returns a Tally for "train" and for "dev". Raises KinspanError, naming the flag or the file and line, for a file
+    that is missing or cannot be read or written, and where no question is kept.
     """
     folder = Path(output)
-    inputs = {flag: _files(flag, names) for flag, names in (("train", train), ("dev", dev)) if names}
+    inputs = {flag: _find_inputs(flag, names) for flag, names in (("train", train), ("dev", dev)) if names}
     if not inputs:
         raise KinspanError("--train and --dev are both missing: name the files of Natural Questions")
     check_workers(num_workers)
@@ -79,7 +76,7 @@ def build_asnq(
     try:
         if "train" in inputs:
             with temporary["train"].open("wb") as file:
-                tallies["train"] = _build("train", inputs["train"], num_workers, partial(_write_one, file))
+                tallies["train"] = _build("train", inputs["train"], num_workers, partial(_write_train, file))
         if "dev" in inputs:
             with temporary["undivided"].open("w+b") as file:
                 kept: list[tuple[str, int, list[int]]] = []
@@ -95,8 +92,8 @@ def build_asnq(
     return tallies
 
 
-def _files(flag: str, names: list[str]) -> list[Path]:
-    """The files that a flag names: paths, globs, or folders with .jsonl files, compressed or not."""
+def _find_inputs(flag: str, names: list[str]) -> list[Path]:
+    """Returns the files that a flag names: paths, globs, or folders with .jsonl files, compressed or not."""
     kinds = (".jsonl", *(f".jsonl{c}" for c in COMPRESSED))
     files: dict[Path, None] = {}
     for name in names:
@@ -110,20 +107,20 @@ def _files(flag: str, names: list[str]) -> list[Path]:
 
 
 def _read_lists(names: list[str]) -> dict[str, str]:
-    """The split of each question that the two files list."""
+    """Returns the split of each question that the two files list."""
     if len(names) not in (0, 2):
         raise KinspanError("--split_questions takes two files: the questions of dev, and those of test")
     lists: dict[str, str] = {}
     for split, name in zip(("dev", "test"), names, strict=False):
-        for line, question in text_lines(Path(name)):
+        for line, question in read_lines(Path(name)):
             question = " ".join(question.split())
             if lists.setdefault(question, split) != split:
                 raise KinspanError(f"--split_questions {name} line {line}: this question is in the other list too")
     return lists
 
 
-def _chunks(files: list[Path], bar: Any) -> Iterator[list[tuple[str, int, bytes]]]:
-    """Lines in chunks of about CHUNK_BYTES, across files."""
+def _read_chunks(files: list[Path], bar: Any) -> Iterator[list[tuple[str, int, bytes]]]:
+    """Yields (file, line number, line) in chunks of about CHUNK_BYTES, across files."""
     chunk: list[tuple[str, int, bytes]] = []
     size = 0
     for count, path in enumerate(files, 1):
@@ -144,9 +141,9 @@ def _chunks(files: list[Path], bar: Any) -> Iterator[list[tuple[str, int, bytes]
         yield chunk
 
 
-def _write_one(file: IO[bytes], tally: Tally, question: str, lines: bytes, counts: list[int]) -> None:
+def _write_train(file: IO[bytes], tally: Tally, question: str, lines: bytes, counts: list[int]) -> None:
     file.write(lines)
-    _count(tally, "train", counts)
+    _count_question(tally, "train", counts)
 
 
 def _write_undivided(file: IO[bytes], kept: list, tally: Tally, question: str, lines: bytes, counts: list[int]) -> None:
@@ -154,22 +151,22 @@ def _write_undivided(file: IO[bytes], kept: list, tally: Tally, question: str, l
     kept.append((question, len(lines), counts))
 
 
-def _count(tally: Tally, split: str, counts: list[int]) -> None:
+def _count_question(tally: Tally, split: str, counts: list[int]) -> None:
     tally.questions[split] += 1
     tally.labels.setdefault(split, Counter()).update(dict(zip(LABELS, counts, strict=True)))
 
 
 def _build(name: str, files: list[Path], num_workers: int, write: Callable[..., None]) -> Tally:
-    """Hands each kept question to ``write``, in order. Raises KinspanError where there is none."""
+    """Passes each kept question to ``write``, in order. Raises KinspanError where no question is kept."""
     tally, seen = Tally(), set[bytes]()
     with tqdm(desc=name, unit=" questions", mininterval=1.0, disable=None) as bar:
-        for built in local(_worker, (), _chunks(files, bar), num_workers):
+        for built in local(_make_worker, (), _read_chunks(files, bar), num_workers):
             tally.outcomes.update(built.outcomes)
             for file, line, reason in built.rejected:
                 tally.first_rejected = tally.first_rejected or f"{file} line {line}: {reason}"
                 tally.rejected += 1
             for question, lines, counts in built.questions:
-                digest = _digest(question)
+                digest = _hash_question(question)
                 if digest in seen:
                     tally.outcomes.update({REPEATED: 1, "kept": -1})
                     continue
@@ -183,22 +180,22 @@ def _build(name: str, files: list[Path], num_workers: int, write: Callable[..., 
     return tally
 
 
-def _worker() -> Callable[..., Any]:
+def _make_worker() -> Callable[..., Any]:
     return build_chunk
 
 
-def _digest(question: str) -> bytes:
+def _hash_question(question: str) -> bytes:
     return hashlib.blake2b(question.encode(), digest_size=16).digest()
 
 
 def _divide(
     file: IO[bytes], kept: list[tuple[str, int, list[int]]], lists: dict[str, str], temporary: dict, tally: Tally
 ) -> None:
-    """Shares the questions of ``file`` out to dev and test."""
+    """Divides the questions of ``file`` among dev and test."""
     if lists:
         split_of = [lists.get(question) for question, _, _ in kept]
     else:
-        order = sorted(range(len(kept)), key=lambda k: _digest(kept[k][0]))
+        order = sorted(range(len(kept)), key=lambda k: _hash_question(kept[k][0]))
         to_dev = set(order[: (len(kept) + 1) // 2])
         split_of = ["dev" if k in to_dev else "test" for k in range(len(kept))]
     file.seek(0)
@@ -209,7 +206,7 @@ def _divide(
                 tally.outcomes.update({NOT_LISTED: 1, "kept": -1})
             else:
                 (dev if split == "dev" else test).write(lines)
-                _count(tally, split, counts)
+                _count_question(tally, split, counts)
     empty = [split for split in ("dev", "test") if not tally.questions[split]]
     if lists and empty:
         raise KinspanError(f"--split_questions: no question of the list of {empty[0]} is among those of --dev")

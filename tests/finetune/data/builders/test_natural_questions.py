@@ -5,7 +5,7 @@ import json
 import pytest
 
 from data_pipeline.prepare.document import Rejected
-from finetune.data.natural_questions import Example, build_chunk, labelled_sentences, parse
+from finetune.data.builders.natural_questions import Example, build_chunk, label_sentences, parse_example
 
 NO_ANSWER = {"start_token": -1, "end_token": -1}
 
@@ -66,9 +66,9 @@ def original(*annotations, page=PAGE, question="where was ada born"):
 
 
 def built(line):
-    example = parse(line)
+    example = parse_example(line)
     assert isinstance(example, Example)
-    return labelled_sentences(example)
+    return label_sentences(example)
 
 
 @pytest.mark.parametrize("form", [simplified, original])
@@ -98,15 +98,15 @@ def test_two_of_five_annotators_are_needed_and_all_count(form):
         "Her father , Lord Byron , left London soon after .",
         "Born London",
     ]
-    assert parse(form(said[0], nothing, nothing, nothing, nothing)) == "no long answer"
-    assert parse(form(said[0], long_only, long_only, nothing, nothing)) == "no short answer"
+    assert parse_example(form(said[0], nothing, nothing, nothing, nothing)) == "no long answer"
+    assert parse_example(form(said[0], long_only, long_only, nothing, nothing)) == "no short answer"
 
 
 def test_why_a_question_is_not_kept():
-    assert parse(simplified(annotation())) == "no long answer"
-    assert parse(simplified(annotation(FIRST))) == "no short answer"
-    assert parse(simplified(annotation(FIRST, yes_no="YES"))) == "answered by yes or no"
-    assert parse(simplified()) == "no long answer"
+    assert parse_example(simplified(annotation())) == "no long answer"
+    assert parse_example(simplified(annotation(FIRST))) == "no short answer"
+    assert parse_example(simplified(annotation(FIRST, yes_no="YES"))) == "answered by yes or no"
+    assert parse_example(simplified()) == "no long answer"
     over_the_end = at("London </Td> </Tr> <Tr> <Td> Died")
     chunk = build_chunk([("f", 1, simplified(annotation((at("<Table>")[0], at("</Table>")[1]), [over_the_end])))])
     assert (chunk.questions, dict(chunk.outcomes)) == ([], {"no sentence holds a whole short answer": 1})
@@ -161,7 +161,7 @@ def test_odd_characters_do_not_shift_labels():
 )
 def test_lines_that_are_not_of_the_data(line, reason):
     with pytest.raises(Rejected, match=reason):
-        parse(line)
+        parse_example(line)
     chunk = build_chunk([("file", 7, line)])
     assert [(file, number) for file, number, _ in chunk.rejected] == [("file", 7)]
 

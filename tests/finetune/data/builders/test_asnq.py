@@ -5,8 +5,8 @@ from unittest import mock
 import pytest
 
 from data_pipeline.errors import KinspanError
-from finetune.data.build_asnq import NOT_LISTED, REPEATED, build_asnq
-from finetune.data.registry import load_split, splits_of
+from finetune.data.builders.asnq import NOT_LISTED, REPEATED, build_asnq
+from finetune.data.registry import load_split
 
 PAGE = "<P> The answer is {k} . Another sentence . </P> <P> {k} again . </P>"
 
@@ -18,7 +18,7 @@ def in_this_process():
     def local(make_worker, arguments, chunks, num_workers):
         yield from map(make_worker(*arguments), chunks)
 
-    with mock.patch("finetune.data.build_asnq.local", local):
+    with mock.patch("finetune.data.builders.asnq.local", local):
         yield
 
 
@@ -46,10 +46,9 @@ def test_train_in_the_order_of_the_files(tmp_path):
         write(tmp_path / "b.jsonl.gz", map(line, range(30, 60))),
         write(tmp_path / "a.jsonl", map(line, range(30))),
     ]
-    with mock.patch("finetune.data.build_asnq.CHUNK_BYTES", 1000):
+    with mock.patch("finetune.data.builders.asnq.CHUNK_BYTES", 1000):
         tallies = build_asnq(files, [], tmp_path / "asnq")
     assert questions_of(tmp_path / "asnq", "train") == [f"question {k}" for k in [*range(30, 60), *range(30)]]
-    assert splits_of(f"asnq={tmp_path / 'asnq'}") == ["train"]
     assert dict(tallies["train"].labels["train"]) == {1: 0, 2: 60, 3: 60, 4: 60}
     data, _ = load_split(f"asnq={tmp_path / 'asnq'}", "train")
     assert data.answers[:3].to_pylist() == ["The answer is 30 .", "Another sentence .", "30 again ."]

@@ -1,0 +1,70 @@
+"""What the registry knows of a public data set, and how the files of a split are found."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.readers import COMPRESSED
+
+from .answers import AnswerSet
+from .collect import SourceRow, collect_answers
+
+TANDA, DI_LIELLO = "Garg et al., 2020", "Di Liello et al., 2022, table 4"  # papers that print counts
+
+
+@dataclass(frozen=True)
+class PaperCount:
+    """How many questions and pairs a split has according to a paper."""
+
+    paper: str
+    questions: int
+    pairs: int
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A public data set: a folder with a file for each split.
+
+    name:         what stands before the ``=`` of ``NAME=FOLDER``, and in results
+    help:         what ``--help`` says of its files
+    file_names:   given a split, the names that its file may have, the preferred one first; each may be compressed
+    read:         yields the rows of a split's file
+    paper_counts: by split and filter, the counts that papers print
+    graded:       the labels are ASNQ's grades 1 to 4 instead of 0 and 1
+    ambiguous:    splits of which differing files exist, so that a note names the one that was read
+    """
+
+    name: str
+    help: str
+    file_names: Callable[[str], Sequence[str]]
+    read: Callable[[Path], Iterator[SourceRow]]
+    paper_counts: Mapping[tuple[str, str], tuple[PaperCount, ...]] = field(default_factory=dict)
+    graded: bool = False
+    ambiguous: tuple[str, ...] = ()
+
+    def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
+        """Reads a split, see ``registry.load_split``."""
+        names = self.file_names(split)
+        found = find_files(folder, names)
+        if not found:
+            raise KinspanError(f"{self.name}={folder}: no split {split}: {explain_missing(folder, names)}")
+        grades = negative_grades if self.graded else None
+        data, notes = collect_answers(self.name, split, f"{found[0]} line", self.read(found[0]), grades)
+        if split in self.ambiguous:
+            notes.insert(0, f"{self.name} {split}: read from {found[0].name}")
+        return data, notes
+
+
+def find_files(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Returns those of these files that exist, compressed or not, in the order of ``names``."""
+    return [path for name in names for suffix in ("", *COMPRESSED) if (path := folder / f"{name}{suffix}").is_file()]
+
+
+def explain_missing(folder: Path, names: Sequence[str]) -> str:
+    """Says why none of these files was found."""
+    if folder.is_file():
+        return "this is a file, not a folder"
+    if not folder.is_dir():
+        return "there is no such folder"
+    return "looked for " + ", ".join(names)

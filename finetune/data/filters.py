@@ -1,0 +1,29 @@
+"""The three usual ways to filter the questions of a data set before training or measuring on them."""
+
+import numpy as np
+
+from data_pipeline.errors import KinspanError
+
+from .answers import AnswerSet
+
+RAW, NO_ALL_NEGATIVE, CLEAN = FILTERS = ("raw", "no-all-negative", "clean")
+
+
+def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
+    """Returns the questions that the filter ``mode`` keeps (Garg et al., 2020, "TandA", table 2).
+
+    raw:             every question
+    no-all-negative: questions with at least one right candidate
+    clean:           questions with at least one right and at least one wrong candidate
+
+    Raises KinspanError where no question is left.
+    """
+    positives, sizes = data.positives, np.diff(data.starts)
+    keep = np.ones(data.num_questions, dtype=bool)
+    if mode != RAW:
+        keep &= positives > 0
+    if mode == CLEAN:
+        keep &= positives < sizes
+    if not keep.any():
+        raise KinspanError(f"{data.name} {data.split}: the filter {mode} leaves none of {data.num_questions} questions")
+    return data if keep.all() else data.take(keep)

@@ -1,0 +1,62 @@
+"""The page that shows where the rankings of several systems differ most."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from finetune.data.answers import AnswerSet
+from finetune.evaluation.comparison import format_difference
+from finetune.evaluation.metrics import MAP, METRICS, TITLES, Figures, rank_rows
+
+from .pages import pick_candidates, render_template
+
+NUM_QUESTIONS = 50
+NUM_ANSWERS = 3  # per question and system
+
+
+def render_comparison(
+    title: str,
+    data: AnswerSet,
+    scores: dict[str, np.ndarray],
+    systems: dict[str, Figures],
+    rows: list[dict[str, Any]],
+    shown: Sequence[str],
+) -> str:
+    """Returns a page of HTML: the figures, and the questions on which the systems ``shown`` differ most.
+
+    They differ by the range of their average precisions.
+
+    scores:  of each system, ``[N]``
+    systems: of each system, its metrics by question
+    rows:    what ``comparison.compare_systems`` returns
+    """
+    precision = np.stack([systems[name][MAP] for name in shown])  # [systems, Q]
+    spread = np.ptp(precision, axis=0)
+    furthest = [q for q in np.argsort(-spread, kind="stable")[:NUM_QUESTIONS].tolist() if spread[q] > 0]
+    orders = {name: rank_rows(data, scores[name]) for name in shown}
+    questions = [
+        {
+            "id": data.question_ids[q],
+            "text": data.questions[q],
+            "columns": [
+                {
+                    "name": name,
+                    "precision": systems[name][MAP][q],
+                    "answers": pick_candidates(data, scores[name], orders[name], q, NUM_ANSWERS),
+                }
+                for name in shown
+            ],
+        }
+        for q in furthest
+    ]
+    return render_template(
+        "compare.html",
+        title=title,
+        rows=rows,
+        metrics=METRICS,
+        titles=TITLES,
+        against=format_difference,
+        questions=questions,
+        num_answers=NUM_ANSWERS,
+    )

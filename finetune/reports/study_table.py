@@ -1,0 +1,62 @@
+"""A study's results as tables for the screen, with the papers' figures beside ours."""
+
+from typing import Any
+
+from finetune.evaluation.metrics import MAP, METRICS, TITLES
+from finetune.evaluation.significance import format_p
+
+
+def format_study(results: dict[str, Any]) -> str:
+    """Returns the tables of a study; ``results`` is what ``study.run_study`` returns."""
+    lines = [f"\n{results['title']}" + (f" ({results['source']})" if results["source"] else "")]
+    for table in results["tables"]:
+        width = max(len(row["name"]) for row in table["rows"]) + 2
+        lines += ["", f"{table['data']}: {table['questions']:,} test questions, {table['pairs']:,} candidates"]
+        lines.append(" " * width + "".join(f"{TITLES[m]:>18}" for m in METRICS) + "   p of MAP: t-test, random, seeds")
+        for row in table["rows"]:
+            cells = "".join(_format_cell(row[m]) for m in METRICS)
+            lines.append(f"{row['name']:<{width}}" + cells + _format_tests(row["p"]))
+            if row.get("paper"):
+                cells = "".join(f"{row['paper'][m]:.3f}".rjust(18) if m in row["paper"] else " " * 18 for m in METRICS)
+                lines.append(f"{'  paper':<{width}}{cells}".rstrip())
+        lines += [*_describe_drops(table), *_describe_kept_transfers(table), f"page: {table['report']}"]
+    return "\n".join(lines)
+
+
+def _format_cell(figure: dict[str, float | None]) -> str:
+    """Returns a mean and, in brackets, the standard deviation over the seeds."""
+    sd = f" ({figure['sd']:.4f})" if figure["sd"] is not None else " " * 9
+    return f"{figure['mean']:.4f}{sd}".rjust(18)
+
+
+def _format_tests(p: dict[str, float] | None) -> str:
+    """Returns the difference in MAP from the first row, and p of each test."""
+    if p is None:
+        return ""
+    chances = [format_p(p[test]) for test in ("t_test", "randomisation", "over_seeds") if test in p]
+    return f"   {p['difference']:+.4f}: {', '.join(chances)}"
+
+
+def _describe_drops(table: dict[str, Any]) -> list[str]:
+    """Says by how much MAP drops where labels are flipped, against the same settings without (TANDA, table 5)."""
+    by_name = {row["name"]: row for row in table["rows"]}
+    lines = []
+    for row in table["rows"]:
+        base = by_name.get(row.get("clean"))
+        if base and base[MAP]["mean"]:
+            drop = 100 * (1 - row[MAP]["mean"] / base[MAP]["mean"])
+            theirs = ""
+            if MAP in row["paper"] and MAP in base["paper"]:
+                theirs = f" (paper: {100 * (1 - row['paper'][MAP] / base['paper'][MAP]):.2f}%)"
+            lines.append(f"{row['name']}: MAP drops by {drop:.2f}%{theirs}")
+    return lines
+
+
+def _describe_kept_transfers(table: dict[str, Any]) -> list[str]:
+    """Says for how many seeds of TANDA the adaptation never did better on the dev set than the transferred ranker."""
+    return [
+        f"{row['name']}: {row['as_transferred']} of {row['seeds']} seeds kept the transferred ranker, which no update "
+        "of the adaptation beat on the dev set"
+        for row in table["rows"]
+        if row.get("as_transferred")
+    ]

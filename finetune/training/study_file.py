@@ -1,0 +1,115 @@
+"""The YAML file of a study: what it may say, and the settings that it gives to each row."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from data_pipeline.errors import KinspanError, one_line
+from finetune.data.registry import NAMES
+from finetune.evaluation.metrics import METRICS
+from pretrain.runtime.settings import convert_setting
+
+from .config import FinetuneConfig, check
+
+# The rest are the study's own: launch/study.py has flags for them, and every row has an output folder.
+SETTINGS = {f.name for f in fields(FinetuneConfig)} - {"data", "transfer", "output_dir", "local_rank"}
+ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain"}
+STUDY_KEYS = {"title", "source", "settings", "rows", "about"}
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """One experiment of a study.
+
+    settings: those of launch/finetune.py, which take precedence over the study's
+    tanda:    whether it first transfers from ``--transfer``
+    paper:    the paper's figures by data set and metric
+    pretrain: settings of launch/pretrain.py; the row's model is then what this makes of it
+    """
+
+    name: str
+    settings: dict[str, Any]
+    tanda: bool
+    paper: dict[str, dict[str, float]]
+    pretrain: dict[str, Any] | None = None
+
+    @property
+    def folder(self) -> str:
+        return re.sub(r"[^\w.]+", "-", self.name).strip("-").lower()
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study's file says.
+
+    source:   the table of a paper that the study reproduces
+    about:    what a reader of the results must keep in mind
+    settings: of all rows
+    """
+
+    title: str
+    source: str
+    about: str
+    settings: dict[str, Any]
+    rows: list[StudyRow]
+
+
+def read_study(path: Path) -> Study:
+    """Reads a study's file. Raises KinspanError, naming the file and the row, where it says what it may not."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KinspanError(f"--study {path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise KinspanError(f"--study {path} cannot be read: {one_line(error)}") from error
+    if not isinstance(content, dict) or not content.get("rows") or not isinstance(content["rows"], list):
+        raise KinspanError(f"--study {path} must have a title and a list of rows; see launch/recipes/tanda-noise.yaml")
+    _check_keys(path, "the study", content, STUDY_KEYS)
+    _check_keys(path, "settings", content.get("settings") or {}, SETTINGS)
+    rows = [_parse_row(path, entry) for entry in content["rows"]]
+    for row in rows:
+        if not row.folder or [other.folder for other in rows].count(row.folder) > 1:
+            raise KinspanError(f"--study {path}: row {row.name}: its letters and digits must set it apart, as a folder")
+    title, source, about = (str(content.get(key, "")) for key in ("title", "source", "about"))
+    return Study(title or path.stem, source, about, content.get("settings") or {}, rows)
+
+
+def _parse_row(path: Path, entry: Any) -> StudyRow:
+    if not isinstance(entry, dict) or not entry.get("name"):
+        raise KinspanError(f"--study {path}: a row needs a name: {entry}")
+    where = f"row {entry['name']}"
+    _check_keys(path, where, entry, ROW_KEYS)
+    settings, paper, tanda = entry.get("settings") or {}, entry.get("paper") or {}, entry.get("tanda", False)
+    _check_keys(path, where, settings, SETTINGS)
+    _check_keys(path, f"{where}: paper", paper, set(NAMES))
+    for name, figures in paper.items():
+        _check_keys(path, f"{where}: paper: {name}", figures, set(METRICS))
+        for metric, figure in figures.items():
+            if isinstance(figure, bool) or not isinstance(figure, int | float) or not 0 <= figure <= 1:
+                raise KinspanError(f"--study {path}: {where}: paper: {name}: {metric} {figure}: must be from 0 to 1")
+    if not isinstance(tanda, bool):
+        raise KinspanError(f"--study {path}: {where}: tanda {tanda}: must be true or false")
+    pretrain = entry.get("pretrain")
+    if not (pretrain is None or (isinstance(pretrain, dict) and all(isinstance(key, str) for key in pretrain))):
+        raise KinspanError(f"--study {path}: {where}: pretrain must be lines of `name: value`")
+    return StudyRow(str(entry["name"]), settings, tanda, paper, pretrain)
+
+
+def _check_keys(path: Path, where: str, given: Any, known: set[str]) -> None:
+    """Raises KinspanError unless ``given`` is a mapping with known keys alone."""
+    if not isinstance(given, dict):
+        raise KinspanError(f"--study {path}: {where} must be lines of `name: value`")
+    for key in given:
+        if key not in known:
+            raise KinspanError(f"--study {path}: {where} has {key!r}, which is none of {', '.join(sorted(known))}")
+
+
+def make_config(settings: Mapping[str, Any]) -> FinetuneConfig:
+    """Returns a row's settings, checked and of the right types. Raises KinspanError, naming the setting."""
+    config = FinetuneConfig(**{name: convert_setting(FinetuneConfig, name, value) for name, value in settings.items()})
+    check(config)
+    return config
