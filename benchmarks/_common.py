@@ -17,7 +17,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import PairTemplate
-from objectives import OBJECTIVES, mixture
+from objectives import OBJECTIVES, parse_mixture
 from objectives.mlm import MaskedLM
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,7 +107,7 @@ def peak_rss() -> float:
 
 
 def ssp_stream(corpus: Corpus, template: PairTemplate, masking: MaskedLM | None, seed: int, **more: Any) -> PairStream:
-    return PairStream(corpus, mixture("ssp"), template, seed, "train", MAX_LENGTH, masking, **more)
+    return PairStream(corpus, parse_mixture("ssp"), template, seed, "train", MAX_LENGTH, masking, **more)
 
 
 def names_of_objectives() -> list[str]:

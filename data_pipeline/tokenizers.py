@@ -108,7 +108,7 @@ class PairTemplate:
         return len(self.head) + len(self.middle) + len(self.tail)
 
 
-def pair_template(tokenizer: Any) -> PairTemplate:
+def read_pair_template(tokenizer: Any) -> PairTemplate:
     """The template of ``tokenizer``, for ids that the corpus stores without special tokens."""
     word = tokenizer("a", add_special_tokens=False)["input_ids"]
     other = tokenizer("b", add_special_tokens=False)["input_ids"]

@@ -12,7 +12,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from launch._cli import parse, run
-from objectives import mixture
+from objectives import parse_mixture
 
 DESCRIPTION = """Validation as in table 3 of Di Liello et al., 2022: the same held-out pairs for every model.
 
@@ -85,7 +85,7 @@ def main() -> None:
             raise KinspanError(f"--{name} {value}: must be above 0")
     if not 0 <= config.seed < 2**63:
         raise KinspanError(f"--seed {config.seed}: must be from 0 to 2^63 - 1")
-    corpus, objectives = Corpus(config.corpus), mixture(config.objective, config.sampling)
+    corpus, objectives = Corpus(config.corpus), parse_mixture(config.objective, config.sampling)
     from pretrain.evaluation.pair_tests import evaluate_pairs
     from pretrain.modeling.scorer import load_scorer  # after what needs no model to be checked
 

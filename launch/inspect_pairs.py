@@ -18,7 +18,7 @@ from data_pipeline.sampling.pairs import KINDS
 from data_pipeline.sampling.spans import Spans
 from data_pipeline.sampling.stream import CHUNK, PairRows, PairStream
 from launch._cli import parse, run
-from objectives import mixture
+from objectives import parse_mixture
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus
 
@@ -112,8 +112,8 @@ def main() -> None:
         raise KinspanError(f"--start {config.start} --count {config.count} --seed {config.seed}: too large, or below 0")
     corpus = Corpus(config.corpus or default_corpus(tokenizers.load_tokenizer(default_model())))
     tokenizer = tokenizers.load_tokenizer(str(corpus.folder / "tokenizer"))
-    objectives = mixture(config.objective, config.sampling)
-    template = tokenizers.pair_template(tokenizer)
+    objectives = parse_mixture(config.objective, config.sampling)
+    template = tokenizers.read_pair_template(tokenizer)
     stream = PairStream(corpus, objectives, template, config.seed, config.split, config.max_length)
     for pair in described(stream, tokenizer, config.start, config.count):
         if config.json:

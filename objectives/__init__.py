@@ -23,7 +23,7 @@ ALL = "ssp+sp+psd"  # "All" in the paper's tables
 MAX_WEIGHT = 1000
 
 
-def mixture(text: str, sampling: str = "matched") -> Mixture:
+def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
     """The objectives that ``--objective`` names.
 
     text:     one name ("ssp"), several with whole-number weights ("ssp:2+sp:1+psd:1": shares of the pairs), "all" (the
@@ -44,7 +44,7 @@ def mixture(text: str, sampling: str = "matched") -> Mixture:
     return Mixture(objectives, tuple(w // divisor for _, w in parts))
 
 
-def own_sources(mixture: Mixture) -> dict[str, str]:
+def hash_own_sources(mixture: Mixture) -> dict[str, str]:
     """SHA-256 of the code of each objective from outside the packages: edited, it is another run.
 
     Of the modules beside it as well, or of its package, as far as they are loaded.

@@ -8,15 +8,15 @@ sentences). It is SP with an A of one sentence.
 
 from functools import partial
 
-from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, two_sentences
+from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, has_two_sentences
 
 from . import sp
 
 ICT = Objective(
     "ict",
     256,
-    sp.NUM_WORDS,
-    two_sentences,
+    sp.NUM_DRAWS,
+    has_two_sentences,
     TWO_SENTENCES,
     partial(sp.sample, max_a=1),
     asks="whether the sentence A was taken out of the paragraph B",

@@ -11,12 +11,12 @@ from typing import Protocol
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.block import Block, Ranked
+from data_pipeline.sampling.block import Block, ClassIndex
 from data_pipeline.sampling.pairs import EASY, HARD, PAIRS_PER_ANCHOR, POSITIVE, Pairs
-from data_pipeline.sampling.random_bits import bounded
-from data_pipeline.sampling.spans import Spans, side_by_side
+from data_pipeline.sampling.random_bits import draw_below
+from data_pipeline.sampling.spans import Spans, join_columns
 
-NEGATIVES = PAIRS_PER_ANCHOR - 1
+NUM_NEGATIVES = PAIRS_PER_ANCHOR - 1
 MAX_HARD = 2  # hard negatives of an anchor, section A.1
 TRIES = 6  # draws of a negative: the first, and five more where its text is no negative
 PROBES = 1000  # paragraphs then looked at one by one
@@ -38,7 +38,7 @@ class Pool:
     hard     [n, k]  the slots that are filled from the document
     """
 
-    ranked: Ranked
+    ranked: ClassIndex
     classes: np.ndarray
     weights: np.ndarray
     start: np.ndarray
@@ -50,10 +50,10 @@ class Pool:
     def of(
         block: Block,
         anchors: np.ndarray,
-        ranked: Ranked,
+        ranked: ClassIndex,
         classes: np.ndarray,
         weights: np.ndarray | None = None,
-        slots: int = NEGATIVES,
+        slots: int = NUM_NEGATIVES,
         max_hard: int = MAX_HARD,
     ) -> "Pool":
         weights = np.ones_like(classes) if weights is None else weights
@@ -81,7 +81,7 @@ class Pool:
         """A paragraph for each slot, ``[n, k]``, from one word each."""
         others, outside = self.others(), self.outside()
         inside = others.sum(axis=1)[:, None]
-        drawn = bounded(words, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
+        drawn = draw_below(words, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
         if self.hard.shape[1] > 1:
             drawn[:, 1] = np.where(self.hard[:, 1], self._second(drawn[:, 0], words[:, 1], others), drawn[:, 1])
         paragraphs = np.empty(words.shape, dtype=np.int64)
@@ -105,7 +105,7 @@ class Pool:
             low = np.where(inside, before + (first - before) // weight * weight, low)
             width = np.where(inside, weight, width)
             before = before + others[:, k]
-        drawn = bounded(words, np.maximum(before - width, 1))
+        drawn = draw_below(words, np.maximum(before - width, 1))
         return drawn + width * (drawn >= low)
 
     def _paragraphs(self, k: int, drawn: np.ndarray) -> np.ndarray:
@@ -168,10 +168,10 @@ def assemble(
         kind[cell] = EASY
     first = np.full((rows, 1), POSITIVE, dtype=np.int8)
     repeated = a.map(lambda x: np.repeat(x[:, None], 1 + slots, axis=1))
-    return Pairs(repeated, side_by_side(positive, negative), np.concatenate([first, kind], axis=1))
+    return Pairs(repeated, join_columns(positive, negative), np.concatenate([first, kind], axis=1))
 
 
-def equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
+def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
     """``[m]``: whether two texts have the same tokens."""
     equal = block.num_tokens(one) == block.num_tokens(other)
     same = np.flatnonzero(equal)
@@ -183,7 +183,7 @@ def equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
     return equal
 
 
-def every_span(paragraph: int, num_sentences: int, size: int) -> Spans:
+def list_spans(paragraph: int, num_sentences: int, size: int) -> Spans:
     """All spans of so many sentences of a paragraph, ``[num_sentences - size + 1]``."""
     start = np.arange(num_sentences - size + 1)
     return Spans(np.full_like(start, paragraph), start, start + size)

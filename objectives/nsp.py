@@ -8,55 +8,55 @@ B 1-5, of one paragraph, as in SSP; the negative's B has as many sentences as th
 import numpy as np
 
 from data_pipeline.sampling.block import Block
-from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, Pairs, two_sentences
-from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, Pairs, has_two_sentences
+from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import TRIES, Pool, assemble, equal_texts, every_span
-from .ssp import MAX_A, MAX_B, long_enough
+from .negatives import TRIES, Pool, assemble, find_equal_texts, list_spans
+from .ssp import MAX_A, MAX_B, index_by_least_sentences
 
 # An anchor's words: 3 for A and the positive, then (paragraph, place) for each try of the negative.
 FOR_POSITIVE, PER_TRY = 3, 2
-NUM_WORDS = -(-(FOR_POSITIVE + TRIES * PER_TRY) // 4) * 4
+NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * PER_TRY) // 4) * 4
 
 
 def sample(block: Block, anchors: np.ndarray, words: np.ndarray) -> Pairs:
-    """Two pairs an anchor: the next text, and one of another document. words: ``[n, NUM_WORDS]``"""
+    """Two pairs an anchor: the next text, and one of another document. words: ``[n, NUM_DRAWS]``"""
     a, positive = _positive(block, anchors, words)
     counts = (positive.end - positive.start)[:, None]
-    pool = Pool.of(block, anchors, block.once(long_enough), counts, slots=1, max_hard=0)
+    pool = Pool.of(block, anchors, block.once(index_by_least_sentences), counts, slots=1, max_hard=0)
     tries = words[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * PER_TRY].reshape(len(anchors), TRIES, 1, PER_TRY)
 
     def draw(attempt: int) -> Spans:
         paragraphs = pool.draw(tries[:, attempt, :, 0])
-        start = bounded(tries[:, attempt, :, 1], block.num_sentences[paragraphs] - counts + 1)
+        start = draw_below(tries[:, attempt, :, 1], block.num_sentences[paragraphs] - counts + 1)
         return Spans(paragraphs, start, start + counts)
 
     def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
-        return equal_texts(block, positive[rows], texts)
+        return find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
-        return every_span(paragraph, int(block.num_sentences[paragraph]), int(counts[row, 0]))
+        return list_spans(paragraph, int(block.num_sentences[paragraph]), int(counts[row, 0]))
 
     return assemble(block, a, positive, pool, draw, unlike, cut)
 
 
 def _positive(block: Block, anchors: np.ndarray, words: np.ndarray) -> tuple[Spans, Spans]:
     sentences = block.num_sentences[anchors].astype(np.int64)
-    a = np.minimum(1 + bounded(words[:, 0], MAX_A), sentences - 1)
-    b = np.minimum(1 + bounded(words[:, 1], MAX_B), sentences - a)
-    ranked, document = block.once(long_enough), block.document[anchors]
+    a = np.minimum(1 + draw_below(words[:, 0], MAX_A), sentences - 1)
+    b = np.minimum(1 + draw_below(words[:, 1], MAX_B), sentences - a)
+    ranked, document = block.once(index_by_least_sentences), block.document[anchors]
     inside = ranked.before[:, block.document_first[document + 1]] - ranked.before[:, block.document_first[document]]
     b = np.minimum(b, np.maximum((ranked.total[:, None] > inside).sum(axis=0) - 1, 1))  # what another document has
-    start = bounded(words[:, 2], sentences - a - b + 1)
+    start = draw_below(words[:, 2], sentences - a - b + 1)
     return Spans(anchors, start, start + a), Spans(anchors, start + a, start + a + b)
 
 
 NSP = Objective(
     "nsp",
     128,
-    NUM_WORDS,
-    two_sentences,
+    NUM_DRAWS,
+    has_two_sentences,
     TWO_SENTENCES,
     sample,
     pairs_per_anchor=2,

@@ -19,18 +19,18 @@ from functools import partial
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.block import Block, Ranked
+from data_pipeline.sampling.block import Block, ClassIndex
 from data_pipeline.sampling.pairs import DI_LIELLO, Objective, Pairs
-from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import NEGATIVES, PROBES, TRIES, Pool, assemble, equal_texts
+from .negatives import NUM_NEGATIVES, PROBES, TRIES, Pool, assemble, find_equal_texts
 
 # The paragraphs nearest in length, on either side, that a negative is drawn among: a share of all, and at least.
 NEAR_SHARE, NEAR_LEAST = 0.005, 16
 
 # An anchor's words: 1 for the positive, then one for each try of each negative.
-NUM_WORDS = -(-(1 + TRIES * NEGATIVES) // 4) * 4
+NUM_DRAWS = -(-(1 + TRIES * NUM_NEGATIVES) // 4) * 4
 
 
 def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
@@ -41,17 +41,17 @@ def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
 def sample(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool = True) -> Pairs:
     """The five pairs of each anchor: the positive, then four easy negatives.
 
-    anchors: ``[n]`` usable paragraphs of ``block``;  words: ``[n, NUM_WORDS]``
+    anchors: ``[n]`` usable paragraphs of ``block``;  words: ``[n, NUM_DRAWS]``
     """
     document = block.document[anchors]
     first = block.document_first[document].astype(np.int64)
-    number = bounded(words[:, 0], block.document_first[document + 1] - first - 1)
+    number = draw_below(words[:, 0], block.document_first[document + 1] - first - 1)
     b = first + number + (first + number >= anchors)
     if len(block.document_first) == 2:
         raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
     a, positive = block.whole(anchors), block.whole(b)
     pool = _Near.of(block, anchors, b) if matched else _freely(block, anchors)
-    tries = words[:, 1 : 1 + TRIES * NEGATIVES].reshape(len(anchors), TRIES, NEGATIVES)
+    tries = words[:, 1 : 1 + TRIES * NUM_NEGATIVES].reshape(len(anchors), TRIES, NUM_NEGATIVES)
 
     def draw(attempt: int) -> Spans:
         return block.whole(pool.draw(tries[:, attempt]))
@@ -59,7 +59,7 @@ def sample(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool =
     def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
         """Those of the anchor's own document, and those with the text of A or of the positive's B."""
         own = block.document[texts.paragraph] == document[rows]
-        return own | equal_texts(block, a[rows], texts) | equal_texts(block, positive[rows], texts)
+        return own | find_equal_texts(block, a[rows], texts) | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
         return block.whole(np.array([paragraph]))
@@ -97,14 +97,14 @@ class _Near:
     @staticmethod
     def of(block: Block, anchors: np.ndarray, b: np.ndarray) -> "_Near":
         by_length = block.once(ByLength.of)
-        return _Near(by_length, by_length.rank[b].astype(np.int64), np.zeros((len(anchors), NEGATIVES), dtype=bool))
+        return _Near(by_length, by_length.rank[b].astype(np.int64), np.zeros((len(anchors), NUM_NEGATIVES), dtype=bool))
 
     def draw(self, words: np.ndarray) -> np.ndarray:
         everything = len(self.by_length.order)
         reach = max(NEAR_LEAST, int(NEAR_SHARE * everything))
         width = min(2 * reach + 1, everything)
         low = np.clip(self.centre - reach, 0, everything - width)[:, None]
-        return self.by_length.order[low + bounded(words, width)].astype(np.int64)
+        return self.by_length.order[low + draw_below(words, width)].astype(np.int64)
 
     def probe(self, row: int) -> Iterator[int]:
         """From the positive's B outwards, by length."""
@@ -115,8 +115,8 @@ class _Near:
                     yield int(order[at])
 
 
-def _everything(block: Block) -> Ranked:
-    return Ranked.of(np.ones((1, len(block.paragraph)), dtype=bool))
+def _everything(block: Block) -> ClassIndex:
+    return ClassIndex.of(np.ones((1, len(block.paragraph)), dtype=bool))
 
 
 def _freely(block: Block, anchors: np.ndarray) -> Pool:
@@ -126,7 +126,7 @@ def _freely(block: Block, anchors: np.ndarray) -> Pool:
 PSD = Objective(
     "psd",
     256,
-    NUM_WORDS,
+    NUM_DRAWS,
     usable,
     "a document of at least two paragraphs",
     sample,

@@ -11,7 +11,7 @@ import numpy as np
 from .mlm import PROBABILITY, MaskedLM
 
 
-def replaced_tokens(
+def mask_for_generator(
     mask_id: int, vocab_size: int, probability: float = PROBABILITY, continues: np.ndarray | None = None
 ) -> MaskedLM:
     """Masking for a generator: the mask token throughout, and a number a masked token to draw its replacement by."""

@@ -11,29 +11,29 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.block import Block
-from data_pipeline.sampling.pairs import HARD, POSITIVE, TWO_SENTENCES, Objective, Pairs, two_sentences
-from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.pairs import HARD, POSITIVE, TWO_SENTENCES, Objective, Pairs, has_two_sentences
+from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import PROBES, equal_texts
+from .negatives import PROBES, find_equal_texts
 
 MAX_SPAN = 4  # sentences
 TRIES, PER_TRY = 4, 3
-NUM_WORDS = TRIES * PER_TRY
+NUM_DRAWS = TRIES * PER_TRY
 
 
 def sample(block: Block, anchors: np.ndarray, words: np.ndarray) -> Pairs:
-    """Two pairs an anchor: in order, and swapped (a hard negative). words: ``[n, NUM_WORDS]``
+    """Two pairs an anchor: in order, and swapped (a hard negative). words: ``[n, NUM_DRAWS]``
 
     Two equal texts have no order: they are drawn again.
     """
     first, second = _consecutive(block, anchors, words)
-    equal = np.flatnonzero(equal_texts(block, first, second))
+    equal = np.flatnonzero(find_equal_texts(block, first, second))
     for attempt in range(1, TRIES):
         again = _consecutive(block, anchors[equal], words[equal, attempt * PER_TRY :])
         first.put(equal, again[0])
         second.put(equal, again[1])
-        equal = equal[equal_texts(block, first[equal], second[equal])]
+        equal = equal[find_equal_texts(block, first[equal], second[equal])]
     for row in equal.tolist():
         other = _search(block, int(anchors[row]))
         first.put(row, other[0])
@@ -45,10 +45,10 @@ def sample(block: Block, anchors: np.ndarray, words: np.ndarray) -> Pairs:
 def _consecutive(block: Block, anchors: np.ndarray, words: np.ndarray) -> tuple[Spans, Spans]:
     """Two consecutive spans of each paragraph, both counts drawn alike."""
     sentences = block.num_sentences[anchors].astype(np.int64)
-    total = np.minimum(2 + bounded(words[:, 0], 2 * MAX_SPAN - 1), sentences)
+    total = np.minimum(2 + draw_below(words[:, 0], 2 * MAX_SPAN - 1), sentences)
     least = np.maximum(total - MAX_SPAN, 1)
-    cut = least + bounded(words[:, 1], np.minimum(total - 1, MAX_SPAN) - least + 1)
-    start = bounded(words[:, 2], sentences - total + 1)
+    cut = least + draw_below(words[:, 1], np.minimum(total - 1, MAX_SPAN) - least + 1)
+    start = draw_below(words[:, 2], sentences - total + 1)
     return Spans(anchors.copy(), start, start + cut), Spans(anchors.copy(), start + cut, start + total)
 
 
@@ -58,7 +58,7 @@ def _search(block: Block, anchor: int) -> tuple[Spans, Spans]:
         paragraph = (anchor + step) % len(block.paragraph)
         for one, two in pairwise(range(int(block.num_sentences[paragraph]))):
             spans = [Spans(*(np.array([x]) for x in (paragraph, k, k + 1))) for k in (one, two)]
-            if not equal_texts(block, *spans)[0]:
+            if not find_equal_texts(block, *spans)[0]:
                 return spans[0][0], spans[1][0]
     shard, document, _ = block.locate(anchor)
     raise KinspanError(
@@ -75,8 +75,8 @@ def _columns(left: Spans, right: Spans) -> Spans:
 SOP = Objective(
     "sop",
     128,
-    NUM_WORDS,
-    two_sentences,
+    NUM_DRAWS,
+    has_two_sentences,
     TWO_SENTENCES,
     sample,
     pairs_per_anchor=2,

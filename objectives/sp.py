@@ -23,68 +23,68 @@ from functools import cache, partial
 
 import numpy as np
 
-from data_pipeline.sampling.block import Block, Ranked
-from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, two_sentences
-from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.block import Block, ClassIndex
+from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, has_two_sentences
+from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import NEGATIVES, TRIES, Pool, assemble, equal_texts, every_span
+from .negatives import NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, list_spans
 
 MAX_A = 3  # sentences, section A.1
 
 # An anchor's words: 2 for A, then (paragraph, count, place) for each try of each negative.
 FOR_POSITIVE, PER_TRY = 2, 3
-NUM_WORDS = -(-(FOR_POSITIVE + TRIES * NEGATIVES * PER_TRY) // 4) * 4
+NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
 
 @cache
-def by_sentences(most: int) -> partial:
+def index_by_sentences(most: int) -> partial:
     """Class c, for c = 0 .. most - 1: the paragraphs of c + 2 sentences; the last class: of more, too."""
     return partial(_by_sentences, most)
 
 
-def _by_sentences(most: int, block: Block) -> Ranked:
-    return Ranked.of(np.minimum(block.num_sentences - 2, most - 1) == np.arange(most)[:, None])
+def _by_sentences(most: int, block: Block) -> ClassIndex:
+    return ClassIndex.of(np.minimum(block.num_sentences - 2, most - 1) == np.arange(most)[:, None])
 
 
 def sample(block: Block, anchors: np.ndarray, words: np.ndarray, max_a: int = MAX_A, matched: bool = True) -> Pairs:
     """The five pairs of each anchor: the positive, up to two hard negatives, then easy ones.
 
-    anchors: ``[n]`` usable paragraphs of ``block``;  words: ``[n, NUM_WORDS]``
+    anchors: ``[n]`` usable paragraphs of ``block``;  words: ``[n, NUM_DRAWS]``
     """
-    ranked = block.once(by_sentences(max_a))
+    ranked = block.once(index_by_sentences(max_a))
     most = np.minimum(block.num_sentences[anchors] - 1, max_a).astype(np.int64)
     if matched:
         most = np.minimum(most, _longest_removed(block, anchors, ranked))
-    size = 1 + bounded(words[:, 0], most)
+    size = 1 + draw_below(words[:, 0], most)
     a = _part(block, anchors, size, words[:, 1])
     positive = _without(block, a)
     classes = np.tile(np.arange(max_a), (len(anchors), 1))
     pool = Pool.of(block, anchors, ranked, classes, _weights(size, max_a) if matched else None)
-    tries = words[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NEGATIVES * PER_TRY]
-    tries = tries.reshape(len(anchors), TRIES, NEGATIVES, PER_TRY)
+    tries = words[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
+    tries = tries.reshape(len(anchors), TRIES, NUM_NEGATIVES, PER_TRY)
 
     def draw(attempt: int) -> Spans:
         paragraphs = pool.draw(tries[:, attempt, :, 0])
-        free = 1 + bounded(tries[:, attempt, :, 1], np.minimum(block.num_sentences[paragraphs] - 1, max_a))
+        free = 1 + draw_below(tries[:, attempt, :, 1], np.minimum(block.num_sentences[paragraphs] - 1, max_a))
         removed = np.broadcast_to(size[:, None], paragraphs.shape) if matched else free
         return _without(block, _part(block, paragraphs, removed, tries[:, attempt, :, 2]))
 
     def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
         """Those that are the positive's B, or whose paragraph has the text of P: A may stand in it."""
-        same_paragraph = equal_texts(block, block.whole(anchors[rows]), block.whole(texts.paragraph))
-        return same_paragraph | equal_texts(block, positive[rows], texts)
+        same_paragraph = find_equal_texts(block, block.whole(anchors[rows]), block.whole(texts.paragraph))
+        return same_paragraph | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
         sentences = int(block.num_sentences[paragraph])
-        return _without(block, every_span(paragraph, sentences, min(int(size[row]), sentences - 1)))
+        return _without(block, list_spans(paragraph, sentences, min(int(size[row]), sentences - 1)))
 
     return assemble(block, a, positive, pool, draw, unlike, cut)
 
 
 def _part(block: Block, paragraphs: np.ndarray, size: np.ndarray, words: np.ndarray) -> Spans:
     """A span of ``size`` sentences, uniform over its places."""
-    start = bounded(words, block.num_sentences[paragraphs] - size + 1)
+    start = draw_below(words, block.num_sentences[paragraphs] - size + 1)
     return Spans(paragraphs, start, start + size)
 
 
@@ -104,7 +104,7 @@ def _weights(size: np.ndarray, max_a: int) -> np.ndarray:
     return np.where(size[:, None] <= most, likely, 0)
 
 
-def _longest_removed(block: Block, anchors: np.ndarray, ranked: Ranked) -> np.ndarray:
+def _longest_removed(block: Block, anchors: np.ndarray, ranked: ClassIndex) -> np.ndarray:
     """The most sentences, ``[n]``, that can be taken from another paragraph of the document (if it has one) and from
     one of another document. A keeps to it, so that hard negatives are never given up."""
     document = block.document[anchors]
@@ -124,8 +124,8 @@ def _at_least(counts: np.ndarray) -> np.ndarray:
 SP = Objective(
     "sp",
     256,
-    NUM_WORDS,
-    two_sentences,
+    NUM_DRAWS,
+    has_two_sentences,
     TWO_SENTENCES,
     sample,
     asks="whether A was taken out of the paragraph B",

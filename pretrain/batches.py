@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from data_pipeline.sampling.stream import Batch, PairStream
+from data_pipeline.sampling.batch import Batch
+from data_pipeline.sampling.stream import PairStream
 from pretrain.runtime.layout import Layout
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.pairs import KINDS
-from data_pipeline.sampling.stream import Batch
 from pretrain.modeling.sums import PAIR_SUMS, LossWeights
 
 # Dense bf16 TFLOP/s of one device, by the vendors' data sheets.

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.stream import Batch, PairStream
+from data_pipeline.sampling.batch import Batch
+from data_pipeline.sampling.stream import PairStream
 from pretrain.modeling.sums import PAPER_WEIGHTS, LossWeights
 from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.layout import Layout
@@ -35,7 +36,7 @@ class StepResult:
     stop: bool = False
 
 
-def global_counts(batches: list[Batch | None], stopping: bool) -> tuple[int, int, bool]:
+def count_globally(batches: list[Batch | None], stopping: bool) -> tuple[int, int, bool]:
     """Masked tokens and all tokens of the global batch, before the first backward; and whether any rank is stopping."""
     masked = sum(len(b.masked_labels) for b in batches if b)
     tokens = sum(b.num_tokens for b in batches if b)
@@ -67,7 +68,7 @@ def train_step(
     stopping: this rank was asked to stop;  mark: told where the step is
     """
     mark(f"step {step}, counting tokens with the other ranks")
-    masked, tokens, stop = global_counts(batches, stopping)
+    masked, tokens, stop = count_globally(batches, stopping)
     undo = layout.world * layout.accumulation
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
     for number, batch in enumerate(batches):
@@ -118,7 +119,7 @@ def _skipped(engine: Any, norm: torch.Tensor | None) -> torch.Tensor:
     return torch.full((), bool(optimizer.overflow), device=engine.device)
 
 
-def largest_batch(stream: PairStream, micro: int) -> Batch:
+def make_largest_batch(stream: PairStream, micro: int) -> Batch:
     """The largest micro-batch that the settings can make: every pair at full length.
 
     Masked are as many tokens as all but one in a billion real batches have at most; whole words spread wider.
@@ -153,7 +154,7 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     micro_steps = engine.micro_steps
     engine.set_gradient_accumulation_boundary(False)
     try:
-        batch = largest_batch(stream, layout.largest)
+        batch = make_largest_batch(stream, layout.largest)
         for _ in range(min(layout.accumulation, 2)):
             loss, _, _ = engine(**to_tensors(batch, engine.device), mlm_scale=0.0, rtd_scale=0.0, pair_scale=0.0)
             engine.backward(loss)

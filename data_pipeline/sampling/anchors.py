@@ -5,7 +5,7 @@ import numpy as np
 from data_pipeline.corpus import SPLITS, Corpus, Shard
 from data_pipeline.errors import KinspanError
 
-from .block import Block, usable_paragraphs
+from .block import Block, find_usable
 from .pairs import Objective
 
 
@@ -13,12 +13,12 @@ def count_usable(shard: Shard, objective: Objective) -> dict[str, dict[str, int]
     """Usable paragraphs, and documents with one, of each split of a shard: what the manifest says of it."""
     counts = {}
     for split in SPLITS:
-        paragraphs, rows = usable_paragraphs(shard, split, objective.usable)
+        paragraphs, rows = find_usable(shard, split, objective.usable)
         counts[split] = {"anchors": len(paragraphs), "documents": len(np.unique(rows))}
     return counts
 
 
-def usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def get_usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Usable anchors, and documents with one, of each shard.
 
     From the manifest; of an objective that it does not know, such as a user's own, by a look at the shards' offsets.

@@ -16,7 +16,7 @@ UsableRule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Ranked:
+class ClassIndex:
     """The usable paragraphs that belong to each of K classes, in the block's order.
 
     paragraphs  those of class 0, then those of class 1, ...; classes may overlap
@@ -31,13 +31,13 @@ class Ranked:
     before: np.ndarray
 
     @staticmethod
-    def of(member: np.ndarray) -> "Ranked":
+    def of(member: np.ndarray) -> "ClassIndex":
         """``member``: ``[K, U]``, whether a usable paragraph is of a class."""
         before = np.zeros((len(member), member.shape[1] + 1), dtype=np.int32)
         np.cumsum(member, axis=1, out=before[:, 1:])
         total = before[:, -1].astype(np.int64)
         paragraphs = np.nonzero(member)[1].astype(np.int32)
-        return Ranked(paragraphs, np.cumsum(total) - total, total, before)
+        return ClassIndex(paragraphs, np.cumsum(total) - total, total, before)
 
 
 class Block:
@@ -53,7 +53,7 @@ class Block:
 
     def __init__(self, shards: list[Shard], split: str, usable: UsableRule) -> None:
         self.shards = shards
-        parts = [usable_paragraphs(shard, split, usable) for shard in shards]
+        parts = [find_usable(shard, split, usable) for shard in shards]
         self.shard_number = np.repeat(np.arange(len(shards), dtype=np.int16), [len(p) for p, _ in parts])
         self.paragraph = np.concatenate([p for p, _ in parts]).astype(np.int32)
         self.num_sentences = np.concatenate(
@@ -120,7 +120,7 @@ class Block:
         return shard, row, number - int(shard.document_starts[row])
 
 
-def usable_paragraphs(shard: Shard, split: str, usable: UsableRule) -> tuple[np.ndarray, np.ndarray]:
+def find_usable(shard: Shard, split: str, usable: UsableRule) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the split's usable paragraphs in a shard, and the document row of each."""
     per_document = np.diff(shard.document_starts)
     rows = np.repeat(np.arange(len(per_document), dtype=np.int32), per_document)

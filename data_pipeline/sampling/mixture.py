@@ -67,10 +67,10 @@ class Mixture:
 
 @cache
 def _turns(weights: tuple[int, ...], part: int) -> np.ndarray:
-    return np.flatnonzero(np.array(turn_pattern(weights)) == part)
+    return np.flatnonzero(np.array(deal_turns(weights)) == part)
 
 
-def turn_pattern(weights: tuple[int, ...]) -> list[int]:
+def deal_turns(weights: tuple[int, ...]) -> list[int]:
     """The parts' turns, spread as evenly as can be: each turn goes to the part that is furthest behind its share."""
     given = [0] * len(weights)
     pattern = []

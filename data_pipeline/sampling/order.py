@@ -14,7 +14,7 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 
-from .random_bits import permute, philox_key
+from .random_bits import make_philox_key, permute
 
 BLOCK_ANCHORS = 1_000_000  # negatives of other documents come from as many; bounds the reader's memory
 
@@ -63,7 +63,7 @@ class Order:
             size = int(starts[number + 1] - starts[number])
             inside = place - int(starts[number])
             n = min(count, size - inside)
-            key = philox_key(self.seed, f"anchors/{self.name}/{epoch}/{number}")
+            key = make_philox_key(self.seed, f"anchors/{self.name}/{epoch}/{number}")
             yield Segment(first_anchor, blocks[number], permute(np.arange(inside, inside + n), size, key))
             first_anchor, count = first_anchor + n, count - n
 
@@ -76,7 +76,7 @@ def _blocks(order: Order, epoch: int) -> tuple[np.ndarray, list[tuple[int, ...]]
     two documents joins the one before it, since it could give no easy negatives.
     """
     num_shards = len(order.anchors)
-    permuted = permute(np.arange(num_shards), num_shards, philox_key(order.seed, f"shards/{epoch}"))
+    permuted = permute(np.arange(num_shards), num_shards, make_philox_key(order.seed, f"shards/{epoch}"))
     blocks: list[list[int]] = []
     anchors = documents = 0
     for shard in permuted.tolist():

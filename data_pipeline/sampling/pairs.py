@@ -81,7 +81,7 @@ class Objective:
         return pairs
 
 
-def two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
+def has_two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
     """Usable where a paragraph can be cut in two."""
     return num_sentences >= 2
 

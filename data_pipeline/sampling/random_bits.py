@@ -10,23 +10,23 @@ import hashlib
 import numpy as np
 
 
-def philox_key(seed: int, purpose: str) -> np.ndarray:
+def make_philox_key(seed: int, purpose: str) -> np.ndarray:
     """The Philox key (two 64-bit words) of one purpose ("mask", "epoch", ...) under one seed."""
     digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=16).digest()
     return np.frombuffer(digest, dtype="<u8")
 
 
-def random_bits(seed: int, purpose: str, first: int, count: int, words: int) -> np.ndarray:
+def draw_random_bits(seed: int, purpose: str, first: int, count: int, words: int) -> np.ndarray:
     """``[count, words]`` uint64: the budgets of examples ``first .. first + count``.
 
     ``words`` must be a multiple of 4, because Philox makes four words for each value of its counter.
     """
     assert words % 4 == 0, words
-    generator = np.random.Philox(key=philox_key(seed, purpose), counter=first * words // 4)
+    generator = np.random.Philox(key=make_philox_key(seed, purpose), counter=first * words // 4)
     return generator.random_raw(count * words).reshape(count, words)
 
 
-def bounded(words: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
+def draw_below(words: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
     """Integers uniform in ``[0, bound)``, one from each word, by multiply-shift (Lemire, 2019).
 
     Takes the upper 32 bits of each word, so ``bound`` must be at most 2^31; the bias is below bound / 2^32.

@@ -35,7 +35,7 @@ class Spans:
                 getattr(self, name)[rows] = getattr(other, name)
 
 
-def side_by_side(first: Spans, rest: Spans) -> Spans:
+def join_columns(first: Spans, rest: Spans) -> Spans:
     """Spans ``[n]`` and ``[n, k]`` as ``[n, 1 + k]``. Both have holes, or neither."""
     arrays = ("paragraph", "start", "end", "hole_start", "hole_end")
     pairs = ((getattr(first, name), getattr(rest, name)) for name in arrays)

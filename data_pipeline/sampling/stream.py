@@ -13,54 +13,17 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import PairTemplate
 
-from .anchors import open_block, usable_counts
+from .anchors import get_usable_counts, open_block
+from .batch import Batch, concatenate
 from .block import Block
 from .mixture import Mixture
 from .order import BLOCK_ANCHORS, Order
+from .packing import MIN_TEXT_TOKENS, copy_texts, cut_longest_first, lay_out
 from .pairs import POSITIVE, Objective
-from .random_bits import random_bits
+from .random_bits import draw_random_bits
 from .spans import Spans
 
 CHUNK = 4096  # pairs made at a time, which bounds the memory that making them takes
-MIN_TEXT_TOKENS = 12
-
-
-@dataclass(frozen=True)
-class Batch:
-    """n pairs of T tokens in all, packed one after another in a row.
-
-    input_ids        [T] int32    masked where masking was asked for
-    token_type_ids   [T] int32
-    position_ids     [T] int32    0 at each pair's first token
-    starts           [n + 1] int32  where each pair begins (``cu_seqlens``)
-    masked_positions [M] int64    chosen for the token loss, ascending
-    masked_labels    [M] int64    the ids that stood there
-    noise            [M] float64  uniform in [0, 1), for drawing replacements; [0] where the token loss draws none
-    labels           [n] int8     1 where A and B belong together
-    kinds            [n] int8     POSITIVE, HARD or EASY
-    part             [n] int8     which objective of the mixture
-    index            [n] int64    the example's number in the global order
-    """
-
-    input_ids: np.ndarray
-    token_type_ids: np.ndarray
-    position_ids: np.ndarray
-    starts: np.ndarray
-    masked_positions: np.ndarray
-    masked_labels: np.ndarray
-    noise: np.ndarray
-    labels: np.ndarray
-    kinds: np.ndarray
-    part: np.ndarray
-    index: np.ndarray
-
-    @property
-    def num_pairs(self) -> int:
-        return len(self.labels)
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.input_ids)
 
 
 @dataclass(frozen=True)
@@ -151,7 +114,7 @@ class PairStream:
         for segment in self.orders[part].segments(first_anchor, -(-end // group) - first_anchor):
             block = self._block(segment.shards, objective)
             purpose, n = f"pairs/{objective.name}", len(segment.anchors)
-            words = random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_words)
+            words = draw_random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_words)
             pairs = objective.checked(objective.sample(block, segment.anchors, words), n)
             start = segment.first_anchor * group
             rows = slice(max(first - start, 0), min(end - start, n * group))
@@ -209,110 +172,21 @@ class PairStream:
             return nothing, nothing, np.zeros(0)
         n = len(starts) - 1
         num_words = -(-self.max_length // 8) * 4  # two numbers a word
-        words = random_bits(self.seed, "mask", first, n, num_words * self.masking.numbers)
+        words = draw_random_bits(self.seed, "mask", first, n, num_words * self.masking.numbers)
         positions, labels = self.masking.apply(ids, starts, special, words)
         noise = np.zeros(0)
         if self.masking.noise:
-            numbers = random_bits(self.seed, "replacements", first, n, num_words).view(np.uint32)
+            numbers = draw_random_bits(self.seed, "replacements", first, n, num_words).view(np.uint32)
             pair = np.searchsorted(starts, positions, side="right") - 1
             noise = numbers[pair, positions - starts[pair]] / 2**32
         return positions.astype(np.int64), labels.astype(np.int64), noise
 
 
 def _order(corpus: Corpus, objective: Objective, seed: int, split: str, block_anchors: int) -> Order:
-    anchors, documents = usable_counts(corpus, objective, split)
+    anchors, documents = get_usable_counts(corpus, objective, split)
     if not sum(anchors):
         raise KinspanError(
             f"corpus {corpus.folder} has no usable {split} paragraph for {objective.name}, which needs "
             f"{objective.needs}: prepare more documents"
         )
     return Order(anchors, documents, seed, block_anchors, objective.name)
-
-
-@dataclass(frozen=True)
-class PackedRow:
-    """n pairs one after another in a row of T tokens, special tokens in place, texts still to be copied in.
-
-    ids, types, positions ``[T]`` int32 and starts ``[n + 1]`` as of Batch;  special ``[T]`` bool, where special tokens
-    are;  a_at, b_at ``[n]`` where A and B begin
-    """
-
-    ids: np.ndarray
-    types: np.ndarray
-    positions: np.ndarray
-    starts: np.ndarray
-    special: np.ndarray
-    a_at: np.ndarray
-    b_at: np.ndarray
-
-
-def lay_out(template: PairTemplate, a_len: np.ndarray, b_len: np.ndarray) -> PackedRow:
-    """The row of pairs whose texts have so many tokens, ``[n]`` each, cut."""
-    first_len = len(template.head) + a_len + len(template.middle)  # token type 0
-    second_len = b_len + len(template.tail)
-    starts = np.zeros(len(a_len) + 1, dtype=np.int32)
-    np.cumsum(first_len + second_len, out=starts[1:])
-    a_at, b_at = starts[:-1] + len(template.head), starts[:-1] + first_len
-    ids = np.empty(starts[-1], dtype=np.int32)
-    special = np.zeros(starts[-1], dtype=bool)
-    for piece, at in (
-        (template.head, starts[:-1]),
-        (template.middle, a_at + a_len),
-        (template.tail, starts[1:] - len(template.tail)),
-    ):
-        for offset, token in enumerate(piece):
-            ids[at + offset], special[at + offset] = token, True
-    positions = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
-    segments = np.tile(np.array([0, template.type_of_second], dtype=np.int32), len(a_len))
-    types = np.repeat(segments, np.column_stack([first_len, second_len]).ravel())
-    return PackedRow(ids, types, positions, starts, special, a_at, b_at)
-
-
-def cut_longest_first(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths of A and B cut to ``room`` tokens together, as ``truncation="longest_first"`` does it.
-
-    The longer is cut to the shorter, then both alike; the odd token goes to the longer side, on a tie to B.
-    """
-    half = room // 2
-    shorter = np.minimum(a, b)
-    # Where the shorter fits in half the room, the longer gets the rest; else they share, the odd token above.
-    small = np.where(shorter <= half, shorter, half)
-    large = np.minimum(np.maximum(a, b), room - small)
-    return np.where(a > b, large, small), np.where(a > b, small, large)
-
-
-def copy_texts(
-    out: np.ndarray,
-    at: np.ndarray,
-    length: np.ndarray,
-    block: Block,
-    paragraphs: np.ndarray,
-    runs: list[tuple[np.ndarray, np.ndarray]],
-) -> None:
-    """The first ``length`` tokens of each text, of one or two runs in its shard, to ``out[at]``."""
-    for start, end in runs:
-        now = np.minimum(end - start, length)
-        for shard, own in block.by_shard(paragraphs):
-            copy_runs(out, at[own], shard.tokens, start[own], now[own])
-        at, length = at + now, length - now
-
-
-def copy_runs(out: np.ndarray, at: np.ndarray, source: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
-    """``out[at[k] : at[k] + length[k]] = source[start[k] : start[k] + length[k]]`` for every k, vectorised."""
-    before = np.cumsum(length) - length
-    counter = np.arange(int(length.sum()))
-    tokens = source[counter + np.repeat(start - before, length)]
-    out[counter + np.repeat(at - before, length)] = tokens.astype(out.dtype)  # a cast as it scatters is slower
-
-
-def concatenate(parts: list[Batch]) -> Batch:
-    """Batches one after another, as one."""
-    tokens = np.cumsum([0] + [p.num_tokens for p in parts])
-    joined = {
-        name: np.concatenate([getattr(p, name) for p in parts])
-        for name in Batch.__dataclass_fields__
-        if name not in ("starts", "masked_positions")
-    }
-    starts = [p.starts[:-1] + t for p, t in zip(parts, tokens, strict=False)] + [tokens[-1:]]
-    masked = np.concatenate([p.masked_positions + t for p, t in zip(parts, tokens, strict=False)])
-    return Batch(starts=np.concatenate(starts).astype(np.int32), masked_positions=masked, **joined)

@@ -11,8 +11,8 @@ import torch
 from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.stream import MIN_TEXT_TOKENS, copy_runs, cut_longest_first, lay_out
-from data_pipeline.tokenizers import PairTemplate, pair_template
+from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, copy_runs, cut_longest_first, lay_out
+from data_pipeline.tokenizers import PairTemplate, read_pair_template
 from finetune.data.answers import AnswerSet
 
 CHUNK = 50_000  # texts that are tokenised at once
@@ -78,7 +78,7 @@ def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> Enco
     128 tokens are both papers' (Garg et al., 2020, section 5.2). Raises KinspanError where ``max_length`` leaves no
     room for two texts.
     """
-    template = pair_template(tokenizer)
+    template = read_pair_template(tokenizer)
     least = template.num_special + MIN_TEXT_TOKENS
     if max_length < least:
         raise KinspanError(f"--max_length {max_length} is too short for two texts: use at least {least}")

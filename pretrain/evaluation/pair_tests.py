@@ -16,8 +16,9 @@ from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.mixture import Mixture
+from data_pipeline.sampling.packing import MIN_TEXT_TOKENS
 from data_pipeline.sampling.pairs import KINDS, Objective
-from data_pipeline.sampling.stream import MIN_TEXT_TOKENS, PairStream
+from data_pipeline.sampling.stream import PairStream
 from pretrain.modeling.scorer import Encoded, Scorer, check_fits, score_padded
 
 from .pair_figures import pair_figures
@@ -47,7 +48,7 @@ def held_out(
 
     Raises KinspanError where too few documents are held out, or ``max_length`` leaves no room for two texts.
     """
-    template = tokenizers.pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
+    template = tokenizers.read_pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
     max_length = max_length or objective.max_length
     least = template.num_special + MIN_TEXT_TOKENS
     if max_length < least:
@@ -69,7 +70,7 @@ def encode(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
     """
     if has_tokenizer_of(corpus, tokenizer):
         stream = copy.copy(pairs.stream)
-        stream.template = tokenizers.pair_template(tokenizer)  # vocabularies are the same, special tokens may not be
+        stream.template = tokenizers.read_pair_template(tokenizer)  # the special tokens may be others
         batch = stream.batch(0, pairs.num_pairs)
         return Encoded(batch.input_ids, batch.token_type_ids, batch.starts)
     first, second = texts(pairs, tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))

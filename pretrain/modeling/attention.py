@@ -44,7 +44,7 @@ class Packing:
 calls = 0
 
 
-def packed_attention(
+def attend_packed(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -123,5 +123,5 @@ def _no_mask(*_: object, **__: object) -> None:
     """Packing says who attends to whom; the models' own masks are not made."""
 
 
-AttentionInterface.register(NAME, packed_attention)
+AttentionInterface.register(NAME, attend_packed)
 AttentionMaskInterface.register(NAME, _no_mask)  # type: ignore[arg-type]

@@ -198,7 +198,7 @@ def load_config(name_or_dir: str, flag: str = "--model") -> Any:
     return config
 
 
-def weights_fingerprint(model: nn.Module, *configs: Any) -> str:
+def fingerprint_weights(model: nn.Module, *configs: Any) -> str:
     """Names the starting point by its content: architecture and every weight."""
     digest = hashlib.sha256()
     for config in configs:

@@ -12,9 +12,9 @@ import pytest
 from data_pipeline.corpus import Shard
 from data_pipeline.sampling.block import Block
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
-from data_pipeline.sampling.random_bits import random_bits
+from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.sampling.spans import Spans
-from objectives import mixture
+from objectives import parse_mixture
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def sampled(
     name: str, shards: list[list[list[list[int]]]], seed: int = 0, repeat: int = 5, sampling: str = "matched"
 ) -> Groups:
     """``repeat`` times the pairs of each anchor of a block of these shards."""
-    (how,) = mixture(name, sampling).objectives
+    (how,) = parse_mixture(name, sampling).objectives
     block = Block([shard_of(documents) for documents in shards], "train", how)
     anchors = np.arange(repeat * len(block.paragraph)) % max(len(block.paragraph), 1)
-    pairs = how.sample(block, anchors, random_bits(seed, "test", 0, len(anchors), how.num_words))
+    pairs = how.sample(block, anchors, draw_random_bits(seed, "test", 0, len(anchors), how.num_words))
     a, b = (spans.map(lambda x: x.astype(np.int64)) for spans in (pairs.a, pairs.b))
     return Groups(block, a, b, pairs.kind)
 

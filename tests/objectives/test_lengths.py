@@ -11,8 +11,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
+from data_pipeline.sampling.packing import cut_longest_first
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
-from data_pipeline.sampling.stream import cut_longest_first
 
 NEGATIVES = {
     "ssp": (EASY, HARD),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from data_pipeline.sampling.spans import Spans
-from objectives import mixture
+from objectives import parse_mixture
 
 ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
 
@@ -298,7 +298,7 @@ def test_no_paragraph_of_two_sentences_is_an_error(make_corpus, make_stream):
 
 def test_an_unknown_objective_is_an_error_that_names_those_there_are():
     with pytest.raises(KinspanError, match=r"--objective spp: .*choose from ssp"):
-        mixture("spp")
+        parse_mixture("spp")
 
 
 PARAGRAPH = st.lists(st.integers(0, 4), min_size=1, max_size=8)  # few sentences, so that texts repeat

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from data_pipeline.errors import KinspanError
-from objectives.rtd import replaced_tokens
+from objectives.rtd import mask_for_generator
 from pretrain import step
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.pair_model import load_model
 from pretrain.modeling.sums import LossWeights
 from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.layout import Layout
-from pretrain.step import largest_batch, train_step, try_largest
+from pretrain.step import make_largest_batch, train_step, try_largest
 
 SIZE = 23
 
@@ -56,7 +56,7 @@ def gradient(model, stream, layout, monkeypatch):
     ]
     every = [b for share in shares for b in share if b]
     counts = sum(len(b.masked_labels) for b in every), sum(b.num_tokens for b in every)
-    monkeypatch.setattr(step, "global_counts", lambda *_: (*counts, False))
+    monkeypatch.setattr(step, "count_globally", lambda *_: (*counts, False))
     model.zero_grad()
     stats = sum(
         train_step(PlainEngine(model, layout.accumulation), share, every[0], layout, rank, seed=1, step=2).stats
@@ -76,7 +76,7 @@ def test_loss_and_gradient_do_not_depend_on_the_cut(
     else:
         model, _ = load_model(str(make_model()), seed=3)
     model.eval()  # no dropout
-    stream = make_stream(tiny_corpus, masking=replaced_tokens(103, 30522) if token_loss == "rtd" else True)
+    stream = make_stream(tiny_corpus, masking=mask_for_generator(103, 30522) if token_loss == "rtd" else True)
     stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1), monkeypatch)
     cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world), monkeypatch)
     assert torch.allclose(stats, cut_stats, rtol=1e-6)
@@ -115,7 +115,7 @@ def test_dropout_seeds_differ_by_step_and_micro_batch():
 
 def test_no_batch_is_larger_than_the_largest(tiny_corpus, make_stream):
     stream = make_stream(tiny_corpus, masking=True, max_length=40)
-    largest = largest_batch(stream, 16)
+    largest = make_largest_batch(stream, 16)
     for first in range(0, 1600, 16):
         batch = stream.batch(first, 16)
         assert batch.num_tokens <= largest.num_tokens

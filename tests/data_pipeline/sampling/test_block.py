@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
-from data_pipeline.sampling.anchors import open_block, usable_counts
-from data_pipeline.sampling.block import Ranked
-from data_pipeline.sampling.spans import Spans, side_by_side
+from data_pipeline.sampling.anchors import get_usable_counts, open_block
+from data_pipeline.sampling.block import ClassIndex
+from data_pipeline.sampling.spans import Spans, join_columns
 from objectives import OBJECTIVES
 
 SSP = OBJECTIVES["ssp"]
@@ -72,7 +72,7 @@ def test_token_bounds_agree_with_tokens_of_in_every_shard(corpus):
 def test_a_block_of_some_shards_holds_only_theirs(corpus):
     some = (1, len(corpus.manifest.shards) - 1)
     block = block_of(corpus, shards=some)
-    anchors = usable_counts(corpus, OBJECTIVES["ssp"], "train")[0]
+    anchors = get_usable_counts(corpus, OBJECTIVES["ssp"], "train")[0]
     assert len(block.paragraph) == sum(anchors[n] for n in some)
     ids = {i for n in some for i in nested(corpus, n)[0]}
     for paragraph in range(0, len(block.paragraph), 50):
@@ -82,7 +82,7 @@ def test_a_block_of_some_shards_holds_only_theirs(corpus):
 
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=40), st.integers(0, 6))
 def test_long_enough_ranks_the_paragraphs_of_each_count(sentences, most):
-    ranked = Ranked.of(np.array(sentences, dtype=np.int32) >= np.arange(most + 1)[:, None])
+    ranked = ClassIndex.of(np.array(sentences, dtype=np.int32) >= np.arange(most + 1)[:, None])
     for count in range(most + 1):
         expected = [k for k, n in enumerate(sentences) if n >= count]
         first, total = ranked.first[count], ranked.total[count]
@@ -135,7 +135,7 @@ def test_token_runs_of_a_span_with_a_hole_are_before_and_after_it(corpus):
 
 def test_spans_side_by_side_and_put_in_place_keep_their_holes(corpus):
     spans = holes_of(block_of(corpus), 2, 30)
-    pairs = side_by_side(spans[:10], spans[10:].map(lambda x: x.reshape(10, 2)))
+    pairs = join_columns(spans[:10], spans[10:].map(lambda x: x.reshape(10, 2)))
     for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
         expected = np.column_stack([getattr(spans, name)[:10], getattr(spans, name)[10:].reshape(10, 2)])
         assert np.array_equal(getattr(pairs, name), expected)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.mixture import Mixture, turn_pattern
+from data_pipeline.sampling.batch import Batch, concatenate
+from data_pipeline.sampling.mixture import Mixture, deal_turns
 from data_pipeline.sampling.pairs import PAIRS_PER_ANCHOR, POSITIVE
-from data_pipeline.sampling.stream import Batch, concatenate
-from objectives import OBJECTIVES, mixture, own_sources
+from objectives import OBJECTIVES, hash_own_sources, parse_mixture
 
 WEIGHTS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
@@ -26,7 +26,7 @@ WEIGHTS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 @given(WEIGHTS)
 def test_turns_are_dealt_in_exact_shares_and_spread(weights):
     """After any number of turns no part has had a whole one more or less than its share."""
-    pattern = turn_pattern(tuple(weights))
+    pattern = deal_turns(tuple(weights))
     assert [pattern.count(part) for part in range(len(weights))] == weights
     had = np.cumsum(np.array(pattern)[:, None] == np.arange(len(weights)), axis=0)
     share = np.arange(1, len(pattern) + 1)[:, None] * np.array(weights) / sum(weights)
@@ -34,8 +34,8 @@ def test_turns_are_dealt_in_exact_shares_and_spread(weights):
 
 
 def test_turns_of_the_example_are_as_its_text_says():
-    assert turn_pattern((2, 1)) == [0, 1, 0]
-    assert mixture("ssp:2+sp:1").index_of(1, np.arange(6)).tolist() == [5, 6, 7, 8, 9, 20]
+    assert deal_turns((2, 1)) == [0, 1, 0]
+    assert parse_mixture("ssp:2+sp:1").index_of(1, np.arange(6)).tolist() == [5, 6, 7, 8, 9, 20]
 
 
 @st.composite
@@ -124,7 +124,7 @@ def pairs_of(stream, part, first, count):
 @pytest.mark.parametrize("first", [0, 777])
 def test_each_parts_pairs_are_those_of_the_objective_alone(any_corpus, make_stream, first):
     corpus = Corpus(any_corpus)  # one, so that both read the same shards
-    mixed, how = make_stream(corpus, objective=MIXED, block_anchors=500), mixture(MIXED)
+    mixed, how = make_stream(corpus, objective=MIXED, block_anchors=500), parse_mixture(MIXED)
     for part, name in enumerate(how.names):
         alone = make_stream(corpus, objective=name, block_anchors=500)
         begin, end = how.own_pairs(part, first, first + 1000)
@@ -160,7 +160,7 @@ def test_objectives_that_use_the_same_paragraphs_share_a_block(tiny_corpus, make
 
 
 def test_an_epoch_ends_where_the_first_of_the_parts_has_used_its_anchors(tiny_corpus, make_stream):
-    mixed, how = make_stream(tiny_corpus, objective="sp+nsp:3"), mixture("sp+nsp:3")
+    mixed, how = make_stream(tiny_corpus, objective="sp+nsp:3"), parse_mixture("sp+nsp:3")
     used = [
         how.own_pairs(part, 0, mixed.epoch_pairs)[1] / make_stream(tiny_corpus, objective=name).epoch_pairs
         for part, name in enumerate(how.names)
@@ -184,7 +184,7 @@ def test_an_epoch_ends_where_the_first_of_the_parts_has_used_its_anchors(tiny_co
     ],
 )
 def test_names_and_weights_are_read(text, names, weights):
-    assert (mixture(text).names, mixture(text).weights) == (names, weights)
+    assert (parse_mixture(text).names, parse_mixture(text).weights) == (names, weights)
 
 
 @pytest.mark.parametrize(
@@ -205,13 +205,13 @@ def test_names_and_weights_are_read(text, names, weights):
 )
 def test_what_cannot_be_read_is_an_error_of_one_line(text, sampling, message):
     with pytest.raises(KinspanError, match=message) as error:
-        mixture(text, sampling)
+        parse_mixture(text, sampling)
     assert "\n" not in str(error.value)
 
 
 def test_a_raised_digit_is_no_weight():
     with pytest.raises(KinspanError):
-        mixture("ssp:²")
+        parse_mixture("ssp:²")
 
 
 # An objective of one's own --------------------------------------------------------------------------------
@@ -287,14 +287,14 @@ def test_what_is_wrong_with_a_module_of_ones_own_is_said_in_one_line(own_module)
         ("my_broken:x", "SyntaxError"),
     ):
         with pytest.raises(KinspanError, match=message) as error:
-            mixture(text)
+            parse_mixture(text)
         assert "\n" not in str(error.value)
 
 
 def test_a_module_whose_error_has_lines_is_said_in_one(own_module):
     (own_module / "my_wordy.py").write_text("raise ValueError('first' + chr(10) + 'second')\n", encoding="utf-8")
     with pytest.raises(KinspanError) as error:
-        mixture("my_wordy:x")
+        parse_mixture("my_wordy:x")
     assert "\n" not in str(error.value)
 
 
@@ -315,8 +315,8 @@ def test_an_edit_beside_an_own_objective_makes_it_another(own_module):
     text = "from dataclasses import replace\nimport my_helper\nfrom objectives import OBJECTIVES\n"
     (own_module / "my_helper.py").write_text("X = 1\n", encoding="utf-8")
     (own_module / "my_own.py").write_text(text + "O = replace(OBJECTIVES['ssp'])\n", encoding="utf-8")
-    own = mixture("my_own:O")
-    before = own_sources(own)
-    assert before == own_sources(own)
+    own = parse_mixture("my_own:O")
+    before = hash_own_sources(own)
+    assert before == hash_own_sources(own)
     (own_module / "my_helper.py").write_text("X = 2\n", encoding="utf-8")
-    assert own_sources(own) != before
+    assert hash_own_sources(own) != before

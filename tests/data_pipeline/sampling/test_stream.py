@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import Rules, normalise, sentences_of
+from data_pipeline.sampling.batch import Batch, concatenate
+from data_pipeline.sampling.packing import cut_longest_first
 from data_pipeline.sampling.pairs import KINDS, POSITIVE
-from data_pipeline.sampling.stream import Batch, concatenate, cut_longest_first
 from pretrain.runtime.layout import Layout
 
 FIELDS = list(Batch.__dataclass_fields__)
