@@ -97,7 +97,7 @@ def take_turns(stream: PairStream, tokenizer: Any, num_batches: int, size: int) 
 def by_objective(corpus: Corpus, template: Any, masking: MaskedLM, seed: int, num_batches: int, size: int) -> Rates:
     """Pairs and tokens a second of each objective at its own length; they take turns, a global batch each."""
     streams = {
-        name: PairStream(corpus, parse_mixture(name), template, seed, masking=masking)
+        name: PairStream(parse_mixture(name).read_from(corpus), template=template, seed=seed, masking=masking)
         for name in _common.names_of_objectives()
     }
     spent: dict[str, list[float]] = {name: [] for name in streams}

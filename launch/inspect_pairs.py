@@ -47,7 +47,7 @@ def span(block: Block, spans: Spans, row: int, tokenizer: Any) -> dict[str, Any]
     """Where a span lies, and its whole text (before a pair is cut to length)."""
     one = spans[row]
     shard, document, number = block.locate(one.paragraph)
-    text = tokenizer.decode(block.tokens_of(one), clean_up_tokenization_spaces=False)
+    text = tokenizer.decode(block.read_tokens(one), clean_up_tokenization_spaces=False)
     place = {"doc_id": shard.document_id(document), "title": shard.document_title(document)}
     hole = None if one.hole_start is None or one.hole_end is None else [int(one.hole_start), int(one.hole_end)]
     sentences = [int(one.start), int(one.end)]
@@ -64,7 +64,7 @@ def described(stream: PairStream, tokenizer: Any, start: int, count: int) -> Ite
 
 
 def _described(stream: PairStream, rows: PairRows, row: int, tokenizer: Any) -> dict[str, Any]:
-    a, b = (span(rows.block, spans, row, tokenizer) for spans in (rows.a, rows.b))
+    a, b = (span(rows.block, spans, row, tokenizer) for spans in rows.texts)
     index = int(rows.index[row])
     return {
         "index": index,
@@ -112,9 +112,13 @@ def main() -> None:
         raise KinspanError(f"--start {config.start} --count {config.count} --seed {config.seed}: too large, or below 0")
     corpus = Corpus(config.corpus or default_corpus(tokenizers.load_tokenizer(default_model())))
     tokenizer = tokenizers.load_tokenizer(str(corpus.folder / "tokenizer"))
-    objectives = parse_mixture(config.objective, config.sampling)
-    template = tokenizers.read_pair_template(tokenizer)
-    stream = PairStream(corpus, objectives, template, config.seed, config.split, config.max_length)
+    stream = PairStream(
+        parse_mixture(config.objective, config.sampling).read_from(corpus),
+        template=tokenizers.read_pair_template(tokenizer),
+        seed=config.seed,
+        split=config.split,
+        max_length=config.max_length,
+    )
     for pair in described(stream, tokenizer, config.start, config.count):
         if config.json:
             pair.pop("titles")

@@ -13,12 +13,12 @@ from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, has_two_sente
 from . import sp
 
 ICT = Objective(
-    "ict",
-    256,
-    sp.NUM_DRAWS,
-    has_two_sentences,
-    TWO_SENTENCES,
-    partial(sp.sample, max_a=1),
+    name="ict",
+    max_length=256,
+    num_draws=sp.NUM_DRAWS,
+    usable=has_two_sentences,
+    needs=TWO_SENTENCES,
+    sample=partial(sp.sample, max_a=1),
     asks="whether the sentence A was taken out of the paragraph B",
     negatives="another paragraph without a sentence, of the document (hard, up to two of four) or of others (easy)",
     source="Lee et al., 2019, *Latent Retrieval for Weakly Supervised Open Domain Question Answering*",

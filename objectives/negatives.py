@@ -77,15 +77,15 @@ class Pool:
         """``[n, K]``: the other documents' paragraphs, by weight."""
         return (self.ranked.total[self.classes] - self.inside) * self.weights
 
-    def draw(self, words: np.ndarray) -> np.ndarray:
+    def draw(self, random_bits: np.ndarray) -> np.ndarray:
         """A paragraph for each slot, ``[n, k]``, from one word each."""
         others, outside = self.others(), self.outside()
         inside = others.sum(axis=1)[:, None]
-        drawn = draw_below(words, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
+        drawn = draw_below(random_bits, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
         if self.hard.shape[1] > 1:
-            drawn[:, 1] = np.where(self.hard[:, 1], self._second(drawn[:, 0], words[:, 1], others), drawn[:, 1])
-        paragraphs = np.empty(words.shape, dtype=np.int64)
-        before_inside = before_outside = np.zeros(len(words), dtype=np.int64)
+            drawn[:, 1] = np.where(self.hard[:, 1], self._second(drawn[:, 0], random_bits[:, 1], others), drawn[:, 1])
+        paragraphs = np.empty(random_bits.shape, dtype=np.int64)
+        before_inside = before_outside = np.zeros(len(random_bits), dtype=np.int64)
         for k in range(self.classes.shape[1]):  # the interval of the class that the number fell into
             low = np.where(self.hard, before_inside[:, None], before_outside[:, None])
             before_inside, before_outside = before_inside + others[:, k], before_outside + outside[:, k]
@@ -94,7 +94,7 @@ class Pool:
             paragraphs[cells] = self._paragraphs(k, drawn - low)[cells]
         return paragraphs
 
-    def _second(self, first: np.ndarray, words: np.ndarray, others: np.ndarray) -> np.ndarray:
+    def _second(self, first: np.ndarray, random_bits: np.ndarray, others: np.ndarray) -> np.ndarray:
         """A number for the second hard negative outside the interval of the paragraph that ``first`` fell into."""
         low = np.zeros_like(first)
         width = np.ones_like(first)
@@ -105,7 +105,7 @@ class Pool:
             low = np.where(inside, before + (first - before) // weight * weight, low)
             width = np.where(inside, weight, width)
             before = before + others[:, k]
-        drawn = draw_below(words, np.maximum(before - width, 1))
+        drawn = draw_below(random_bits, np.maximum(before - width, 1))
         return drawn + width * (drawn >= low)
 
     def _paragraphs(self, k: int, drawn: np.ndarray) -> np.ndarray:
@@ -168,18 +168,18 @@ def assemble(
         kind[cell] = EASY
     first = np.full((rows, 1), POSITIVE, dtype=np.int8)
     repeated = a.map(lambda x: np.repeat(x[:, None], 1 + slots, axis=1))
-    return Pairs(repeated, join_columns(positive, negative), np.concatenate([first, kind], axis=1))
+    return Pairs((repeated, join_columns(positive, negative)), np.concatenate([first, kind], axis=1))
 
 
 def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
     """``[m]``: whether two texts have the same tokens."""
-    equal = block.num_tokens(one) == block.num_tokens(other)
+    equal = block.count_tokens(one) == block.count_tokens(other)
     same = np.flatnonzero(equal)
     one, other = one[same], other[same]
     start = (_first_tokens(block, one) == _first_tokens(block, other)).all(axis=1)
     equal[same] = start
     for k in np.flatnonzero(start).tolist():
-        equal[same[k]] = np.array_equal(block.tokens_of(one[k]), block.tokens_of(other[k]))
+        equal[same[k]] = np.array_equal(block.read_tokens(one[k]), block.read_tokens(other[k]))
     return equal
 
 
@@ -191,7 +191,7 @@ def list_spans(paragraph: int, num_sentences: int, size: int) -> Spans:
 
 def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
     """``[m, COMPARED]``: the first tokens of each text, over its hole; of a shorter one, its last repeated."""
-    (start, end), *rest = block.token_runs(spans)
+    (start, end), *rest = block.find_runs(spans)
     place = np.arange(COMPARED)
     at = np.minimum(start[:, None] + place, end[:, None] - 1)
     for more_start, more_end in rest:
@@ -199,7 +199,7 @@ def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
         over = np.minimum(more_start[:, None] + beyond, more_end[:, None] - 1)
         at = np.where((beyond >= 0) & (more_end > more_start)[:, None], over, at)
     out = np.empty(at.shape, dtype=np.int64)
-    for shard, rows in block.by_shard(spans.paragraph):
+    for shard, rows in block.split_by_shard(spans.paragraph):
         out[rows] = shard.tokens[at[rows]]
     return out
 

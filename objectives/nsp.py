@@ -15,17 +15,17 @@ from data_pipeline.sampling.spans import Spans
 from .negatives import TRIES, Pool, assemble, find_equal_texts, list_spans
 from .ssp import MAX_A, MAX_B, index_by_least_sentences
 
-# An anchor's words: 3 for A and the positive, then (paragraph, place) for each try of the negative.
+# An anchor's draws: 3 for A and the positive, then (paragraph, place) for each try of the negative.
 FOR_POSITIVE, PER_TRY = 3, 2
 NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * PER_TRY) // 4) * 4
 
 
-def sample(block: Block, anchors: np.ndarray, words: np.ndarray) -> Pairs:
-    """Two pairs an anchor: the next text, and one of another document. words: ``[n, NUM_DRAWS]``"""
-    a, positive = _positive(block, anchors, words)
+def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
+    """Two pairs an anchor: the next text, and one of another document. random_bits: ``[n, NUM_DRAWS]``"""
+    a, positive = _positive(block, anchors, random_bits)
     counts = (positive.end - positive.start)[:, None]
-    pool = Pool.of(block, anchors, block.once(index_by_least_sentences), counts, slots=1, max_hard=0)
-    tries = words[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * PER_TRY].reshape(len(anchors), TRIES, 1, PER_TRY)
+    pool = Pool.of(block, anchors, block.make_once(index_by_least_sentences), counts, slots=1, max_hard=0)
+    tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * PER_TRY].reshape(len(anchors), TRIES, 1, PER_TRY)
 
     def draw(attempt: int) -> Spans:
         paragraphs = pool.draw(tries[:, attempt, :, 0])
@@ -41,24 +41,24 @@ def sample(block: Block, anchors: np.ndarray, words: np.ndarray) -> Pairs:
     return assemble(block, a, positive, pool, draw, unlike, cut)
 
 
-def _positive(block: Block, anchors: np.ndarray, words: np.ndarray) -> tuple[Spans, Spans]:
+def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> tuple[Spans, Spans]:
     sentences = block.num_sentences[anchors].astype(np.int64)
-    a = np.minimum(1 + draw_below(words[:, 0], MAX_A), sentences - 1)
-    b = np.minimum(1 + draw_below(words[:, 1], MAX_B), sentences - a)
-    ranked, document = block.once(index_by_least_sentences), block.document[anchors]
+    a = np.minimum(1 + draw_below(random_bits[:, 0], MAX_A), sentences - 1)
+    b = np.minimum(1 + draw_below(random_bits[:, 1], MAX_B), sentences - a)
+    ranked, document = block.make_once(index_by_least_sentences), block.document[anchors]
     inside = ranked.before[:, block.document_first[document + 1]] - ranked.before[:, block.document_first[document]]
     b = np.minimum(b, np.maximum((ranked.total[:, None] > inside).sum(axis=0) - 1, 1))  # what another document has
-    start = draw_below(words[:, 2], sentences - a - b + 1)
+    start = draw_below(random_bits[:, 2], sentences - a - b + 1)
     return Spans(anchors, start, start + a), Spans(anchors, start + a, start + a + b)
 
 
 NSP = Objective(
-    "nsp",
-    128,
-    NUM_DRAWS,
-    has_two_sentences,
-    TWO_SENTENCES,
-    sample,
+    name="nsp",
+    max_length=128,
+    num_draws=NUM_DRAWS,
+    usable=has_two_sentences,
+    needs=TWO_SENTENCES,
+    sample=sample,
     pairs_per_anchor=2,
     asks="whether B follows A",
     negatives="a text of another document, of as many sentences",

@@ -29,7 +29,7 @@ from .negatives import NUM_NEGATIVES, PROBES, TRIES, Pool, assemble, find_equal_
 # The paragraphs nearest in length, on either side, that a negative is drawn among: a share of all, and at least.
 NEAR_SHARE, NEAR_LEAST = 0.005, 16
 
-# An anchor's words: 1 for the positive, then one for each try of each negative.
+# An anchor's draws: 1 for the positive, then one for each try of each negative.
 NUM_DRAWS = -(-(1 + TRIES * NUM_NEGATIVES) // 4) * 4
 
 
@@ -38,23 +38,23 @@ def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
     return num_paragraphs >= 2
 
 
-def sample(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool = True) -> Pairs:
+def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool = True) -> Pairs:
     """The five pairs of each anchor: the positive, then four easy negatives.
 
-    anchors: ``[n]`` usable paragraphs of ``block``;  words: ``[n, NUM_DRAWS]``
+    anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
     document = block.document[anchors]
     first = block.document_first[document].astype(np.int64)
-    number = draw_below(words[:, 0], block.document_first[document + 1] - first - 1)
+    number = draw_below(random_bits[:, 0], block.document_first[document + 1] - first - 1)
     b = first + number + (first + number >= anchors)
     if len(block.document_first) == 2:
         raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
-    a, positive = block.whole(anchors), block.whole(b)
+    a, positive = block.take_whole(anchors), block.take_whole(b)
     pool = _Near.of(block, anchors, b) if matched else _freely(block, anchors)
-    tries = words[:, 1 : 1 + TRIES * NUM_NEGATIVES].reshape(len(anchors), TRIES, NUM_NEGATIVES)
+    tries = random_bits[:, 1 : 1 + TRIES * NUM_NEGATIVES].reshape(len(anchors), TRIES, NUM_NEGATIVES)
 
     def draw(attempt: int) -> Spans:
-        return block.whole(pool.draw(tries[:, attempt]))
+        return block.take_whole(pool.draw(tries[:, attempt]))
 
     def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
         """Those of the anchor's own document, and those with the text of A or of the positive's B."""
@@ -62,7 +62,7 @@ def sample(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool =
         return own | find_equal_texts(block, a[rows], texts) | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
-        return block.whole(np.array([paragraph]))
+        return block.take_whole(np.array([paragraph]))
 
     return assemble(block, a, positive, pool, draw, unlike, cut)
 
@@ -76,7 +76,7 @@ class ByLength:
 
     @staticmethod
     def of(block: Block) -> "ByLength":
-        length = block.num_tokens(block.whole(np.arange(len(block.paragraph))))
+        length = block.count_tokens(block.take_whole(np.arange(len(block.paragraph))))
         order = np.argsort(length, kind="stable").astype(np.int32)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order), dtype=np.int32)
@@ -96,15 +96,15 @@ class _Near:
 
     @staticmethod
     def of(block: Block, anchors: np.ndarray, b: np.ndarray) -> "_Near":
-        by_length = block.once(ByLength.of)
+        by_length = block.make_once(ByLength.of)
         return _Near(by_length, by_length.rank[b].astype(np.int64), np.zeros((len(anchors), NUM_NEGATIVES), dtype=bool))
 
-    def draw(self, words: np.ndarray) -> np.ndarray:
+    def draw(self, random_bits: np.ndarray) -> np.ndarray:
         everything = len(self.by_length.order)
         reach = max(NEAR_LEAST, int(NEAR_SHARE * everything))
         width = min(2 * reach + 1, everything)
         low = np.clip(self.centre - reach, 0, everything - width)[:, None]
-        return self.by_length.order[low + draw_below(words, width)].astype(np.int64)
+        return self.by_length.order[low + draw_below(random_bits, width)].astype(np.int64)
 
     def probe(self, row: int) -> Iterator[int]:
         """From the positive's B outwards, by length."""
@@ -120,16 +120,18 @@ def _everything(block: Block) -> ClassIndex:
 
 
 def _freely(block: Block, anchors: np.ndarray) -> Pool:
-    return Pool.of(block, anchors, block.once(_everything), np.zeros((len(anchors), 1), dtype=np.int64), max_hard=0)
+    return Pool.of(
+        block, anchors, block.make_once(_everything), np.zeros((len(anchors), 1), dtype=np.int64), max_hard=0
+    )
 
 
 PSD = Objective(
-    "psd",
-    256,
-    NUM_DRAWS,
-    usable,
-    "a document of at least two paragraphs",
-    sample,
+    name="psd",
+    max_length=256,
+    num_draws=NUM_DRAWS,
+    usable=usable,
+    needs="a document of at least two paragraphs",
+    sample=sample,
     asks="whether A and B are paragraphs of the same document",
     negatives="four paragraphs of other documents, about as long",
     source=DI_LIELLO,

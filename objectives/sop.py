@@ -22,15 +22,15 @@ TRIES, PER_TRY = 4, 3
 NUM_DRAWS = TRIES * PER_TRY
 
 
-def sample(block: Block, anchors: np.ndarray, words: np.ndarray) -> Pairs:
-    """Two pairs an anchor: in order, and swapped (a hard negative). words: ``[n, NUM_DRAWS]``
+def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
+    """Two pairs an anchor: in order, and swapped (a hard negative). random_bits: ``[n, NUM_DRAWS]``
 
     Two equal texts have no order: they are drawn again.
     """
-    first, second = _consecutive(block, anchors, words)
+    first, second = _consecutive(block, anchors, random_bits)
     equal = np.flatnonzero(find_equal_texts(block, first, second))
     for attempt in range(1, TRIES):
-        again = _consecutive(block, anchors[equal], words[equal, attempt * PER_TRY :])
+        again = _consecutive(block, anchors[equal], random_bits[equal, attempt * PER_TRY :])
         first.put(equal, again[0])
         second.put(equal, again[1])
         equal = equal[find_equal_texts(block, first[equal], second[equal])]
@@ -39,16 +39,16 @@ def sample(block: Block, anchors: np.ndarray, words: np.ndarray) -> Pairs:
         first.put(row, other[0])
         second.put(row, other[1])
     a, b = (_columns(*two) for two in ((first, second), (second, first)))
-    return Pairs(a, b, np.tile(np.array([POSITIVE, HARD], dtype=np.int8), (len(anchors), 1)))
+    return Pairs((a, b), np.tile(np.array([POSITIVE, HARD], dtype=np.int8), (len(anchors), 1)))
 
 
-def _consecutive(block: Block, anchors: np.ndarray, words: np.ndarray) -> tuple[Spans, Spans]:
+def _consecutive(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> tuple[Spans, Spans]:
     """Two consecutive spans of each paragraph, both counts drawn alike."""
     sentences = block.num_sentences[anchors].astype(np.int64)
-    total = np.minimum(2 + draw_below(words[:, 0], 2 * MAX_SPAN - 1), sentences)
+    total = np.minimum(2 + draw_below(random_bits[:, 0], 2 * MAX_SPAN - 1), sentences)
     least = np.maximum(total - MAX_SPAN, 1)
-    cut = least + draw_below(words[:, 1], np.minimum(total - 1, MAX_SPAN) - least + 1)
-    start = draw_below(words[:, 2], sentences - total + 1)
+    cut = least + draw_below(random_bits[:, 1], np.minimum(total - 1, MAX_SPAN) - least + 1)
+    start = draw_below(random_bits[:, 2], sentences - total + 1)
     return Spans(anchors.copy(), start, start + cut), Spans(anchors.copy(), start + cut, start + total)
 
 
@@ -73,12 +73,12 @@ def _columns(left: Spans, right: Spans) -> Spans:
 
 
 SOP = Objective(
-    "sop",
-    128,
-    NUM_DRAWS,
-    has_two_sentences,
-    TWO_SENTENCES,
-    sample,
+    name="sop",
+    max_length=128,
+    num_draws=NUM_DRAWS,
+    usable=has_two_sentences,
+    needs=TWO_SENTENCES,
+    sample=sample,
     pairs_per_anchor=2,
     asks="whether A stands before B",
     negatives="the same two texts, swapped",

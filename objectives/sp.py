@@ -32,7 +32,7 @@ from .negatives import NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, l
 
 MAX_A = 3  # sentences, section A.1
 
-# An anchor's words: 2 for A, then (paragraph, count, place) for each try of each negative.
+# An anchor's draws: 2 for A, then (paragraph, count, place) for each try of each negative.
 FOR_POSITIVE, PER_TRY = 2, 3
 NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
@@ -47,21 +47,23 @@ def _by_sentences(most: int, block: Block) -> ClassIndex:
     return ClassIndex.of(np.minimum(block.num_sentences - 2, most - 1) == np.arange(most)[:, None])
 
 
-def sample(block: Block, anchors: np.ndarray, words: np.ndarray, max_a: int = MAX_A, matched: bool = True) -> Pairs:
+def sample(
+    block: Block, anchors: np.ndarray, random_bits: np.ndarray, max_a: int = MAX_A, matched: bool = True
+) -> Pairs:
     """The five pairs of each anchor: the positive, up to two hard negatives, then easy ones.
 
-    anchors: ``[n]`` usable paragraphs of ``block``;  words: ``[n, NUM_DRAWS]``
+    anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
-    ranked = block.once(index_by_sentences(max_a))
+    ranked = block.make_once(index_by_sentences(max_a))
     most = np.minimum(block.num_sentences[anchors] - 1, max_a).astype(np.int64)
     if matched:
         most = np.minimum(most, _longest_removed(block, anchors, ranked))
-    size = 1 + draw_below(words[:, 0], most)
-    a = _part(block, anchors, size, words[:, 1])
+    size = 1 + draw_below(random_bits[:, 0], most)
+    a = _part(block, anchors, size, random_bits[:, 1])
     positive = _without(block, a)
     classes = np.tile(np.arange(max_a), (len(anchors), 1))
     pool = Pool.of(block, anchors, ranked, classes, _weights(size, max_a) if matched else None)
-    tries = words[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
+    tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
     tries = tries.reshape(len(anchors), TRIES, NUM_NEGATIVES, PER_TRY)
 
     def draw(attempt: int) -> Spans:
@@ -72,7 +74,7 @@ def sample(block: Block, anchors: np.ndarray, words: np.ndarray, max_a: int = MA
 
     def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
         """Those that are the positive's B, or whose paragraph has the text of P: A may stand in it."""
-        same_paragraph = find_equal_texts(block, block.whole(anchors[rows]), block.whole(texts.paragraph))
+        same_paragraph = find_equal_texts(block, block.take_whole(anchors[rows]), block.take_whole(texts.paragraph))
         return same_paragraph | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
@@ -82,15 +84,15 @@ def sample(block: Block, anchors: np.ndarray, words: np.ndarray, max_a: int = MA
     return assemble(block, a, positive, pool, draw, unlike, cut)
 
 
-def _part(block: Block, paragraphs: np.ndarray, size: np.ndarray, words: np.ndarray) -> Spans:
+def _part(block: Block, paragraphs: np.ndarray, size: np.ndarray, random_bits: np.ndarray) -> Spans:
     """A span of ``size`` sentences, uniform over its places."""
-    start = draw_below(words, block.num_sentences[paragraphs] - size + 1)
+    start = draw_below(random_bits, block.num_sentences[paragraphs] - size + 1)
     return Spans(paragraphs, start, start + size)
 
 
 def _without(block: Block, part: Spans) -> Spans:
     """The rest of the paragraph that a span is taken out of."""
-    whole = block.whole(part.paragraph)
+    whole = block.take_whole(part.paragraph)
     return Spans(whole.paragraph, whole.start, whole.end, part.start, part.end)
 
 
@@ -122,12 +124,12 @@ def _at_least(counts: np.ndarray) -> np.ndarray:
 
 
 SP = Objective(
-    "sp",
-    256,
-    NUM_DRAWS,
-    has_two_sentences,
-    TWO_SENTENCES,
-    sample,
+    name="sp",
+    max_length=256,
+    num_draws=NUM_DRAWS,
+    usable=has_two_sentences,
+    needs=TWO_SENTENCES,
+    sample=sample,
     asks="whether A was taken out of the paragraph B",
     negatives="other paragraphs without as many sentences, of the document (hard, up to two of four) or of others",
     source=DI_LIELLO,

@@ -32,7 +32,7 @@ from .negatives import NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, l
 
 MAX_A, MAX_B = 3, 5  # sentences, section A.1
 
-# An anchor's words: 5 for A and the positive, then (paragraph, place, count) for each try of each negative.
+# An anchor's draws: 5 for A and the positive, then (paragraph, place, count) for each try of each negative.
 FOR_POSITIVE, PER_TRY = 5, 3
 NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
@@ -42,15 +42,15 @@ def index_by_least_sentences(block: Block) -> ClassIndex:
     return ClassIndex.of(block.num_sentences >= np.arange(MAX_B + 1, dtype=np.int32)[:, None])
 
 
-def sample(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool = True) -> Pairs:
+def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool = True) -> Pairs:
     """The five pairs of each anchor: the positive, up to two hard negatives, then easy ones.
 
-    anchors: ``[n]`` usable paragraphs of ``block``;  words: ``[n, NUM_DRAWS]``
+    anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
-    a, positive = _positive(block, anchors, words, matched)
+    a, positive = _positive(block, anchors, random_bits, matched)
     counts = positive.end - positive.start if matched else np.zeros_like(anchors)
-    pool = Pool.of(block, anchors, block.once(index_by_least_sentences), counts[:, None])
-    tries = words[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
+    pool = Pool.of(block, anchors, block.make_once(index_by_least_sentences), counts[:, None])
+    tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
     tries = tries.reshape(len(anchors), TRIES, NUM_NEGATIVES, PER_TRY)
 
     def draw(attempt: int) -> Spans:
@@ -67,18 +67,18 @@ def sample(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool =
     return assemble(block, a, positive, pool, draw, unlike, cut)
 
 
-def _positive(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool) -> tuple[Spans, Spans]:
+def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool) -> tuple[Spans, Spans]:
     """A and the positive's B: their counts, then a uniform choice among all the ways to place them."""
     sentences = block.num_sentences[anchors].astype(np.int64)
-    a = np.minimum(1 + draw_below(words[:, 0], MAX_A), sentences - 1)
-    b = np.minimum(1 + draw_below(words[:, 1], MAX_B), sentences - a)
+    a = np.minimum(1 + draw_below(random_bits[:, 0], MAX_A), sentences - 1)
+    b = np.minimum(1 + draw_below(random_bits[:, 1], MAX_B), sentences - a)
     if matched:
         b = np.minimum(b, _longest_negative(block, anchors))
-    a_first = draw_below(words[:, 2], 2) == 0
+    a_first = draw_below(random_bits[:, 2], 2) == 0
     # What is left over goes before, between and after the spans: low <= high, uniform over all such pairs, by
     # folding a rectangle of (slack + 1) x (slack + 2) onto the triangle, which it covers twice.
     slack = sentences - a - b
-    i, j = draw_below(words[:, 3], slack + 1), draw_below(words[:, 4], slack + 2)
+    i, j = draw_below(random_bits[:, 3], slack + 1), draw_below(random_bits[:, 4], slack + 2)
     low, high = np.where(j <= i, j, slack - j + 1), np.where(j <= i, i, slack - i)
     a_start = np.where(a_first, low, high + b)
     b_start = np.where(a_first, high + a, low)
@@ -90,29 +90,29 @@ def _longest_negative(block: Block, anchors: np.ndarray) -> np.ndarray:
     paragraph) and outside it. The positive's B keeps to it, so that hard negatives are never given up."""
     document = block.document[anchors]
     bounds = block.document_first[document], block.document_first[document + 1]
-    ranked = block.once(index_by_least_sentences)
+    ranked = block.make_once(index_by_least_sentences)
     inside = ranked.before[:, bounds[1]] - ranked.before[:, bounds[0]]  # [counts, n]
     own = block.num_sentences[anchors] >= np.arange(MAX_B + 1)[:, None]
     possible = (ranked.total[:, None] > inside) & ((inside > own) | (inside[0] == 1))
     return np.maximum(possible.sum(axis=0) - 1, 1)  # possible is true up to some count, then false
 
 
-def _negative(block: Block, paragraphs: np.ndarray, counts: np.ndarray, words: np.ndarray) -> Spans:
-    """A span of each paragraph ``[n, 4]``: of ``counts`` sentences, 0 being drawn freely. ``words``: ``[n, 4, 3]``"""
+def _negative(block: Block, paragraphs: np.ndarray, counts: np.ndarray, random_bits: np.ndarray) -> Spans:
+    """A span of ``counts`` sentences of each paragraph ``[n, 4]``; 0: the count is drawn. random_bits: ``[n, 4, 3]``"""
     sentences = block.num_sentences[paragraphs].astype(np.int64)
-    free = np.minimum(1 + draw_below(words[..., 2], MAX_B), sentences)
+    free = np.minimum(1 + draw_below(random_bits[..., 2], MAX_B), sentences)
     count = np.where(counts > 0, counts, free)
-    start = draw_below(words[..., 1], sentences - count + 1)
+    start = draw_below(random_bits[..., 1], sentences - count + 1)
     return Spans(paragraphs, start, start + count)
 
 
 SSP = Objective(
-    "ssp",
-    128,
-    NUM_DRAWS,
-    has_two_sentences,
-    TWO_SENTENCES,
-    sample,
+    name="ssp",
+    max_length=128,
+    num_draws=NUM_DRAWS,
+    usable=has_two_sentences,
+    needs=TWO_SENTENCES,
+    sample=sample,
     asks="whether A and B come from the same paragraph",
     negatives="spans of as many sentences, of the same document (hard, up to two of four) and of others (easy)",
     source=DI_LIELLO,

@@ -100,11 +100,12 @@ def set_up(config: PretrainConfig) -> Setup:
 
     template = tokenizers.read_pair_template(tokenizer)
     masking = masking_of(config, token_loss, tokenizer)
-    train = PairStream(corpus, mixture, template, config.seed, "train", max_length, masking)
+    shared: dict[str, Any] = {"template": template, "max_length": max_length, "masking": masking}
+    train = PairStream(mixture.read_from(corpus), seed=config.seed, split="train", **shared)
     validation = None
     try:
         if config.eval_pairs:
-            validation = PairStream(corpus, mixture, template, SEED, "validation", max_length, masking)
+            validation = PairStream(mixture.read_from(corpus), seed=SEED, split="validation", **shared)
     except KinspanError:
         notes.append("no validation: too few of the corpus's documents are held out")
     total = total_steps(config, train)
@@ -234,17 +235,17 @@ def masking_of(config: PretrainConfig, token_loss: str, tokenizer: Any) -> Maske
 
 def _described(mixture: Mixture) -> list[dict[str, Any]]:
     """What a model card says of each objective."""
-    share = sum(mixture.weights)
+    total = sum(mixture.weights)
     return [
         {
-            "name": o.name,
-            "share": w / share,
-            "asks": o.asks,
-            "negatives": o.negatives,
-            "source": o.source,
-            "pairs_per_anchor": o.pairs_per_anchor,
+            "name": part.objective.name,
+            "share": part.weight / total,
+            "asks": part.objective.asks,
+            "negatives": part.objective.negatives,
+            "source": part.objective.source,
+            "pairs_per_anchor": part.objective.pairs_per_anchor,
         }
-        for o, w in zip(mixture.objectives, mixture.weights, strict=True)
+        for part in mixture.parts
     ]
 
 

@@ -253,7 +253,7 @@ def make_stream() -> Callable[..., PairStream]:
         tokenizer = load(corpus.folder / "tokenizer")
         if isinstance(masking, bool):
             masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer)) if masking else None
-        how, template = parse_mixture(objective, sampling), read_pair_template(tokenizer)
-        return PairStream(corpus, how, template, seed, masking=masking, **kwargs)
+        mixture = parse_mixture(objective, sampling).read_from(corpus)
+        return PairStream(mixture, template=read_pair_template(tokenizer), seed=seed, masking=masking, **kwargs)
 
     return make

@@ -1,13 +1,13 @@
-"""A batch: pairs packed one after another in a row, as the model reads them."""
+"""A batch: examples packed one after another in a row, as the model reads them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 
 @dataclass(frozen=True)
 class Batch:
-    """n pairs of T tokens in all, packed one after another in a row.
+    """n pairs of T tokens in all, packed one after another in a row. This is the one list of a batch's fields.
 
     input_ids        [T] int32    masked where masking was asked for
     token_type_ids   [T] int32
@@ -18,7 +18,7 @@ class Batch:
     noise            [M] float64  uniform in [0, 1), for drawing replacements; [0] where the token loss draws none
     labels           [n] int8     1 where A and B belong together
     kinds            [n] int8     POSITIVE, HARD or EASY
-    part             [n] int8     which objective of the mixture
+    part             [n] int8     which part of the mixture the pair is of
     index            [n] int64    the example's number in the global order
     """
 
@@ -35,6 +35,11 @@ class Batch:
     index: np.ndarray
 
     @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The fields by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
     def num_pairs(self) -> int:
         return len(self.labels)
 
@@ -42,15 +47,16 @@ class Batch:
     def num_tokens(self) -> int:
         return len(self.input_ids)
 
+    @property
+    def num_masked(self) -> int:
+        return len(self.masked_labels)
+
 
 def concatenate(parts: list[Batch]) -> Batch:
-    """Batches one after another, as one."""
-    tokens = np.cumsum([0] + [p.num_tokens for p in parts])
-    joined = {
-        name: np.concatenate([getattr(p, name) for p in parts])
-        for name in Batch.__dataclass_fields__
-        if name not in ("starts", "masked_positions")
-    }
-    starts = [p.starts[:-1] + t for p, t in zip(parts, tokens, strict=False)] + [tokens[-1:]]
-    masked = np.concatenate([p.masked_positions + t for p, t in zip(parts, tokens, strict=False)])
-    return Batch(starts=np.concatenate(starts).astype(np.int32), masked_positions=masked, **joined)
+    """Batches one after another, as one. Places within a row move on by the tokens of the rows before it."""
+    joined = {name: np.concatenate([part.arrays[name] for part in parts]) for name in parts[0].arrays}
+    tokens = np.cumsum([0] + [part.num_tokens for part in parts])
+    starts = [part.starts[:-1] + before for part, before in zip(parts, tokens, strict=False)] + [tokens[-1:]]
+    joined["starts"] = np.concatenate(starts).astype(np.int32)
+    joined["masked_positions"] += np.repeat(tokens[:-1], [part.num_masked for part in parts])
+    return Batch(**joined)

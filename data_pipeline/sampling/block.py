@@ -66,17 +66,17 @@ class Block:
         self.document_first = np.append(np.flatnonzero(new_document), len(rows)).astype(np.int32)
         self._made: dict[Callable[[Block], Any], Any] = {}
 
-    def once(self, make: Callable[["Block"], Made]) -> Made:
+    def make_once(self, make: Callable[["Block"], Made]) -> Made:
         """``make(block)``, made at the first call and kept: an index that a sampler needs."""
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]
 
-    def whole(self, paragraphs: np.ndarray) -> Spans:
+    def take_whole(self, paragraphs: np.ndarray) -> Spans:
         """Whole paragraphs as spans."""
         return Spans(paragraphs, np.zeros_like(paragraphs), self.num_sentences[paragraphs].astype(paragraphs.dtype))
 
-    def token_runs(self, spans: Spans) -> list[tuple[np.ndarray, np.ndarray]]:
+    def find_runs(self, spans: Spans) -> list[tuple[np.ndarray, np.ndarray]]:
         """Start and end, in its shard's tokens, of each span's one run of tokens, or of two where spans have holes."""
         if spans.hole_start is None or spans.hole_end is None:
             return [self._tokens(spans.paragraph, spans.start, spans.end)]
@@ -86,23 +86,23 @@ class Block:
     def _tokens(self, paragraph: np.ndarray, first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         start = np.empty(paragraph.shape, dtype=np.int64)
         end = np.empty_like(start)
-        for shard, rows in self.by_shard(paragraph):
+        for shard, rows in self.split_by_shard(paragraph):
             base = shard.paragraph_starts[self.paragraph[paragraph[rows]]]
             start[rows] = shard.sentence_starts[base + first[rows]]
             end[rows] = shard.sentence_starts[base + last[rows]]
         return start, end
 
-    def num_tokens(self, spans: Spans) -> np.ndarray:
-        return sum(end - start for start, end in self.token_runs(spans))  # type: ignore[return-value]
+    def count_tokens(self, spans: Spans) -> np.ndarray:
+        return sum(end - start for start, end in self.find_runs(spans))  # type: ignore[return-value]
 
-    def by_shard(self, paragraphs: np.ndarray) -> list[tuple[Shard, Any]]:
+    def split_by_shard(self, paragraphs: np.ndarray) -> list[tuple[Shard, Any]]:
         """``(shard, rows)`` for each shard that some of ``paragraphs`` lie in."""
         if len(self.shards) == 1:
             return [(self.shards[0], slice(None))]
         numbers = self.shard_number[paragraphs]
         return [(self.shards[k], np.nonzero(numbers == k)) for k in np.unique(numbers).tolist()]
 
-    def tokens_of(self, spans: Spans) -> np.ndarray:
+    def read_tokens(self, spans: Spans) -> np.ndarray:
         """The ids of one span (arrays of no dimension)."""
         shard = self.shards[self.shard_number[spans.paragraph]]
         first = shard.paragraph_starts[self.paragraph[spans.paragraph]]

@@ -44,10 +44,12 @@ class EncodedPairs:
     def pack(self, rows: np.ndarray, device: torch.device) -> dict[str, Any]:
         """These pairs, one after another, as the inputs of pretrain.modeling.encoder.encode."""
         asked = self.question_of[rows]
-        a_len, b_len = _cut(self.questions.lengths[asked], self.answers.lengths[rows], self.template, self.max_length)
-        row = lay_out(self.template, a_len, b_len)
-        copy_runs(row.ids, row.a_at, self.questions.ids, self.questions.starts[asked], a_len)
-        copy_runs(row.ids, row.b_at, self.answers.ids, self.answers.starts[rows], b_len)
+        full = self.questions.lengths[asked], self.answers.lengths[rows]
+        lengths = cut_longest_first(full, self.max_length - self.template.num_special)
+        row = lay_out(self.template, lengths)
+        sides = (self.questions, asked), (self.answers, rows)
+        for (side, which), start, length in zip(sides, row.text_starts, lengths, strict=True):
+            copy_runs(row.ids, start, side.ids, side.starts[which], length)
         arrays = {
             "input_ids": row.ids,
             "token_type_ids": row.types,
@@ -86,12 +88,9 @@ def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> Enco
     questions = _tokenise(tokenizer, pa.array(data.questions, pa.large_string()), f"{name}: questions")
     answers = _tokenise(tokenizer, data.answers, f"{name}: candidates")
     question_of = data.question_of
-    a, b = _cut(questions.lengths[question_of], answers.lengths, template, max_length)
+    full = questions.lengths[question_of], answers.lengths
+    a, b = cut_longest_first(full, max_length - template.num_special)
     return EncodedPairs(questions, answers, question_of, template, max_length, a + b + template.num_special)
-
-
-def _cut(a: np.ndarray, b: np.ndarray, template: PairTemplate, max_length: int) -> tuple[np.ndarray, np.ndarray]:
-    return cut_longest_first(a, b, max_length - template.num_special)
 
 
 def _tokenise(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> Texts:

@@ -15,7 +15,7 @@ import numpy as np
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.mixture import Mixture
+from data_pipeline.sampling.mixture import Mixture, Part
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS
 from data_pipeline.sampling.pairs import KINDS, Objective
 from data_pipeline.sampling.stream import PairStream
@@ -54,7 +54,8 @@ def held_out(
     if max_length < least:
         raise KinspanError(f"--max_length {max_length} is too short for two texts: use at least {least}")
     try:
-        stream = PairStream(corpus, Mixture((objective,)), template, seed, "validation", max_length)
+        mixture = Mixture((Part(objective, corpus=corpus),))
+        stream = PairStream(mixture, template=template, seed=seed, split="validation", max_length=max_length)
     except KinspanError as error:
         raise KinspanError(f"corpus {corpus.folder}, documents held out for validation: {error}") from error
     group = objective.pairs_per_anchor
@@ -94,8 +95,8 @@ def texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:
     """A and B of each pair, uncut, decoded by the corpus's tokenizer."""
     sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for rows in pairs.stream.pairs(0, pairs.num_pairs):
-        for side, spans in zip(sides, (rows.a, rows.b), strict=True):
-            side.extend(rows.block.tokens_of(spans[row]) for row in range(len(rows.kinds)))
+        for side, spans in zip(sides, rows.texts, strict=True):
+            side.extend(rows.block.read_tokens(spans[row]) for row in range(len(rows.kinds)))
     first, second = (tokenizer.batch_decode(side, clean_up_tokenization_spaces=False) for side in sides)
     return [text.strip() for text in first], [text.strip() for text in second]
 

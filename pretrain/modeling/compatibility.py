@@ -47,7 +47,8 @@ def _check_ids(config: Any, tokenizer: Any, flag: str, name: str) -> None:
     if tokenizer.mask_token_id is None:
         raise KinspanError(f"{flag} {name}: its tokenizer has no mask token, which masked LM needs")
     types = getattr(config, "type_vocab_size", 0)
-    if FAMILIES[config.model_type].token_types and 0 < types <= tokenizers.read_pair_template(tokenizer).type_of_second:
+    highest = max(tokenizers.read_pair_template(tokenizer).types)
+    if FAMILIES[config.model_type].token_types and 0 < types <= highest:
         raise KinspanError(f"{flag} {name} knows {types} token types, its tokenizer gives a second text another one")
     if len(tokenizer) > config.vocab_size:
         raise KinspanError(f"{flag} {name}: its tokenizer has {len(tokenizer)} entries, the model {config.vocab_size}")

@@ -218,7 +218,7 @@ def _stream(
     else:
         notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")
     template = tokenizers.read_pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
-    return PairStream(corpus, mixture, template, config.seed, "train", max_length)
+    return PairStream(mixture.read_from(corpus), template=template, seed=config.seed, max_length=max_length)
 
 
 def _tokenizer(name: str) -> Any:

@@ -44,7 +44,9 @@ def test_noise_is_uniform_and_one_number_a_masked_token(batch):
 
 def test_noise_has_nothing_to_do_with_what_was_chosen(batch, tiny_corpus, make_stream, masking):
     stream = make_stream(tiny_corpus, masking=masking)
-    numbers = draw_random_bits(stream.seed, "mask", 0, COUNT, -(-stream.max_length // 8) * 4 * masking.numbers)
+    numbers = draw_random_bits(
+        stream.seed, "mask", 0, COUNT, -(-stream.max_length // 8) * 4 * masking.numbers_per_token
+    )
     pair = np.searchsorted(batch.starts, batch.masked_positions, side="right") - 1
     place = batch.position_ids[batch.masked_positions]
     of_mask = numbers.view(np.uint32)[pair, place] / 2**32

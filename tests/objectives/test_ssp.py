@@ -21,7 +21,7 @@ def anchors_with_pairs(stream, first, count):
     """
     assert first % 5 == count % 5 == 0
     for rows in stream.pairs(first, count):
-        a, b = (np.stack([s.paragraph, s.start, s.end], axis=-1).reshape(-1, 5, 3) for s in (rows.a, rows.b))
+        a, b = (np.stack([s.paragraph, s.start, s.end], axis=-1).reshape(-1, 5, 3) for s in rows.texts)
         yield rows.block, a.astype(np.int64), b.astype(np.int64), rows.kinds.reshape(-1, 5)
 
 
@@ -80,7 +80,7 @@ def check_pairs(parts, matched=True, hard_where_possible=True):
             assert np.array_equal(hard, np.minimum(others, 2))
             assert np.array_equal(hard > 0, others_of(block, a_paragraph[:, 0], np.zeros(len(a), int)) > 0)
         for row in range(len(a)):
-            positive, *negatives = (block.tokens_of(Spans(*b[row, k])).tolist() for k in range(5))
+            positive, *negatives = (block.read_tokens(Spans(*b[row, k])).tolist() for k in range(5))
             assert positive not in negatives
         seen.update(kinds.ravel().tolist())
     return seen

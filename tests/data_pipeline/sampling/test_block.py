@@ -51,7 +51,7 @@ def test_tokens_and_place_of_a_span_are_those_in_the_shard(corpus):
         start = int(rng.integers(len(sentences)))
         end = int(rng.integers(start + 1, len(sentences) + 1))
         expected = [t for s in sentences[start:end] for t in s]
-        assert block.tokens_of(Spans(*map(np.asarray, (paragraph, start, end)))).tolist() == expected
+        assert block.read_tokens(Spans(*map(np.asarray, (paragraph, start, end)))).tolist() == expected
 
 
 def test_token_bounds_agree_with_tokens_of_in_every_shard(corpus):
@@ -59,13 +59,13 @@ def test_token_bounds_agree_with_tokens_of_in_every_shard(corpus):
     paragraphs = np.random.default_rng(1).permutation(len(block.paragraph))[:200]
     start = np.zeros(len(paragraphs), dtype=np.int64)
     spans = Spans(paragraphs, start, start + 2)
-    ((first, last),) = block.token_runs(spans)
+    ((first, last),) = block.find_runs(spans)
     seen = set()
-    for shard, rows in block.by_shard(paragraphs):
+    for shard, rows in block.split_by_shard(paragraphs):
         numbers = np.arange(len(paragraphs))[rows]
         seen.update(numbers.tolist())
         for k in numbers.tolist():
-            assert np.array_equal(shard.tokens[first[k] : last[k]], block.tokens_of(spans[k]))
+            assert np.array_equal(shard.tokens[first[k] : last[k]], block.read_tokens(spans[k]))
     assert len(seen) == len(paragraphs)
 
 
@@ -107,12 +107,12 @@ def holes_of(block, seed, count=60):
 def test_tokens_of_a_span_with_a_hole_are_those_of_its_sentences(corpus):
     block = block_of(corpus)
     spans = holes_of(block, 0)
-    lengths = block.num_tokens(spans)
+    lengths = block.count_tokens(spans)
     for k in range(len(spans.paragraph)):
         shard, row, number = block.locate(spans.paragraph[k])
         sentences = shard.rows.column("tokens")[row].as_py()[number]
         kept = sentences[: spans.hole_start[k]] + sentences[spans.hole_end[k] :]
-        assert block.tokens_of(spans[k]).tolist() == [t for s in kept for t in s]
+        assert block.read_tokens(spans[k]).tolist() == [t for s in kept for t in s]
         assert lengths[k] == sum(map(len, kept)) > 0
     assert 0 in spans.hole_start
     assert (spans.hole_end == spans.end).any()
@@ -122,13 +122,13 @@ def test_tokens_of_a_span_with_a_hole_are_those_of_its_sentences(corpus):
 def test_token_runs_of_a_span_with_a_hole_are_before_and_after_it(corpus):
     block = block_of(corpus)
     spans = holes_of(block, 1)
-    runs = block.token_runs(spans)
+    runs = block.find_runs(spans)
     assert len(runs) == 2
-    for shard, rows in block.by_shard(spans.paragraph):
+    for shard, rows in block.split_by_shard(spans.paragraph):
         for k in np.arange(len(spans.paragraph))[rows].tolist():
             found = np.concatenate([shard.tokens[first[k] : last[k]] for first, last in runs])
-            assert np.array_equal(found, block.tokens_of(spans[k]))
-            assert runs[1][0][k] - runs[0][1][k] == block.num_tokens(
+            assert np.array_equal(found, block.read_tokens(spans[k]))
+            assert runs[1][0][k] - runs[0][1][k] == block.count_tokens(
                 Spans(spans.paragraph[k : k + 1], spans.hole_start[k : k + 1], spans.hole_end[k : k + 1])
             )
 
