@@ -74,7 +74,7 @@ def our_updates(model_name: str, stream: PairStream, layout: Layout) -> Callable
         spans = layout.micro_batches(0)
         batches: list[Batch | None] = [stream.batch(first + a, b - a) for a, b in spans]
         began = time.perf_counter()
-        result = train_step(engine, batches, filler, layout, 0, SEED, step)
+        result = train_step(engine, batches=batches, filler=filler, layout=layout, rank=0, seed=SEED, step=step)
         seconds = time.perf_counter() - began
         sums = dict(zip(engine.module.sum_names, result.stats.tolist(), strict=True))
         mlm_loss, pair_loss = sums["mlm_loss"] / sums["mlm_tokens"], sums["ssp/pair_loss"] / layout.size

@@ -68,8 +68,7 @@ class Feeder:
 
 def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
     """A batch as the model's inputs; copies to a GPU do not wait."""
-    names = "input_ids token_type_ids position_ids starts masked_positions masked_labels labels kinds part noise"
-    arrays = {name: torch.from_numpy(getattr(batch, name)) for name in names.split()}
+    arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items()}
     if device.type == "cuda":
         arrays = {name: a.pin_memory().to(device, non_blocking=True) for name, a in arrays.items()}
     longest = int((batch.starts[1:] - batch.starts[:-1]).max())

@@ -7,14 +7,14 @@ import torch
 
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.pairs import KINDS
-from pretrain.modeling.sums import PAIR_SUMS, LossWeights
+from pretrain.modeling.losses import PAIR_SUMS, LossWeights
 
 # Dense bf16 TFLOP/s of one device, by the vendors' data sheets.
 PEAK_TFLOPS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121}
 
 
 def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, float]:
-    """Losses in nats per item, accuracies and F1 of the positive class, from sums by name (see sums.py).
+    """Losses in nats per item, accuracies and F1 of the positive class, from sums by name (see losses.py).
 
     Pair figures are over all objectives; of a mixture each objective's follow, named ``ssp/pair_loss`` and so on.
     ``loss`` is the weighted sum of the losses. A figure whose items were none is left out.

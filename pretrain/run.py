@@ -21,7 +21,7 @@ from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import load_checkpoint, newest_on_all_ranks, remove_later, step_of
 from pretrain.checkpoints.writer import Writer
 from pretrain.evaluation.validation import evaluate
-from pretrain.modeling.sums import LossWeights
+from pretrain.modeling.losses import LossWeights
 from pretrain.release.release import write_release
 from pretrain.runtime.engine import (
     OptimizerSettings,
@@ -211,15 +211,15 @@ class _Run:
             batches = self.feeder.next()
             result = train_step(
                 self.engine,
-                batches,
-                filler,
-                self.setup.layout,
-                self.setup.rank,
-                config.seed,
-                step,
-                self.weights,
-                self.request.wanted(),
-                self.watch.mark,
+                batches=batches,
+                filler=filler,
+                layout=self.setup.layout,
+                rank=self.setup.rank,
+                seed=config.seed,
+                step=step,
+                weights=self.weights,
+                stopping=self.request.wanted(),
+                mark=self.watch.mark,
             )
             self.window += result.stats
             self.skips.add(step, result.skipped)

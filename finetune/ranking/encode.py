@@ -42,7 +42,7 @@ class EncodedPairs:
     lengths: np.ndarray
 
     def pack(self, rows: np.ndarray, device: torch.device) -> dict[str, Any]:
-        """These pairs, one after another, as the inputs of pretrain.modeling.encoder.encode."""
+        """These pairs, one after another, as the inputs of pretrain.modeling.encoder.encode_packed."""
         asked = self.question_of[rows]
         full = self.questions.lengths[asked], self.answers.lengths[rows]
         lengths = cut_longest_first(full, self.max_length - self.template.num_special)

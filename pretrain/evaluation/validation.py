@@ -13,7 +13,7 @@ from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from data_pipeline.sampling.stream import PairStream
 from pretrain.batches import to_tensors
 from pretrain.metrics import compute_figures
-from pretrain.modeling.sums import PAPER_WEIGHTS, LossWeights
+from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.ranks import sum_by_name
 
@@ -44,7 +44,7 @@ def evaluate(
     for start, end in layout.micro_batches(rank):
         mark(f"validation, pairs {start} to {end}")
         inputs = to_tensors(stream.batch(start, max(end - start, 1)), engine.device)  # ZeRO-3: a forward of every rank
-        _, sums, logits = engine(**inputs, mlm_scale=1.0, rtd_scale=1.0, pair_scale=1.0)
+        _, sums, logits = engine(**inputs, scales=dict.fromkeys(weights._fields, 1.0))
         if end > start:
             rows[:, start:end] = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
             stats += sums

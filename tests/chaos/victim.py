@@ -43,8 +43,8 @@ def harm_steps() -> None:
 
     rank, train_step = int(os.environ.get("RANK", "0")), product.train_step
 
-    def harmed(engine: Any, *arguments: Any, **named: Any) -> Any:
-        step, hooks = arguments[5], []
+    def harmed(engine: Any, **named: Any) -> Any:
+        step, hooks = named["step"], []
         if "CHAOS_STALL" in os.environ and numbers("CHAOS_STALL") == [rank, step]:
             time.sleep(10**6)
         if "CHAOS_NAN" in os.environ:
@@ -54,7 +54,7 @@ def harm_steps() -> None:
                 hooks = [norms[0].register_forward_hook(lambda module, given, out: out * torch.nan)]
         time.sleep(float(os.environ.get("CHAOS_SLOW", "0")))
         try:
-            return train_step(engine, *arguments, **named)
+            return train_step(engine, **named)
         finally:
             for hook in hooks:
                 hook.remove()

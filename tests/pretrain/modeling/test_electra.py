@@ -89,8 +89,8 @@ def test_losses_and_gradients_are_those_of_transformers_own_classes(sharing, wei
     model, _ = load_replaced_token_model(*folders, sharing, seed=3)
     model.eval()  # no dropout
     batch = stream.batch(40, 21)
-    scales = {"mlm_scale": 1 / len(batch.masked_labels), "rtd_scale": 50 / batch.num_tokens, "pair_scale": 1 / 21}
-    loss, stats, _ = model(**to_tensors(batch, CPU), **scales)
+    scales = {"mlm": 1 / len(batch.masked_labels), "rtd": 50 / batch.num_tokens, "pair": 1 / 21}
+    loss, stats, _ = model(**to_tensors(batch, CPU), scales=scales)
     loss.backward()
     models = plain(model)
     mlm, rtd, pair = reference(models, batch)
@@ -150,7 +150,7 @@ def test_a_batch_with_nothing_masked_runs_everything(make_model, tiny_corpus, ma
     model, _ = load_replaced_token_model(str(make_model("electra")), "1/2", "tied", seed=3)
     nothing = make_stream(tiny_corpus, masking=mask_for_generator(MASK, VOCABULARY, 1e-9)).batch(0, 4)
     assert not len(nothing.masked_labels)
-    loss, sums, _ = model(**to_tensors(nothing, CPU), mlm_scale=1.0, rtd_scale=1.0, pair_scale=1.0)
+    loss, sums, _ = model(**to_tensors(nothing, CPU), scales={"mlm": 1.0, "rtd": 1.0, "pair": 1.0})
     loss.backward()
     assert torch.isfinite(sums).all()
     assert all(p.grad is not None for p in model.parameters())
@@ -159,7 +159,7 @@ def test_a_batch_with_nothing_masked_runs_everything(make_model, tiny_corpus, ma
 def test_the_generator_learns_nothing_from_the_discriminator(make_model, stream):
     """No gradient passes through the samples (Clark et al., section 2)."""
     model, _ = load_replaced_token_model(str(make_model("electra")), "1/2", "none", seed=3)
-    loss, _, _ = model(**to_tensors(stream.batch(0, 8), CPU), mlm_scale=0.0, rtd_scale=1.0, pair_scale=1.0)
+    loss, _, _ = model(**to_tensors(stream.batch(0, 8), CPU), scales={"mlm": 0.0, "rtd": 1.0, "pair": 1.0})
     loss.backward()
     assert not any(p.grad.any() for p in model.generator.parameters())
     assert model.discriminator_predictions.dense.weight.grad.any()

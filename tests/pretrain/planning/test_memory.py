@@ -48,7 +48,7 @@ def test_activations_are_about_what_a_backward_pass_keeps(make_model, tiny_corpu
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(**to_tensors(batch, torch.device("cpu")), mlm_scale=1.0, pair_scale=1.0)
+        model(**to_tensors(batch, torch.device("cpu")), scales={"mlm": 1.0, "pair": 1.0})
     masked, vocabulary = len(batch.masked_labels), model.config.vocab_size
     # the gradient of the logits comes later, and in fp32 they are not kept beside their log-softmax
     estimate = activations([model.config], batch.num_tokens, masked, "fp32") - masked * vocabulary * 8
