@@ -1,15 +1,29 @@
 """Paragraphs in the Same Document (PSD): do A and B come from one document?
 
-Di Liello et al., 2022, sections 4 and A.1. A is a paragraph of a document of at least two; a positive's B is another
-paragraph of it, wherever it stands; the four negatives' Bs are paragraphs of other documents. There are no hard ones.
+Di Liello et al., 2022, sections 4 and A.1. An anchor is a paragraph of a document of at least two, and makes five
+pairs:
 
-A negative's B is drawn among the paragraphs whose number of tokens is nearest to the positive's B: paragraphs of one
-document are alike in length, so that drawn freely, lengths would tell. ``PSD_PAPER`` draws freely, for comparison.
+- A is the anchor;
+- the positive's B is another paragraph of its document, wherever it stands;
+- an easy negative's B is a paragraph of another document (all four negatives). There are no hard ones.
 
-Example:
-    >>> from objectives import mixture
-    >>> mixture("psd").objectives[0].needs
-    'a document of at least two paragraphs'
+A negative's B is drawn among the paragraphs whose number of tokens is nearest to that of the positive's B. Paragraphs
+of one document are alike in length, so that if they were drawn freely, lengths would tell the label; ``PSD_PAPER``
+draws so, for comparison.
+
+Two pairs of one anchor (from Wikipedia, "Audi" and "Atomic physics", CC BY-SA):
+
+    A         The merger of the four companies under the logo of four rings.
+    positive  In 1989, Audi moved to International Motor Sports Association (IMSA) GTO with the Audi 90, however as
+              they avoided the two major endurance events (Daytona and Sebring) despite winning on a regular basis,
+              they would lose out on the title.
+    easy      Electrons form notional shells around the nucleus. These are normally in a ground state but can be
+              excited by the absorption of energy from light (photons), magnetic fields, or interaction with a
+              colliding particle (typically ions or other electrons).
+
+>>> from objectives import parse_mixture
+>>> parse_mixture("psd").objectives[0].needs
+'a document of at least two paragraphs'
 """
 
 from collections.abc import Iterator
@@ -26,7 +40,7 @@ from data_pipeline.sampling.spans import Spans
 
 from .negatives import NUM_NEGATIVES, PROBES, TRIES, Pool, assemble, find_equal_texts
 
-# The paragraphs nearest in length, on either side, that a negative is drawn among: a share of all, and at least.
+# A negative is drawn among so many paragraphs nearest in length on either side: this share of all, at least so many.
 NEAR_SHARE, NEAR_LEAST = 0.005, 16
 
 # An anchor's draws: 1 for the positive, then one for each try of each negative.
@@ -56,7 +70,7 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
     def draw(attempt: int) -> Spans:
         return block.take_whole(pool.draw(tries[:, attempt]))
 
-    def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
+    def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
         """Those of the anchor's own document, and those with the text of A or of the positive's B."""
         own = block.document[texts.paragraph] == document[rows]
         return own | find_equal_texts(block, a[rows], texts) | find_equal_texts(block, positive[rows], texts)
@@ -64,7 +78,7 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
     def cut(row: int, paragraph: int) -> Spans:
         return block.take_whole(np.array([paragraph]))
 
-    return assemble(block, a, positive, pool, draw, unlike, cut)
+    return assemble(block, a, positive, pool, draw, rejects, cut)
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,7 @@ class ByLength:
 
 @dataclass(frozen=True)
 class _Near:
-    """Draws paragraphs about as long as the positive's B. Some may be of the anchor's document: drawn again.
+    """Draws paragraphs about as long as the positive's B. Those of the anchor's document are drawn again.
 
     hard ``[n, 4]``: none;  centre ``[n]``: the place of the positive's B by length
     """
@@ -107,7 +121,7 @@ class _Near:
         return self.by_length.order[low + draw_below(random_bits, width)].astype(np.int64)
 
     def probe(self, row: int) -> Iterator[int]:
-        """From the positive's B outwards, by length."""
+        """Yields paragraphs from the positive's B outwards, by length."""
         order, centre = self.by_length.order, int(self.centre[row])
         for step in range(1, min(PROBES, len(order))):
             for at in (centre - step, centre + step):

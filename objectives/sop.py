@@ -1,8 +1,19 @@
-"""Sentence Order Prediction (SOP): do A and B stand in this order?
+"""Sentence Order Prediction (SOP): does A stand before B?
 
-Lan et al., 2020, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations", section 3.1. A
-positive is two consecutive spans of one paragraph, the negative the same two swapped, one of each an anchor. Both spans
-are of 1-4 sentences, drawn alike: otherwise the longer one would tell the order.
+Lan et al., 2020, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations", section 3.1. An
+anchor is a paragraph of at least two sentences, and makes two pairs:
+
+- the positive's A and B are two consecutive spans of 1-4 sentences each;
+- the hard negative is the same two spans, swapped. There are no easy ones.
+
+The counts of both spans are drawn alike: otherwise the longer one would tell the order.
+
+The two pairs of one anchor (from Wikipedia, "Aruba", CC BY-SA):
+
+    positive  A  Aruba has no administrative subdivisions, but, for census purposes, is divided into eight regions.
+              B  Its capital is Oranjestad.
+    hard      A  Its capital is Oranjestad.
+              B  Aruba has no administrative subdivisions, but, for census purposes, is divided into eight regions.
 """
 
 from itertools import pairwise
@@ -13,7 +24,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.block import Block
 from data_pipeline.sampling.pairs import HARD, POSITIVE, TWO_SENTENCES, Objective, Pairs, has_two_sentences
 from data_pipeline.sampling.random_bits import draw_below
-from data_pipeline.sampling.spans import Spans
+from data_pipeline.sampling.spans import Spans, join_columns
 
 from .negatives import PROBES, find_equal_texts
 
@@ -23,9 +34,11 @@ NUM_DRAWS = TRIES * PER_TRY
 
 
 def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
-    """Two pairs an anchor: in order, and swapped (a hard negative). random_bits: ``[n, NUM_DRAWS]``
+    """The two pairs of each anchor: in order, and swapped (a hard negative).
 
-    Two equal texts have no order: they are drawn again.
+    anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
+
+    Two equal texts have no order, so they are drawn again.
     """
     first, second = _consecutive(block, anchors, random_bits)
     equal = np.flatnonzero(find_equal_texts(block, first, second))
@@ -38,7 +51,7 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
         other = _search(block, int(anchors[row]))
         first.put(row, other[0])
         second.put(row, other[1])
-    a, b = (_columns(*two) for two in ((first, second), (second, first)))
+    a, b = join_columns(first, second), join_columns(second, first)
     return Pairs((a, b), np.tile(np.array([POSITIVE, HARD], dtype=np.int8), (len(anchors), 1)))
 
 
@@ -53,7 +66,7 @@ def _consecutive(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> 
 
 
 def _search(block: Block, anchor: int) -> tuple[Spans, Spans]:
-    """Two different consecutive sentences of the anchor, or of the first paragraph after it that has some."""
+    """Two consecutive sentences that differ, of the anchor or of the first paragraph after it that has some."""
     for step in range(min(PROBES, len(block.paragraph))):
         paragraph = (anchor + step) % len(block.paragraph)
         for one, two in pairwise(range(int(block.num_sentences[paragraph]))):
@@ -65,11 +78,6 @@ def _search(block: Block, anchor: int) -> tuple[Spans, Spans]:
         f"document {shard.document_id(document)}: its sentences, and those of the documents after it, are one text "
         "repeated: remove the duplicates and prepare the corpus again"
     )
-
-
-def _columns(left: Spans, right: Spans) -> Spans:
-    pairs = ((getattr(left, name), getattr(right, name)) for name in ("paragraph", "start", "end"))
-    return Spans(*(np.column_stack(two) for two in pairs))
 
 
 SOP = Objective(

@@ -1,21 +1,28 @@
 """Spans in the Same Paragraph (SSP): do A and B come from one paragraph?
 
 Di Liello et al., 2022, "Pre-training Transformer Models with Sentence-Level Objectives for Answer Sentence
-Selection", sections 4 and A.1. Of a paragraph P of at least two sentences:
+Selection", sections 4 and A.1. An anchor is a paragraph P of at least two sentences, and makes five pairs:
 
-- A is a span of 1-3 sentences of P;
-- a positive's B is a span of 1-5 sentences of P, disjoint from A, before or after it;
-- a hard negative's B is a span of another paragraph of the same document (up to two of the five pairs);
+- A is a span of 1-3 sentences of P, the same one in all five pairs;
+- the positive's B is a span of 1-5 sentences of P, disjoint from A, before or after it;
+- a hard negative's B is a span of another paragraph of the same document (up to two of the four negatives);
 - an easy negative's B is a span of a paragraph of another document (the rest).
 
 Where the paper contradicts itself (A.1 has hard negatives "from the same paragraph"), this follows section 4.
-A negative's B has as many sentences as the positive's. Drawn freely, B's length alone tells positives from
-negatives, since a positive's B must leave room for A; ``SSP_PAPER`` draws so, for comparison.
+A negative's B has as many sentences as the positive's. If it were drawn freely, B's length alone would tell positives
+from negatives, since a positive's B must leave room for A; ``SSP_PAPER`` draws so, for comparison.
 
-Example:
-    >>> from objectives import mixture
-    >>> mixture("ssp").max_length
-    128
+Three pairs of one anchor (from Wikipedia, "Aardvark" and "Asgard", CC BY-SA):
+
+    A         It can dig a yard of tunnel in about five minutes, but otherwise moves fairly slowly.
+    positive  The aardvark is known to be a good swimmer and has been witnessed successfully swimming in strong
+              currents.
+    hard      The hair surrounding its nostrils is dense to help filter particulate matter out as it digs.
+    easy      Correspondingly, the Æsir excelled beyond all other people in strength, beauty and talent.
+
+>>> from objectives import parse_mixture
+>>> parse_mixture("ssp").max_length
+128
 """
 
 from dataclasses import replace
@@ -38,7 +45,7 @@ NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
 
 def index_by_least_sentences(block: Block) -> ClassIndex:
-    """Class c, for c = 0 .. MAX_B: the paragraphs of at least c sentences."""
+    """Class c, for c = 0 .. MAX_B, is the paragraphs of at least c sentences."""
     return ClassIndex.of(block.num_sentences >= np.arange(MAX_B + 1, dtype=np.int32)[:, None])
 
 
@@ -56,7 +63,7 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
     def draw(attempt: int) -> Spans:
         return _negative(block, pool.draw(tries[:, attempt, :, 0]), counts[:, None], tries[:, attempt])
 
-    def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
+    def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
         return find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
@@ -64,11 +71,11 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
         size = min(int(positive.end[row] - positive.start[row]), sentences)  # shorter only where drawn freely
         return list_spans(paragraph, sentences, size)
 
-    return assemble(block, a, positive, pool, draw, unlike, cut)
+    return assemble(block, a, positive, pool, draw, rejects, cut)
 
 
 def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool) -> tuple[Spans, Spans]:
-    """A and the positive's B: their counts, then a uniform choice among all the ways to place them."""
+    """A and the positive's B: first their counts are drawn, then one of all the ways to place them, uniformly."""
     sentences = block.num_sentences[anchors].astype(np.int64)
     a = np.minimum(1 + draw_below(random_bits[:, 0], MAX_A), sentences - 1)
     b = np.minimum(1 + draw_below(random_bits[:, 1], MAX_B), sentences - a)
@@ -87,13 +94,13 @@ def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matche
 
 def _longest_negative(block: Block, anchors: np.ndarray) -> np.ndarray:
     """The most sentences, ``[n]``, that a negative's B can have in the document (if it has another usable
-    paragraph) and outside it. The positive's B keeps to it, so that hard negatives are never given up."""
+    paragraph) and outside it. The positive's B has no more, so that hard negatives are never given up."""
     document = block.document[anchors]
     bounds = block.document_first[document], block.document_first[document + 1]
-    ranked = block.make_once(index_by_least_sentences)
-    inside = ranked.before[:, bounds[1]] - ranked.before[:, bounds[0]]  # [counts, n]
+    index = block.make_once(index_by_least_sentences)
+    inside = index.before[:, bounds[1]] - index.before[:, bounds[0]]  # [counts, n]
     own = block.num_sentences[anchors] >= np.arange(MAX_B + 1)[:, None]
-    possible = (ranked.total[:, None] > inside) & ((inside > own) | (inside[0] == 1))
+    possible = (index.total[:, None] > inside) & ((inside > own) | (inside[0] == 1))
     return np.maximum(possible.sum(axis=0) - 1, 1)  # possible is true up to some count, then false
 
 

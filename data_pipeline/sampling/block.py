@@ -67,7 +67,7 @@ class Block:
         self._made: dict[Callable[[Block], Any], Any] = {}
 
     def make_once(self, make: Callable[["Block"], Made]) -> Made:
-        """``make(block)``, made at the first call and kept: an index that a sampler needs."""
+        """``make(block)``, made at the first call and kept: such as an index that a sampler needs."""
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]
@@ -77,7 +77,7 @@ class Block:
         return Spans(paragraphs, np.zeros_like(paragraphs), self.num_sentences[paragraphs].astype(paragraphs.dtype))
 
     def find_runs(self, spans: Spans) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Start and end, in its shard's tokens, of each span's one run of tokens, or of two where spans have holes."""
+        """Where in its shard each span's tokens start and end: one run of tokens, or two where spans have holes."""
         if spans.hole_start is None or spans.hole_end is None:
             return [self._tokens(spans.paragraph, spans.start, spans.end)]
         before = self._tokens(spans.paragraph, spans.start, spans.hole_start)
@@ -96,14 +96,14 @@ class Block:
         return sum(end - start for start, end in self.find_runs(spans))  # type: ignore[return-value]
 
     def split_by_shard(self, paragraphs: np.ndarray) -> list[tuple[Shard, Any]]:
-        """``(shard, rows)`` for each shard that some of ``paragraphs`` lie in."""
+        """``(shard, rows)`` for each shard in which some of ``paragraphs`` lie."""
         if len(self.shards) == 1:
             return [(self.shards[0], slice(None))]
         numbers = self.shard_number[paragraphs]
         return [(self.shards[k], np.nonzero(numbers == k)) for k in np.unique(numbers).tolist()]
 
     def read_tokens(self, spans: Spans) -> np.ndarray:
-        """The ids of one span (arrays of no dimension)."""
+        """The token ids of one span, whose arrays have no dimension."""
         shard = self.shards[self.shard_number[spans.paragraph]]
         first = shard.paragraph_starts[self.paragraph[spans.paragraph]]
         ends = [spans.start, spans.end]

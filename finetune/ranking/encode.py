@@ -19,7 +19,7 @@ CHUNK = 50_000  # texts that are tokenised at once
 
 
 @dataclass(frozen=True)
-class Texts:
+class TokenizedTexts:
     """n texts without special tokens: text k is ``ids[starts[k] : starts[k] + lengths[k]]``; equal texts stand once."""
 
     ids: np.ndarray
@@ -34,8 +34,8 @@ class EncodedPairs:
     lengths: ``[N]`` tokens of each pair as the model sees it: cut, special tokens included
     """
 
-    questions: Texts
-    answers: Texts
+    questions: TokenizedTexts
+    answers: TokenizedTexts
     question_of: np.ndarray
     template: PairTemplate
     max_length: int
@@ -93,7 +93,7 @@ def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> Enco
     return EncodedPairs(questions, answers, question_of, template, max_length, a + b + template.num_special)
 
 
-def _tokenise(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> Texts:
+def _tokenise(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> TokenizedTexts:
     encoded = texts.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
     distinct, which = encoded.dictionary, encoded.indices.to_numpy()
     parts, lengths = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
@@ -108,4 +108,4 @@ def _tokenise(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> Texts:
     bar.close()
     sizes = np.concatenate(lengths)
     starts = np.cumsum(sizes) - sizes
-    return Texts(np.concatenate(parts), starts[which], sizes[which])
+    return TokenizedTexts(np.concatenate(parts), starts[which], sizes[which])

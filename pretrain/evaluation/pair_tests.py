@@ -19,7 +19,7 @@ from data_pipeline.sampling.mixture import Mixture, Part
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS
 from data_pipeline.sampling.pairs import KINDS, Objective
 from data_pipeline.sampling.stream import PairStream
-from pretrain.modeling.scorer import Encoded, Scorer, check_fits, score_padded
+from pretrain.modeling.scorer import PackedPairs, Scorer, check_fits, score_padded
 
 from .pair_figures import pair_figures
 from .validation import SEED
@@ -64,7 +64,7 @@ def held_out(
     return HeldOut(stream, kinds.reshape(count, group))
 
 
-def encode(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
+def encode(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> PackedPairs:
     """The pairs for a model of this tokenizer: the corpus's ids where it is the corpus's, else their texts anew.
 
     Both cut a pair that is too long longest-first, and read no special token from text.
@@ -73,7 +73,7 @@ def encode(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
         stream = copy.copy(pairs.stream)
         stream.template = tokenizers.read_pair_template(tokenizer)  # the special tokens may be others
         batch = stream.batch(0, pairs.num_pairs)
-        return Encoded(batch.input_ids, batch.token_type_ids, batch.starts)
+        return PackedPairs(batch.input_ids, batch.token_type_ids, batch.starts)
     first, second = texts(pairs, tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
     out = tokenizer(
         first,
@@ -84,7 +84,7 @@ def encode(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
         return_token_type_ids=True,
     )
     starts = np.cumsum([0, *map(len, out["input_ids"])])
-    return Encoded(np.concatenate(out["input_ids"]), np.concatenate(out["token_type_ids"]), starts)
+    return PackedPairs(np.concatenate(out["input_ids"]), np.concatenate(out["token_type_ids"]), starts)
 
 
 def has_tokenizer_of(corpus: Corpus, tokenizer: Any) -> bool:

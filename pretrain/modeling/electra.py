@@ -161,12 +161,12 @@ class DisentangledEmbedding(nn.Module):
 def share_embeddings(
     generator: Any, classifier: Any, how: str, generator_loaded: bool = False, classifier_loaded: bool = False
 ) -> None:
-    """Makes the embeddings of the two one, in place.
+    """Makes the two models share their embeddings, in place.
 
     how: "none"; "tied": all tables and their LayerNorm are the same Parameters (Clark et al., section 3.2);
         "disentangled": the word table alone, see DisentangledEmbedding
-    generator_loaded, classifier_loaded: whose values are not fresh. Fresh ones give way to loaded ones; else tied
-        tables start as the discriminator's, and disentangled ones each as they are
+    generator_loaded, classifier_loaded: which of them has values that are not fresh. Fresh values give way to loaded
+        ones; otherwise tied tables start as the discriminator's, and disentangled ones each as they are
 
     Raises KinspanError where the tables differ in shape.
     """

@@ -197,6 +197,7 @@ class PairTools:
     """Functions for tests of objectives, which cannot import from this file."""
 
     groups = staticmethod(groups)
+    shard_of = staticmethod(shard_of)
     sampled = staticmethod(sampled)
     texts = staticmethod(texts)
     other_usable = staticmethod(other_usable)
