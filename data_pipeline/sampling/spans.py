@@ -36,7 +36,7 @@ class Spans:
 
 
 def join_columns(first: Spans, rest: Spans) -> Spans:
-    """Joins Spans ``[n]`` and ``[n, k]``, or ``[n]`` and ``[n]``, as columns to ``[n, 1 + k]``. Both have holes, or neither has."""
+    """Joins Spans ``[n]`` and ``[n, k]``, or two of ``[n]``, as columns. Both have holes, or neither has."""
     arrays = ("paragraph", "start", "end", "hole_start", "hole_end")
     pairs = ((getattr(first, name), getattr(rest, name)) for name in arrays)
     return Spans(*(None if x is None else np.column_stack([x, y]) for x, y in pairs))  # type: ignore[arg-type]

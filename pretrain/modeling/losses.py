@@ -7,6 +7,7 @@ Beside its loss each leaves other sums, by name: those of tokens first, then tho
 ``ssp/pair_loss``, ``ssp/hard_pairs`` and so on. metrics.py turns them into figures.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,8 @@ RTD_SUMS = ("rtd_loss", "rtd_tokens", "rtd_replaced", "rtd_called", "rtd_found")
 PAIR_SUMS = ("pair_loss", *(f"{kind}_pairs" for kind in KINDS), *(f"{kind}_called_positive" for kind in KINDS))
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True)
+class Loss:
     """What a model declares of one of its losses.
 
     name:  its weight's name in LossWeights, and its scale's name in ``forward``
