@@ -17,7 +17,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import PairTemplate
-from objectives import OBJECTIVES, mixture
+from objectives import OBJECTIVES, parse_mixture
 from objectives.mlm import MaskedLM
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,7 +107,8 @@ def peak_rss() -> float:
 
 
 def ssp_stream(corpus: Corpus, template: PairTemplate, masking: MaskedLM | None, seed: int, **more: Any) -> PairStream:
-    return PairStream(corpus, mixture("ssp"), template, seed, "train", MAX_LENGTH, masking, **more)
+    mixture = parse_mixture("ssp").read_from(corpus)
+    return PairStream(mixture, template=template, seed=seed, max_length=MAX_LENGTH, masking=masking, **more)
 
 
 def names_of_objectives() -> list[str]:
@@ -124,7 +125,7 @@ def pairs_as_text(stream: PairStream, tokenizer: Any, first: int, count: int) ->
     texts = []
     for rows in stream.pairs(first, count):
         for row in range(len(rows.index)):
-            a, b = (rows.block.tokens_of(spans[row]) for spans in (rows.a, rows.b))
+            a, b = (rows.block.read_tokens(spans[row]) for spans in rows.texts)
             texts.append((text(a), text(b)))
     return texts
 

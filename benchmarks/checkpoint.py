@@ -88,7 +88,9 @@ def worker(options: Namespace) -> None:
                 first = step * layout.size
                 spans = layout.micro_batches(rank)
                 batches = [setup.train.batch(first + a, b - a) if b > a else None for a, b in spans]
-                train_step(engine, batches, filler, layout, rank, config.seed, step)
+                train_step(
+                    engine, batches=batches, filler=filler, layout=layout, rank=rank, seed=config.seed, step=step
+                )
                 step += 1
             if kind in writers:
                 writers[kind].join()

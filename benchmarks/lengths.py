@@ -19,10 +19,11 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks import _common
 from data_pipeline.corpus import Corpus
+from data_pipeline.sampling.packing import cut_longest_first
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
-from data_pipeline.sampling.stream import CHUNK, PairStream, cut_longest_first
-from data_pipeline.tokenizers import load_tokenizer, pair_template
-from objectives import OBJECTIVES, PAPER_SAMPLING, mixture
+from data_pipeline.sampling.stream import CHUNK, PairStream
+from data_pipeline.tokenizers import load_tokenizer, read_pair_template
+from objectives import OBJECTIVES, PAPER_SAMPLING, parse_mixture
 
 EPILOG = """example:
   python benchmarks/lengths.py --corpus corpora/aa-roberta"""
@@ -34,8 +35,8 @@ def lengths(stream: PairStream, count: int) -> tuple[np.ndarray, np.ndarray, np.
     parts: list[tuple[Any, ...]] = []
     for first in range(0, count, CHUNK):
         for rows in stream.pairs(first, min(CHUNK, count - first)):
-            cut = cut_longest_first(*(rows.block.num_tokens(s) for s in (rows.a, rows.b)), room)
-            parts.append((np.column_stack(cut), rows.kinds, rows.block.document[rows.a.paragraph]))
+            cut = cut_longest_first(tuple(rows.block.count_tokens(s) for s in rows.texts), room)
+            parts.append((np.column_stack(cut), rows.kinds, rows.block.document[rows.texts[0].paragraph]))
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
@@ -61,11 +62,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="Of order and spans.")
     args = parser.parse_args()
     corpus = Corpus(args.corpus)
-    template = pair_template(load_tokenizer(str(corpus.folder / "tokenizer")))
+    template = read_pair_template(load_tokenizer(str(corpus.folder / "tokenizer")))
     rows, figures = [], {}
     for name in OBJECTIVES:
         for sampling in ("matched", "paper") if name in PAPER_SAMPLING else ("matched",):
-            auc = leak(PairStream(corpus, mixture(name, sampling), template, args.seed), args.pairs)
+            mixture = parse_mixture(name, sampling).read_from(corpus)
+            auc = leak(PairStream(mixture, template=template, seed=args.seed), args.pairs)
             rows.append((name, sampling, *(f"{auc[k]:.3f}" if k in auc else "-" for k in ("hard", "easy"))))
             figures |= {f"{name}_{sampling}_{kind}": value for kind, value in auc.items()}
     _common.print_table(("lengths alone, AUC", "sampling", "hard", "easy"), rows)

@@ -19,7 +19,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from benchmarks import _common
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from objectives import mixture
+from objectives import parse_mixture
 from pretrain.modeling.default_model import default_model
 
 EPILOG = """example:
@@ -62,7 +62,7 @@ def figures(model: str, corpus: Corpus, name: str, anchors: int) -> dict[str, An
     from pretrain.evaluation.pair_tests import evaluate_pairs
     from pretrain.modeling.scorer import load_scorer
 
-    result = evaluate_pairs(load_scorer(model), corpus, mixture(name), anchors, SETTINGS["max_length"])
+    result = evaluate_pairs(load_scorer(model), corpus, parse_mixture(name), anchors, SETTINGS["max_length"])
     return result["objectives"]
 
 

@@ -34,8 +34,8 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.write import write_manifest
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.tokenizers import load_tokenizer, pair_template
-from objectives import mixture
+from data_pipeline.tokenizers import load_tokenizer, read_pair_template
+from objectives import parse_mixture
 from objectives.mlm import MaskedLM
 
 CUT = {"truncation": "longest_first", "max_length": _common.MAX_LENGTH}
@@ -97,7 +97,7 @@ def take_turns(stream: PairStream, tokenizer: Any, num_batches: int, size: int) 
 def by_objective(corpus: Corpus, template: Any, masking: MaskedLM, seed: int, num_batches: int, size: int) -> Rates:
     """Pairs and tokens a second of each objective at its own length; they take turns, a global batch each."""
     streams = {
-        name: PairStream(corpus, mixture(name), template, seed, masking=masking)
+        name: PairStream(parse_mixture(name).read_from(corpus), template=template, seed=seed, masking=masking)
         for name in _common.names_of_objectives()
     }
     spent: dict[str, list[float]] = {name: [] for name in streams}
@@ -171,7 +171,7 @@ def main() -> None:
     corpus = Corpus(args.corpus)
     tokenizer = load_tokenizer(str(corpus.folder / "tokenizer"))
     masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer))
-    setup = (pair_template(tokenizer), masking, args.seed)
+    setup = (read_pair_template(tokenizer), masking, args.seed)
     same = same_ids(_common.ssp_stream(corpus, setup[0], None, args.seed), tokenizer)
     spent = take_turns(_common.ssp_stream(corpus, *setup), tokenizer, args.pairs // args.batch, args.batch)
     rates = by_objective(corpus, *setup, args.pairs // args.batch, args.batch)

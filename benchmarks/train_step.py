@@ -30,7 +30,8 @@ from benchmarks import _common
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.stream import Batch, PairStream
+from data_pipeline.sampling.batch import Batch
+from data_pipeline.sampling.stream import PairStream
 from objectives.mlm import MaskedLM
 from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import default_model
@@ -73,7 +74,7 @@ def our_updates(model_name: str, stream: PairStream, layout: Layout) -> Callable
         spans = layout.micro_batches(0)
         batches: list[Batch | None] = [stream.batch(first + a, b - a) for a, b in spans]
         began = time.perf_counter()
-        result = train_step(engine, batches, filler, layout, 0, SEED, step)
+        result = train_step(engine, batches=batches, filler=filler, layout=layout, rank=0, seed=SEED, step=step)
         seconds = time.perf_counter() - began
         sums = dict(zip(engine.module.sum_names, result.stats.tolist(), strict=True))
         mlm_loss, pair_loss = sums["mlm_loss"] / sums["mlm_tokens"], sums["ssp/pair_loss"] / layout.size
@@ -151,7 +152,7 @@ def main() -> None:
     start_distributed()  # also sets the number of threads, for both alike
     layout = Layout(args.pairs, args.micro, 1)
     masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer))
-    stream = _common.ssp_stream(corpus, tokenizers.pair_template(tokenizer), masking, SEED)
+    stream = _common.ssp_stream(corpus, tokenizers.read_pair_template(tokenizer), masking, SEED)
     plain = plain_updates(name, stream, layout, tokenizer)
     ways = {"ours": our_updates(name, stream, layout), "plain loop": plain}
     done: dict[str, list[Update]] = {way: [] for way in ways}

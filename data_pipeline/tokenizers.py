@@ -92,32 +92,36 @@ def describe(tokenizer: Any) -> dict:
 
 @dataclass(frozen=True)
 class PairTemplate:
-    """How this tokenizer joins two texts: ``head A middle B tail``, with their token type ids.
+    """How a tokenizer joins texts to one example: special tokens, a text, special tokens, a text, special tokens.
 
-    Read off the tokenizer itself by encoding a pair, so that every family is joined in its own way
-    (``[CLS] A [SEP] B [SEP]``, ``<s> A </s></s> B </s>``).
+    It is read off the tokenizer itself, so that every family joins in its own way (``[CLS] A [SEP] B [SEP]``,
+    ``<s> A </s></s> B </s>``).
+
+    special: the special tokens before the first text, and those after each text: one array more than texts
+    types:   the token type of each text and of what follows it; what stands before the first text is of its type
     """
 
-    head: np.ndarray
-    middle: np.ndarray
-    tail: np.ndarray
-    type_of_second: int  # token type id of B and the tail; all before them is of type 0
+    special: tuple[np.ndarray, ...]
+    types: tuple[int, ...]
+
+    @property
+    def num_texts(self) -> int:
+        return len(self.types)
 
     @property
     def num_special(self) -> int:
-        return len(self.head) + len(self.middle) + len(self.tail)
+        return sum(map(len, self.special))
 
 
-def pair_template(tokenizer: Any) -> PairTemplate:
-    """The template of ``tokenizer``, for ids that the corpus stores without special tokens."""
+def read_pair_template(tokenizer: Any) -> PairTemplate:
+    """The template by which ``tokenizer`` joins two texts, for ids that the corpus stores without special tokens."""
     word = tokenizer("a", add_special_tokens=False)["input_ids"]
     other = tokenizer("b", add_special_tokens=False)["input_ids"]
     encoded = tokenizer("a", "b", return_token_type_ids=True)
     ids, types = encoded["input_ids"], encoded["token_type_ids"]
     a, b = _find(ids, word, 0), _find(ids, other, len(word))
     pieces = (slice(0, a), slice(a + len(word), b), slice(b + len(other), len(ids)))
-    head, middle, tail = (np.array(ids[p], dtype=np.int32) for p in pieces)
-    return PairTemplate(head, middle, tail, types[b])
+    return PairTemplate(tuple(np.array(ids[p], dtype=np.int32) for p in pieces), (0, types[b]))
 
 
 def _find(ids: list[int], part: list[int], start: int) -> int:

@@ -11,7 +11,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 from data_pipeline.corpus import Corpus
 from launch._cli import parse, run
-from objectives import mixture
+from objectives import parse_mixture
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, SEEDS, setting
 
 DESCRIPTION = """Validation as in table 3 of Di Liello et al., 2022: the same held-out pairs for every model.
@@ -45,7 +45,7 @@ class EvaluatePairsConfig:
 
 def main() -> None:
     config = parse(EvaluatePairsConfig, DESCRIPTION, EPILOG)
-    corpus, objectives = Corpus(config.corpus), mixture(config.objective, config.sampling)
+    corpus, objectives = Corpus(config.corpus), parse_mixture(config.objective, config.sampling)
     from pretrain.evaluation.pair_tests import evaluate_pairs
     from pretrain.evaluation.pair_text import format_figures
     from pretrain.modeling.scorer import load_scorer  # after what needs no model to be checked

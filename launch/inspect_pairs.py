@@ -15,7 +15,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
 from launch._cli import parse, run
-from objectives import mixture
+from objectives import parse_mixture
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, SEEDS, setting
@@ -53,9 +53,13 @@ def main() -> None:
         raise KinspanError(f"--start {config.start} --count {config.count}: their sum must be below {MOST_PAIRS}")
     corpus = Corpus(config.corpus or default_corpus(tokenizers.load_tokenizer(default_model())))
     tokenizer = tokenizers.load_tokenizer(str(corpus.folder / "tokenizer"))
-    objectives = mixture(config.objective, config.sampling)
-    template = tokenizers.pair_template(tokenizer)
-    stream = PairStream(corpus, objectives, template, config.seed, config.split, config.max_length)
+    stream = PairStream(
+        parse_mixture(config.objective, config.sampling).read_from(corpus),
+        template=tokenizers.read_pair_template(tokenizer),
+        seed=config.seed,
+        split=config.split,
+        max_length=config.max_length,
+    )
     for pair in describe_pairs(stream, tokenizer, config.start, config.count):
         if config.json:
             pair.pop("titles")

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.mixture import Mixture
+from data_pipeline.sampling.mixture import Mixture, Part
 from data_pipeline.sampling.pairs import Objective
 
 from . import ict, nsp, psd, sop, sp, ssp
@@ -23,8 +23,8 @@ ALL = "ssp+sp+psd"  # "All" in the paper's tables
 MAX_WEIGHT = 1000
 
 
-def mixture(text: str, sampling: str = "matched") -> Mixture:
-    """The objectives that ``--objective`` names.
+def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
+    """The mixture that ``--objective`` names; ``Mixture.read_from`` then says which corpus it reads.
 
     text:     one name ("ssp"), several with whole-number weights ("ssp:2+sp:1+psd:1": shares of the pairs), "all" (the
               paper's three alike), or an Objective of your own ("my_module:my_objective", looked for on Python's path
@@ -34,25 +34,24 @@ def mixture(text: str, sampling: str = "matched") -> Mixture:
 
     Raises KinspanError where there is no such objective.
     """
-    parts = [_part(part.strip(), sampling) for part in (ALL if text == "all" else text).split("+")]
-    objectives = tuple(o for o, _ in parts)
-    names = [o.name for o in objectives]
+    parts = [_parse_part(part.strip(), sampling) for part in (ALL if text == "all" else text).split("+")]
+    names = [part.objective.name for part in parts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise KinspanError(f"--objective {text}: {twice} stands twice; give it a weight, as in {twice}:2")
-    divisor = math.gcd(*(w for _, w in parts))
-    return Mixture(objectives, tuple(w // divisor for _, w in parts))
+    divisor = math.gcd(*(part.weight for part in parts))
+    return Mixture(tuple(replace(part, weight=part.weight // divisor) for part in parts))
 
 
-def own_sources(mixture: Mixture) -> dict[str, str]:
-    """SHA-256 of the code of each objective from outside the packages: edited, it is another run.
+def hash_own_sources(mixture: Mixture) -> dict[str, str]:
+    """SHA-256 of the code of each objective from outside the packages: when the code is edited, it is another run.
 
-    Of the modules beside it as well, or of its package, as far as they are loaded.
+    The modules beside it, or those of its package, count as well as far as they are loaded.
     """
-    return {name: _source(sys.modules[name.split(":")[0]]) for name in mixture.names if ":" in name}
+    return {name: _hash_source(sys.modules[name.split(":")[0]]) for name in mixture.names if ":" in name}
 
 
-def _source(module: ModuleType) -> str:
+def _hash_source(module: ModuleType) -> str:
     own = Path(str(module.__file__)).resolve()
     folder = own.parent
     files = {Path(str(getattr(m, "__file__", None) or "/")).resolve() for m in list(sys.modules.values())}
@@ -64,21 +63,21 @@ def _source(module: ModuleType) -> str:
     return digest.hexdigest()
 
 
-def _part(text: str, sampling: str) -> tuple[Objective, int]:
-    """``name``, ``name:weight``, ``module:name`` or ``module:name:weight``."""
+def _parse_part(text: str, sampling: str) -> Part:
+    """One part of ``--objective``: ``name``, ``name:weight``, ``module:name`` or ``module:name:weight``."""
     name, colon, weight = text.rpartition(":")
     if not colon or (name not in OBJECTIVES and not re.fullmatch("[0-9]+", weight)):
         name, weight = text, "1"
     if not re.fullmatch("[0-9]{1,9}", weight) or not 1 <= int(weight) <= MAX_WEIGHT:
         raise KinspanError(f"--objective {text}: the weight must be a whole number from 1 to {MAX_WEIGHT}")
-    return _objective(name, sampling), int(weight)
+    return Part(_find_objective(name, sampling), int(weight))
 
 
-def _objective(name: str, sampling: str) -> Objective:
+def _find_objective(name: str, sampling: str) -> Objective:
     if ":" in name:
         if sampling == "paper":
             raise KinspanError(f"--sampling paper: {name} has no other way of sampling")
-        return _own_objective(name)
+        return _import_objective(name)
     if name not in OBJECTIVES:
         raise KinspanError(
             f"--objective {name}: there is no such objective; choose from {', '.join(OBJECTIVES)}, a mixture such "
@@ -91,7 +90,7 @@ def _objective(name: str, sampling: str) -> Objective:
     return OBJECTIVES[name] if sampling == "matched" else PAPER_SAMPLING[name]
 
 
-def _own_objective(name: str) -> Objective:
+def _import_objective(name: str) -> Objective:
     """An Objective from a module outside the packages, by ``module:attribute``."""
     module_name, attribute = name.split(":", 1)
     if os.getcwd() not in sys.path:

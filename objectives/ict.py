@@ -1,24 +1,39 @@
 """Inverse Cloze Task (ICT): was the sentence A taken out of the paragraph B?
 
 Lee et al., 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", section 4: a sentence is
-the pseudo-question and what surrounds it the evidence. Here as a pair objective: A is one sentence of a paragraph, a
-positive's B the paragraph without it, and negatives are made as in SP (another paragraph without one of its
-sentences). It is SP with an A of one sentence.
+the pseudo-question, and what surrounds it is the evidence. Here it is a pair objective. An anchor is a paragraph P of
+at least two sentences, and makes five pairs:
+
+- A is one sentence of P, the same one in all five pairs;
+- the positive's B is P without A;
+- a hard negative's B is another paragraph of the same document without one of its sentences (up to two of the four);
+- an easy negative's B is the same of a paragraph of another document (the rest).
+
+It is SP with an A of one sentence, and draws as SP does.
+
+Three pairs of one anchor (from Wikipedia, "Alabaster" and "Augustus", CC BY-SA):
+
+    A         Many ancient quarries are found in the hills overlooking the plain of Tell el Amarna.
+    positive  Egyptian alabaster has been worked extensively near Suez and Assiut.
+    hard      The purest alabaster is a snow-white material of fine uniform grain, but it often is associated with an
+              oxide of iron, which produces brown clouding and veining in the stone.
+    easy      Octavius only mentions his father's equestrian family briefly in his memoirs. His paternal
+              great-grandfather Gaius Octavius was a military tribune in Sicily during the Second Punic War. ...
 """
 
 from functools import partial
 
-from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, two_sentences
+from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, has_two_sentences
 
 from . import sp
 
 ICT = Objective(
-    "ict",
-    256,
-    sp.NUM_WORDS,
-    two_sentences,
-    TWO_SENTENCES,
-    partial(sp.sample, max_a=1),
+    name="ict",
+    max_length=256,
+    num_draws=sp.NUM_DRAWS,
+    usable=has_two_sentences,
+    needs=TWO_SENTENCES,
+    sample=partial(sp.sample, max_a=1),
     asks="whether the sentence A was taken out of the paragraph B",
     negatives="another paragraph without a sentence, of the document (hard, up to two of four) or of others (easy)",
     source="Lee et al., 2019, *Latent Retrieval for Weakly Supervised Open Domain Question Answering*",

@@ -15,12 +15,12 @@ AS_MASK, AS_RANDOM = 0.8, 0.1
 
 @dataclass(frozen=True)
 class MaskedLM:
-    """How tokens are masked. One 32-bit random number a token decides all of it; two with whole words.
+    """How tokens are masked. One random 32-bit number per token decides all of it; with whole words, two do.
 
     continues:  ``[vocab]`` which tokens go on with the word before them (tokenizers.word_continuations): then whole
-                words are chosen. None: tokens
+                words are chosen. None: tokens are chosen
     as_mask, as_random: shares of the chosen tokens that become the mask token and a random one
-    noise:      whether the token loss draws replacements, and so needs a number more a masked token
+    noise:      whether the token loss draws replacements, and so needs one more number per masked token
     """
 
     mask_id: int
@@ -32,23 +32,24 @@ class MaskedLM:
     noise: bool = False
 
     @property
-    def numbers(self) -> int:
-        """Random numbers that a token owns."""
+    def numbers_per_token(self) -> int:
+        """Random 32-bit numbers that a token owns."""
         return 1 if self.continues is None else 2
 
     def apply(
-        self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, words: np.ndarray
+        self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, random_bits: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Mask ``ids`` in place.
+        """Masks ``ids`` in place.
 
-        ids:     ``[T]`` the packed tokens of n pairs
-        starts:  ``[n + 1]`` where each pair begins
-        special: ``[T]`` true at special tokens, which are never chosen
-        words:   ``[n, W]`` uint64, two numbers in each word, ``2 W`` at least ``numbers`` times the longest pair
+        ids:         ``[T]`` the packed tokens of n pairs
+        starts:      ``[n + 1]`` where each pair begins
+        special:     ``[T]`` true at special tokens, which are never chosen
+        random_bits: ``[n, D]`` uint64, two 32-bit numbers in each; they must suffice for ``numbers_per_token`` numbers
+                     for each token of the longest pair
 
         Returns the chosen positions in ``ids``, ascending, and the ids that stood there, both ``[M]``.
         """
-        numbers = words.view(np.uint32)
+        numbers = random_bits.view(np.uint32)
         chosen = int(self.probability * 2**32)
         if self.continues is None:
             positions, number = self._tokens(starts, special, numbers, chosen)

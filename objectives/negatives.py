@@ -1,7 +1,8 @@
-"""Negatives: paragraphs of the anchor's document (hard) and of others (easy), and drawing again where texts are equal.
+"""Negatives: paragraphs of the anchor's document (hard) and of others (easy), drawn again where texts are equal.
 
-What the objectives share. An objective says which paragraphs suit an anchor, as classes with weights, and how a text
-is cut from a paragraph; here one is drawn for each slot, uniformly by weight, the hard ones two different paragraphs.
+This is what the objectives share. An objective says which paragraphs suit an anchor, as classes with weights, and how
+a text is cut from a paragraph. Here a paragraph is drawn for each slot of an anchor, in proportion to the weights, so
+that two hard negatives are of two different paragraphs.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,34 +12,41 @@ from typing import Protocol
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.block import Block, Ranked
+from data_pipeline.sampling.block import Block, ClassIndex
 from data_pipeline.sampling.pairs import EASY, HARD, PAIRS_PER_ANCHOR, POSITIVE, Pairs
-from data_pipeline.sampling.random_bits import bounded
-from data_pipeline.sampling.spans import Spans, side_by_side
+from data_pipeline.sampling.random_bits import draw_below
+from data_pipeline.sampling.spans import Spans, join_columns
 
-NEGATIVES = PAIRS_PER_ANCHOR - 1
-MAX_HARD = 2  # hard negatives of an anchor, section A.1
-TRIES = 6  # draws of a negative: the first, and five more where its text is no negative
-PROBES = 1000  # paragraphs then looked at one by one
-COMPARED = 4  # tokens at the start of two texts that are compared before the whole
+NUM_NEGATIVES = PAIRS_PER_ANCHOR - 1
+MAX_HARD = 2  # hard negatives per anchor, Di Liello et al., 2022, section A.1
+TRIES = 6  # draws per negative: the first, and up to five more where its text is no negative
+PROBES = 1000  # when all tries failed, so many paragraphs are looked at one by one
+COMPARED = 4  # so many tokens at the start of two texts are compared before the whole texts are
 
 Cells = tuple[np.ndarray, np.ndarray]  # rows and columns of [n, k]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Where the negatives of each anchor are drawn from: classes of paragraphs, the anchor itself left out.
+    """Where the negatives of each of n anchors are drawn from: K classes of paragraphs, the anchor itself left out.
 
-    ranked   the classes of the block's paragraphs
-    classes  [n, K]  those that suit the anchor, no paragraph in two of them
-    weights  [n, K]  how likely a paragraph of each is drawn, relative to the others
-    start    [n, K]  the rank of the document's first paragraph in the class
+    index    the block's paragraphs by class
+    classes  [n, K]  the classes that suit the anchor; no paragraph is in two of them
+    weights  [n, K]  how likely a paragraph of each class is drawn, relative to the others
+    start    [n, K]  how many paragraphs of the class come before the anchor's document in the block
     inside   [n, K]  how many paragraphs of the class the document has
-    own      [n, K]  the rank of the anchor counted from ``start``; -1 where it is not of the class
-    hard     [n, k]  the slots that are filled from the document
+    own      [n, K]  the anchor's place among those of the document; -1 where it is not of the class
+    hard     [n, k]  which of the k slots are filled from the document
+
+    Example: a block has five paragraphs. The first document has the paragraphs 0, 1 and 2, of 2, 4 and 3 sentences, the
+    second has 3 and 4, of 2 and 5. The anchor is paragraph 1, and its negatives must have at least 3 sentences. Of the
+    class "at least 3 sentences" are the paragraphs 1, 2 and 4. None of them comes before the first document (start 0),
+    two are in it (inside 2), and the anchor is the first of these two (own 0). So one paragraph of the document is
+    left for hard negatives, paragraph 2, and one of other documents for easy ones, paragraph 4. Of the four slots one
+    is hard (True, False, False, False), since there is no second paragraph for another: ``draw`` gives 2, 4, 4, 4.
     """
 
-    ranked: Ranked
+    index: ClassIndex
     classes: np.ndarray
     weights: np.ndarray
     start: np.ndarray
@@ -50,42 +58,46 @@ class Pool:
     def of(
         block: Block,
         anchors: np.ndarray,
-        ranked: Ranked,
+        index: ClassIndex,
         classes: np.ndarray,
         weights: np.ndarray | None = None,
-        slots: int = NEGATIVES,
+        slots: int = NUM_NEGATIVES,
         max_hard: int = MAX_HARD,
     ) -> "Pool":
+        """The pool of these anchors ``[n]``. Raises KinspanError where a class has no paragraph of another document.
+
+        slots: negatives per anchor;  max_hard: how many of them may be of the anchor's document
+        """
         weights = np.ones_like(classes) if weights is None else weights
         document = block.document[anchors][:, None]
-        start = ranked.before[classes, block.document_first[document]].astype(np.int64)
-        inside = ranked.before[classes, block.document_first[document + 1]] - start
-        rank = ranked.before[classes, anchors[:, None]]
-        member = ranked.before[classes, anchors[:, None] + 1] > rank
+        start = index.before[classes, block.document_first[document]].astype(np.int64)
+        inside = index.before[classes, block.document_first[document + 1]] - start
+        rank = index.before[classes, anchors[:, None]]
+        member = index.before[classes, anchors[:, None] + 1] > rank
         own = np.where(member, rank - start, -1)
         others = ((inside - member) * (weights > 0)).sum(axis=1)
-        pool = Pool(ranked, classes, weights, start, inside, own, np.zeros((len(anchors), slots), dtype=bool))
-        if not pool.outside().sum(axis=1).all():
+        pool = Pool(index, classes, weights, start, inside, own, np.zeros((len(anchors), slots), dtype=bool))
+        if not pool.count_outside().sum(axis=1).all():
             raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
         return replace(pool, hard=np.arange(slots) < np.minimum(others, max_hard)[:, None])
 
-    def others(self) -> np.ndarray:
-        """``[n, K]``: the document's paragraphs but the anchor, by weight."""
+    def count_others(self) -> np.ndarray:
+        """``[n, K]``: the document's paragraphs without the anchor, times their weight."""
         return (self.inside - (self.own >= 0)) * self.weights
 
-    def outside(self) -> np.ndarray:
-        """``[n, K]``: the other documents' paragraphs, by weight."""
-        return (self.ranked.total[self.classes] - self.inside) * self.weights
+    def count_outside(self) -> np.ndarray:
+        """``[n, K]``: the other documents' paragraphs, times their weight."""
+        return (self.index.total[self.classes] - self.inside) * self.weights
 
-    def draw(self, words: np.ndarray) -> np.ndarray:
-        """A paragraph for each slot, ``[n, k]``, from one word each."""
-        others, outside = self.others(), self.outside()
+    def draw(self, random_bits: np.ndarray) -> np.ndarray:
+        """A paragraph for each slot, ``[n, k]``, from one draw each: ``random_bits`` is ``[n, k]``."""
+        others, outside = self.count_others(), self.count_outside()
         inside = others.sum(axis=1)[:, None]
-        drawn = bounded(words, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
+        drawn = draw_below(random_bits, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
         if self.hard.shape[1] > 1:
-            drawn[:, 1] = np.where(self.hard[:, 1], self._second(drawn[:, 0], words[:, 1], others), drawn[:, 1])
-        paragraphs = np.empty(words.shape, dtype=np.int64)
-        before_inside = before_outside = np.zeros(len(words), dtype=np.int64)
+            drawn[:, 1] = np.where(self.hard[:, 1], self._second(drawn[:, 0], random_bits[:, 1], others), drawn[:, 1])
+        paragraphs = np.empty(random_bits.shape, dtype=np.int64)
+        before_inside = before_outside = np.zeros(len(random_bits), dtype=np.int64)
         for k in range(self.classes.shape[1]):  # the interval of the class that the number fell into
             low = np.where(self.hard, before_inside[:, None], before_outside[:, None])
             before_inside, before_outside = before_inside + others[:, k], before_outside + outside[:, k]
@@ -94,8 +106,8 @@ class Pool:
             paragraphs[cells] = self._paragraphs(k, drawn - low)[cells]
         return paragraphs
 
-    def _second(self, first: np.ndarray, words: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """A number for the second hard negative outside the interval of the paragraph that ``first`` fell into."""
+    def _second(self, first: np.ndarray, random_bits: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """The second hard negative's number, outside the interval of the paragraph that ``first`` fell into."""
         low = np.zeros_like(first)
         width = np.ones_like(first)
         before = np.zeros_like(first)
@@ -105,30 +117,30 @@ class Pool:
             low = np.where(inside, before + (first - before) // weight * weight, low)
             width = np.where(inside, weight, width)
             before = before + others[:, k]
-        drawn = bounded(words, np.maximum(before - width, 1))
+        drawn = draw_below(random_bits, np.maximum(before - width, 1))
         return drawn + width * (drawn >= low)
 
     def _paragraphs(self, k: int, drawn: np.ndarray) -> np.ndarray:
-        """The paragraphs of the k-th class that numbers within its interval mean, ``[n, slots]``."""
+        """The paragraphs of the k-th class that the numbers within its interval stand for, ``[n, slots]``."""
         start, own, inside, classes = (x[:, k, None] for x in (self.start, self.own, self.inside, self.classes))
         number = drawn // np.maximum(self.weights[:, k, None], 1)
         of_document = start + number + ((own >= 0) & (number >= own))
         rank = np.where(self.hard, of_document, number + inside * (number >= start))
-        rank = self.ranked.first[classes] + rank
-        return self.ranked.paragraphs[np.clip(rank, 0, len(self.ranked.paragraphs) - 1)]
+        rank = self.index.first[classes] + rank
+        return self.index.paragraphs[np.clip(rank, 0, len(self.index.paragraphs) - 1)]
 
     def probe(self, row: int) -> Iterator[int]:
-        """Paragraphs of other documents, one after another, the nearest first; at most PROBES."""
-        for k in np.flatnonzero(self.outside()[row]):
-            total = int(self.ranked.total[self.classes[row, k]])
+        """Yields paragraphs of other documents, the nearest first; at most PROBES of each class."""
+        for k in np.flatnonzero(self.count_outside()[row]):
+            total = int(self.index.total[self.classes[row, k]])
             start, inside = int(self.start[row, k]), int(self.inside[row, k])
             for step in range(min(PROBES, total - inside)):
                 rank = (start + inside + step) % total
-                yield int(self.ranked.paragraphs[self.ranked.first[self.classes[row, k]] + rank])
+                yield int(self.index.paragraphs[self.index.first[self.classes[row, k]] + rank])
 
 
 class Source(Protocol):
-    """What ``assemble`` needs of a pool: which slots are hard, and where to look when all tries failed."""
+    """What ``assemble`` needs to know of a pool: which slots are hard, and where to look when all tries failed."""
 
     @property
     def hard(self) -> np.ndarray: ...
@@ -142,21 +154,21 @@ def assemble(
     positive: Spans,
     pool: Source,
     draw: Callable[[int], Spans],
-    unlike: Callable[[np.ndarray, Spans], np.ndarray],
+    rejects: Callable[[np.ndarray, Spans], np.ndarray],
     cut: Callable[[int, int], Spans],
 ) -> Pairs:
     """The pairs of each anchor: the positive, then a negative for each slot of ``pool``.
 
     a, positive: ``[n]``
-    draw:   number of a try -> a negative for each slot, ``[n, k]``
-    unlike: (rows ``[m]``, texts ``[m]``) -> which of the texts are no negatives of the row's anchor, ``[m]``
-    cut:    (row, paragraph) -> the texts ``[m]`` that a negative of this paragraph could be; where all tries failed
+    draw:    number of a try -> a negative for each slot, ``[n, k]``
+    rejects: (rows ``[m]``, texts ``[m]``) -> which of the texts are no negatives of the row's anchor, ``[m]``
+    cut:     (row, paragraph) -> all texts ``[m]`` that a negative of this paragraph could be; for when all tries failed
     """
     negative = draw(0)
     rows, slots = negative.paragraph.shape
     cells: Cells = (np.repeat(np.arange(rows), slots), np.tile(np.arange(slots), rows))
     for attempt in range(1, TRIES + 1):
-        wrong = unlike(cells[0], negative[cells])
+        wrong = rejects(cells[0], negative[cells])
         cells = cells[0][wrong], cells[1][wrong]
         if not len(cells[0]) or attempt == TRIES:
             break
@@ -164,34 +176,34 @@ def assemble(
         negative.put(cells, draw(attempt)[cells])
     kind = np.where(pool.hard, HARD, EASY).astype(np.int8)
     for cell in zip(*(x.tolist() for x in cells), strict=True):
-        negative.put(cell, _search(block, pool, positive, cell[0], unlike, cut))
+        negative.put(cell, _search(block, pool, positive, cell[0], rejects, cut))
         kind[cell] = EASY
     first = np.full((rows, 1), POSITIVE, dtype=np.int8)
     repeated = a.map(lambda x: np.repeat(x[:, None], 1 + slots, axis=1))
-    return Pairs(repeated, side_by_side(positive, negative), np.concatenate([first, kind], axis=1))
+    return Pairs((repeated, join_columns(positive, negative)), np.concatenate([first, kind], axis=1))
 
 
-def equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
+def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
     """``[m]``: whether two texts have the same tokens."""
-    equal = block.num_tokens(one) == block.num_tokens(other)
+    equal = block.count_tokens(one) == block.count_tokens(other)
     same = np.flatnonzero(equal)
     one, other = one[same], other[same]
     start = (_first_tokens(block, one) == _first_tokens(block, other)).all(axis=1)
     equal[same] = start
     for k in np.flatnonzero(start).tolist():
-        equal[same[k]] = np.array_equal(block.tokens_of(one[k]), block.tokens_of(other[k]))
+        equal[same[k]] = np.array_equal(block.read_tokens(one[k]), block.read_tokens(other[k]))
     return equal
 
 
-def every_span(paragraph: int, num_sentences: int, size: int) -> Spans:
+def list_spans(paragraph: int, num_sentences: int, size: int) -> Spans:
     """All spans of so many sentences of a paragraph, ``[num_sentences - size + 1]``."""
     start = np.arange(num_sentences - size + 1)
     return Spans(np.full_like(start, paragraph), start, start + size)
 
 
 def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
-    """``[m, COMPARED]``: the first tokens of each text, over its hole; of a shorter one, its last repeated."""
-    (start, end), *rest = block.token_runs(spans)
+    """``[m, COMPARED]``: the first tokens of each text, past its hole; a shorter text repeats its last token."""
+    (start, end), *rest = block.find_runs(spans)
     place = np.arange(COMPARED)
     at = np.minimum(start[:, None] + place, end[:, None] - 1)
     for more_start, more_end in rest:
@@ -199,13 +211,13 @@ def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
         over = np.minimum(more_start[:, None] + beyond, more_end[:, None] - 1)
         at = np.where((beyond >= 0) & (more_end > more_start)[:, None], over, at)
     out = np.empty(at.shape, dtype=np.int64)
-    for shard, rows in block.by_shard(spans.paragraph):
+    for shard, rows in block.split_by_shard(spans.paragraph):
         out[rows] = shard.tokens[at[rows]]
     return out
 
 
 def _with_other_hard(pool: Source, cells: Cells) -> Cells:
-    """Both hard negatives where one is drawn again: only drawn together are they two paragraphs."""
+    """``cells``, and the other hard negative where one is drawn again: only together are they two paragraphs."""
     chosen = np.zeros(pool.hard.shape, dtype=bool)
     chosen[cells] = True
     hard = pool.hard[:, :MAX_HARD]
@@ -218,16 +230,17 @@ def _search(
     pool: Source,
     positive: Spans,
     row: int,
-    unlike: Callable[[np.ndarray, Spans], np.ndarray],
+    rejects: Callable[[np.ndarray, Spans], np.ndarray],
     cut: Callable[[int, int], Spans],
 ) -> Spans:
-    """The first text of another document, walking on from the anchor's own, that is a negative.
+    """The first text of another document that is a negative, walking on from the anchor's own document.
 
-    Where equal texts are so many that all tries failed. Raises KinspanError after PROBES paragraphs of each class.
+    For corpora with so many equal texts that all tries failed. Raises KinspanError after PROBES paragraphs of each
+    class.
     """
     for paragraph in pool.probe(row):
         texts = cut(row, paragraph)
-        right = np.flatnonzero(~unlike(np.full(len(texts.paragraph), row), texts))
+        right = np.flatnonzero(~rejects(np.full(len(texts.paragraph), row), texts))
         if len(right):
             return texts[right[0]]
     shard, document, _ = block.locate(positive.paragraph[row])

@@ -1,64 +1,78 @@
 """Next Sentence Prediction (NSP): does B follow A?
 
-Devlin et al., 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", section 3.1.
-In half of the pairs B is the text that follows A, in the other half a text of another document. A is 1-3 sentences,
-B 1-5, of one paragraph, as in SSP; the negative's B has as many sentences as the positive's.
+Devlin et al., 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", section 3.1
+(task 2). An anchor is a paragraph P of at least two sentences, and makes two pairs:
+
+- A is a span of 1-3 sentences of P, the same one in both pairs;
+- the positive's B is the 1-5 sentences of P that follow A;
+- the easy negative's B is a span of another document, of as many sentences. There are no hard ones.
+
+The counts of sentences are those of SSP.
+
+Two pairs of one anchor (from Wikipedia, "Algeria" and "Alexander Graham Bell", CC BY-SA):
+
+    A         Algeria has universal suffrage at 18 years of age.
+    positive  The President is the head of the army, the Council of Ministers and the High Security Council.
+    easy      Bell considered the invention of the hydroplane as a very significant achievement.
 """
 
 import numpy as np
 
 from data_pipeline.sampling.block import Block
-from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, Pairs, two_sentences
-from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, Pairs, has_two_sentences
+from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import TRIES, Pool, assemble, equal_texts, every_span
-from .ssp import MAX_A, MAX_B, long_enough
+from .negatives import TRIES, Pool, assemble, find_equal_texts, list_spans
+from .ssp import MAX_A, MAX_B, index_by_least_sentences
 
-# An anchor's words: 3 for A and the positive, then (paragraph, place) for each try of the negative.
+# An anchor's draws: 3 for A and the positive, then (paragraph, place) for each try of the negative.
 FOR_POSITIVE, PER_TRY = 3, 2
-NUM_WORDS = -(-(FOR_POSITIVE + TRIES * PER_TRY) // 4) * 4
+NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * PER_TRY) // 4) * 4
 
 
-def sample(block: Block, anchors: np.ndarray, words: np.ndarray) -> Pairs:
-    """Two pairs an anchor: the next text, and one of another document. words: ``[n, NUM_WORDS]``"""
-    a, positive = _positive(block, anchors, words)
+def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
+    """The two pairs of each anchor: the next text, and one of another document.
+
+    anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
+    """
+    a, positive = _positive(block, anchors, random_bits)
     counts = (positive.end - positive.start)[:, None]
-    pool = Pool.of(block, anchors, block.once(long_enough), counts, slots=1, max_hard=0)
-    tries = words[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * PER_TRY].reshape(len(anchors), TRIES, 1, PER_TRY)
+    pool = Pool.of(block, anchors, block.make_once(index_by_least_sentences), counts, slots=1, max_hard=0)
+    tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * PER_TRY].reshape(len(anchors), TRIES, 1, PER_TRY)
 
     def draw(attempt: int) -> Spans:
         paragraphs = pool.draw(tries[:, attempt, :, 0])
-        start = bounded(tries[:, attempt, :, 1], block.num_sentences[paragraphs] - counts + 1)
+        start = draw_below(tries[:, attempt, :, 1], block.num_sentences[paragraphs] - counts + 1)
         return Spans(paragraphs, start, start + counts)
 
-    def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
-        return equal_texts(block, positive[rows], texts)
+    def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
+        return find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
-        return every_span(paragraph, int(block.num_sentences[paragraph]), int(counts[row, 0]))
+        return list_spans(paragraph, int(block.num_sentences[paragraph]), int(counts[row, 0]))
 
-    return assemble(block, a, positive, pool, draw, unlike, cut)
+    return assemble(block, a, positive, pool, draw, rejects, cut)
 
 
-def _positive(block: Block, anchors: np.ndarray, words: np.ndarray) -> tuple[Spans, Spans]:
+def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> tuple[Spans, Spans]:
     sentences = block.num_sentences[anchors].astype(np.int64)
-    a = np.minimum(1 + bounded(words[:, 0], MAX_A), sentences - 1)
-    b = np.minimum(1 + bounded(words[:, 1], MAX_B), sentences - a)
-    ranked, document = block.once(long_enough), block.document[anchors]
-    inside = ranked.before[:, block.document_first[document + 1]] - ranked.before[:, block.document_first[document]]
-    b = np.minimum(b, np.maximum((ranked.total[:, None] > inside).sum(axis=0) - 1, 1))  # what another document has
-    start = bounded(words[:, 2], sentences - a - b + 1)
+    a = np.minimum(1 + draw_below(random_bits[:, 0], MAX_A), sentences - 1)
+    b = np.minimum(1 + draw_below(random_bits[:, 1], MAX_B), sentences - a)
+    index, document = block.make_once(index_by_least_sentences), block.document[anchors]
+    inside = index.before[:, block.document_first[document + 1]] - index.before[:, block.document_first[document]]
+    b = np.minimum(b, np.maximum((index.total[:, None] > inside).sum(axis=0) - 1, 1))  # what another document has
+    start = draw_below(random_bits[:, 2], sentences - a - b + 1)
     return Spans(anchors, start, start + a), Spans(anchors, start + a, start + a + b)
 
 
 NSP = Objective(
-    "nsp",
-    128,
-    NUM_WORDS,
-    two_sentences,
-    TWO_SENTENCES,
-    sample,
+    name="nsp",
+    max_length=128,
+    num_draws=NUM_DRAWS,
+    usable=has_two_sentences,
+    needs=TWO_SENTENCES,
+    sample=sample,
     pairs_per_anchor=2,
     asks="whether B follows A",
     negatives="a text of another document, of as many sentences",

@@ -1,15 +1,29 @@
 """Paragraphs in the Same Document (PSD): do A and B come from one document?
 
-Di Liello et al., 2022, sections 4 and A.1. A is a paragraph of a document of at least two; a positive's B is another
-paragraph of it, wherever it stands; the four negatives' Bs are paragraphs of other documents. There are no hard ones.
+Di Liello et al., 2022, sections 4 and A.1. An anchor is a paragraph of a document of at least two, and makes five
+pairs:
 
-A negative's B is drawn among the paragraphs whose number of tokens is nearest to the positive's B: paragraphs of one
-document are alike in length, so that drawn freely, lengths would tell. ``PSD_PAPER`` draws freely, for comparison.
+- A is the anchor;
+- the positive's B is another paragraph of its document, wherever it stands;
+- an easy negative's B is a paragraph of another document (all four negatives). There are no hard ones.
 
-Example:
-    >>> from objectives import mixture
-    >>> mixture("psd").objectives[0].needs
-    'a document of at least two paragraphs'
+A negative's B is drawn among the paragraphs whose number of tokens is nearest to that of the positive's B. Paragraphs
+of one document are alike in length, so that if they were drawn freely, lengths would tell the label; ``PSD_PAPER``
+draws so, for comparison.
+
+Two pairs of one anchor (from Wikipedia, "Audi" and "Atomic physics", CC BY-SA):
+
+    A         The merger of the four companies under the logo of four rings.
+    positive  In 1989, Audi moved to International Motor Sports Association (IMSA) GTO with the Audi 90, however as
+              they avoided the two major endurance events (Daytona and Sebring) despite winning on a regular basis,
+              they would lose out on the title.
+    easy      Electrons form notional shells around the nucleus. These are normally in a ground state but can be
+              excited by the absorption of energy from light (photons), magnetic fields, or interaction with a
+              colliding particle (typically ions or other electrons).
+
+>>> from objectives import parse_mixture
+>>> parse_mixture("psd").objectives[0].needs
+'a document of at least two paragraphs'
 """
 
 from collections.abc import Iterator
@@ -19,18 +33,18 @@ from functools import partial
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.block import Block, Ranked
+from data_pipeline.sampling.block import Block, ClassIndex
 from data_pipeline.sampling.pairs import DI_LIELLO, Objective, Pairs
-from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import NEGATIVES, PROBES, TRIES, Pool, assemble, equal_texts
+from .negatives import NUM_NEGATIVES, PROBES, TRIES, Pool, assemble, find_equal_texts
 
-# The paragraphs nearest in length, on either side, that a negative is drawn among: a share of all, and at least.
+# A negative is drawn among so many paragraphs nearest in length on either side: this share of all, at least so many.
 NEAR_SHARE, NEAR_LEAST = 0.005, 16
 
-# An anchor's words: 1 for the positive, then one for each try of each negative.
-NUM_WORDS = -(-(1 + TRIES * NEGATIVES) // 4) * 4
+# An anchor's draws: 1 for the positive, then one for each try of each negative.
+NUM_DRAWS = -(-(1 + TRIES * NUM_NEGATIVES) // 4) * 4
 
 
 def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
@@ -38,33 +52,33 @@ def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
     return num_paragraphs >= 2
 
 
-def sample(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool = True) -> Pairs:
+def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool = True) -> Pairs:
     """The five pairs of each anchor: the positive, then four easy negatives.
 
-    anchors: ``[n]`` usable paragraphs of ``block``;  words: ``[n, NUM_WORDS]``
+    anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
     document = block.document[anchors]
     first = block.document_first[document].astype(np.int64)
-    number = bounded(words[:, 0], block.document_first[document + 1] - first - 1)
+    number = draw_below(random_bits[:, 0], block.document_first[document + 1] - first - 1)
     b = first + number + (first + number >= anchors)
     if len(block.document_first) == 2:
         raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
-    a, positive = block.whole(anchors), block.whole(b)
+    a, positive = block.take_whole(anchors), block.take_whole(b)
     pool = _Near.of(block, anchors, b) if matched else _freely(block, anchors)
-    tries = words[:, 1 : 1 + TRIES * NEGATIVES].reshape(len(anchors), TRIES, NEGATIVES)
+    tries = random_bits[:, 1 : 1 + TRIES * NUM_NEGATIVES].reshape(len(anchors), TRIES, NUM_NEGATIVES)
 
     def draw(attempt: int) -> Spans:
-        return block.whole(pool.draw(tries[:, attempt]))
+        return block.take_whole(pool.draw(tries[:, attempt]))
 
-    def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
+    def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
         """Those of the anchor's own document, and those with the text of A or of the positive's B."""
         own = block.document[texts.paragraph] == document[rows]
-        return own | equal_texts(block, a[rows], texts) | equal_texts(block, positive[rows], texts)
+        return own | find_equal_texts(block, a[rows], texts) | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
-        return block.whole(np.array([paragraph]))
+        return block.take_whole(np.array([paragraph]))
 
-    return assemble(block, a, positive, pool, draw, unlike, cut)
+    return assemble(block, a, positive, pool, draw, rejects, cut)
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,7 @@ class ByLength:
 
     @staticmethod
     def of(block: Block) -> "ByLength":
-        length = block.num_tokens(block.whole(np.arange(len(block.paragraph))))
+        length = block.count_tokens(block.take_whole(np.arange(len(block.paragraph))))
         order = np.argsort(length, kind="stable").astype(np.int32)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order), dtype=np.int32)
@@ -85,7 +99,7 @@ class ByLength:
 
 @dataclass(frozen=True)
 class _Near:
-    """Draws paragraphs about as long as the positive's B. Some may be of the anchor's document: drawn again.
+    """Draws paragraphs about as long as the positive's B. Those of the anchor's document are drawn again.
 
     hard ``[n, 4]``: none;  centre ``[n]``: the place of the positive's B by length
     """
@@ -96,18 +110,18 @@ class _Near:
 
     @staticmethod
     def of(block: Block, anchors: np.ndarray, b: np.ndarray) -> "_Near":
-        by_length = block.once(ByLength.of)
-        return _Near(by_length, by_length.rank[b].astype(np.int64), np.zeros((len(anchors), NEGATIVES), dtype=bool))
+        by_length = block.make_once(ByLength.of)
+        return _Near(by_length, by_length.rank[b].astype(np.int64), np.zeros((len(anchors), NUM_NEGATIVES), dtype=bool))
 
-    def draw(self, words: np.ndarray) -> np.ndarray:
+    def draw(self, random_bits: np.ndarray) -> np.ndarray:
         everything = len(self.by_length.order)
         reach = max(NEAR_LEAST, int(NEAR_SHARE * everything))
         width = min(2 * reach + 1, everything)
         low = np.clip(self.centre - reach, 0, everything - width)[:, None]
-        return self.by_length.order[low + bounded(words, width)].astype(np.int64)
+        return self.by_length.order[low + draw_below(random_bits, width)].astype(np.int64)
 
     def probe(self, row: int) -> Iterator[int]:
-        """From the positive's B outwards, by length."""
+        """Yields paragraphs from the positive's B outwards, by length."""
         order, centre = self.by_length.order, int(self.centre[row])
         for step in range(1, min(PROBES, len(order))):
             for at in (centre - step, centre + step):
@@ -115,21 +129,23 @@ class _Near:
                     yield int(order[at])
 
 
-def _everything(block: Block) -> Ranked:
-    return Ranked.of(np.ones((1, len(block.paragraph)), dtype=bool))
+def _everything(block: Block) -> ClassIndex:
+    return ClassIndex.of(np.ones((1, len(block.paragraph)), dtype=bool))
 
 
 def _freely(block: Block, anchors: np.ndarray) -> Pool:
-    return Pool.of(block, anchors, block.once(_everything), np.zeros((len(anchors), 1), dtype=np.int64), max_hard=0)
+    return Pool.of(
+        block, anchors, block.make_once(_everything), np.zeros((len(anchors), 1), dtype=np.int64), max_hard=0
+    )
 
 
 PSD = Objective(
-    "psd",
-    256,
-    NUM_WORDS,
-    usable,
-    "a document of at least two paragraphs",
-    sample,
+    name="psd",
+    max_length=256,
+    num_draws=NUM_DRAWS,
+    usable=usable,
+    needs="a document of at least two paragraphs",
+    sample=sample,
     asks="whether A and B are paragraphs of the same document",
     negatives="four paragraphs of other documents, about as long",
     source=DI_LIELLO,

@@ -2,8 +2,8 @@
 
 Clark et al., 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators", section 2: 15% of
 the tokens are chosen and all of them become the mask token; a generator, trained by masked language modelling, draws
-replacements from its softmax, and a discriminator tells of every token whether it was replaced. The two networks and
-their losses are in pretrain/rtd.py.
+replacements from its softmax, and a discriminator says of every token whether it was replaced. The two networks are
+in pretrain/modeling/electra.py, their losses in pretrain/modeling/losses.py.
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 from .mlm import PROBABILITY, MaskedLM
 
 
-def replaced_tokens(
+def mask_for_generator(
     mask_id: int, vocab_size: int, probability: float = PROBABILITY, continues: np.ndarray | None = None
 ) -> MaskedLM:
-    """Masking for a generator: the mask token throughout, and a number a masked token to draw its replacement by."""
+    """Masking for a generator: all chosen tokens become the mask token; each has a number to draw a replacement by."""
     return MaskedLM(mask_id, vocab_size, probability, continues, as_mask=1.0, as_random=0.0, noise=True)

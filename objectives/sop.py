@@ -1,8 +1,19 @@
-"""Sentence Order Prediction (SOP): do A and B stand in this order?
+"""Sentence Order Prediction (SOP): does A stand before B?
 
-Lan et al., 2020, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations", section 3.1. A
-positive is two consecutive spans of one paragraph, the negative the same two swapped, one of each an anchor. Both spans
-are of 1-4 sentences, drawn alike: otherwise the longer one would tell the order.
+Lan et al., 2020, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations", section 3.1. An
+anchor is a paragraph of at least two sentences, and makes two pairs:
+
+- the positive's A and B are two consecutive spans of 1-4 sentences each;
+- the hard negative is the same two spans, swapped. There are no easy ones.
+
+The counts of both spans are drawn alike: otherwise the longer one would tell the order.
+
+The two pairs of one anchor (from Wikipedia, "Aruba", CC BY-SA):
+
+    positive  A  Aruba has no administrative subdivisions, but, for census purposes, is divided into eight regions.
+              B  Its capital is Oranjestad.
+    hard      A  Its capital is Oranjestad.
+              B  Aruba has no administrative subdivisions, but, for census purposes, is divided into eight regions.
 """
 
 from itertools import pairwise
@@ -11,54 +22,56 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.block import Block
-from data_pipeline.sampling.pairs import HARD, POSITIVE, TWO_SENTENCES, Objective, Pairs, two_sentences
-from data_pipeline.sampling.random_bits import bounded
-from data_pipeline.sampling.spans import Spans
+from data_pipeline.sampling.pairs import HARD, POSITIVE, TWO_SENTENCES, Objective, Pairs, has_two_sentences
+from data_pipeline.sampling.random_bits import draw_below
+from data_pipeline.sampling.spans import Spans, join_columns
 
-from .negatives import PROBES, equal_texts
+from .negatives import PROBES, find_equal_texts
 
 MAX_SPAN = 4  # sentences
 TRIES, PER_TRY = 4, 3
-NUM_WORDS = TRIES * PER_TRY
+NUM_DRAWS = TRIES * PER_TRY
 
 
-def sample(block: Block, anchors: np.ndarray, words: np.ndarray) -> Pairs:
-    """Two pairs an anchor: in order, and swapped (a hard negative). words: ``[n, NUM_WORDS]``
+def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
+    """The two pairs of each anchor: in order, and swapped (a hard negative).
 
-    Two equal texts have no order: they are drawn again.
+    anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
+
+    Two equal texts have no order, so they are drawn again.
     """
-    first, second = _consecutive(block, anchors, words)
-    equal = np.flatnonzero(equal_texts(block, first, second))
+    first, second = _consecutive(block, anchors, random_bits)
+    equal = np.flatnonzero(find_equal_texts(block, first, second))
     for attempt in range(1, TRIES):
-        again = _consecutive(block, anchors[equal], words[equal, attempt * PER_TRY :])
+        again = _consecutive(block, anchors[equal], random_bits[equal, attempt * PER_TRY :])
         first.put(equal, again[0])
         second.put(equal, again[1])
-        equal = equal[equal_texts(block, first[equal], second[equal])]
+        equal = equal[find_equal_texts(block, first[equal], second[equal])]
     for row in equal.tolist():
         other = _search(block, int(anchors[row]))
         first.put(row, other[0])
         second.put(row, other[1])
-    a, b = (_columns(*two) for two in ((first, second), (second, first)))
-    return Pairs(a, b, np.tile(np.array([POSITIVE, HARD], dtype=np.int8), (len(anchors), 1)))
+    a, b = join_columns(first, second), join_columns(second, first)
+    return Pairs((a, b), np.tile(np.array([POSITIVE, HARD], dtype=np.int8), (len(anchors), 1)))
 
 
-def _consecutive(block: Block, anchors: np.ndarray, words: np.ndarray) -> tuple[Spans, Spans]:
+def _consecutive(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> tuple[Spans, Spans]:
     """Two consecutive spans of each paragraph, both counts drawn alike."""
     sentences = block.num_sentences[anchors].astype(np.int64)
-    total = np.minimum(2 + bounded(words[:, 0], 2 * MAX_SPAN - 1), sentences)
+    total = np.minimum(2 + draw_below(random_bits[:, 0], 2 * MAX_SPAN - 1), sentences)
     least = np.maximum(total - MAX_SPAN, 1)
-    cut = least + bounded(words[:, 1], np.minimum(total - 1, MAX_SPAN) - least + 1)
-    start = bounded(words[:, 2], sentences - total + 1)
+    cut = least + draw_below(random_bits[:, 1], np.minimum(total - 1, MAX_SPAN) - least + 1)
+    start = draw_below(random_bits[:, 2], sentences - total + 1)
     return Spans(anchors.copy(), start, start + cut), Spans(anchors.copy(), start + cut, start + total)
 
 
 def _search(block: Block, anchor: int) -> tuple[Spans, Spans]:
-    """Two different consecutive sentences of the anchor, or of the first paragraph after it that has some."""
+    """Two consecutive sentences that differ, of the anchor or of the first paragraph after it that has some."""
     for step in range(min(PROBES, len(block.paragraph))):
         paragraph = (anchor + step) % len(block.paragraph)
         for one, two in pairwise(range(int(block.num_sentences[paragraph]))):
             spans = [Spans(*(np.array([x]) for x in (paragraph, k, k + 1))) for k in (one, two)]
-            if not equal_texts(block, *spans)[0]:
+            if not find_equal_texts(block, *spans)[0]:
                 return spans[0][0], spans[1][0]
     shard, document, _ = block.locate(anchor)
     raise KinspanError(
@@ -67,18 +80,13 @@ def _search(block: Block, anchor: int) -> tuple[Spans, Spans]:
     )
 
 
-def _columns(left: Spans, right: Spans) -> Spans:
-    pairs = ((getattr(left, name), getattr(right, name)) for name in ("paragraph", "start", "end"))
-    return Spans(*(np.column_stack(two) for two in pairs))
-
-
 SOP = Objective(
-    "sop",
-    128,
-    NUM_WORDS,
-    two_sentences,
-    TWO_SENTENCES,
-    sample,
+    name="sop",
+    max_length=128,
+    num_draws=NUM_DRAWS,
+    usable=has_two_sentences,
+    needs=TWO_SENTENCES,
+    sample=sample,
     pairs_per_anchor=2,
     asks="whether A stands before B",
     negatives="the same two texts, swapped",

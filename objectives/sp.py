@@ -1,21 +1,30 @@
 """Span in Paragraph (SP): was A taken out of B?
 
-Di Liello et al., 2022, sections 4 and A.1. Of a paragraph P of at least two sentences:
+Di Liello et al., 2022, sections 4 and A.1. An anchor is a paragraph P of at least two sentences, and makes five pairs:
 
-- A is a span of 1-3 sentences of P;
-- a positive's B is P without A;
-- a hard negative's B is Q without a span of 1-3 of its sentences, Q being another paragraph of the same document
-  (up to two of the five pairs). Something is left out in negatives too, so that a gap does not give the label away;
+- A is a span of 1-3 sentences of P, the same one in all five pairs;
+- the positive's B is P without A;
+- a hard negative's B is Q without a span of 1-3 of its sentences, where Q is another paragraph of the same document
+  (up to two of the four negatives). Something is left out in negatives too, so that a gap does not give the label away;
 - an easy negative's B is the same of a paragraph of another document (the rest).
 
-From a negative's Q as many sentences are taken as A has, and Q is drawn by how likely P would have given such an A:
-then positives' B and negatives' B are as long, on average and for each length of A. Both drawn freely, a short A
-would go with a short paragraph in positives alone; ``SP_PAPER`` draws so, for comparison.
+From a negative's Q as many sentences are taken as A has, and Q is drawn by how likely P would have given such an A.
+The Bs of positives and negatives are then equally long on average, for each length of A. If both were drawn freely, a
+short A would go with a short paragraph in positives alone; ``SP_PAPER`` draws so, for comparison.
 
-Example:
-    >>> from objectives import mixture
-    >>> mixture("sp").max_length
-    256
+Three pairs of one anchor (from Wikipedia, "Foreign relations of Angola" and "Arminianism", CC BY-SA):
+
+    A         Angola has an embassy in Moscow and an honorary consulate in Saint Petersburg.
+    positive  Russia has an embassy in Luanda. Angola and the precursor to Russia, the Soviet Union, established
+              relations upon Angola's independence.
+    hard      Angola and Vietnam have steadfast partners as both transitioned from Cold War-era foreign policies of
+              international communism to pro-Western pragmatism following the fall of the Soviet Union.
+    easy      Those who signed this Remonstrance and others who supported its theology have since been known as
+              Remonstrants."
+
+>>> from objectives import parse_mixture
+>>> parse_mixture("sp").max_length
+256
 """
 
 from dataclasses import replace
@@ -23,74 +32,76 @@ from functools import cache, partial
 
 import numpy as np
 
-from data_pipeline.sampling.block import Block, Ranked
-from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, two_sentences
-from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.block import Block, ClassIndex
+from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, has_two_sentences
+from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import NEGATIVES, TRIES, Pool, assemble, equal_texts, every_span
+from .negatives import NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, list_spans
 
 MAX_A = 3  # sentences, section A.1
 
-# An anchor's words: 2 for A, then (paragraph, count, place) for each try of each negative.
+# An anchor's draws: 2 for A, then (paragraph, count, place) for each try of each negative.
 FOR_POSITIVE, PER_TRY = 2, 3
-NUM_WORDS = -(-(FOR_POSITIVE + TRIES * NEGATIVES * PER_TRY) // 4) * 4
+NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
 
 @cache
-def by_sentences(most: int) -> partial:
-    """Class c, for c = 0 .. most - 1: the paragraphs of c + 2 sentences; the last class: of more, too."""
+def index_by_sentences(most: int) -> partial:
+    """Class c, for c = 0 .. most - 1, is the paragraphs of c + 2 sentences; the last class has longer ones, too."""
     return partial(_by_sentences, most)
 
 
-def _by_sentences(most: int, block: Block) -> Ranked:
-    return Ranked.of(np.minimum(block.num_sentences - 2, most - 1) == np.arange(most)[:, None])
+def _by_sentences(most: int, block: Block) -> ClassIndex:
+    return ClassIndex.of(np.minimum(block.num_sentences - 2, most - 1) == np.arange(most)[:, None])
 
 
-def sample(block: Block, anchors: np.ndarray, words: np.ndarray, max_a: int = MAX_A, matched: bool = True) -> Pairs:
+def sample(
+    block: Block, anchors: np.ndarray, random_bits: np.ndarray, max_a: int = MAX_A, matched: bool = True
+) -> Pairs:
     """The five pairs of each anchor: the positive, up to two hard negatives, then easy ones.
 
-    anchors: ``[n]`` usable paragraphs of ``block``;  words: ``[n, NUM_WORDS]``
+    anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
-    ranked = block.once(by_sentences(max_a))
+    index = block.make_once(index_by_sentences(max_a))
     most = np.minimum(block.num_sentences[anchors] - 1, max_a).astype(np.int64)
     if matched:
-        most = np.minimum(most, _longest_removed(block, anchors, ranked))
-    size = 1 + bounded(words[:, 0], most)
-    a = _part(block, anchors, size, words[:, 1])
+        most = np.minimum(most, _longest_removed(block, anchors, index))
+    size = 1 + draw_below(random_bits[:, 0], most)
+    a = _draw_span(block, anchors, size, random_bits[:, 1])
     positive = _without(block, a)
     classes = np.tile(np.arange(max_a), (len(anchors), 1))
-    pool = Pool.of(block, anchors, ranked, classes, _weights(size, max_a) if matched else None)
-    tries = words[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NEGATIVES * PER_TRY]
-    tries = tries.reshape(len(anchors), TRIES, NEGATIVES, PER_TRY)
+    pool = Pool.of(block, anchors, index, classes, _weights(size, max_a) if matched else None)
+    tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
+    tries = tries.reshape(len(anchors), TRIES, NUM_NEGATIVES, PER_TRY)
 
     def draw(attempt: int) -> Spans:
         paragraphs = pool.draw(tries[:, attempt, :, 0])
-        free = 1 + bounded(tries[:, attempt, :, 1], np.minimum(block.num_sentences[paragraphs] - 1, max_a))
+        free = 1 + draw_below(tries[:, attempt, :, 1], np.minimum(block.num_sentences[paragraphs] - 1, max_a))
         removed = np.broadcast_to(size[:, None], paragraphs.shape) if matched else free
-        return _without(block, _part(block, paragraphs, removed, tries[:, attempt, :, 2]))
+        return _without(block, _draw_span(block, paragraphs, removed, tries[:, attempt, :, 2]))
 
-    def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
+    def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
         """Those that are the positive's B, or whose paragraph has the text of P: A may stand in it."""
-        same_paragraph = equal_texts(block, block.whole(anchors[rows]), block.whole(texts.paragraph))
-        return same_paragraph | equal_texts(block, positive[rows], texts)
+        same_paragraph = find_equal_texts(block, block.take_whole(anchors[rows]), block.take_whole(texts.paragraph))
+        return same_paragraph | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
         sentences = int(block.num_sentences[paragraph])
-        return _without(block, every_span(paragraph, sentences, min(int(size[row]), sentences - 1)))
+        return _without(block, list_spans(paragraph, sentences, min(int(size[row]), sentences - 1)))
 
-    return assemble(block, a, positive, pool, draw, unlike, cut)
+    return assemble(block, a, positive, pool, draw, rejects, cut)
 
 
-def _part(block: Block, paragraphs: np.ndarray, size: np.ndarray, words: np.ndarray) -> Spans:
-    """A span of ``size`` sentences, uniform over its places."""
-    start = bounded(words, block.num_sentences[paragraphs] - size + 1)
+def _draw_span(block: Block, paragraphs: np.ndarray, size: np.ndarray, random_bits: np.ndarray) -> Spans:
+    """A span of ``size`` sentences; each of its places is as likely."""
+    start = draw_below(random_bits, block.num_sentences[paragraphs] - size + 1)
     return Spans(paragraphs, start, start + size)
 
 
 def _without(block: Block, part: Spans) -> Spans:
     """The rest of the paragraph that a span is taken out of."""
-    whole = block.whole(part.paragraph)
+    whole = block.take_whole(part.paragraph)
     return Spans(whole.paragraph, whole.start, whole.end, part.start, part.end)
 
 
@@ -104,14 +115,14 @@ def _weights(size: np.ndarray, max_a: int) -> np.ndarray:
     return np.where(size[:, None] <= most, likely, 0)
 
 
-def _longest_removed(block: Block, anchors: np.ndarray, ranked: Ranked) -> np.ndarray:
+def _longest_removed(block: Block, anchors: np.ndarray, index: ClassIndex) -> np.ndarray:
     """The most sentences, ``[n]``, that can be taken from another paragraph of the document (if it has one) and from
-    one of another document. A keeps to it, so that hard negatives are never given up."""
+    one of another document. A has no more, so that hard negatives are never given up."""
     document = block.document[anchors]
     first, last = block.document_first[document], block.document_first[document + 1]
-    inside = ranked.before[:, last] - ranked.before[:, first]  # [classes, n]
-    others = inside - (ranked.before[:, anchors + 1] - ranked.before[:, anchors])
-    outside = ranked.total[:, None] - inside
+    inside = index.before[:, last] - index.before[:, first]  # [classes, n]
+    others = inside - (index.before[:, anchors + 1] - index.before[:, anchors])
+    outside = index.total[:, None] - inside
     enough = _at_least(outside) & (_at_least(others) | (others.sum(axis=0) == 0))
     return np.maximum(enough.sum(axis=0), 1)
 
@@ -122,12 +133,12 @@ def _at_least(counts: np.ndarray) -> np.ndarray:
 
 
 SP = Objective(
-    "sp",
-    256,
-    NUM_WORDS,
-    two_sentences,
-    TWO_SENTENCES,
-    sample,
+    name="sp",
+    max_length=256,
+    num_draws=NUM_DRAWS,
+    usable=has_two_sentences,
+    needs=TWO_SENTENCES,
+    sample=sample,
     asks="whether A was taken out of the paragraph B",
     negatives="other paragraphs without as many sentences, of the document (hard, up to two of four) or of others",
     source=DI_LIELLO,

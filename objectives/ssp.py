@@ -1,21 +1,28 @@
 """Spans in the Same Paragraph (SSP): do A and B come from one paragraph?
 
 Di Liello et al., 2022, "Pre-training Transformer Models with Sentence-Level Objectives for Answer Sentence
-Selection", sections 4 and A.1. Of a paragraph P of at least two sentences:
+Selection", sections 4 and A.1. An anchor is a paragraph P of at least two sentences, and makes five pairs:
 
-- A is a span of 1-3 sentences of P;
-- a positive's B is a span of 1-5 sentences of P, disjoint from A, before or after it;
-- a hard negative's B is a span of another paragraph of the same document (up to two of the five pairs);
+- A is a span of 1-3 sentences of P, the same one in all five pairs;
+- the positive's B is a span of 1-5 sentences of P, disjoint from A, before or after it;
+- a hard negative's B is a span of another paragraph of the same document (up to two of the four negatives);
 - an easy negative's B is a span of a paragraph of another document (the rest).
 
 Where the paper contradicts itself (A.1 has hard negatives "from the same paragraph"), this follows section 4.
-A negative's B has as many sentences as the positive's. Drawn freely, B's length alone tells positives from
-negatives, since a positive's B must leave room for A; ``SSP_PAPER`` draws so, for comparison.
+A negative's B has as many sentences as the positive's. If it were drawn freely, B's length alone would tell positives
+from negatives, since a positive's B must leave room for A; ``SSP_PAPER`` draws so, for comparison.
 
-Example:
-    >>> from objectives import mixture
-    >>> mixture("ssp").max_length
-    128
+Three pairs of one anchor (from Wikipedia, "Aardvark" and "Asgard", CC BY-SA):
+
+    A         It can dig a yard of tunnel in about five minutes, but otherwise moves fairly slowly.
+    positive  The aardvark is known to be a good swimmer and has been witnessed successfully swimming in strong
+              currents.
+    hard      The hair surrounding its nostrils is dense to help filter particulate matter out as it digs.
+    easy      Correspondingly, the Æsir excelled beyond all other people in strength, beauty and talent.
+
+>>> from objectives import parse_mixture
+>>> parse_mixture("ssp").max_length
+128
 """
 
 from dataclasses import replace
@@ -23,62 +30,62 @@ from functools import partial
 
 import numpy as np
 
-from data_pipeline.sampling.block import Block, Ranked
-from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, two_sentences
-from data_pipeline.sampling.random_bits import bounded
+from data_pipeline.sampling.block import Block, ClassIndex
+from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, has_two_sentences
+from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import NEGATIVES, TRIES, Pool, assemble, equal_texts, every_span
+from .negatives import NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, list_spans
 
 MAX_A, MAX_B = 3, 5  # sentences, section A.1
 
-# An anchor's words: 5 for A and the positive, then (paragraph, place, count) for each try of each negative.
+# An anchor's draws: 5 for A and the positive, then (paragraph, place, count) for each try of each negative.
 FOR_POSITIVE, PER_TRY = 5, 3
-NUM_WORDS = -(-(FOR_POSITIVE + TRIES * NEGATIVES * PER_TRY) // 4) * 4
+NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
 
-def long_enough(block: Block) -> Ranked:
-    """Class c, for c = 0 .. MAX_B: the paragraphs of at least c sentences."""
-    return Ranked.of(block.num_sentences >= np.arange(MAX_B + 1, dtype=np.int32)[:, None])
+def index_by_least_sentences(block: Block) -> ClassIndex:
+    """Class c, for c = 0 .. MAX_B, is the paragraphs of at least c sentences."""
+    return ClassIndex.of(block.num_sentences >= np.arange(MAX_B + 1, dtype=np.int32)[:, None])
 
 
-def sample(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool = True) -> Pairs:
+def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool = True) -> Pairs:
     """The five pairs of each anchor: the positive, up to two hard negatives, then easy ones.
 
-    anchors: ``[n]`` usable paragraphs of ``block``;  words: ``[n, NUM_WORDS]``
+    anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
-    a, positive = _positive(block, anchors, words, matched)
+    a, positive = _positive(block, anchors, random_bits, matched)
     counts = positive.end - positive.start if matched else np.zeros_like(anchors)
-    pool = Pool.of(block, anchors, block.once(long_enough), counts[:, None])
-    tries = words[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NEGATIVES * PER_TRY]
-    tries = tries.reshape(len(anchors), TRIES, NEGATIVES, PER_TRY)
+    pool = Pool.of(block, anchors, block.make_once(index_by_least_sentences), counts[:, None])
+    tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
+    tries = tries.reshape(len(anchors), TRIES, NUM_NEGATIVES, PER_TRY)
 
     def draw(attempt: int) -> Spans:
         return _negative(block, pool.draw(tries[:, attempt, :, 0]), counts[:, None], tries[:, attempt])
 
-    def unlike(rows: np.ndarray, texts: Spans) -> np.ndarray:
-        return equal_texts(block, positive[rows], texts)
+    def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
+        return find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
         sentences = int(block.num_sentences[paragraph])
         size = min(int(positive.end[row] - positive.start[row]), sentences)  # shorter only where drawn freely
-        return every_span(paragraph, sentences, size)
+        return list_spans(paragraph, sentences, size)
 
-    return assemble(block, a, positive, pool, draw, unlike, cut)
+    return assemble(block, a, positive, pool, draw, rejects, cut)
 
 
-def _positive(block: Block, anchors: np.ndarray, words: np.ndarray, matched: bool) -> tuple[Spans, Spans]:
-    """A and the positive's B: their counts, then a uniform choice among all the ways to place them."""
+def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool) -> tuple[Spans, Spans]:
+    """A and the positive's B: first their counts are drawn, then one of all the ways to place them, uniformly."""
     sentences = block.num_sentences[anchors].astype(np.int64)
-    a = np.minimum(1 + bounded(words[:, 0], MAX_A), sentences - 1)
-    b = np.minimum(1 + bounded(words[:, 1], MAX_B), sentences - a)
+    a = np.minimum(1 + draw_below(random_bits[:, 0], MAX_A), sentences - 1)
+    b = np.minimum(1 + draw_below(random_bits[:, 1], MAX_B), sentences - a)
     if matched:
         b = np.minimum(b, _longest_negative(block, anchors))
-    a_first = bounded(words[:, 2], 2) == 0
+    a_first = draw_below(random_bits[:, 2], 2) == 0
     # What is left over goes before, between and after the spans: low <= high, uniform over all such pairs, by
     # folding a rectangle of (slack + 1) x (slack + 2) onto the triangle, which it covers twice.
     slack = sentences - a - b
-    i, j = bounded(words[:, 3], slack + 1), bounded(words[:, 4], slack + 2)
+    i, j = draw_below(random_bits[:, 3], slack + 1), draw_below(random_bits[:, 4], slack + 2)
     low, high = np.where(j <= i, j, slack - j + 1), np.where(j <= i, i, slack - i)
     a_start = np.where(a_first, low, high + b)
     b_start = np.where(a_first, high + a, low)
@@ -87,32 +94,32 @@ def _positive(block: Block, anchors: np.ndarray, words: np.ndarray, matched: boo
 
 def _longest_negative(block: Block, anchors: np.ndarray) -> np.ndarray:
     """The most sentences, ``[n]``, that a negative's B can have in the document (if it has another usable
-    paragraph) and outside it. The positive's B keeps to it, so that hard negatives are never given up."""
+    paragraph) and outside it. The positive's B has no more, so that hard negatives are never given up."""
     document = block.document[anchors]
     bounds = block.document_first[document], block.document_first[document + 1]
-    ranked = block.once(long_enough)
-    inside = ranked.before[:, bounds[1]] - ranked.before[:, bounds[0]]  # [counts, n]
+    index = block.make_once(index_by_least_sentences)
+    inside = index.before[:, bounds[1]] - index.before[:, bounds[0]]  # [counts, n]
     own = block.num_sentences[anchors] >= np.arange(MAX_B + 1)[:, None]
-    possible = (ranked.total[:, None] > inside) & ((inside > own) | (inside[0] == 1))
+    possible = (index.total[:, None] > inside) & ((inside > own) | (inside[0] == 1))
     return np.maximum(possible.sum(axis=0) - 1, 1)  # possible is true up to some count, then false
 
 
-def _negative(block: Block, paragraphs: np.ndarray, counts: np.ndarray, words: np.ndarray) -> Spans:
-    """A span of each paragraph ``[n, 4]``: of ``counts`` sentences, 0 being drawn freely. ``words``: ``[n, 4, 3]``"""
+def _negative(block: Block, paragraphs: np.ndarray, counts: np.ndarray, random_bits: np.ndarray) -> Spans:
+    """A span of ``counts`` sentences of each paragraph ``[n, 4]``; 0: the count is drawn. random_bits: ``[n, 4, 3]``"""
     sentences = block.num_sentences[paragraphs].astype(np.int64)
-    free = np.minimum(1 + bounded(words[..., 2], MAX_B), sentences)
+    free = np.minimum(1 + draw_below(random_bits[..., 2], MAX_B), sentences)
     count = np.where(counts > 0, counts, free)
-    start = bounded(words[..., 1], sentences - count + 1)
+    start = draw_below(random_bits[..., 1], sentences - count + 1)
     return Spans(paragraphs, start, start + count)
 
 
 SSP = Objective(
-    "ssp",
-    128,
-    NUM_WORDS,
-    two_sentences,
-    TWO_SENTENCES,
-    sample,
+    name="ssp",
+    max_length=128,
+    num_draws=NUM_DRAWS,
+    usable=has_two_sentences,
+    needs=TWO_SENTENCES,
+    sample=sample,
     asks="whether A and B come from the same paragraph",
     negatives="spans of as many sentences, of the same document (hard, up to two of four) and of others (easy)",
     source=DI_LIELLO,

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from data_pipeline.sampling.stream import Batch, PairStream
+from data_pipeline.sampling.batch import Batch
+from data_pipeline.sampling.stream import PairStream
 from pretrain.runtime.layout import Layout
 
 
@@ -71,8 +72,7 @@ class Feeder:
 
 def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
     """A batch as the model's inputs. Copying to a GPU does not wait for the device."""
-    names = "input_ids token_type_ids position_ids starts masked_positions masked_labels labels kinds part noise"
-    arrays = {name: torch.from_numpy(getattr(batch, name)) for name in names.split()}
+    arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items()}
     if device.type == "cuda":
         arrays = {name: a.pin_memory().to(device, non_blocking=True) for name, a in arrays.items()}
     longest = int((batch.starts[1:] - batch.starts[:-1]).max())

@@ -5,16 +5,16 @@ from typing import Any
 
 import torch
 
+from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.pairs import KINDS
-from data_pipeline.sampling.stream import Batch
-from pretrain.modeling.sums import PAIR_SUMS, LossWeights
+from pretrain.modeling.losses import PAIR_SUMS, LossWeights
 
 # Dense bf16 TFLOP/s of one device, from the vendors' data sheets.
 PEAK_TFLOPS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121}
 
 
 def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, float]:
-    """Losses in nats per item, accuracies, and F1 of the positive class, from sums by name (see sums.py).
+    """Losses in nats per item, accuracies, and F1 of the positive class, from sums by name (see losses.py).
 
     Pair figures are taken over all objectives. For a mixture those of each objective follow, named ``ssp/pair_loss``
     and so on. ``loss`` is the weighted sum of the losses. A figure without any item to compute it from is left out.

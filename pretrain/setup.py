@@ -14,16 +14,15 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
-from objectives import mixture as mixture_of
-from objectives import own_sources
+from objectives import hash_own_sources, parse_mixture
 from objectives.mlm import MaskedLM
-from objectives.rtd import replaced_tokens
+from objectives.rtd import mask_for_generator
 from pretrain.evaluation.validation import SEED
 from pretrain.modeling.compatibility import check_fits
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.electra import ReplacedTokenModel
-from pretrain.modeling.electra_loading import load_replaced_token_model, size_factor
-from pretrain.modeling.pair_model import PairModel, load_config, load_model, weights_fingerprint
+from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
+from pretrain.modeling.pair_model import PairModel, fingerprint_weights, load_config, load_model
 from pretrain.planning.defaults import default_corpus
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.engine import (
@@ -80,7 +79,7 @@ def set_up(config: PretrainConfig) -> Setup:
     Raises KinspanError for anything that the user can mend.
     """
     check(config)
-    mixture = mixture_of(config.objective, config.sampling)
+    mixture = parse_mixture(config.objective, config.sampling)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
     precision = choose_precision(config.precision, zero_stage(deepspeed_settings))
     rank, local_rank, world_size = read_launcher_variables()
@@ -101,13 +100,14 @@ def set_up(config: PretrainConfig) -> Setup:
     max_length = config.max_length or mixture.max_length
     check_fits(model, model_name, config.generator, tokenizer, max_length)
 
-    template = tokenizers.pair_template(tokenizer)
+    template = tokenizers.read_pair_template(tokenizer)
     masking = make_masking(config, token_loss, tokenizer)
-    train = PairStream(corpus, mixture, template, config.seed, "train", max_length, masking)
+    shared: dict[str, Any] = {"template": template, "max_length": max_length, "masking": masking}
+    train = PairStream(mixture.read_from(corpus), seed=config.seed, split="train", **shared)
     validation = None
     try:
         if config.eval_pairs:
-            validation = PairStream(corpus, mixture, template, SEED, "validation", max_length, masking)
+            validation = PairStream(mixture.read_from(corpus), seed=SEED, split="validation", **shared)
     except KinspanError:
         notes.append("no validation: too few of the corpus's documents are held out")
     total = count_steps(config, train)
@@ -221,23 +221,23 @@ def make_masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> Mas
     Raises KinspanError where it is to choose whole words, and the tokenizer does not show where words begin.
     """
     words = tokenizers.word_continuations(tokenizer) if config.whole_word_masking else None
-    masked = replaced_tokens if token_loss == "rtd" else MaskedLM
+    masked = mask_for_generator if token_loss == "rtd" else MaskedLM
     return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
 
 
 def _describe_objectives(mixture: Mixture) -> list[dict[str, Any]]:
     """What a model card says about each objective."""
-    share = sum(mixture.weights)
+    total = sum(mixture.weights)
     return [
         {
-            "name": o.name,
-            "share": w / share,
-            "asks": o.asks,
-            "negatives": o.negatives,
-            "source": o.source,
-            "pairs_per_anchor": o.pairs_per_anchor,
+            "name": part.objective.name,
+            "share": part.weight / total,
+            "asks": part.objective.asks,
+            "negatives": part.objective.negatives,
+            "source": part.objective.source,
+            "pairs_per_anchor": part.objective.pairs_per_anchor,
         }
-        for o, w in zip(mixture.objectives, mixture.weights, strict=True)
+        for part in mixture.parts
     ]
 
 
@@ -272,11 +272,11 @@ def _collect_facts(
     """What run.json says: what makes this run this run, and what its release will say of it. It holds no local path."""
     name = DEFAULT_MODEL_NAME if config.model is None else model_name
     paths = ["corpus", "model", "output_dir", "deepspeed_config", "probe"]
-    paths += ["generator"] if size_factor(config.generator) is None else []
+    paths += ["generator"] if parse_size_factor(config.generator) is None else []
     settings = {k: v for k, v in as_dict(config).items() if k not in paths}
     manifest = corpus.manifest
     configs = _list_configs(model)
-    model_fingerprint = weights_fingerprint(model, *configs.values())
+    model_fingerprint = fingerprint_weights(model, *configs.values())
     sources = sorted(manifest.sources, key=lambda source: -source["documents"])[:SOURCES_NAMED]
     known = {
         "model": {"name": Path(name).name, "fingerprint": model_fingerprint},
@@ -296,7 +296,7 @@ def _collect_facts(
         corpus_content=manifest.fingerprint,
         deepspeed=deepspeed_settings,
         precision_used=precision,
-        own_objectives=own_sources(mixture),
+        own_objectives=hash_own_sources(mixture),
     )
     return {"identity": same, "settings": settings, **known}
 

@@ -1,6 +1,6 @@
 """One update of a global batch: micro-batches forward and backward, losses divided by global counts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.stream import Batch, PairStream
-from pretrain.modeling.sums import PAPER_WEIGHTS, LossWeights
+from data_pipeline.sampling.batch import Batch
+from data_pipeline.sampling.stream import PairStream
+from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
 from pretrain.runtime.deepspeed_compat import without_updates
 from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
@@ -37,16 +38,19 @@ class StepResult:
     stop: bool = False
 
 
-def global_counts(batches: list[Batch | None], stopping: bool) -> tuple[int, int, bool]:
-    """Masked tokens and all tokens of the global batch, before the first backward; and whether any rank is stopping."""
-    masked = sum(len(b.masked_labels) for b in batches if b)
-    tokens = sum(b.num_tokens for b in batches if b)
-    masked, tokens, stop = ranks.sum_integers([masked, tokens, int(stopping)])
-    return masked, tokens, stop > 0
+def count_globally(batches: list[Batch | None], counts: Iterable[str], stopping: bool) -> tuple[dict[str, int], bool]:
+    """Adds up these properties of Batch over the global batch, and says whether any rank is stopping.
+
+    It is one collective, before the first backward.
+    """
+    local = {name: sum(getattr(batch, name) for batch in batches if batch) for name in sorted(counts)}
+    *totals, stop = ranks.sum_integers([*local.values(), int(stopping)])
+    return dict(zip(local, totals, strict=True)), stop > 0
 
 
 def train_step(
     engine: Any,
+    *,
     batches: list[Batch | None],
     filler: Batch,
     layout: Layout,
@@ -59,29 +63,29 @@ def train_step(
 ) -> StepResult:
     """Forward and backward over this rank's micro-batches, then the update.
 
-    Every loss is a sum over its items divided by their count in the *global* batch, so that the gradient does
-    not depend on how the batch is cut. DeepSpeed divides by the micro-steps and averages over ranks, which the
-    scale takes back. ``filler`` stands in for an empty micro-batch, at no weight.
+    Every loss is a sum over its items divided by the count in the *global* batch that it declares, so that the
+    gradient does not depend on how the batch is cut. DeepSpeed divides by the micro-steps and averages over ranks,
+    which the scale takes back.
 
     A loss that is not finite makes every gradient so, on all ranks, and the update is then skipped on all: by
     DeepSpeed under ZeRO, without it by the optimizer's own kernel. Nothing here waits for the device.
 
-    stopping: this rank was asked to stop;  mark: told where the step is
+    batches:  this rank's micro-batches; None for an empty one
+    filler:   stands in for an empty micro-batch, at no weight
+    stopping: this rank was asked to stop
+    mark:     is told where the step is
     """
     mark(f"step {step}, counting tokens with the other ranks")
-    masked, tokens, stop = global_counts(batches, stopping)
+    losses = engine.module.losses
+    counts, stop = count_globally(batches, {"num_tokens", *(loss.count for loss in losses)}, stopping)
     undo = layout.world * layout.accumulation
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
     for number, batch in enumerate(batches):
         torch.manual_seed(dropout_seed(seed, step, rank * layout.accumulation + number))
         real = 0.0 if batch is None else 1.0
         mark(f"step {step}, forward of micro-batch {number}")
-        loss, sums, _ = engine(
-            **to_tensors(batch or filler, engine.device),
-            mlm_scale=real * weights.mlm * undo / max(masked, 1),
-            rtd_scale=real * weights.rtd * undo / tokens,
-            pair_scale=real * weights.pair * undo / layout.size,
-        )
+        scales = {loss.name: real * getattr(weights, loss.name) * undo / max(counts[loss.count], 1) for loss in losses}
+        loss, sums, _ = engine(**to_tensors(batch or filler, engine.device), scales=scales)
         mark(f"step {step}, backward of micro-batch {number}")
         if batch is not None:
             stats += sums
@@ -91,10 +95,10 @@ def train_step(
         mark(f"step {step}, update {number}")
         engine.step()
     skipped, norm = read_outcome(engine, norm)
-    return StepResult(stats.masked_fill(skipped, 0.0), tokens, norm, skipped, stop)
+    return StepResult(stats.masked_fill(skipped, 0.0), counts["num_tokens"], norm, skipped, stop)
 
 
-def largest_batch(stream: PairStream, micro: int) -> Batch:
+def make_largest_batch(stream: PairStream, micro: int) -> Batch:
     """The largest micro-batch that the settings can make: every pair at full length.
 
     Masked are as many tokens as all but one in a billion real batches have at most; whole words spread wider.
@@ -127,10 +131,11 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     and counters as they were. Raises KinspanError where memory is short.
     """
     try:
-        batch = largest_batch(stream, layout.largest)
+        batch = make_largest_batch(stream, layout.largest)
+        scales = {loss.name: 0.0 for loss in engine.module.losses}
         with without_updates(engine):
             for _ in range(min(layout.accumulation, 2)):
-                loss, _, _ = engine(**to_tensors(batch, engine.device), mlm_scale=0.0, rtd_scale=0.0, pair_scale=0.0)
+                loss, _, _ = engine(**to_tensors(batch, engine.device), scales=scales)
                 engine.backward(loss)
                 engine.step()
     except Exception as error:

@@ -23,8 +23,8 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.prepare.encode import Rules
 from data_pipeline.prepare.pipeline import Prepared, prepare
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.tokenizers import load_tokenizer, pair_template
-from objectives import OBJECTIVES, mixture
+from data_pipeline.tokenizers import load_tokenizer, read_pair_template
+from objectives import OBJECTIVES, parse_mixture
 from objectives.mlm import MaskedLM
 from pretrain.modeling.default_model import default_model
 
@@ -253,7 +253,7 @@ def make_stream() -> Callable[..., PairStream]:
         tokenizer = load(corpus.folder / "tokenizer")
         if isinstance(masking, bool):
             masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer)) if masking else None
-        how, template = mixture(objective, sampling), pair_template(tokenizer)
-        return PairStream(corpus, how, template, seed, masking=masking, **kwargs)
+        mixture = parse_mixture(objective, sampling).read_from(corpus)
+        return PairStream(mixture, template=read_pair_template(tokenizer), seed=seed, masking=masking, **kwargs)
 
     return make

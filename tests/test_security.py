@@ -24,7 +24,7 @@ from finetune.ranking.ranker import load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_answers
 from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
-from objectives import mixture
+from objectives import parse_mixture
 from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra_loading import load_replaced_token_model
@@ -277,5 +277,5 @@ def test_own_objectives_run_only_where_they_are_asked_for(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ssq.py").write_text("open('ran', 'w')\n")
     with pytest.raises(KinspanError, match="ssq"):
-        mixture("ssq")
+        parse_mixture("ssq")
     assert not (tmp_path / "ran").exists()

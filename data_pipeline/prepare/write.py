@@ -11,7 +11,7 @@ from data_pipeline.corpus import Manifest, ShardInfo, map_shard, sha256_of
 from data_pipeline.files import write_atomically
 from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
-from data_pipeline.sampling.random_bits import permute, philox_key
+from data_pipeline.sampling.random_bits import make_philox_key, permute
 
 MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits; documents do not split evenly
 SHARD_TOKENS = 1 << 24  # about 33 MB a shard at two bytes a token
@@ -35,7 +35,7 @@ def write_shards(
     total_tokens = sum(_num_tokens(b) for b in batches)
     documents = int(sizes.sum())
     num_shards = max(1, min(documents, -(-total_tokens // shard_tokens)))
-    shuffled = permute(np.arange(documents), documents, philox_key(0, "shards of a corpus"))
+    shuffled = permute(np.arange(documents), documents, make_philox_key(0, "shards of a corpus"))
     shard_of = np.empty(documents, dtype=np.int32)
     shard_of[shuffled] = np.arange(documents) * num_shards // documents
     batch_of = np.repeat(np.arange(len(batches)), sizes)

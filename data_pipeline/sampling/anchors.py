@@ -5,23 +5,23 @@ import numpy as np
 from data_pipeline.corpus import SPLITS, Corpus, Shard
 from data_pipeline.errors import KinspanError
 
-from .block import Block, usable_paragraphs
+from .block import Block, find_usable
 from .pairs import Objective
 
 
 def count_usable(shard: Shard, objective: Objective) -> dict[str, dict[str, int]]:
-    """Usable paragraphs, and documents with one, of each split of a shard: what the manifest says of it."""
+    """Counts, for each split, a shard's usable paragraphs and the documents that have one: the manifest keeps both."""
     counts = {}
     for split in SPLITS:
-        paragraphs, rows = usable_paragraphs(shard, split, objective.usable)
+        paragraphs, rows = find_usable(shard, split, objective.usable)
         counts[split] = {"anchors": len(paragraphs), "documents": len(np.unique(rows))}
     return counts
 
 
-def usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Usable anchors, and documents with one, of each shard.
+def get_usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """For each shard its usable anchors, and the documents that have one.
 
-    From the manifest; of an objective that it does not know, such as a user's own, by a look at the shards' offsets.
+    The manifest says it; for an objective that it does not know, such as a user's own, the shards' offsets do.
     """
     counts = [
         (info.usable.get(objective.name) or count_usable(corpus.shard(number), objective))[split]
@@ -31,10 +31,13 @@ def usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tup
 
 
 def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objective: Objective) -> Block:
-    """Raises KinspanError where the shards hold other anchors than the manifest says: orders go by its counts."""
+    """The block of these shards.
+
+    Raises KinspanError where the shards hold other anchors than the manifest says, since orders go by its counts.
+    """
     block = Block([corpus.shard(n) for n in shard_numbers], split, objective.usable)
-    said = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
-    if all(said) and sum(s[split]["anchors"] for s in said if s) != len(block.paragraph):
+    promised = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
+    if all(promised) and sum(p[split]["anchors"] for p in promised if p) != len(block.paragraph):
         raise KinspanError(
             f"{corpus.folder}/manifest.json is damaged (its usable paragraphs for {objective.name} are not those of "
             "the shards): prepare the corpus again"

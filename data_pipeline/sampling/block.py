@@ -16,7 +16,7 @@ UsableRule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Ranked:
+class ClassIndex:
     """The usable paragraphs that belong to each of K classes, in the block's order.
 
     paragraphs  those of class 0, then those of class 1, ...; classes may overlap
@@ -31,13 +31,13 @@ class Ranked:
     before: np.ndarray
 
     @staticmethod
-    def of(member: np.ndarray) -> "Ranked":
+    def of(member: np.ndarray) -> "ClassIndex":
         """``member``: ``[K, U]``, whether a usable paragraph is of a class."""
         before = np.zeros((len(member), member.shape[1] + 1), dtype=np.int32)
         np.cumsum(member, axis=1, out=before[:, 1:])
         total = before[:, -1].astype(np.int64)
         paragraphs = np.nonzero(member)[1].astype(np.int32)
-        return Ranked(paragraphs, np.cumsum(total) - total, total, before)
+        return ClassIndex(paragraphs, np.cumsum(total) - total, total, before)
 
 
 class Block:
@@ -53,7 +53,7 @@ class Block:
 
     def __init__(self, shards: list[Shard], split: str, usable: UsableRule) -> None:
         self.shards = shards
-        parts = [usable_paragraphs(shard, split, usable) for shard in shards]
+        parts = [find_usable(shard, split, usable) for shard in shards]
         self.shard_number = np.repeat(np.arange(len(shards), dtype=np.int16), [len(p) for p, _ in parts])
         self.paragraph = np.concatenate([p for p, _ in parts]).astype(np.int32)
         self.num_sentences = np.concatenate(
@@ -66,18 +66,18 @@ class Block:
         self.document_first = np.append(np.flatnonzero(new_document), len(rows)).astype(np.int32)
         self._made: dict[Callable[[Block], Any], Any] = {}
 
-    def once(self, make: Callable[["Block"], Made]) -> Made:
-        """``make(block)``, made at the first call and kept: an index that a sampler needs."""
+    def make_once(self, make: Callable[["Block"], Made]) -> Made:
+        """``make(block)``, made at the first call and kept: such as an index that a sampler needs."""
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]
 
-    def whole(self, paragraphs: np.ndarray) -> Spans:
+    def take_whole(self, paragraphs: np.ndarray) -> Spans:
         """Whole paragraphs as spans."""
         return Spans(paragraphs, np.zeros_like(paragraphs), self.num_sentences[paragraphs].astype(paragraphs.dtype))
 
-    def token_runs(self, spans: Spans) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Start and end, in its shard's tokens, of each span's one run of tokens, or of two where spans have holes."""
+    def find_runs(self, spans: Spans) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Where in its shard each span's tokens start and end: one run of tokens, or two where spans have holes."""
         if spans.hole_start is None or spans.hole_end is None:
             return [self._tokens(spans.paragraph, spans.start, spans.end)]
         before = self._tokens(spans.paragraph, spans.start, spans.hole_start)
@@ -86,24 +86,24 @@ class Block:
     def _tokens(self, paragraph: np.ndarray, first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         start = np.empty(paragraph.shape, dtype=np.int64)
         end = np.empty_like(start)
-        for shard, rows in self.by_shard(paragraph):
+        for shard, rows in self.split_by_shard(paragraph):
             base = shard.paragraph_starts[self.paragraph[paragraph[rows]]]
             start[rows] = shard.sentence_starts[base + first[rows]]
             end[rows] = shard.sentence_starts[base + last[rows]]
         return start, end
 
-    def num_tokens(self, spans: Spans) -> np.ndarray:
-        return sum(end - start for start, end in self.token_runs(spans))  # type: ignore[return-value]
+    def count_tokens(self, spans: Spans) -> np.ndarray:
+        return sum(end - start for start, end in self.find_runs(spans))  # type: ignore[return-value]
 
-    def by_shard(self, paragraphs: np.ndarray) -> list[tuple[Shard, Any]]:
-        """``(shard, rows)`` for each shard that some of ``paragraphs`` lie in."""
+    def split_by_shard(self, paragraphs: np.ndarray) -> list[tuple[Shard, Any]]:
+        """``(shard, rows)`` for each shard in which some of ``paragraphs`` lie."""
         if len(self.shards) == 1:
             return [(self.shards[0], slice(None))]
         numbers = self.shard_number[paragraphs]
         return [(self.shards[k], np.nonzero(numbers == k)) for k in np.unique(numbers).tolist()]
 
-    def tokens_of(self, spans: Spans) -> np.ndarray:
-        """The ids of one span (arrays of no dimension)."""
+    def read_tokens(self, spans: Spans) -> np.ndarray:
+        """The token ids of one span, whose arrays have no dimension."""
         shard = self.shards[self.shard_number[spans.paragraph]]
         first = shard.paragraph_starts[self.paragraph[spans.paragraph]]
         ends = [spans.start, spans.end]
@@ -120,7 +120,7 @@ class Block:
         return shard, row, number - int(shard.document_starts[row])
 
 
-def usable_paragraphs(shard: Shard, split: str, usable: UsableRule) -> tuple[np.ndarray, np.ndarray]:
+def find_usable(shard: Shard, split: str, usable: UsableRule) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the split's usable paragraphs in a shard, and the document row of each."""
     per_document = np.diff(shard.document_starts)
     rows = np.repeat(np.arange(len(per_document), dtype=np.int32), per_document)

@@ -13,7 +13,7 @@ def _describe_span(block: Block, spans: Spans, row: int, tokenizer: Any) -> dict
     """Where a span lies, and its whole text (before a pair is cut to length)."""
     one = spans[row]
     shard, document, number = block.locate(one.paragraph)
-    text = tokenizer.decode(block.tokens_of(one), clean_up_tokenization_spaces=False)
+    text = tokenizer.decode(block.read_tokens(one), clean_up_tokenization_spaces=False)
     place = {"doc_id": shard.document_id(document), "title": shard.document_title(document)}
     hole = None if one.hole_start is None or one.hole_end is None else [int(one.hole_start), int(one.hole_end)]
     sentences = [int(one.start), int(one.end)]
@@ -30,7 +30,7 @@ def describe_pairs(stream: PairStream, tokenizer: Any, start: int, count: int) -
 
 
 def _describe_pair(stream: PairStream, rows: PairRows, row: int, tokenizer: Any) -> dict[str, Any]:
-    a, b = (_describe_span(rows.block, spans, row, tokenizer) for spans in (rows.a, rows.b))
+    a, b = (_describe_span(rows.block, spans, row, tokenizer) for spans in rows.texts)
     index = int(rows.index[row])
     return {
         "index": index,

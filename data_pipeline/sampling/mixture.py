@@ -1,77 +1,101 @@
-"""Several pair objectives in one order of examples: which of them, and which of its pairs, an index is.
+"""Several parts in one order of examples: which part, and which of its own pairs, an index is.
 
-The order goes in turns of L pairs, L being the least common multiple of the objectives' group sizes, dealt to the
-objectives by a fixed pattern of as many turns as the weights add up to. Each objective's own pairs come in
-their own order, as if it were alone. All of it is arithmetic on the index: nothing is drawn, shares are exact.
+The order goes in turns of L pairs, L being the least common multiple of the objectives' pairs per anchor. Turns are
+dealt to the parts by a fixed pattern of as many turns as the weights add up to. Each part's own pairs come in their
+own order, as if it were alone. All of it is arithmetic on the index: nothing is drawn, and shares are exact.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+
+from data_pipeline.corpus import Corpus
 
 from .pairs import Objective
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """Objectives and their weights: shares of the pairs, as small whole numbers. Most often one objective.
+class Part:
+    """Pairs of one objective from one corpus.
 
-    Example: with ssp:2 and sp:1 the pattern of turns is ssp, sp, ssp, and pairs 5 to 9 are sp's first five.
+    weight: the part's share of the pairs, as a small whole number
+    corpus: None as long as the mixture is only named, see ``Mixture.read_from``
     """
 
-    objectives: tuple[Objective, ...]
-    weights: tuple[int, ...] = (1,)
+    objective: Objective
+    weight: int = 1
+    corpus: Corpus | None = None
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What pairs are made of. Most often it has one part.
+
+    Example: with the weights ssp:2 and sp:1 the pattern of turns is ssp, sp, ssp, and pairs 5 to 9 are the first five
+    of sp.
+    """
+
+    parts: tuple[Part, ...]
+
+    def read_from(self, corpus: Corpus) -> "Mixture":
+        """This mixture with all parts reading one corpus."""
+        return Mixture(tuple(replace(part, corpus=corpus) for part in self.parts))
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        return tuple(part.objective for part in self.parts)
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        return tuple(part.weight for part in self.parts)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(o.name for o in self.objectives)
+        return tuple(part.objective.name for part in self.parts)
 
     @property
     def max_length(self) -> int:
         """The shortest of the parts' own: the paper trains all three at SSP's 128 tokens (section 5.2)."""
-        return min(o.max_length for o in self.objectives)
+        return min(part.objective.max_length for part in self.parts)
 
     @property
     def positive_share(self) -> float:
-        """Share of positives among the pairs: one a group."""
-        weighted = (w / o.pairs_per_anchor for o, w in zip(self.objectives, self.weights, strict=True))
+        """The share of positives among the pairs. Each anchor has one."""
+        weighted = (part.weight / part.objective.pairs_per_anchor for part in self.parts)
         return sum(weighted) / sum(self.weights)
 
     @property
     def turn(self) -> int:
         """Pairs in one turn."""
-        return math.lcm(*(o.pairs_per_anchor for o in self.objectives))
+        return math.lcm(*(part.objective.pairs_per_anchor for part in self.parts))
 
     def own_pairs(self, part: int, first: int, end: int) -> tuple[int, int]:
         """Which of the part's own pairs lie among the examples ``[first, end)``: a range of them."""
-        return self._before(part, first), self._before(part, end)
+        return self._count_before(part, first), self._count_before(part, end)
 
     def index_of(self, part: int, own: np.ndarray) -> np.ndarray:
         """The example's number in the global order, for the part's own pair numbers."""
         turn, place = np.divmod(own, self.turn)
         cycle, number = np.divmod(turn, self.weights[part])
-        return (cycle * sum(self.weights) + self._turns(part)[number]) * self.turn + place
+        return (cycle * sum(self.weights) + _find_turns(self.weights, part)[number]) * self.turn + place
 
-    def _before(self, part: int, index: int) -> int:
+    def _count_before(self, part: int, index: int) -> int:
         """How many of the part's pairs come before an example."""
         cycle, place = divmod(index, self.turn * sum(self.weights))
-        inside = np.clip(place - self._turns(part) * self.turn, 0, self.turn)
+        inside = np.clip(place - _find_turns(self.weights, part) * self.turn, 0, self.turn)
         return cycle * self.weights[part] * self.turn + int(inside.sum())
-
-    def _turns(self, part: int) -> np.ndarray:
-        """The part's turns in the pattern, ascending."""
-        return _turns(self.weights, part)
 
 
 @cache
-def _turns(weights: tuple[int, ...], part: int) -> np.ndarray:
-    return np.flatnonzero(np.array(turn_pattern(weights)) == part)
+def _find_turns(weights: tuple[int, ...], part: int) -> np.ndarray:
+    """The part's turns in the pattern, ascending."""
+    return np.flatnonzero(np.array(deal_turns(weights)) == part)
 
 
-def turn_pattern(weights: tuple[int, ...]) -> list[int]:
-    """The parts' turns, spread as evenly as can be: each turn goes to the part that is furthest behind its share."""
+def deal_turns(weights: tuple[int, ...]) -> list[int]:
+    """The part of each turn, spread evenly: each turn goes to the part that is furthest behind its share."""
     given = [0] * len(weights)
     pattern = []
     for turn in range(1, sum(weights) + 1):

@@ -1,8 +1,8 @@
 """Which anchor paragraph comes when: a pure function of the seed and the anchor's number.
 
-Pair ``i`` of an objective is slot ``i % g`` of anchor number ``i // g``, g being its pairs an anchor. Anchor numbers
+Pair ``i`` of an objective is slot ``i % g`` of anchor number ``i // g``, g being its pairs per anchor. Anchor numbers
 count through epochs; in each epoch the shards are permuted, grouped into blocks, and the anchors are permuted within
-a block, so that every anchor comes once an epoch and a reader needs one block at a time. Nothing here reads a shard:
+a block, so that every anchor comes once per epoch and a reader needs one block at a time. Nothing here reads a shard:
 the counts in the manifest are enough, which is what makes seeking to any batch immediate.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 
-from .random_bits import permute, philox_key
+from .random_bits import make_philox_key, permute
 
-BLOCK_ANCHORS = 1_000_000  # negatives of other documents come from as many; bounds the reader's memory
+BLOCK_ANCHORS = 1_000_000  # easy negatives are drawn from as many paragraphs; this bounds the reader's memory
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Order:
 
     anchors:   usable paragraphs of each shard
     documents: documents with at least one of them, of each shard
-    name:      of the objective. Objectives go through the shards alike, through the anchors of a block each in its way
+    name:      of the objective. All objectives go through the shards in one order, and through the anchors of a block
+               each in an order of its own
     """
 
     anchors: tuple[int, ...]
@@ -63,7 +64,7 @@ class Order:
             size = int(starts[number + 1] - starts[number])
             inside = place - int(starts[number])
             n = min(count, size - inside)
-            key = philox_key(self.seed, f"anchors/{self.name}/{epoch}/{number}")
+            key = make_philox_key(self.seed, f"anchors/{self.name}/{epoch}/{number}")
             yield Segment(first_anchor, blocks[number], permute(np.arange(inside, inside + n), size, key))
             first_anchor, count = first_anchor + n, count - n
 
@@ -76,7 +77,7 @@ def _blocks(order: Order, epoch: int) -> tuple[np.ndarray, list[tuple[int, ...]]
     two documents joins the one before it, since it could give no easy negatives.
     """
     num_shards = len(order.anchors)
-    permuted = permute(np.arange(num_shards), num_shards, philox_key(order.seed, f"shards/{epoch}"))
+    permuted = permute(np.arange(num_shards), num_shards, make_philox_key(order.seed, f"shards/{epoch}"))
     blocks: list[list[int]] = []
     anchors = documents = 0
     for shard in permuted.tolist():

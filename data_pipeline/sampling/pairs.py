@@ -23,36 +23,38 @@ PAIRS_PER_ANCHOR = 5  # of the paper's objectives: one positive and four negativ
 class Pairs:
     """The g pairs of each of n anchors (g: the objective's ``pairs_per_anchor``); every array is ``[n, g]``.
 
-    kind: POSITIVE, HARD (a negative of the same document) or EASY (a negative of another document).
+    texts: the texts of a pair in their order, A and then B
+    kind:  POSITIVE, HARD (a negative of the same document) or EASY (a negative of another document)
+
     The label is 1 for a positive and 0 otherwise.
     """
 
-    a: Spans
-    b: Spans
+    texts: tuple[Spans, ...]
     kind: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A sentence-level pre-training objective: one pure function and what it needs to be called.
+    """A sentence-level pre-training objective: one pure function, and what is needed to call it.
 
     name:       as in ``--objective``
     max_length: tokens of a pair, special tokens included, where the user gives no ``--max_length``
-    num_words:  the random words that one anchor owns (a multiple of 4)
+    num_draws:  how many random 64-bit numbers one anchor owns (a multiple of 4)
     usable:     (sentences of each paragraph ``[P]``, paragraphs in its document ``[P]``) -> which paragraphs can be
                 anchors ``[P]``. Negatives, too, come from these paragraphs alone
     needs:      what a usable paragraph is, for error messages
-    sample:     (block, anchors ``[n]``, words ``[n, num_words]``) -> Pairs; no randomness but the words
+    sample:     (block, anchors ``[n]``, random_bits ``[n, num_draws]`` uint64) -> Pairs. All its randomness comes from
+                ``random_bits``
     pairs_per_anchor: one positive, the rest negatives
-    asks, negatives, source: what the label says of A and B, what negatives are, and whose objective it is: for model
-                cards
+    asks, negatives, source: for model cards: what the label says of A and B, what the negatives are, and whose
+                objective it is
 
-    Raises KinspanError where a number cannot be.
+    Raises KinspanError where a number is impossible.
     """
 
     name: str
     max_length: int
-    num_words: int
+    num_draws: int
     usable: UsableRule
     needs: str
     sample: Callable[[Block, np.ndarray, np.ndarray], Pairs]
@@ -63,26 +65,35 @@ class Objective:
 
     def __post_init__(self) -> None:
         for name, right, rule in (
-            ("num_words", self.num_words > 0 and self.num_words % 4 == 0, "a multiple of 4"),
+            ("num_draws", self.num_draws > 0 and self.num_draws % 4 == 0, "a multiple of 4"),
             ("pairs_per_anchor", self.pairs_per_anchor >= 2, "2 or more: one positive, and negatives"),
             ("max_length", self.max_length > 0, "above 0"),
         ):
             if not right:
                 raise KinspanError(f"objective {self.name}: {name} is {getattr(self, name)}, it must be {rule}")
 
-    def checked(self, pairs: Pairs, num_anchors: int) -> Pairs:
-        """``pairs``, if they are what was promised: else an example would depend on how a batch is cut."""
+    def check(self, pairs: Pairs, num_anchors: int, num_texts: int) -> None:
+        """Raises KinspanError where ``sample`` made other pairs than it must for so many anchors.
+
+        With another number of pairs, an example would depend on how a batch is cut.
+
+        num_texts: how many texts the tokenizer's template joins
+        """
         shape = (num_anchors, self.pairs_per_anchor)
+        if len(pairs.texts) != num_texts:
+            raise KinspanError(
+                f"objective {self.name} made examples of {len(pairs.texts)} texts; only {num_texts} can be joined: "
+                "let its sample return Pairs((a, b), kind)"
+            )
         if pairs.kind.shape != shape or not ((pairs.kind == POSITIVE).sum(axis=1) == 1).all():
             raise KinspanError(
                 f"objective {self.name} made pairs of shape {pairs.kind.shape} for {num_anchors} anchors; it must be "
                 f"{shape}, with one positive in each row"
             )
-        return pairs
 
 
-def two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
-    """Usable where a paragraph can be cut in two."""
+def has_two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
+    """A paragraph is usable where it can be cut in two."""
     return num_sentences >= 2
 
 

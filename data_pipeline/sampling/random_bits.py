@@ -1,8 +1,8 @@
 """Randomness as a function of ``(seed, purpose, index)``: no generator whose state must be saved.
 
-Every example owns a fixed budget of W random 64-bit words (W a multiple of 4), read from the counter-based
-generator Philox (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"). A slice of examples is
-one vectorised read, so any rank, worker or resumed run that asks for example ``i`` gets the same words.
+Every example owns a fixed number of draws, random 64-bit numbers (a multiple of 4 of them), read from the
+counter-based generator Philox (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"). A slice of
+examples is one vectorised read, so any rank, worker or resumed run that asks for example ``i`` gets the same bits.
 """
 
 import hashlib
@@ -10,29 +10,29 @@ import hashlib
 import numpy as np
 
 
-def philox_key(seed: int, purpose: str) -> np.ndarray:
-    """The Philox key (two 64-bit words) of one purpose ("mask", "epoch", ...) under one seed."""
+def make_philox_key(seed: int, purpose: str) -> np.ndarray:
+    """The Philox key (two 64-bit numbers) of one purpose ("mask", "replacements", ...) under one seed."""
     digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=16).digest()
     return np.frombuffer(digest, dtype="<u8")
 
 
-def random_bits(seed: int, purpose: str, first: int, count: int, words: int) -> np.ndarray:
-    """``[count, words]`` uint64: the budgets of examples ``first .. first + count``.
+def draw_random_bits(seed: int, purpose: str, first: int, count: int, num_draws: int) -> np.ndarray:
+    """``[count, num_draws]`` uint64: the draws of examples ``first .. first + count``.
 
-    ``words`` must be a multiple of 4, because Philox makes four words for each value of its counter.
+    ``num_draws`` must be a multiple of 4, because Philox makes four numbers for each value of its counter.
     """
-    assert words % 4 == 0, words
-    generator = np.random.Philox(key=philox_key(seed, purpose), counter=first * words // 4)
-    return generator.random_raw(count * words).reshape(count, words)
+    assert num_draws % 4 == 0, num_draws
+    generator = np.random.Philox(key=make_philox_key(seed, purpose), counter=first * num_draws // 4)
+    return generator.random_raw(count * num_draws).reshape(count, num_draws)
 
 
-def bounded(words: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
-    """Integers uniform in ``[0, bound)``, one from each word, by multiply-shift (Lemire, 2019).
+def draw_below(random_bits: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
+    """Integers uniform in ``[0, bound)``, one from each draw, by multiply-shift (Lemire, 2019).
 
-    Takes the upper 32 bits of each word, so ``bound`` must be at most 2^31; the bias is below bound / 2^32.
-    Unlike ``Generator.integers`` it uses exactly one word whatever the bound, which keeps budgets fixed.
+    It takes the upper 32 bits of each draw, so ``bound`` must be at most 2^31; the bias is below bound / 2^32.
+    Unlike ``Generator.integers`` it uses exactly one draw whatever the bound is, which keeps their number fixed.
     """
-    return (((words >> np.uint64(32)) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
+    return (((random_bits >> np.uint64(32)) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 
 
 def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:

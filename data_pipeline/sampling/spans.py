@@ -11,7 +11,7 @@ import numpy as np
 class Spans:
     """Runs of whole sentences: ``[start, end)`` of sentences in a usable paragraph; arrays of one shape.
 
-    hole_start, hole_end: sentences ``[hole_start, hole_end)`` of the run that are left out; None: of no run
+    hole_start, hole_end: the sentences ``[hole_start, hole_end)`` of the run are left out; None where no run has a hole
     """
 
     paragraph: np.ndarray
@@ -35,8 +35,8 @@ class Spans:
                 getattr(self, name)[rows] = getattr(other, name)
 
 
-def side_by_side(first: Spans, rest: Spans) -> Spans:
-    """Spans ``[n]`` and ``[n, k]`` as ``[n, 1 + k]``. Both have holes, or neither."""
+def join_columns(first: Spans, rest: Spans) -> Spans:
+    """Joins Spans ``[n]`` and ``[n, k]``, or two of ``[n]``, as columns. Both have holes, or neither has."""
     arrays = ("paragraph", "start", "end", "hole_start", "hole_end")
     pairs = ((getattr(first, name), getattr(rest, name)) for name in arrays)
     return Spans(*(None if x is None else np.column_stack([x, y]) for x, y in pairs))  # type: ignore[arg-type]

@@ -4,97 +4,63 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import numpy as np
 
-from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import PairTemplate
 
-from .anchors import open_block, usable_counts
+from .anchors import get_usable_counts, open_block
+from .batch import Batch, concatenate
 from .block import Block
-from .mixture import Mixture
+from .mixture import Mixture, Part
 from .order import BLOCK_ANCHORS, Order
-from .pairs import POSITIVE, Objective
-from .random_bits import random_bits
+from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, lay_out
+from .pairs import POSITIVE
+from .random_bits import draw_random_bits
 from .spans import Spans
 
 CHUNK = 4096  # pairs made at a time, which bounds the memory that making them takes
-MIN_TEXT_TOKENS = 12
-
-
-@dataclass(frozen=True)
-class Batch:
-    """n pairs of T tokens in all, packed one after another in a row.
-
-    input_ids        [T] int32    masked where masking was asked for
-    token_type_ids   [T] int32
-    position_ids     [T] int32    0 at each pair's first token
-    starts           [n + 1] int32  where each pair begins (``cu_seqlens``)
-    masked_positions [M] int64    chosen for the token loss, ascending
-    masked_labels    [M] int64    the ids that stood there
-    noise            [M] float64  uniform in [0, 1), for drawing replacements; [0] where the token loss draws none
-    labels           [n] int8     1 where A and B belong together
-    kinds            [n] int8     POSITIVE, HARD or EASY
-    part             [n] int8     which objective of the mixture
-    index            [n] int64    the example's number in the global order
-    """
-
-    input_ids: np.ndarray
-    token_type_ids: np.ndarray
-    position_ids: np.ndarray
-    starts: np.ndarray
-    masked_positions: np.ndarray
-    masked_labels: np.ndarray
-    noise: np.ndarray
-    labels: np.ndarray
-    kinds: np.ndarray
-    part: np.ndarray
-    index: np.ndarray
-
-    @property
-    def num_pairs(self) -> int:
-        return len(self.labels)
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.input_ids)
 
 
 @dataclass(frozen=True)
 class PairRows:
-    """Pairs of one objective that lie in one block: Spans A and B, kinds and ascending indices, ``[n]``.
+    """n pairs of one part of the mixture that lie in one block.
 
-    part: which objective of the mixture
+    texts: the Spans of each text, ``[n]``
+    kinds: ``[n]`` POSITIVE, HARD or EASY
+    index: ``[n]`` the examples' numbers in the global order, ascending
+    part:  its number in the mixture
     """
 
     block: Block
-    a: Spans
-    b: Spans
+    texts: tuple[Spans, ...]
     kinds: np.ndarray
     index: np.ndarray
     part: int
 
 
 class Masking(Protocol):
+    """How a token objective hides tokens, such as objectives.mlm.MaskedLM."""
+
     @property
     def noise(self) -> bool: ...  # whether the token loss draws replacements
 
     @property
-    def numbers(self) -> int: ...  # random numbers of 32 bits that a token owns
+    def numbers_per_token(self) -> int: ...  # random 32-bit numbers that a token owns
 
     def apply(
-        self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, words: np.ndarray
+        self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, random_bits: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 class PairStream:
-    """Endless pairs of one split of a corpus.
+    """Endless pairs of one split, by index.
 
     Args:
-        corpus, mixture, template: what to read, how to pair, how the tokenizer joins two texts
+        mixture:    what to read and how to pair it; each part carries its corpus
+        template:   how the tokenizer joins the texts of a pair
         seed:       of order, spans and masks
         split:      "train" or "validation"
         max_length: tokens of a pair, special tokens included; longer pairs are cut longest-first
@@ -105,8 +71,8 @@ class PairStream:
 
     def __init__(
         self,
-        corpus: Corpus,
         mixture: Mixture,
+        *,
         template: PairTemplate,
         seed: int,
         split: str = "train",
@@ -114,7 +80,7 @@ class PairStream:
         masking: Masking | None = None,
         block_anchors: int = BLOCK_ANCHORS,
     ) -> None:
-        self.mixture, self.template, self.seed, self.masking = mixture, template, seed, masking
+        self.mixture, self.template, self.seed, self.masking, self.split = mixture, template, seed, masking, split
         self.max_length = mixture.max_length if max_length is None else max_length
         if self.max_length < template.num_special + MIN_TEXT_TOKENS:
             raise KinspanError(
@@ -123,48 +89,49 @@ class PairStream:
             )
         if self.max_length >= 2**31:
             raise KinspanError(f"--max_length {self.max_length}: must be below 2^31")
-        self.orders = [_order(corpus, objective, seed, split, block_anchors) for objective in mixture.objectives]
+        self.orders = [_order_anchors(part, seed, split, block_anchors) for part in mixture.parts]
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple, Block] = OrderedDict()
-        self._open = partial(open_block, corpus, split=split)
 
     @property
     def epoch_pairs(self) -> int:
-        """Pairs after which an objective has used all its anchors; of several, the one that is done first."""
-        mixture, total = self.mixture, sum(self.mixture.weights)
+        """Pairs after which a part has used all its anchors; of several parts, the one that is done first."""
+        total = sum(self.mixture.weights)
         own = (
-            order.epoch_anchors * objective.pairs_per_anchor * total // weight
-            for order, objective, weight in zip(self.orders, mixture.objectives, mixture.weights, strict=True)
+            order.epoch_anchors * part.objective.pairs_per_anchor * total // part.weight
+            for order, part in zip(self.orders, self.mixture.parts, strict=True)
         )
         return min(own)
 
     def pairs(self, first: int, count: int) -> Iterator[PairRows]:
-        """Examples ``first .. first + count`` as spans, objective by objective, cut where a block ends."""
+        """Examples ``first .. first + count`` as spans, part by part, cut where a block ends."""
         for part in range(len(self.orders)):
             yield from self._pairs_of(part, *self.mixture.own_pairs(part, first, first + count))
 
-    def _pairs_of(self, part: int, first: int, end: int) -> Iterator[PairRows]:
+    def _pairs_of(self, number: int, first: int, end: int) -> Iterator[PairRows]:
         """The part's own pairs ``first .. end``."""
-        objective = self.mixture.objectives[part]
-        group = objective.pairs_per_anchor
+        part = self.mixture.parts[number]
+        objective, group = part.objective, part.objective.pairs_per_anchor
         first_anchor = first // group
-        for segment in self.orders[part].segments(first_anchor, -(-end // group) - first_anchor):
-            block = self._block(segment.shards, objective)
+        for segment in self.orders[number].segments(first_anchor, -(-end // group) - first_anchor):
+            block = self._block(part, segment.shards)
             purpose, n = f"pairs/{objective.name}", len(segment.anchors)
-            words = random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_words)
-            pairs = objective.checked(objective.sample(block, segment.anchors, words), n)
+            random_bits = draw_random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_draws)
+            pairs = objective.sample(block, segment.anchors, random_bits)
+            objective.check(pairs, n, self.template.num_texts)
             start = segment.first_anchor * group
             rows = slice(max(first - start, 0), min(end - start, n * group))
-            index = self.mixture.index_of(part, np.arange(start + rows.start, start + rows.stop))
-            a, b = (spans.map(lambda x: x.ravel()[rows]) for spans in (pairs.a, pairs.b))  # noqa: B023
-            yield PairRows(block, a, b, pairs.kind.ravel()[rows], index, part)
+            index = self.mixture.index_of(number, np.arange(start + rows.start, start + rows.stop))
+            texts = tuple(spans.map(lambda x: x.ravel()[rows]) for spans in pairs.texts)  # noqa: B023
+            yield PairRows(block, texts, pairs.kind.ravel()[rows], index, number)
 
-    def _block(self, shards: tuple[int, ...], objective: Objective) -> Block:
-        """The block of these shards; objectives that use the same paragraphs share it."""
-        key = (shards, objective.usable)
+    def _block(self, part: Part, shards: tuple[int, ...]) -> Block:
+        """The part's block of these shards. Parts that use the same paragraphs of one corpus share it."""
+        key = (part.corpus, shards, part.objective.usable)
         with self._lock:  # two prefetching threads must not both build a block
             if key not in self._blocks:
-                self._blocks[key] = self._open(shards, objective=objective)
+                assert part.corpus is not None
+                self._blocks[key] = open_block(part.corpus, shards, self.split, part.objective)
                 if len(self._blocks) > 2 * len(self.orders):
                     self._blocks.popitem(last=False)
             self._blocks.move_to_end(key)
@@ -179,140 +146,60 @@ class PairStream:
         return parts[0] if len(parts) == 1 else concatenate(parts)
 
     def _pack(self, parts: list[PairRows], first: int, end: int) -> Batch:
-        """One chunk: the lengths of all pairs, then every pair's tokens to their place, objective by objective."""
-        template, n = self.template, min(CHUNK, end - first)
-        a_len, b_len = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        """One chunk: first the lengths of all pairs, then every pair's tokens to their place, part by part."""
+        n = min(CHUNK, end - first)
+        full = tuple(np.empty(n, dtype=np.int64) for _ in range(self.template.num_texts))
         kinds, part = np.empty(n, dtype=np.int8), np.empty(n, dtype=np.int8)
-        runs = [(rows, rows.block.token_runs(rows.a), rows.block.token_runs(rows.b)) for rows in parts]
-        for rows, a_runs, b_runs in runs:
+        runs = [[rows.block.find_runs(spans) for spans in rows.texts] for rows in parts]
+        for rows, of_texts in zip(parts, runs, strict=True):
             at = rows.index - first
-            a_len[at] = sum(stop - start for start, stop in a_runs)
-            b_len[at] = sum(stop - start for start, stop in b_runs)
+            for length, of_text in zip(full, of_texts, strict=True):
+                length[at] = sum(stop - start for start, stop in of_text)
             kinds[at], part[at] = rows.kinds, rows.part
-        a_len, b_len = cut_longest_first(a_len, b_len, self.max_length - template.num_special)
-        row = lay_out(template, a_len, b_len)
-        for rows, a_runs, b_runs in runs:
+        lengths = cut_longest_first(full, self.max_length - self.template.num_special)
+        row = lay_out(self.template, lengths)
+        for rows, of_texts in zip(parts, runs, strict=True):
             at = rows.index - first
-            copy_texts(row.ids, row.a_at[at], a_len[at], rows.block, rows.a.paragraph, a_runs)
-            copy_texts(row.ids, row.b_at[at], b_len[at], rows.block, rows.b.paragraph, b_runs)
-        masked = self._mask(row.ids, row.starts, row.special, first)
-        labels = (kinds == POSITIVE).astype(np.int8)
-        index = np.arange(first, first + n)
-        return Batch(row.ids, row.types, row.positions, row.starts, *masked, labels, kinds, part, index)
+            for spans, of_text, start, length in zip(rows.texts, of_texts, row.text_starts, lengths, strict=True):
+                copy_text(row.ids, start[at], length[at], rows.block, spans.paragraph, of_text)
+        positions, labels, noise = self._mask(row, first)
+        return Batch(
+            input_ids=row.ids,
+            token_type_ids=row.types,
+            position_ids=row.positions,
+            starts=row.starts,
+            masked_positions=positions,
+            masked_labels=labels,
+            noise=noise,
+            labels=(kinds == POSITIVE).astype(np.int8),
+            kinds=kinds,
+            part=part,
+            index=np.arange(first, first + n),
+        )
 
-    def _mask(
-        self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, first: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Masks ``ids`` in place; positions, labels and noise as of Batch."""
+    def _mask(self, row: PackedRow, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Masks the row's ids in place; returns positions, labels and noise as of Batch."""
         nothing = np.zeros(0, dtype=np.int64)
         if self.masking is None:
             return nothing, nothing, np.zeros(0)
-        n = len(starts) - 1
-        num_words = -(-self.max_length // 8) * 4  # two numbers a word
-        words = random_bits(self.seed, "mask", first, n, num_words * self.masking.numbers)
-        positions, labels = self.masking.apply(ids, starts, special, words)
+        n = len(row.starts) - 1
+        num_draws = -(-self.max_length // 8) * 4  # of 64 bits: two tokens share one
+        random_bits = draw_random_bits(self.seed, "mask", first, n, num_draws * self.masking.numbers_per_token)
+        positions, labels = self.masking.apply(row.ids, row.starts, row.special, random_bits)
         noise = np.zeros(0)
         if self.masking.noise:
-            numbers = random_bits(self.seed, "replacements", first, n, num_words).view(np.uint32)
-            pair = np.searchsorted(starts, positions, side="right") - 1
-            noise = numbers[pair, positions - starts[pair]] / 2**32
+            numbers = draw_random_bits(self.seed, "replacements", first, n, num_draws).view(np.uint32)
+            pair = np.searchsorted(row.starts, positions, side="right") - 1
+            noise = numbers[pair, positions - row.starts[pair]] / 2**32
         return positions.astype(np.int64), labels.astype(np.int64), noise
 
 
-def _order(corpus: Corpus, objective: Objective, seed: int, split: str, block_anchors: int) -> Order:
-    anchors, documents = usable_counts(corpus, objective, split)
+def _order_anchors(part: Part, seed: int, split: str, block_anchors: int) -> Order:
+    assert part.corpus is not None, "Mixture.read_from says which corpus a part reads"
+    anchors, documents = get_usable_counts(part.corpus, part.objective, split)
     if not sum(anchors):
         raise KinspanError(
-            f"corpus {corpus.folder} has no usable {split} paragraph for {objective.name}, which needs "
-            f"{objective.needs}: prepare more documents"
+            f"corpus {part.corpus.folder} has no usable {split} paragraph for {part.objective.name}, which needs "
+            f"{part.objective.needs}: prepare more documents"
         )
-    return Order(anchors, documents, seed, block_anchors, objective.name)
-
-
-@dataclass(frozen=True)
-class PackedRow:
-    """n pairs one after another in a row of T tokens, special tokens in place, texts still to be copied in.
-
-    ids, types, positions ``[T]`` int32 and starts ``[n + 1]`` as of Batch;  special ``[T]`` bool, where special tokens
-    are;  a_at, b_at ``[n]`` where A and B begin
-    """
-
-    ids: np.ndarray
-    types: np.ndarray
-    positions: np.ndarray
-    starts: np.ndarray
-    special: np.ndarray
-    a_at: np.ndarray
-    b_at: np.ndarray
-
-
-def lay_out(template: PairTemplate, a_len: np.ndarray, b_len: np.ndarray) -> PackedRow:
-    """The row of pairs whose texts have so many tokens, ``[n]`` each, cut."""
-    first_len = len(template.head) + a_len + len(template.middle)  # token type 0
-    second_len = b_len + len(template.tail)
-    starts = np.zeros(len(a_len) + 1, dtype=np.int32)
-    np.cumsum(first_len + second_len, out=starts[1:])
-    a_at, b_at = starts[:-1] + len(template.head), starts[:-1] + first_len
-    ids = np.empty(starts[-1], dtype=np.int32)
-    special = np.zeros(starts[-1], dtype=bool)
-    for piece, at in (
-        (template.head, starts[:-1]),
-        (template.middle, a_at + a_len),
-        (template.tail, starts[1:] - len(template.tail)),
-    ):
-        for offset, token in enumerate(piece):
-            ids[at + offset], special[at + offset] = token, True
-    positions = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
-    segments = np.tile(np.array([0, template.type_of_second], dtype=np.int32), len(a_len))
-    types = np.repeat(segments, np.column_stack([first_len, second_len]).ravel())
-    return PackedRow(ids, types, positions, starts, special, a_at, b_at)
-
-
-def cut_longest_first(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths of A and B cut to ``room`` tokens together, as ``truncation="longest_first"`` does it.
-
-    The longer is cut to the shorter, then both alike; the odd token goes to the longer side, on a tie to B.
-    """
-    half = room // 2
-    shorter = np.minimum(a, b)
-    # Where the shorter fits in half the room, the longer gets the rest; else they share, the odd token above.
-    small = np.where(shorter <= half, shorter, half)
-    large = np.minimum(np.maximum(a, b), room - small)
-    return np.where(a > b, large, small), np.where(a > b, small, large)
-
-
-def copy_texts(
-    out: np.ndarray,
-    at: np.ndarray,
-    length: np.ndarray,
-    block: Block,
-    paragraphs: np.ndarray,
-    runs: list[tuple[np.ndarray, np.ndarray]],
-) -> None:
-    """The first ``length`` tokens of each text, of one or two runs in its shard, to ``out[at]``."""
-    for start, end in runs:
-        now = np.minimum(end - start, length)
-        for shard, own in block.by_shard(paragraphs):
-            copy_runs(out, at[own], shard.tokens, start[own], now[own])
-        at, length = at + now, length - now
-
-
-def copy_runs(out: np.ndarray, at: np.ndarray, source: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
-    """``out[at[k] : at[k] + length[k]] = source[start[k] : start[k] + length[k]]`` for every k, vectorised."""
-    before = np.cumsum(length) - length
-    counter = np.arange(int(length.sum()))
-    tokens = source[counter + np.repeat(start - before, length)]
-    out[counter + np.repeat(at - before, length)] = tokens.astype(out.dtype)  # a cast as it scatters is slower
-
-
-def concatenate(parts: list[Batch]) -> Batch:
-    """Batches one after another, as one."""
-    tokens = np.cumsum([0] + [p.num_tokens for p in parts])
-    joined = {
-        name: np.concatenate([getattr(p, name) for p in parts])
-        for name in Batch.__dataclass_fields__
-        if name not in ("starts", "masked_positions")
-    }
-    starts = [p.starts[:-1] + t for p, t in zip(parts, tokens, strict=False)] + [tokens[-1:]]
-    masked = np.concatenate([p.masked_positions + t for p, t in zip(parts, tokens, strict=False)])
-    return Batch(starts=np.concatenate(starts).astype(np.int32), masked_positions=masked, **joined)
+    return Order(anchors, documents, seed, block_anchors, part.objective.name)

@@ -11,15 +11,15 @@ import torch
 from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.stream import MIN_TEXT_TOKENS, copy_runs, cut_longest_first, lay_out
-from data_pipeline.tokenizers import PairTemplate, pair_template
+from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, copy_runs, cut_longest_first, lay_out
+from data_pipeline.tokenizers import PairTemplate, read_pair_template
 from finetune.data.answers import AnswerSet
 
 CHUNK = 50_000  # texts that are tokenised at once
 
 
 @dataclass(frozen=True)
-class Texts:
+class TokenizedTexts:
     """n texts without special tokens: text k is ``ids[starts[k] : starts[k] + lengths[k]]``; equal texts stand once."""
 
     ids: np.ndarray
@@ -34,20 +34,22 @@ class EncodedPairs:
     lengths: ``[N]`` tokens of each pair as the model sees it: cut, special tokens included
     """
 
-    questions: Texts
-    answers: Texts
+    questions: TokenizedTexts
+    answers: TokenizedTexts
     question_of: np.ndarray
     template: PairTemplate
     max_length: int
     lengths: np.ndarray
 
     def pack(self, rows: np.ndarray, device: torch.device) -> dict[str, Any]:
-        """These pairs, one after another, as the inputs of pretrain.modeling.encoder.encode."""
+        """These pairs, one after another, as the inputs of pretrain.modeling.encoder.encode_packed."""
         asked = self.question_of[rows]
-        a_len, b_len = _cut(self.questions.lengths[asked], self.answers.lengths[rows], self.template, self.max_length)
-        row = lay_out(self.template, a_len, b_len)
-        copy_runs(row.ids, row.a_at, self.questions.ids, self.questions.starts[asked], a_len)
-        copy_runs(row.ids, row.b_at, self.answers.ids, self.answers.starts[rows], b_len)
+        full = self.questions.lengths[asked], self.answers.lengths[rows]
+        lengths = cut_longest_first(full, self.max_length - self.template.num_special)
+        row = lay_out(self.template, lengths)
+        sides = (self.questions, asked), (self.answers, rows)
+        for (side, which), start, length in zip(sides, row.text_starts, lengths, strict=True):
+            copy_runs(row.ids, start, side.ids, side.starts[which], length)
         arrays = {
             "input_ids": row.ids,
             "token_type_ids": row.types,
@@ -78,7 +80,7 @@ def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> Enco
     128 tokens are both papers' (Garg et al., 2020, section 5.2). Raises KinspanError where ``max_length`` leaves no
     room for two texts.
     """
-    template = pair_template(tokenizer)
+    template = read_pair_template(tokenizer)
     least = template.num_special + MIN_TEXT_TOKENS
     if max_length < least:
         raise KinspanError(f"--max_length {max_length} is too short for two texts: use at least {least}")
@@ -86,15 +88,12 @@ def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> Enco
     questions = _tokenise(tokenizer, pa.array(data.questions, pa.large_string()), f"{name}: questions")
     answers = _tokenise(tokenizer, data.answers, f"{name}: candidates")
     question_of = data.question_of
-    a, b = _cut(questions.lengths[question_of], answers.lengths, template, max_length)
+    full = questions.lengths[question_of], answers.lengths
+    a, b = cut_longest_first(full, max_length - template.num_special)
     return EncodedPairs(questions, answers, question_of, template, max_length, a + b + template.num_special)
 
 
-def _cut(a: np.ndarray, b: np.ndarray, template: PairTemplate, max_length: int) -> tuple[np.ndarray, np.ndarray]:
-    return cut_longest_first(a, b, max_length - template.num_special)
-
-
-def _tokenise(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> Texts:
+def _tokenise(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> TokenizedTexts:
     encoded = texts.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
     distinct, which = encoded.dictionary, encoded.indices.to_numpy()
     parts, lengths = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
@@ -109,4 +108,4 @@ def _tokenise(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> Texts:
     bar.close()
     sizes = np.concatenate(lengths)
     starts = np.cumsum(sizes) - sizes
-    return Texts(np.concatenate(parts), starts[which], sizes[which])
+    return TokenizedTexts(np.concatenate(parts), starts[which], sizes[which])

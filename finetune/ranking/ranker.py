@@ -12,7 +12,7 @@ from data_pipeline.errors import KinspanError, first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import display_name
 from pretrain.modeling import attention
-from pretrain.modeling.encoder import encode
+from pretrain.modeling.encoder import encode_packed
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
 from pretrain.modeling.scorer import Scorer, check_fits
@@ -33,7 +33,7 @@ class Ranker(nn.Module):
 
     def forward(self, **inputs: Any) -> torch.Tensor:
         """Logits ``[n]`` of a packed batch, see encode.EncodedPairs.pack."""
-        hidden = encode(self.classifier.base_model, inputs)  # type: ignore[arg-type]
+        hidden = encode_packed(self.classifier.base_model, inputs)  # type: ignore[arg-type]
         return self.family.pair_logits(self.classifier, hidden[inputs["starts"][:-1].long()]).float()
 
 

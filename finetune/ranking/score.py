@@ -14,7 +14,7 @@ from data_pipeline.errors import KinspanError, first_line
 from finetune.data.answers import AnswerSet
 from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
-from pretrain.modeling.scorer import Encoded, Scorer, check_fits, load_scorer
+from pretrain.modeling.scorer import PackedPairs, Scorer, check_fits, load_scorer
 from pretrain.modeling.scorer import score_padded as score_padded
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
@@ -126,11 +126,11 @@ def can_pack(model: Any) -> bool:
     )
 
 
-def unpacked(pairs: EncodedPairs) -> Encoded:
+def unpacked(pairs: EncodedPairs) -> PackedPairs:
     """All pairs as evaluate_pairs.score takes them."""
     inputs = pairs.pack(np.arange(len(pairs.lengths)), torch.device("cpu"))
     ids, types, starts = (inputs[name].numpy() for name in ("input_ids", "token_type_ids", "starts"))
-    return Encoded(ids, types, starts)
+    return PackedPairs(ids, types, starts)
 
 
 def is_bi_encoder(name_or_dir: str) -> bool:

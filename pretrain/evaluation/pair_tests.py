@@ -15,10 +15,11 @@ import numpy as np
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.mixture import Mixture
+from data_pipeline.sampling.mixture import Mixture, Part
+from data_pipeline.sampling.packing import MIN_TEXT_TOKENS
 from data_pipeline.sampling.pairs import KINDS, Objective
-from data_pipeline.sampling.stream import MIN_TEXT_TOKENS, PairStream
-from pretrain.modeling.scorer import Encoded, Scorer, check_fits, score_padded
+from data_pipeline.sampling.stream import PairStream
+from pretrain.modeling.scorer import PackedPairs, Scorer, check_fits, score_padded
 
 from .pair_figures import compute_pair_figures
 from .validation import SEED
@@ -48,13 +49,14 @@ def select_held_out(
 
     Raises KinspanError where too few documents are held out, or ``max_length`` leaves no room for two texts.
     """
-    template = tokenizers.pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
+    template = tokenizers.read_pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
     max_length = max_length or objective.max_length
     least = template.num_special + MIN_TEXT_TOKENS
     if max_length < least:
         raise KinspanError(f"--max_length {max_length} is too short for two texts: use at least {least}")
     try:
-        stream = PairStream(corpus, Mixture((objective,)), template, seed, "validation", max_length)
+        mixture = Mixture((Part(objective, corpus=corpus),))
+        stream = PairStream(mixture, template=template, seed=seed, split="validation", max_length=max_length)
     except KinspanError as error:
         raise KinspanError(f"corpus {corpus.folder}, documents held out for validation: {error}") from error
     group = objective.pairs_per_anchor
@@ -63,7 +65,7 @@ def select_held_out(
     return HeldOut(stream, kinds.reshape(count, group))
 
 
-def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
+def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> PackedPairs:
     """The pairs as a model with this tokenizer reads them.
 
     Where it is the corpus's tokenizer, the ids are taken as they are; otherwise the texts are decoded and encoded anew.
@@ -71,9 +73,9 @@ def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
     """
     if shares_tokenizer(corpus, tokenizer):
         stream = copy.copy(pairs.stream)
-        stream.template = tokenizers.pair_template(tokenizer)  # vocabularies are the same, special tokens may not be
+        stream.template = tokenizers.read_pair_template(tokenizer)  # the special tokens may be others
         batch = stream.batch(0, pairs.num_pairs)
-        return Encoded(batch.input_ids, batch.token_type_ids, batch.starts)
+        return PackedPairs(batch.input_ids, batch.token_type_ids, batch.starts)
     first, second = decode_texts(pairs, tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
     out = tokenizer(
         first,
@@ -84,7 +86,7 @@ def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> Encoded:
         return_token_type_ids=True,
     )
     starts = np.cumsum([0, *map(len, out["input_ids"])])
-    return Encoded(np.concatenate(out["input_ids"]), np.concatenate(out["token_type_ids"]), starts)
+    return PackedPairs(np.concatenate(out["input_ids"]), np.concatenate(out["token_type_ids"]), starts)
 
 
 def shares_tokenizer(corpus: Corpus, tokenizer: Any) -> bool:
@@ -96,8 +98,8 @@ def decode_texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:
     """Both texts of each pair, uncut, decoded by the corpus's tokenizer."""
     sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for rows in pairs.stream.pairs(0, pairs.num_pairs):
-        for side, spans in zip(sides, (rows.a, rows.b), strict=True):
-            side.extend(rows.block.tokens_of(spans[row]) for row in range(len(rows.kinds)))
+        for side, spans in zip(sides, rows.texts, strict=True):
+            side.extend(rows.block.read_tokens(spans[row]) for row in range(len(rows.kinds)))
     first, second = (tokenizer.batch_decode(side, clean_up_tokenization_spaces=False) for side in sides)
     return [text.strip() for text in first], [text.strip() for text in second]
 

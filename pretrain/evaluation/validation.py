@@ -12,7 +12,7 @@ from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from data_pipeline.sampling.stream import PairStream
 from pretrain.batches import to_tensors
 from pretrain.metrics import compute_figures
-from pretrain.modeling.sums import PAPER_WEIGHTS, LossWeights
+from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.ranks import sum_by_name, sum_over_ranks
 
@@ -48,7 +48,7 @@ def evaluate(
         mark(f"validation, pairs {start} to {end}")
         # An empty share runs a pair too, which does not count: under ZeRO 3 all ranks must run the model
         inputs = to_tensors(stream.batch(start, max(end - start, 1)), engine.device)
-        _, sums, logits = engine(**inputs, mlm_scale=1.0, rtd_scale=1.0, pair_scale=1.0)
+        _, sums, logits = engine(**inputs, scales=dict.fromkeys(weights._fields, 1.0))
         if end > start:
             rows[:, start:end] = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
             stats += sums

@@ -40,11 +40,11 @@ class Packing:
         return Packing(starts, sequence * max_length + position_ids, mask[:, None, None], max_length)
 
 
-# Attention calls that came through here, so that a model that did not switch is noticed (see encoder.py).
+# How many attention calls came through here: encoder.py notices by it where a model did not switch.
 calls = 0
 
 
-def packed_attention(
+def attend_packed(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -59,8 +59,8 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """``query``, ``key``, ``value``: ``[1, heads, T, width]``; returns ``[1, T, heads, width]``.
 
-    sliding_window: a token sees those less than this many tokens away, on both sides. (Of ModernBERT's
-    ``local_attention`` it is half, and one: ``transformers`` counts the token itself.)
+    sliding_window: a token sees those less than this many tokens away, on both sides. (It is half of ModernBERT's
+    ``local_attention``, plus one: ``transformers`` counts the token itself.)
     """
     global calls
     calls += 1
@@ -74,8 +74,8 @@ def packed_attention(
 
 
 def _windowed(mask: torch.Tensor, window: int) -> torch.Tensor:
-    """``mask [n, 1, 1, L]`` -> ``[n, 1, L, L]``: tokens near enough. Padding sees itself, for a row that sees
-    nothing would be no number, and so would its gradient."""
+    """``mask [n, 1, 1, L]`` -> ``[n, 1, L, L]``: which tokens are near enough. Padding sees itself: a row that sees
+    nothing would be NaN, and so would its gradient."""
     place = torch.arange(mask.shape[-1], device=mask.device)
     distance = (place[:, None] - place).abs()
     return mask & (distance < window) | (distance == 0)
@@ -120,8 +120,8 @@ def _jagged(
 
 
 def _no_mask(*_: object, **__: object) -> None:
-    """Packing says who attends to whom; the models' own masks are not made."""
+    """Makes no mask of the model's own: Packing says which token attends to which."""
 
 
-AttentionInterface.register(NAME, packed_attention)
+AttentionInterface.register(NAME, attend_packed)
 AttentionMaskInterface.register(NAME, _no_mask)  # type: ignore[arg-type]

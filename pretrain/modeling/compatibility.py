@@ -11,7 +11,7 @@ from .pair_model import PairModel
 
 
 def check_generator(name: str, generator: Any, model_name: str, discriminator: Any) -> None:
-    """Raises KinspanError where the generator of this config cannot replace tokens for the discriminator of that."""
+    """Raises KinspanError where a generator of this config cannot replace tokens for a discriminator of that config."""
     if generator.model_type != "electra":
         raise KinspanError(f"--generator {name} is of the type {generator.model_type}: it must be an ELECTRA model")
     if generator.vocab_size != discriminator.vocab_size:
@@ -26,7 +26,7 @@ def check_fits(
 ) -> None:
     """Raises KinspanError where a pair of ``max_length`` tokens, or the tokenizer's ids, are more than a model embeds.
 
-    tokenizer: None where the hub cannot be reached, in a dry run: the length alone is then looked at
+    tokenizer: None in a dry run that cannot reach the hub: then the length alone is checked
     """
     parts = [("--model", model_name, model.config)]
     if isinstance(model, ReplacedTokenModel):
@@ -47,7 +47,8 @@ def _check_ids(config: Any, tokenizer: Any, flag: str, name: str) -> None:
     if tokenizer.mask_token_id is None:
         raise KinspanError(f"{flag} {name}: its tokenizer has no mask token, which masked LM needs")
     types = getattr(config, "type_vocab_size", 0)
-    if FAMILIES[config.model_type].token_types and 0 < types <= tokenizers.pair_template(tokenizer).type_of_second:
+    highest = max(tokenizers.read_pair_template(tokenizer).types)
+    if FAMILIES[config.model_type].token_types and 0 < types <= highest:
         raise KinspanError(f"{flag} {name} knows {types} token types, its tokenizer gives a second text another one")
     if len(tokenizer) > config.vocab_size:
         raise KinspanError(f"{flag} {name}: its tokenizer has {len(tokenizer)} entries, the model {config.vocab_size}")

@@ -14,10 +14,9 @@ from torch import nn
 
 from data_pipeline.errors import KinspanError
 
-from .encoder import encode
+from .encoder import encode_packed
 from .families import FAMILIES
-from .pair_model import pair_loss_and_sums
-from .sums import MLM_SUMS, RTD_SUMS, mlm_sums, rtd_sums, sum_names
+from .losses import MLM, MLM_SUMS, PAIR, RTD, RTD_SUMS, compute_mlm_loss, compute_pair_loss, compute_rtd_loss, name_sums
 
 SAMPLING_BLOCK = 256  # vocabulary entries
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
@@ -31,8 +30,10 @@ class ReplacedTokenModel(nn.Module):
     token_head: ElectraForPreTraining's ``discriminator_predictions``
     objectives: names of the mixture's parts
 
-    The generator's embeddings must be shared as wished before: see ``share_embeddings``.
+    The embeddings must have been shared as wished before: see ``share_embeddings``.
     """
+
+    losses = (MLM, RTD, PAIR)
 
     def __init__(
         self, generator: nn.Module, classifier: nn.Module, token_head: nn.Module, objectives: tuple[str, ...]
@@ -51,7 +52,7 @@ class ReplacedTokenModel(nn.Module):
 
     @property
     def sum_names(self) -> tuple[str, ...]:
-        return sum_names(MLM_SUMS + RTD_SUMS, self.objectives)
+        return name_sums(MLM_SUMS + RTD_SUMS, self.objectives)
 
     @property
     def encoders(self) -> tuple[nn.Module, ...]:
@@ -69,37 +70,46 @@ class ReplacedTokenModel(nn.Module):
 
     def generate(self, inputs: dict[str, Any]) -> torch.Tensor:
         """The generator's vocabulary logits at the masked positions, ``[M, vocab]``."""
-        hidden = encode(self.generator.base_model, inputs)  # type: ignore[arg-type]
+        hidden = encode_packed(self.generator.base_model, inputs)  # type: ignore[arg-type]
         hidden = hidden[inputs["masked_positions"]]
         for head in self.masked_heads:
             hidden = head(hidden)
         return hidden.float()
 
-    def discriminate(self, inputs: dict[str, Any], ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pair logits ``[n]`` and token logits ``[T]`` (above 0: replaced) of the packed row ``ids`` ``[T]``."""
-        hidden = encode(self.classifier.base_model, inputs | {"input_ids": ids})  # type: ignore[arg-type]
-        pair = self.family.pair_logits(self.classifier, hidden[inputs["starts"][:-1].long()])
-        return pair.float(), self.discriminator_predictions(hidden).float()
+    def encode(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """The discriminator's hidden states of a packed row, ``[T, hidden]``."""
+        return encode_packed(self.classifier.base_model, inputs)  # type: ignore[arg-type]
 
-    def forward(self, **inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def score_pairs(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        """Pair logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
+        return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()]).float()
+
+    def detect_replaced(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Token logits ``[T]``: above 0 a token is called replaced."""
+        return self.discriminator_predictions(hidden).float()
+
+    def forward(self, *, scales: dict[str, float], **inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The weighted loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its pair logits ``[n]``.
 
-        Args: the arrays of data_pipeline.sampling.stream.Batch as tensors, every chosen token masked and a number of
-            ``noise`` for each; and mlm_scale, rtd_scale, pair_scale: what each loss *sum* is multiplied by
+        One call does all of it, because ZeRO's hooks go by the calls of the module that DeepSpeed wraps.
+
+        scales: what each loss *sum* is multiplied by, by the names of ``losses``; see step.py
+        inputs: the arrays of data_pipeline.sampling.batch.Batch as tensors, every chosen token masked and a number of
+            ``noise`` for each
         """
         labels, positions = inputs["masked_labels"], inputs["masked_positions"]
         mlm = self.generate(inputs)
-        mlm_loss = F.cross_entropy(mlm, labels, reduction="sum")
+        mlm_loss, of_masked = compute_mlm_loss(mlm, labels)
         original = inputs["input_ids"].long().index_copy(0, positions, labels)
         ids = original.index_copy(0, positions, sample(mlm.detach(), inputs["noise"]))
-        replaced = ids != original
-        pair, token = self.discriminate(inputs, ids)
-        rtd_loss = F.binary_cross_entropy_with_logits(token, replaced.float(), reduction="sum")
-        pair_loss, of_pairs = pair_loss_and_sums(pair, inputs, len(self.objectives))
-        loss = mlm_loss * inputs["mlm_scale"] + rtd_loss * inputs["rtd_scale"] + pair_loss * inputs["pair_scale"]
-        with torch.no_grad():
-            sums = torch.cat([mlm_sums(mlm, labels, mlm_loss), rtd_sums(token, replaced, rtd_loss), of_pairs])
-        return loss, sums, pair.detach()
+        hidden = self.encode(inputs | {"input_ids": ids})
+        pair = self.score_pairs(hidden, inputs["starts"])
+        rtd_loss, of_tokens = compute_rtd_loss(self.detect_replaced(hidden), ids != original)
+        pair_loss, of_pairs = compute_pair_loss(
+            pair, inputs["labels"], inputs["kinds"], inputs["part"], len(self.objectives)
+        )
+        loss = mlm_loss * scales["mlm"] + rtd_loss * scales["rtd"] + pair_loss * scales["pair"]
+        return loss, torch.cat([of_masked, of_tokens, of_pairs]), pair.detach()
 
 
 @torch.no_grad()
@@ -151,12 +161,12 @@ class DisentangledEmbedding(nn.Module):
 def share_embeddings(
     generator: Any, classifier: Any, how: str, generator_loaded: bool = False, classifier_loaded: bool = False
 ) -> None:
-    """Makes the embeddings of the two one, in place.
+    """Makes the two models share their embeddings, in place.
 
     how: "none"; "tied": all tables and their LayerNorm are the same Parameters (Clark et al., section 3.2);
         "disentangled": the word table alone, see DisentangledEmbedding
-    generator_loaded, classifier_loaded: whose values are not fresh. Fresh ones give way to loaded ones; else tied
-        tables start as the discriminator's, and disentangled ones each as they are
+    generator_loaded, classifier_loaded: which of them has values that are not fresh. Fresh values give way to loaded
+        ones; otherwise tied tables start as the discriminator's, and disentangled ones each as they are
 
     Raises KinspanError where the tables differ in shape.
     """

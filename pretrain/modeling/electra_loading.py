@@ -73,7 +73,7 @@ def _discriminator(name_or_dir: str) -> tuple[Any, nn.Module, bool, list[str]]:
 
 def _generator(text: str, model_name: str, discriminator: Any) -> tuple[Any, bool, list[str]]:
     """The masked-LM model, whether its weights were loaded, and notes."""
-    factor = size_factor(text)
+    factor = parse_size_factor(text)
     if factor is None:
         config = load_config(text, "--generator")
         check_generator(text, config, model_name, discriminator)
@@ -83,7 +83,7 @@ def _generator(text: str, model_name: str, discriminator: Any) -> tuple[Any, boo
         made, missing = load_part(ElectraForMaskedLM, text, {"config": config, **OPTIONS}, "--generator")
         note = f"the generator's masked-LM head starts fresh ({len(missing)} tensors are not in {display_name(text)})"
         return made, True, [note] if missing else []
-    config = scaled(discriminator, factor)
+    config = scale_config(discriminator, factor)
     note = (
         f"the generator starts fresh: {config.num_hidden_layers} layers of {config.hidden_size}, "
         f"{config.num_attention_heads} heads"
@@ -91,7 +91,7 @@ def _generator(text: str, model_name: str, discriminator: Any) -> tuple[Any, boo
     return ElectraForMaskedLM._from_config(config, **OPTIONS), False, [note]
 
 
-def size_factor(text: str) -> float | None:
+def parse_size_factor(text: str) -> float | None:
     """``1/3`` or ``0.25`` as a number; None where ``text`` is none, and so a name.
 
     Raises KinspanError where it is not above 0 and at most 1.
@@ -107,7 +107,7 @@ def size_factor(text: str) -> float | None:
     return factor
 
 
-def scaled(config: Any, factor: float) -> Any:
+def scale_config(config: Any, factor: float) -> Any:
     """A generator's config: as deep as the discriminator, ``factor`` as wide, heads and embeddings of its size."""
     out = copy.deepcopy(config)
     head_dim = config.hidden_size // config.num_attention_heads

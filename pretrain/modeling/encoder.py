@@ -11,14 +11,14 @@ from pretrain.modeling import attention
 from .families import FAMILIES
 
 
-def encode(backbone: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+def encode_packed(backbone: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
     """Hidden states ``[T, hidden]`` of the T tokens of a packed row, each pair on its own.
 
     A family that cannot be packed runs on padded rows, of which the real tokens come back.
 
     Args:
         backbone: a base model (``classifier.base_model``) of one of FAMILIES
-        inputs:   of data_pipeline.sampling.stream.Batch as tensors: input_ids, token_type_ids, position_ids ``[T]``,
+        inputs:   of data_pipeline.sampling.batch.Batch as tensors: input_ids, token_type_ids, position_ids ``[T]``,
                   starts ``[n + 1]``; and max_length, the tokens of the longest pair
 
     Raises KinspanError where a family that is to be packed did not use packed attention.

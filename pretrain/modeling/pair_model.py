@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 from transformers.utils import logging
@@ -17,17 +16,20 @@ from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import display_name
 from pretrain.modeling import attention
 
-from .encoder import encode
+from .encoder import encode_packed
 from .families import FAMILIES
-from .sums import MLM_SUMS, mlm_sums, pair_sums, sum_names
+from .losses import MLM, MLM_SUMS, PAIR, compute_mlm_loss, compute_pair_loss, name_sums
 
 
 class PairModel(nn.Module):
     """An encoder with two heads.
 
     The vocabulary projection runs on masked positions only, and its matrix is the embedding, tied.
-    ``objectives``: the names of the mixture's parts.
+
+    objectives: the names of the mixture's parts
     """
+
+    losses = (MLM, PAIR)
 
     def __init__(self, classifier: nn.Module, mlm_head: nn.Module, objectives: tuple[str, ...] = ("ssp",)) -> None:
         super().__init__()
@@ -54,39 +56,43 @@ class PairModel(nn.Module):
         """What runs at every token."""
         return ()
 
-    def logits(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pair logits ``[n]`` and vocabulary logits at the masked positions ``[M, vocab]``."""
-        hidden = encode(self.classifier.base_model, inputs)  # type: ignore[arg-type]
-        pair = self.family.pair_logits(self.classifier, hidden[inputs["starts"][:-1].long()])
-        return pair, self.mlm_head(hidden[inputs["masked_positions"]])
-
     @property
     def sum_names(self) -> tuple[str, ...]:
-        return sum_names(MLM_SUMS, self.objectives)
+        return name_sums(MLM_SUMS, self.objectives)
 
-    def forward(self, **inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def encode(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Hidden states of a packed row, ``[T, hidden]``."""
+        return encode_packed(self.classifier.base_model, inputs)  # type: ignore[arg-type]
+
+    def score_pairs(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        """Pair logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
+        return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()])
+
+    def predict_masked(self, hidden: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Vocabulary logits at these positions, ``[M, vocab]``."""
+        return self.mlm_head(hidden[positions])
+
+    def logits(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pair logits ``[n]`` and vocabulary logits at the masked positions ``[M, vocab]``."""
+        hidden = self.encode(inputs)
+        pair = self.score_pairs(hidden, inputs["starts"])
+        return pair, self.predict_masked(hidden, inputs["masked_positions"])
+
+    def forward(self, *, scales: dict[str, float], **inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The weighted loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its pair logits ``[n]``.
 
-        Args: the arrays of data_pipeline.sampling.stream.Batch as tensors, and
-            mlm_scale, pair_scale: what each loss *sum* is multiplied by; see step.py
+        One call does all of it, because ZeRO's hooks go by the calls of the module that DeepSpeed wraps.
+
+        scales: what each loss *sum* is multiplied by, by the names of ``losses``; see step.py
+        inputs: the arrays of data_pipeline.sampling.batch.Batch as tensors
         """
         pair, mlm = (x.float() for x in self.logits(inputs))
-        pair_loss, of_pairs = pair_loss_and_sums(pair, inputs, len(self.objectives))
-        mlm_loss = F.cross_entropy(mlm, inputs["masked_labels"], reduction="sum")
-        loss = mlm_loss * inputs["mlm_scale"] + pair_loss * inputs["pair_scale"]
-        with torch.no_grad():
-            sums = torch.cat([mlm_sums(mlm, inputs["masked_labels"], mlm_loss), of_pairs])
-        return loss, sums, pair.detach()
-
-
-def pair_loss_and_sums(
-    logits: torch.Tensor, inputs: dict[str, Any], num_parts: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Binary cross-entropy of pair logits ``[n]``, summed, and the sums by objective and kind."""
-    losses = F.binary_cross_entropy_with_logits(logits, inputs["labels"].float(), reduction="none")
-    with torch.no_grad():
-        sums = pair_sums(logits, losses, inputs["kinds"], inputs["part"], num_parts)
-    return losses.sum(), sums
+        pair_loss, of_pairs = compute_pair_loss(
+            pair, inputs["labels"], inputs["kinds"], inputs["part"], len(self.objectives)
+        )
+        mlm_loss, of_tokens = compute_mlm_loss(mlm, inputs["masked_labels"])
+        loss = mlm_loss * scales["mlm"] + pair_loss * scales["pair"]
+        return loss, torch.cat([of_tokens, of_pairs]), pair.detach()
 
 
 def load_model(
@@ -198,7 +204,7 @@ def load_config(name_or_dir: str, flag: str = "--model") -> Any:
     return config
 
 
-def weights_fingerprint(model: nn.Module, *configs: Any) -> str:
+def fingerprint_weights(model: nn.Module, *configs: Any) -> str:
     """Names the starting point by its content: architecture and every weight."""
     digest = hashlib.sha256()
     for config in configs:

@@ -27,7 +27,7 @@ from .pair_model import holds_no_weights
 HEADS = {"bert": (BertForNextSentencePrediction, "logits"), "albert": (AlbertForPreTraining, "sop_logits")}
 
 
-NOT_NEEDED = "predictions."  # ALBERT's masked-LM head, beside the one that scores
+NOT_NEEDED = "predictions."  # ALBERT's masked-LM head; its pairs are scored by another one
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Scorer:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class PackedPairs:
     """n pairs as a model's inputs, one after another: ``ids`` and ``types`` ``[T]``, ``starts`` ``[n + 1]``."""
 
     ids: np.ndarray
@@ -161,7 +161,7 @@ def _takes_types(model: Any) -> bool:
 
 
 @torch.inference_mode()
-def score_padded(scorer: Scorer, pairs: Encoded, batch_size: int) -> np.ndarray:
+def score_padded(scorer: Scorer, pairs: PackedPairs, batch_size: int) -> np.ndarray:
     """The model's score of each pair, ``[n]``: above 0 it calls it positive. The longest pairs come first.
 
     Raises KinspanError where memory is short, an input has no embedding, or a score is no number.
@@ -189,7 +189,7 @@ def score_padded(scorer: Scorer, pairs: Encoded, batch_size: int) -> np.ndarray:
     return scores
 
 
-def _padded(scorer: Scorer, pairs: Encoded, rows: np.ndarray) -> dict[str, torch.Tensor]:
+def _padded(scorer: Scorer, pairs: PackedPairs, rows: np.ndarray) -> dict[str, torch.Tensor]:
     """The pairs ``rows`` as the model's inputs, ``[len(rows), longest]``."""
     lengths = np.diff(pairs.starts)[rows]
     mask = np.arange(lengths.max()) < lengths[:, None]

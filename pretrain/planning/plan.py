@@ -22,13 +22,13 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
-from objectives import mixture as mixture_of
+from objectives import parse_mixture
 from pretrain.config import PretrainConfig, check
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.compatibility import check_fits, check_generator
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra import ReplacedTokenModel, share_embeddings
-from pretrain.modeling.electra_loading import scaled, size_factor
+from pretrain.modeling.electra_loading import parse_size_factor, scale_config
 from pretrain.modeling.pair_model import PairModel, assemble, load_config
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
@@ -97,7 +97,7 @@ class Plan:
 def make_plan(config: PretrainConfig) -> Plan:
     """The plan of these settings. Raises KinspanError for what the run itself would refuse."""
     check(config)
-    mixture = mixture_of(config.objective, config.sampling)
+    mixture = parse_mixture(config.objective, config.sampling)
     settings = read_deepspeed_config(config.deepspeed_config)
     notes: list[str] = []
     precision = _plan_precision(config, settings, notes)
@@ -177,8 +177,10 @@ def _build_on_meta(
             autos = (AutoModelForSequenceClassification, AutoModelForMaskedLM)
             classifier, masked_lm = (auto.from_config(model_config, trust_remote_code=False) for auto in autos)
             return assemble(classifier, masked_lm, mixture.names)
-        factor = size_factor(config.generator)
-        small = scaled(model_config, factor) if factor else _load_config(config.generator, "--generator", notes)[0]
+        factor = parse_size_factor(config.generator)
+        small = (
+            scale_config(model_config, factor) if factor else _load_config(config.generator, "--generator", notes)[0]
+        )
         check_generator(config.generator, small, config.model or default_model(), model_config)
         classifier = ElectraForSequenceClassification._from_config(model_config)
         token_head = ElectraForPreTraining._from_config(model_config).discriminator_predictions
@@ -219,8 +221,8 @@ def _open_stream(
         corpus.check_tokenizer(tokenizers.fingerprint(tokenizer), tokenizers.describe(tokenizer)["name"])
     else:
         notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")
-    template = tokenizers.pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
-    return PairStream(corpus, mixture, template, config.seed, "train", max_length)
+    template = tokenizers.read_pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
+    return PairStream(mixture.read_from(corpus), template=template, seed=config.seed, max_length=max_length)
 
 
 def _load_tokenizer(name: str) -> Any:

@@ -18,8 +18,8 @@ def format_plan(plan: Plan) -> str:
     config, mixture = plan.config, plan.mixture
     weights = {"pair": config.pair_weight, "mlm": config.mlm_weight}
     weights |= {"rtd": config.rtd_weight} if plan.token_loss == "rtd" else {}
-    parts = zip(mixture.names, mixture.weights, strict=True)
-    names = "+".join(f"{name}:{weight}" if len(mixture.names) > 1 else name for name, weight in parts)
+    parts = [(part.objective.name, part.weight) for part in mixture.parts]
+    names = "+".join(f"{name}:{weight}" if len(parts) > 1 else name for name, weight in parts)
     counted = ", ".join(f"{name} {count / 1e6:.1f} M" for name, count in plan.parameters.items())
     model = DEFAULT_MODEL_NAME if config.model is None else tokenizers.display_name(config.model)
     epochs = "unknown without a corpus"

@@ -56,12 +56,13 @@ def test_neither_cuts_nor_pads_by_itself(name, request):
 
 @pytest.mark.parametrize(("a", "b"), [("a", "b"), ("some words here", "more"), ("one", "a b c d e f")])
 def test_template_joins_two_texts_as_the_tokenizer_does(tokenizer, a, b):
-    template = tokenizers.pair_template(tokenizer)
+    template = tokenizers.read_pair_template(tokenizer)
     a_ids, b_ids = ids(tokenizer, a), ids(tokenizer, b)
     expected = tokenizer(a, b, return_token_type_ids=True)
-    assert [*template.head, *a_ids, *template.middle, *b_ids, *template.tail] == expected["input_ids"]
-    first = len(template.head) + len(a_ids) + len(template.middle)
-    types = [0] * first + [template.type_of_second] * (len(b_ids) + len(template.tail))
+    head, middle, tail = template.special
+    assert [*head, *a_ids, *middle, *b_ids, *tail] == expected["input_ids"]
+    first = len(head) + len(a_ids) + len(middle)
+    types = [template.types[0]] * first + [template.types[1]] * (len(b_ids) + len(tail))
     assert types == expected["token_type_ids"]
     assert template.num_special == tokenizer.num_special_tokens_to_add(pair=True)
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from launch._cli import parse
-from objectives import mixture
+from objectives import parse_mixture
 from pretrain.config import PretrainConfig, check
 from pretrain.runtime.engine import read_deepspeed_config
 
@@ -29,7 +29,7 @@ def test_there_is_one_for_each_row_of_the_papers_tables():
 def test_can_be_read_and_meant(name):
     config = read(name)
     check(config)
-    mixture(config.objective, config.sampling)
+    parse_mixture(config.objective, config.sampling)
     read_deepspeed_config(config.deepspeed_config)
 
 
@@ -40,7 +40,7 @@ def test_has_the_numbers_of_appendix_b(name):
     assert config.objective == objective
     assert config.global_batch_size == 4096
     assert (config.max_length, config.max_steps) == ((128, 400_000) if objective in ("ssp", "all") else (256, 200_000))
-    assert config.max_length == mixture(objective).max_length
+    assert config.max_length == parse_mixture(objective).max_length
     assert config.global_batch_size * config.max_length * config.max_steps == pytest.approx(210e9, rel=0.002)
     assert (config.learning_rate, config.warmup_steps) == (1e-4, 10_000)
     assert (config.weight_decay, config.max_grad_norm, config.mlm_probability) == (0.01, 1.0, 0.15)

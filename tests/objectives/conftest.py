@@ -12,9 +12,9 @@ import pytest
 from data_pipeline.corpus import Shard
 from data_pipeline.sampling.block import Block
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
-from data_pipeline.sampling.random_bits import random_bits
+from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.sampling.spans import Spans
-from objectives import mixture
+from objectives import parse_mixture
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def groups(stream: Any, first: int, count: int) -> Iterator[Groups]:
     g = objective.pairs_per_anchor
     assert first % g == count % g == 0
     for rows in stream.pairs(first, count):
-        a, b = (spans.map(lambda x: x.reshape(-1, g).astype(np.int64)) for spans in (rows.a, rows.b))
+        a, b = (spans.map(lambda x: x.reshape(-1, g).astype(np.int64)) for spans in rows.texts)
         yield Groups(rows.block, a, b, rows.kinds.reshape(-1, g))
 
 
@@ -56,17 +56,17 @@ def sampled(
     name: str, shards: list[list[list[list[int]]]], seed: int = 0, repeat: int = 5, sampling: str = "matched"
 ) -> Groups:
     """``repeat`` times the pairs of each anchor of a block of these shards."""
-    (how,) = mixture(name, sampling).objectives
-    block = Block([shard_of(documents) for documents in shards], "train", how)
+    (how,) = parse_mixture(name, sampling).objectives
+    block = Block([shard_of(documents) for documents in shards], "train", how.usable)
     anchors = np.arange(repeat * len(block.paragraph)) % max(len(block.paragraph), 1)
-    pairs = how.sample(block, anchors, random_bits(seed, "test", 0, len(anchors), how.num_words))
-    a, b = (spans.map(lambda x: x.astype(np.int64)) for spans in (pairs.a, pairs.b))
+    pairs = how.sample(block, anchors, draw_random_bits(seed, "test", 0, len(anchors), how.num_draws))
+    a, b = (spans.map(lambda x: x.astype(np.int64)) for spans in pairs.texts)
     return Groups(block, a, b, pairs.kind)
 
 
 def texts(block: Block, spans: Spans) -> list[bytes]:
     """The tokens of each of ``[m]`` spans, read one by one."""
-    return [block.tokens_of(spans[k]).astype(np.int64).tobytes() for k in range(len(spans.paragraph))]
+    return [block.read_tokens(spans[k]).astype(np.int64).tobytes() for k in range(len(spans.paragraph))]
 
 
 def other_usable(block: Block, paragraphs: np.ndarray, least: np.ndarray) -> np.ndarray:
@@ -131,9 +131,9 @@ def check_sp(these: Groups, matched: bool = True, hard_where_possible: bool = Tr
         assert np.array_equal(removed, size)
     check_negatives(these)
     check_hard(these, size[:, 0] + 1 if matched else np.full(len(size), 2), hard_where_possible)
-    whole = texts(block, block.whole(a.paragraph[:, 0]))
+    whole = texts(block, block.take_whole(a.paragraph[:, 0]))
     for slot in range(1, 5):
-        assert not any(x == y for x, y in zip(texts(block, block.whole(b.paragraph[:, slot])), whole, strict=True))
+        assert not any(x == y for x, y in zip(texts(block, block.take_whole(b.paragraph[:, slot])), whole, strict=True))
 
 
 def check_ict(these: Groups, **expected: bool) -> None:
@@ -197,6 +197,7 @@ class PairTools:
     """Functions for tests of objectives, which cannot import from this file."""
 
     groups = staticmethod(groups)
+    shard_of = staticmethod(shard_of)
     sampled = staticmethod(sampled)
     texts = staticmethod(texts)
     other_usable = staticmethod(other_usable)

@@ -11,8 +11,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
+from data_pipeline.sampling.packing import cut_longest_first
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
-from data_pipeline.sampling.stream import cut_longest_first
 
 NEGATIVES = {
     "ssp": (EASY, HARD),
@@ -31,10 +31,10 @@ def lengths_of(stream, count):
     lengths, kinds, documents = [], [], []
     for first in range(0, count, 4096):
         for rows in stream.pairs(first, min(4096, count - first)):
-            full = (rows.block.num_tokens(spans) for spans in (rows.a, rows.b))
-            lengths.append(np.column_stack(cut_longest_first(*full, room)))
+            full = tuple(rows.block.count_tokens(spans) for spans in rows.texts)
+            lengths.append(np.column_stack(cut_longest_first(full, room)))
             kinds.append(rows.kinds)
-            documents.append(rows.block.document[rows.a.paragraph])
+            documents.append(rows.block.document[rows.texts[0].paragraph])
     return np.concatenate(lengths), np.concatenate(kinds), np.concatenate(documents)
 
 

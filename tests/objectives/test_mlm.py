@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.sampling.random_bits import random_bits
+from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.tokenizers import word_continuations
 from objectives.mlm import MaskedLM
 
@@ -22,7 +22,7 @@ def packed(num_pairs, max_length, seed=0, shortest=6):
 
 
 def words(num_pairs, max_length, seed=0):
-    return random_bits(seed, "mask", 0, num_pairs, -(-max_length // 8) * 4)
+    return draw_random_bits(seed, "mask", 0, num_pairs, -(-max_length // 8) * 4)
 
 
 def applied(ids, *rest, masking=None):
@@ -144,7 +144,7 @@ CONTINUES = np.arange(VOCABULARY) % 3 == 0  # a third of the tokens go on with t
 
 
 def two_numbers(num_pairs, max_length, seed=0):
-    return random_bits(seed, "mask", 0, num_pairs, 2 * -(-max_length // 8) * 4)
+    return draw_random_bits(seed, "mask", 0, num_pairs, 2 * -(-max_length // 8) * 4)
 
 
 def words_of(ids, special, continues):

@@ -44,9 +44,9 @@ def test_a_positives_b_is_each_other_paragraph_of_the_document_as_often(tools, a
 def test_negatives_are_among_the_nearest_to_the_positives_b_in_length(any_corpus, make_stream, tools):
     for these in tools.groups(make_stream(any_corpus, objective="psd"), 0, 3000):
         block = these.block
-        lengths = np.sort(block.num_tokens(block.whole(np.arange(len(block.paragraph)))))
+        lengths = np.sort(block.count_tokens(block.take_whole(np.arange(len(block.paragraph)))))
         reach = max(16, len(lengths) // 200)
-        b = block.num_tokens(these.b)
+        b = block.count_tokens(these.b)
         shorter, longer = np.minimum(b, b[:, :1]), np.maximum(b, b[:, :1])
         between = np.searchsorted(lengths, longer, "left") - np.searchsorted(lengths, shorter, "right")
         assert between.max() <= 2 * reach  # where there are none on one side, there are more on the other
@@ -60,7 +60,7 @@ def test_each_of_the_nearest_of_other_documents_is_as_likely(tools, anchor, b, w
     """At the ends of the order by length the window is as wide."""
     shards = [[[[k] * (d + 1 + 20 * k) for k in range(2)] for d in range(20)]]  # of lengths 1 .. 40, one each
     these = tools.sampled("psd", shards, repeat=3000)
-    lengths = these.block.num_tokens(these.b)
+    lengths = these.block.count_tokens(these.b)
     rows = these.a.paragraph[:, 0] == anchor
     assert (lengths[rows, 0] == b).all()
     drawn = Counter(lengths[rows, 1:].ravel().tolist())
@@ -83,7 +83,7 @@ def test_where_documents_are_of_one_length_each_only_matched_negatives_are_as_lo
     apart = {}
     for sampling in ("matched", "paper"):
         these = tools.sampled("psd", shards, repeat=5, sampling=sampling)
-        lengths = these.block.num_tokens(these.b)
+        lengths = these.block.count_tokens(these.b)
         apart[sampling] = np.abs(lengths[:, 1:] - lengths[:, :1]).mean()
     assert apart["matched"] < 1.5 < 12 < apart["paper"]
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from data_pipeline.sampling.random_bits import random_bits
-from data_pipeline.sampling.stream import Batch, concatenate
+from data_pipeline.sampling.batch import Batch, concatenate
+from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.tokenizers import word_continuations
-from objectives.rtd import replaced_tokens
+from objectives.rtd import mask_for_generator
 
 COUNT = 3000
 
@@ -15,7 +15,7 @@ COUNT = 3000
 def masking(request, tiny_corpus, helpers):
     tokenizer = helpers.tokenizer(tiny_corpus / "tokenizer")
     continues = word_continuations(tokenizer) if request.param else None
-    return replaced_tokens(tokenizer.mask_token_id, len(tokenizer), continues=continues)
+    return mask_for_generator(tokenizer.mask_token_id, len(tokenizer), continues=continues)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,9 @@ def test_noise_is_uniform_and_one_number_a_masked_token(batch):
 
 def test_noise_has_nothing_to_do_with_what_was_chosen(batch, tiny_corpus, make_stream, masking):
     stream = make_stream(tiny_corpus, masking=masking)
-    numbers = random_bits(stream.seed, "mask", 0, COUNT, -(-stream.max_length // 8) * 4 * masking.numbers)
+    numbers = draw_random_bits(
+        stream.seed, "mask", 0, COUNT, -(-stream.max_length // 8) * 4 * masking.numbers_per_token
+    )
     pair = np.searchsorted(batch.starts, batch.masked_positions, side="right") - 1
     place = batch.position_ids[batch.masked_positions]
     of_mask = numbers.view(np.uint32)[pair, place] / 2**32

@@ -56,9 +56,9 @@ def test_b_is_the_documents_paragraph_without_some_of_its_sentences(
             removed = own[b.hole_start : b.hole_end]
             kept = own[: b.hole_start] + own[b.hole_end :]
             assert removed
-            assert these.block.tokens_of(b).tolist() == [t for s in kept for t in s]
+            assert these.block.read_tokens(b).tolist() == [t for s in kept for t in s]
             if slot == 0:
-                assert these.block.tokens_of(a).tolist() == [t for s in removed for t in s]
+                assert these.block.read_tokens(a).tolist() == [t for s in removed for t in s]
 
 
 def test_nothing_of_a_is_left_in_the_positives_b(even, tools):

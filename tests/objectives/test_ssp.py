@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from data_pipeline.sampling.spans import Spans
-from objectives import mixture
+from objectives import parse_mixture
 
 ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
 
@@ -21,7 +21,7 @@ def anchors_with_pairs(stream, first, count):
     """
     assert first % 5 == count % 5 == 0
     for rows in stream.pairs(first, count):
-        a, b = (np.stack([s.paragraph, s.start, s.end], axis=-1).reshape(-1, 5, 3) for s in (rows.a, rows.b))
+        a, b = (np.stack([s.paragraph, s.start, s.end], axis=-1).reshape(-1, 5, 3) for s in rows.texts)
         yield rows.block, a.astype(np.int64), b.astype(np.int64), rows.kinds.reshape(-1, 5)
 
 
@@ -80,7 +80,7 @@ def check_pairs(parts, matched=True, hard_where_possible=True):
             assert np.array_equal(hard, np.minimum(others, 2))
             assert np.array_equal(hard > 0, others_of(block, a_paragraph[:, 0], np.zeros(len(a), int)) > 0)
         for row in range(len(a)):
-            positive, *negatives = (block.tokens_of(Spans(*b[row, k])).tolist() for k in range(5))
+            positive, *negatives = (block.read_tokens(Spans(*b[row, k])).tolist() for k in range(5))
             assert positive not in negatives
         seen.update(kinds.ravel().tolist())
     return seen
@@ -298,7 +298,7 @@ def test_no_paragraph_of_two_sentences_is_an_error(make_corpus, make_stream):
 
 def test_an_unknown_objective_is_an_error_that_names_those_there_are():
     with pytest.raises(KinspanError, match=r"--objective spp: .*choose from ssp"):
-        mixture("spp")
+        parse_mixture("spp")
 
 
 PARAGRAPH = st.lists(st.integers(0, 4), min_size=1, max_size=8)  # few sentences, so that texts repeat

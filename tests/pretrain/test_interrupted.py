@@ -151,7 +151,9 @@ def test_an_update_that_is_not_finite_is_skipped_whole(kind, stage, precision, c
         for step in steps:
             remove = poison(kind)(engine) if step in poisoned else None
             batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
-            results.append(train_step(engine, batches, batches[0], setup.layout, 0, 1, step))
+            results.append(
+                train_step(engine, batches=batches, filler=batches[0], layout=setup.layout, rank=0, seed=1, step=step)
+            )
             if remove:
                 remove()
         return results, full_weights(engine)

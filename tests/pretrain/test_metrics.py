@@ -1,21 +1,21 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
+from sklearn.metrics import accuracy_score, f1_score, log_loss, precision_score, recall_score
 from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
 from pretrain.metrics import FlopCounter, compute_figures
 from pretrain.modeling.electra_loading import load_replaced_token_model
-from pretrain.modeling.encoder import encode
+from pretrain.modeling.encoder import encode_packed
 from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.losses import MLM_SUMS, RTD_SUMS, LossWeights, add_up_pairs, compute_rtd_loss, name_sums
 from pretrain.modeling.pair_model import load_model
-from pretrain.modeling.sums import MLM_SUMS, RTD_SUMS, LossWeights, pair_sums, rtd_sums, sum_names
 
 
 def sums_of(kinds, called, objective="ssp"):
-    out = dict.fromkeys(sum_names(MLM_SUMS, (objective,)), 0.0)
+    out = dict.fromkeys(name_sums(MLM_SUMS, (objective,)), 0.0)
     for number, kind in enumerate(KINDS):
         out[f"{objective}/{kind}_pairs"] = float((kinds == number).sum())
         out[f"{objective}/{kind}_called_positive"] = float(called[kinds == number].sum())
@@ -69,8 +69,8 @@ def test_pair_sums_are_counted_by_objective_and_kind():
     rng = np.random.default_rng(0)
     logits, losses = torch.randn(300), torch.rand(300)
     kinds, part = (torch.from_numpy(rng.integers(0, 3, 300).astype(np.int8)) for _ in range(2))
-    names = sum_names((), ("a", "b", "c"))
-    sums = dict(zip(names, pair_sums(logits, losses, kinds, part, 3).tolist(), strict=True))
+    names = name_sums((), ("a", "b", "c"))
+    sums = dict(zip(names, add_up_pairs(logits, losses, kinds, part, 3).tolist(), strict=True))
     for number, name in enumerate("abc"):
         own = part == number
         assert sums[f"{name}/pair_loss"] == pytest.approx(losses[own].sum().item())
@@ -81,11 +81,12 @@ def test_pair_sums_are_counted_by_objective_and_kind():
 
 def test_figures_of_token_detection_are_scikit_learns():
     logits, replaced = torch.randn(500), torch.rand(500) < 0.1
-    sums = dict.fromkeys(sum_names(MLM_SUMS + RTD_SUMS, ("ssp",)), 0.0)
-    sums |= dict(zip(RTD_SUMS, rtd_sums(logits, replaced, torch.tensor(7.0)).tolist(), strict=True))
+    sums = dict.fromkeys(name_sums(MLM_SUMS + RTD_SUMS, ("ssp",)), 0.0)
+    loss, own = compute_rtd_loss(logits, replaced)
+    sums |= dict(zip(RTD_SUMS, own.tolist(), strict=True))
     values = compute_figures(sums, LossWeights())
-    assert values["rtd_loss"] == 7.0 / 500
-    assert values["loss"] == pytest.approx(50 * 7.0 / 500)
+    assert values["rtd_loss"] == loss.item() / 500 == pytest.approx(log_loss(replaced, logits.sigmoid()), rel=1e-5)
+    assert values["loss"] == pytest.approx(50 * values["rtd_loss"])
     assert values["rtd_accuracy"] == pytest.approx(accuracy_score(replaced, logits > 0))
     assert values["rtd_recall"] == pytest.approx(recall_score(replaced, logits > 0))
     assert values["rtd_precision"] == pytest.approx(precision_score(replaced, logits > 0))
@@ -119,7 +120,7 @@ def test_matrices_are_counted_as_often_as_tokens_pass_them(family, make_model, t
     model, _ = load_model(str(make_model(family)), seed=1)
     batch = make_stream(tiny_corpus).batch(0, 1)
     with FlopCounterMode(display=False) as counter:
-        encode(model.classifier.base_model, to_tensors(batch, torch.device("cpu")))
+        encode_packed(model.classifier.base_model, to_tensors(batch, torch.device("cpu")))
     products = counter.get_flop_counts()["Global"]
     linear = sum(count for name, count in products.items() if name in (torch.ops.aten.addmm, torch.ops.aten.mm))
     pooler = 2 * 32 * 32 if family in ("bert", "albert") else 0

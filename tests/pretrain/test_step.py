@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from data_pipeline.errors import KinspanError
-from objectives.rtd import replaced_tokens
+from objectives.rtd import mask_for_generator
 from pretrain import step
 from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.modeling.losses import LossWeights
 from pretrain.modeling.pair_model import load_model
-from pretrain.modeling.sums import LossWeights
 from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.layout import Layout
-from pretrain.step import largest_batch, train_step, try_largest
+from pretrain.step import make_largest_batch, train_step, try_largest
 
 SIZE = 23
 
@@ -55,11 +55,19 @@ def gradient(model, stream, layout, monkeypatch):
         for rank in range(layout.world)
     ]
     every = [b for share in shares for b in share if b]
-    counts = sum(len(b.masked_labels) for b in every), sum(b.num_tokens for b in every)
-    monkeypatch.setattr(step, "global_counts", lambda *_: (*counts, False))
+    counts = {name: sum(getattr(b, name) for b in every) for name in ("num_masked", "num_tokens", "num_pairs")}
+    monkeypatch.setattr(step, "count_globally", lambda *_: (counts, False))
     model.zero_grad()
     stats = sum(
-        train_step(PlainEngine(model, layout.accumulation), share, every[0], layout, rank, seed=1, step=2).stats
+        train_step(
+            PlainEngine(model, layout.accumulation),
+            batches=share,
+            filler=every[0],
+            layout=layout,
+            rank=rank,
+            seed=1,
+            step=2,
+        ).stats
         for rank, share in enumerate(shares)
     )
     flat = torch.cat([p.grad.double().flatten() for p in model.parameters()]) / layout.world
@@ -76,7 +84,7 @@ def test_loss_and_gradient_do_not_depend_on_the_cut(
     else:
         model, _ = load_model(str(make_model()), seed=3)
     model.eval()  # no dropout
-    stream = make_stream(tiny_corpus, masking=replaced_tokens(103, 30522) if token_loss == "rtd" else True)
+    stream = make_stream(tiny_corpus, masking=mask_for_generator(103, 30522) if token_loss == "rtd" else True)
     stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1), monkeypatch)
     cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world), monkeypatch)
     assert torch.allclose(stats, cut_stats, rtol=1e-6)
@@ -101,9 +109,33 @@ def test_the_whole_gradient_is_that_of_the_mean_losses(make_model, tiny_corpus, 
 def test_the_weights_of_the_losses_reach_the_gradient(make_model, tiny_corpus, make_stream):
     model, _ = load_model(str(make_model()), seed=3)
     batch = make_stream(tiny_corpus, masking=True).batch(0, SIZE)
-    train_step(PlainEngine(model, 1), [batch], batch, Layout(SIZE, SIZE, 1), 0, 1, 0, weights=LossWeights(mlm=0.0))
+    of_all = {"layout": Layout(SIZE, SIZE, 1), "rank": 0, "seed": 1, "step": 0}
+    train_step(PlainEngine(model, 1), batches=[batch], filler=batch, **of_all, weights=LossWeights(mlm=0.0))
     assert all(p.grad is None or not p.grad.any() for p in model.mlm_head.cls.predictions.transform.parameters())
     assert model.classifier.classifier.weight.grad.any()
+
+
+@pytest.mark.parametrize("token_loss", ["mlm", "rtd"])
+def test_a_frozen_encoder_stays_as_it_is_and_the_heads_learn(token_loss, make_model, tiny_corpus, make_stream):
+    if token_loss == "rtd":
+        model, _ = load_replaced_token_model(str(make_model("electra")), "1/2", "none", seed=3)
+    else:
+        model, _ = load_model(str(make_model()), seed=3)
+    for encoder in model.encoders:
+        encoder.requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    masking = mask_for_generator(103, 30522) if token_loss == "rtd" else True
+    batch = make_stream(tiny_corpus, masking=masking).batch(0, SIZE)
+    cut = {"layout": Layout(SIZE, SIZE, 1), "rank": 0, "seed": 1, "step": 0}
+    result = train_step(PlainEngine(model, 1), batches=[batch], filler=batch, **cut)
+    optimizer.step()
+    assert torch.isfinite(result.stats).all()
+    after = dict(model.named_parameters())
+    assert {name for name, p in after.items() if p.grad is not None} == trained
+    assert {name for name, p in after.items() if not torch.equal(p, before[name])} == trained
+    assert all("classifier.classifier" in n or "mlm_head" in n or "predictions" in n or "lm_head" in n for n in trained)
 
 
 def test_dropout_seeds_differ_by_step_and_micro_batch():
@@ -115,7 +147,7 @@ def test_dropout_seeds_differ_by_step_and_micro_batch():
 
 def test_no_batch_is_larger_than_the_largest(tiny_corpus, make_stream):
     stream = make_stream(tiny_corpus, masking=True, max_length=40)
-    largest = largest_batch(stream, 16)
+    largest = make_largest_batch(stream, 16)
     for first in range(0, 1600, 16):
         batch = stream.batch(first, 16)
         assert batch.num_tokens <= largest.num_tokens

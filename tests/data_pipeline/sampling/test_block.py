@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
-from data_pipeline.sampling.anchors import open_block, usable_counts
-from data_pipeline.sampling.block import Ranked
-from data_pipeline.sampling.spans import Spans, side_by_side
+from data_pipeline.sampling.anchors import get_usable_counts, open_block
+from data_pipeline.sampling.block import ClassIndex
+from data_pipeline.sampling.spans import Spans, join_columns
 from objectives import OBJECTIVES
 
 SSP = OBJECTIVES["ssp"]
@@ -51,7 +51,7 @@ def test_tokens_and_place_of_a_span_are_those_in_the_shard(corpus):
         start = int(rng.integers(len(sentences)))
         end = int(rng.integers(start + 1, len(sentences) + 1))
         expected = [t for s in sentences[start:end] for t in s]
-        assert block.tokens_of(Spans(*map(np.asarray, (paragraph, start, end)))).tolist() == expected
+        assert block.read_tokens(Spans(*map(np.asarray, (paragraph, start, end)))).tolist() == expected
 
 
 def test_token_bounds_agree_with_tokens_of_in_every_shard(corpus):
@@ -59,20 +59,20 @@ def test_token_bounds_agree_with_tokens_of_in_every_shard(corpus):
     paragraphs = np.random.default_rng(1).permutation(len(block.paragraph))[:200]
     start = np.zeros(len(paragraphs), dtype=np.int64)
     spans = Spans(paragraphs, start, start + 2)
-    ((first, last),) = block.token_runs(spans)
+    ((first, last),) = block.find_runs(spans)
     seen = set()
-    for shard, rows in block.by_shard(paragraphs):
+    for shard, rows in block.split_by_shard(paragraphs):
         numbers = np.arange(len(paragraphs))[rows]
         seen.update(numbers.tolist())
         for k in numbers.tolist():
-            assert np.array_equal(shard.tokens[first[k] : last[k]], block.tokens_of(spans[k]))
+            assert np.array_equal(shard.tokens[first[k] : last[k]], block.read_tokens(spans[k]))
     assert len(seen) == len(paragraphs)
 
 
 def test_a_block_of_some_shards_holds_only_theirs(corpus):
     some = (1, len(corpus.manifest.shards) - 1)
     block = block_of(corpus, shards=some)
-    anchors = usable_counts(corpus, OBJECTIVES["ssp"], "train")[0]
+    anchors = get_usable_counts(corpus, OBJECTIVES["ssp"], "train")[0]
     assert len(block.paragraph) == sum(anchors[n] for n in some)
     ids = {i for n in some for i in nested(corpus, n)[0]}
     for paragraph in range(0, len(block.paragraph), 50):
@@ -82,7 +82,7 @@ def test_a_block_of_some_shards_holds_only_theirs(corpus):
 
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=40), st.integers(0, 6))
 def test_long_enough_ranks_the_paragraphs_of_each_count(sentences, most):
-    ranked = Ranked.of(np.array(sentences, dtype=np.int32) >= np.arange(most + 1)[:, None])
+    ranked = ClassIndex.of(np.array(sentences, dtype=np.int32) >= np.arange(most + 1)[:, None])
     for count in range(most + 1):
         expected = [k for k, n in enumerate(sentences) if n >= count]
         first, total = ranked.first[count], ranked.total[count]
@@ -107,12 +107,12 @@ def holes_of(block, seed, count=60):
 def test_tokens_of_a_span_with_a_hole_are_those_of_its_sentences(corpus):
     block = block_of(corpus)
     spans = holes_of(block, 0)
-    lengths = block.num_tokens(spans)
+    lengths = block.count_tokens(spans)
     for k in range(len(spans.paragraph)):
         shard, row, number = block.locate(spans.paragraph[k])
         sentences = shard.rows.column("tokens")[row].as_py()[number]
         kept = sentences[: spans.hole_start[k]] + sentences[spans.hole_end[k] :]
-        assert block.tokens_of(spans[k]).tolist() == [t for s in kept for t in s]
+        assert block.read_tokens(spans[k]).tolist() == [t for s in kept for t in s]
         assert lengths[k] == sum(map(len, kept)) > 0
     assert 0 in spans.hole_start
     assert (spans.hole_end == spans.end).any()
@@ -122,20 +122,20 @@ def test_tokens_of_a_span_with_a_hole_are_those_of_its_sentences(corpus):
 def test_token_runs_of_a_span_with_a_hole_are_before_and_after_it(corpus):
     block = block_of(corpus)
     spans = holes_of(block, 1)
-    runs = block.token_runs(spans)
+    runs = block.find_runs(spans)
     assert len(runs) == 2
-    for shard, rows in block.by_shard(spans.paragraph):
+    for shard, rows in block.split_by_shard(spans.paragraph):
         for k in np.arange(len(spans.paragraph))[rows].tolist():
             found = np.concatenate([shard.tokens[first[k] : last[k]] for first, last in runs])
-            assert np.array_equal(found, block.tokens_of(spans[k]))
-            assert runs[1][0][k] - runs[0][1][k] == block.num_tokens(
+            assert np.array_equal(found, block.read_tokens(spans[k]))
+            assert runs[1][0][k] - runs[0][1][k] == block.count_tokens(
                 Spans(spans.paragraph[k : k + 1], spans.hole_start[k : k + 1], spans.hole_end[k : k + 1])
             )
 
 
 def test_spans_side_by_side_and_put_in_place_keep_their_holes(corpus):
     spans = holes_of(block_of(corpus), 2, 30)
-    pairs = side_by_side(spans[:10], spans[10:].map(lambda x: x.reshape(10, 2)))
+    pairs = join_columns(spans[:10], spans[10:].map(lambda x: x.reshape(10, 2)))
     for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
         expected = np.column_stack([getattr(spans, name)[:10], getattr(spans, name)[10:].reshape(10, 2)])
         assert np.array_equal(getattr(pairs, name), expected)

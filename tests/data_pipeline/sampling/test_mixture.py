@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.mixture import Mixture, turn_pattern
+from data_pipeline.sampling.batch import Batch, concatenate
+from data_pipeline.sampling.mixture import Mixture, Part, deal_turns
 from data_pipeline.sampling.pairs import PAIRS_PER_ANCHOR, POSITIVE
-from data_pipeline.sampling.stream import Batch, concatenate
-from objectives import OBJECTIVES, mixture, own_sources
+from data_pipeline.sampling.stream import PairStream
+from objectives import OBJECTIVES, hash_own_sources, parse_mixture
 
 WEIGHTS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
@@ -26,7 +27,7 @@ WEIGHTS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 @given(WEIGHTS)
 def test_turns_are_dealt_in_exact_shares_and_spread(weights):
     """After any number of turns no part has had a whole one more or less than its share."""
-    pattern = turn_pattern(tuple(weights))
+    pattern = deal_turns(tuple(weights))
     assert [pattern.count(part) for part in range(len(weights))] == weights
     had = np.cumsum(np.array(pattern)[:, None] == np.arange(len(weights)), axis=0)
     share = np.arange(1, len(pattern) + 1)[:, None] * np.array(weights) / sum(weights)
@@ -34,8 +35,8 @@ def test_turns_are_dealt_in_exact_shares_and_spread(weights):
 
 
 def test_turns_of_the_example_are_as_its_text_says():
-    assert turn_pattern((2, 1)) == [0, 1, 0]
-    assert mixture("ssp:2+sp:1").index_of(1, np.arange(6)).tolist() == [5, 6, 7, 8, 9, 20]
+    assert deal_turns((2, 1)) == [0, 1, 0]
+    assert parse_mixture("ssp:2+sp:1").index_of(1, np.arange(6)).tolist() == [5, 6, 7, 8, 9, 20]
 
 
 @st.composite
@@ -43,8 +44,8 @@ def mixtures(draw):
     """Objectives with groups of two and five pairs."""
     weights = draw(WEIGHTS)
     sizes = [draw(st.sampled_from([2, 5])) for _ in weights]
-    parts = tuple(replace(OBJECTIVES["ssp"], name=f"o{k}", pairs_per_anchor=g) for k, g in enumerate(sizes))
-    return Mixture(parts, tuple(weights))
+    objectives = (replace(OBJECTIVES["ssp"], name=f"o{k}", pairs_per_anchor=g) for k, g in enumerate(sizes))
+    return Mixture(tuple(Part(objective, weight) for objective, weight in zip(objectives, weights, strict=True)))
 
 
 @given(mixtures(), st.integers(0, 3000), st.integers(0, 700))
@@ -89,6 +90,13 @@ def assert_equal(one, other):
 
 
 @pytest.fixture(scope="module")
+def other_corpus(make_corpus):
+    """Not tiny_corpus: five documents of three paragraphs."""
+    note = "Note {} of file {} begins here. It has a second sentence, and is long enough."
+    return make_corpus([[note.format(p, d) for p in range(3)] for d in range(5)], min_document_chars=0)
+
+
+@pytest.fixture(scope="module")
 def mixed(tiny_corpus, make_stream):
     return make_stream(tiny_corpus, seed=3, objective=MIXED, masking=True, block_anchors=60)
 
@@ -111,11 +119,11 @@ def pairs_of(stream, part, first, count):
     found = []
     for rows in stream.pairs(first, count):
         if rows.part == part:
-            shards = [id(rows.block.shards[n]) for n in rows.block.shard_number[rows.a.paragraph]]
+            shards = [id(rows.block.shards[n]) for n in rows.block.shard_number[rows.texts[0].paragraph]]
             texts = [
                 (rows.block.paragraph[s.paragraph[k]], s.start[k], s.end[k])
                 for k in range(len(shards))
-                for s in (rows.a, rows.b)
+                for s in rows.texts
             ]
             found += zip(rows.index.tolist(), rows.kinds.tolist(), shards, texts[::2], texts[1::2], strict=True)
     return found
@@ -124,7 +132,7 @@ def pairs_of(stream, part, first, count):
 @pytest.mark.parametrize("first", [0, 777])
 def test_each_parts_pairs_are_those_of_the_objective_alone(any_corpus, make_stream, first):
     corpus = Corpus(any_corpus)  # one, so that both read the same shards
-    mixed, how = make_stream(corpus, objective=MIXED, block_anchors=500), mixture(MIXED)
+    mixed, how = make_stream(corpus, objective=MIXED, block_anchors=500), parse_mixture(MIXED)
     for part, name in enumerate(how.names):
         alone = make_stream(corpus, objective=name, block_anchors=500)
         begin, end = how.own_pairs(part, first, first + 1000)
@@ -152,6 +160,21 @@ def test_pairs_are_cut_at_the_shortest_of_the_parts_lengths(tiny_corpus, make_st
     assert np.diff(make_stream(tiny_corpus, objective="psd").batch(0, 500).starts).max() > 128
 
 
+def test_parts_may_read_different_corpora(tiny_corpus, other_corpus, make_stream):
+    """Each part's pairs are then those of a stream of its own corpus alone."""
+    corpora = Corpus(tiny_corpus), Corpus(other_corpus)
+    ssp, psd = parse_mixture("ssp:2+psd").parts
+    stream = make_stream(corpora[0])
+    mixture = Mixture((replace(ssp, corpus=corpora[0]), replace(psd, corpus=corpora[1])))
+    mixed = PairStream(mixture, template=stream.template, seed=1)
+    for part, (name, corpus) in enumerate(zip(("ssp", "psd"), corpora, strict=True)):
+        alone = make_stream(corpus, objective=name)
+        begin, end = mixture.own_pairs(part, 100, 700)
+        here, there = pairs_of(mixed, part, 100, 600), pairs_of(alone, 0, begin, end - begin)
+        assert len(here) >= 200
+        assert [x[1:] for x in here] == [x[1:] for x in there]
+
+
 def test_objectives_that_use_the_same_paragraphs_share_a_block(tiny_corpus, make_stream):
     stream = make_stream(tiny_corpus, objective="ssp+sp+psd+nsp")
     blocks = {rows.part: rows.block for rows in stream.pairs(0, 200)}
@@ -160,7 +183,7 @@ def test_objectives_that_use_the_same_paragraphs_share_a_block(tiny_corpus, make
 
 
 def test_an_epoch_ends_where_the_first_of_the_parts_has_used_its_anchors(tiny_corpus, make_stream):
-    mixed, how = make_stream(tiny_corpus, objective="sp+nsp:3"), mixture("sp+nsp:3")
+    mixed, how = make_stream(tiny_corpus, objective="sp+nsp:3"), parse_mixture("sp+nsp:3")
     used = [
         how.own_pairs(part, 0, mixed.epoch_pairs)[1] / make_stream(tiny_corpus, objective=name).epoch_pairs
         for part, name in enumerate(how.names)
@@ -184,7 +207,7 @@ def test_an_epoch_ends_where_the_first_of_the_parts_has_used_its_anchors(tiny_co
     ],
 )
 def test_names_and_weights_are_read(text, names, weights):
-    assert (mixture(text).names, mixture(text).weights) == (names, weights)
+    assert (parse_mixture(text).names, parse_mixture(text).weights) == (names, weights)
 
 
 @pytest.mark.parametrize(
@@ -205,13 +228,13 @@ def test_names_and_weights_are_read(text, names, weights):
 )
 def test_what_cannot_be_read_is_an_error_of_one_line(text, sampling, message):
     with pytest.raises(KinspanError, match=message) as error:
-        mixture(text, sampling)
+        parse_mixture(text, sampling)
     assert "\n" not in str(error.value)
 
 
 def test_a_raised_digit_is_no_weight():
     with pytest.raises(KinspanError):
-        mixture("ssp:²")
+        parse_mixture("ssp:²")
 
 
 # An objective of one's own --------------------------------------------------------------------------------
@@ -219,23 +242,25 @@ def test_a_raised_digit_is_no_weight():
 OWN = '''
 """Does B open the document that A closes? The other one's opening is another document's."""
 import numpy as np
-from data_pipeline.block import Spans
-from data_pipeline.pairs import EASY, POSITIVE, Objective, Pairs
-from data_pipeline.random_words import bounded
+from data_pipeline.sampling.pairs import EASY, POSITIVE, Objective, Pairs
+from data_pipeline.sampling.random_bits import draw_below
+from data_pipeline.sampling.spans import Spans
 
 def usable(num_sentences, num_paragraphs):
     return (num_sentences >= 3) & (num_paragraphs >= 2)
 
-def sample(block, anchors, words):
+def sample(block, anchors, random_bits):
     document, many = block.document[anchors], len(block.document_first) - 1
-    other = bounded(words[:, 0], many - 1)
+    other = draw_below(random_bits[:, 0], many - 1)
     other = other + (other >= document)
     b = block.document_first[np.column_stack([document, other])].astype(np.int64)
-    a = block.whole(np.column_stack([anchors, anchors]))
+    a = block.take_whole(np.column_stack([anchors, anchors]))
     kinds = np.tile(np.array([POSITIVE, EASY], dtype=np.int8), (len(anchors), 1))
-    return Pairs(a, Spans(b, np.zeros_like(b), np.ones_like(b)), kinds)
+    return Pairs((a, Spans(b, np.zeros_like(b), np.ones_like(b))), kinds)
 
-my_objective = Objective("any", 64, 4, usable, "three sentences", sample, pairs_per_anchor=2)
+my_objective = Objective(
+    name="any", max_length=64, num_draws=4, usable=usable, needs="three sentences", sample=sample, pairs_per_anchor=2
+)
 not_one = 3
 '''
 
@@ -264,8 +289,8 @@ def test_an_objective_of_ones_own_gives_pairs_of_a_corpus_that_does_not_know_it(
     assert np.array_equal(batch.labels, np.tile([1, 0], stream.epoch_pairs // 2))
     assert np.diff(batch.starts).max() == 64
     for rows in stream.pairs(0, stream.epoch_pairs):
-        document = rows.block.document
-        assert np.array_equal(document[rows.a.paragraph] == document[rows.b.paragraph], rows.kinds == POSITIVE)
+        a, b = (rows.block.document[spans.paragraph] for spans in rows.texts)
+        assert np.array_equal(a == b, rows.kinds == POSITIVE)
         assert (rows.block.num_sentences >= 3).all()
     assert_equal(concatenate([stream.batch(0, 77), stream.batch(77, 123)]), stream.batch(0, 200))
 
@@ -287,18 +312,18 @@ def test_what_is_wrong_with_a_module_of_ones_own_is_said_in_one_line(own_module)
         ("my_broken:x", "SyntaxError"),
     ):
         with pytest.raises(KinspanError, match=message) as error:
-            mixture(text)
+            parse_mixture(text)
         assert "\n" not in str(error.value)
 
 
 def test_a_module_whose_error_has_lines_is_said_in_one(own_module):
     (own_module / "my_wordy.py").write_text("raise ValueError('first' + chr(10) + 'second')\n", encoding="utf-8")
     with pytest.raises(KinspanError) as error:
-        mixture("my_wordy:x")
+        parse_mixture("my_wordy:x")
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("wrong", [{"num_words": 5}, {"pairs_per_anchor": 1}, {"max_length": 0}])
+@pytest.mark.parametrize("wrong", [{"num_draws": 5}, {"pairs_per_anchor": 1}, {"max_length": 0}])
 def test_an_objective_with_a_number_that_cannot_be_is_an_error(wrong):
     with pytest.raises(KinspanError, match=f"objective ssp: {next(iter(wrong))} is"):
         replace(OBJECTIVES["ssp"], **wrong)
@@ -306,8 +331,22 @@ def test_an_objective_with_a_number_that_cannot_be_is_an_error(wrong):
 
 def test_pairs_of_another_shape_than_promised_are_an_error(tiny_corpus, make_stream):
     stream = make_stream(tiny_corpus)
-    stream.mixture = Mixture((replace(OBJECTIVES["ssp"], pairs_per_anchor=4),))
+    (part,) = stream.mixture.parts
+    stream.mixture = Mixture((replace(part, objective=replace(part.objective, pairs_per_anchor=4)),))
     with pytest.raises(KinspanError, match="made pairs of shape"):
+        stream.batch(0, 16)
+
+
+def test_examples_of_more_texts_than_the_tokenizer_joins_are_an_error(tiny_corpus, make_stream):
+    stream = make_stream(tiny_corpus)
+    (part,) = stream.mixture.parts
+
+    def sample(*given):
+        pairs = part.objective.sample(*given)
+        return replace(pairs, texts=(*pairs.texts, pairs.texts[0]))
+
+    stream.mixture = Mixture((replace(part, objective=replace(part.objective, sample=sample)),))
+    with pytest.raises(KinspanError, match="objective ssp made examples of 3 texts; only 2 can be joined"):
         stream.batch(0, 16)
 
 
@@ -315,8 +354,8 @@ def test_an_edit_beside_an_own_objective_makes_it_another(own_module):
     text = "from dataclasses import replace\nimport my_helper\nfrom objectives import OBJECTIVES\n"
     (own_module / "my_helper.py").write_text("X = 1\n", encoding="utf-8")
     (own_module / "my_own.py").write_text(text + "O = replace(OBJECTIVES['ssp'])\n", encoding="utf-8")
-    own = mixture("my_own:O")
-    before = own_sources(own)
-    assert before == own_sources(own)
+    own = parse_mixture("my_own:O")
+    before = hash_own_sources(own)
+    assert before == hash_own_sources(own)
     (own_module / "my_helper.py").write_text("X = 2\n", encoding="utf-8")
-    assert own_sources(own) != before
+    assert hash_own_sources(own) != before

@@ -3,33 +3,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.sampling.random_bits import bounded, permute, philox_key, random_bits
+from data_pipeline.sampling.random_bits import draw_below, draw_random_bits, make_philox_key, permute
 
 SEEDS = st.integers(0, 2**64)
 
 
 @given(SEEDS, st.integers(0, 2**40), st.integers(1, 30), st.integers(1, 8), st.data())
 def test_any_slice_holds_the_same_words(seed, first, count, quads, data):
-    whole = random_bits(seed, "pairs", first, count, 4 * quads)
+    whole = draw_random_bits(seed, "pairs", first, count, 4 * quads)
     start = data.draw(st.integers(0, count - 1))
     stop = data.draw(st.integers(start + 1, count))
-    part = random_bits(seed, "pairs", first + start, stop - start, 4 * quads)
+    part = draw_random_bits(seed, "pairs", first + start, stop - start, 4 * quads)
     assert np.array_equal(whole[start:stop], part)
 
 
 def test_seed_and_purpose_change_every_example():
-    words = random_bits(1, "pairs", 0, 100, 4)
-    for other in (random_bits(2, "pairs", 0, 100, 4), random_bits(1, "mask", 0, 100, 4)):
+    words = draw_random_bits(1, "pairs", 0, 100, 4)
+    for other in (draw_random_bits(2, "pairs", 0, 100, 4), draw_random_bits(1, "mask", 0, 100, 4)):
         assert not (words == other).any()
 
 
 def test_no_two_examples_share_words():
-    assert len(np.unique(random_bits(7, "pairs", 10**9, 20_000, 8))) == 160_000
+    assert len(np.unique(draw_random_bits(7, "pairs", 10**9, 20_000, 8))) == 160_000
 
 
 @given(SEEDS, st.integers(1, 2**31))
 def test_bounded_stays_below_the_bound(seed, bound):
-    drawn = bounded(random_bits(seed, "x", 0, 200, 4), bound)
+    drawn = draw_below(draw_random_bits(seed, "x", 0, 200, 4), bound)
     assert drawn.min() >= 0
     assert drawn.max() < bound
 
@@ -37,41 +37,41 @@ def test_bounded_stays_below_the_bound(seed, bound):
 def test_bounded_reaches_both_ends_even_of_extreme_words():
     extremes = np.array([0, 2**64 - 1], dtype=np.uint64)
     for bound in (1, 2, 5, 2**31):
-        assert bounded(extremes, bound).tolist() == [0, bound - 1]
+        assert draw_below(extremes, bound).tolist() == [0, bound - 1]
 
 
 @pytest.mark.parametrize("bound", [2, 3, 5, 17, 100])
 def test_bounded_is_about_uniform(bound):
     count = 200_000
-    seen = np.bincount(bounded(random_bits(3, "x", 0, count // 4, 4).ravel(), bound), minlength=bound)
+    seen = np.bincount(draw_below(draw_random_bits(3, "x", 0, count // 4, 4).ravel(), bound), minlength=bound)
     expected = count / bound
     assert (np.abs(seen - expected) < 5 * np.sqrt(expected)).all()
 
 
 def test_bounded_takes_a_bound_for_each_word():
-    words = random_bits(3, "x", 0, 1000, 4)
+    words = draw_random_bits(3, "x", 0, 1000, 4)
     bounds = np.arange(1, 4001).reshape(1000, 4)
-    together = bounded(words, bounds)
+    together = draw_below(words, bounds)
     assert (together < bounds).all()
-    assert together[10, 2] == bounded(words[10, 2], bounds[10, 2])
+    assert together[10, 2] == draw_below(words[10, 2], bounds[10, 2])
 
 
 @given(st.one_of(st.integers(1, 70), st.integers(1, 5000)), SEEDS)
 def test_permute_is_a_bijection(size, seed):
-    images = permute(np.arange(size), size, philox_key(seed, "order"))
+    images = permute(np.arange(size), size, make_philox_key(seed, "order"))
     assert np.array_equal(np.sort(images), np.arange(size))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 255, 256, 257, 65_535, 65_536, 65_537])
 def test_permute_is_a_bijection_around_powers_of_two(size):
-    images = permute(np.arange(size), size, philox_key(11, "order"))
+    images = permute(np.arange(size), size, make_philox_key(11, "order"))
     assert np.array_equal(np.sort(images), np.arange(size))
 
 
 @given(st.integers(1, 10**12), SEEDS, st.data())
 def test_permute_needs_no_other_position(size, seed, data):
     positions = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20))
-    key = philox_key(seed, "order")
+    key = make_philox_key(seed, "order")
     together = permute(np.array(positions), size, key)
     assert together.tolist() == [int(permute(np.array([p]), size, key)[0]) for p in positions]
     assert ((together >= 0) & (together < size)).all()
@@ -79,7 +79,7 @@ def test_permute_needs_no_other_position(size, seed, data):
 
 def test_permute_depends_on_its_key_and_is_about_uniform():
     """Over many keys each of six positions goes everywhere equally often."""
-    keys = [philox_key(k, "order") for k in range(3000)]
+    keys = [make_philox_key(k, "order") for k in range(3000)]
     images = np.array([permute(np.arange(6), 6, key) for key in keys])
     for position in range(6):
         seen = np.bincount(images[:, position], minlength=6)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import Rules, normalise, sentences_of
+from data_pipeline.sampling.batch import Batch, concatenate
+from data_pipeline.sampling.packing import cut_longest_first
 from data_pipeline.sampling.pairs import KINDS, POSITIVE
-from data_pipeline.sampling.stream import Batch, concatenate, cut_longest_first
 from pretrain.runtime.layout import Layout
 
 FIELDS = list(Batch.__dataclass_fields__)
@@ -57,7 +58,7 @@ def test_ids_are_those_that_the_tokenizer_gives_the_text(any_corpus, documents_o
     for first in (0, stream.epoch_pairs // 2 + 3):
         batch = stream.batch(first, 120)
         for k, (rows, row) in enumerate(rows_of(stream, first, 120)):
-            a, b = (text_of(place(rows, s, row), documents, tokenizer) for s in (rows.a, rows.b))
+            a, b = (text_of(place(rows, s, row), documents, tokenizer) for s in rows.texts)
             expected = tokenizer(
                 a,
                 b,
@@ -85,11 +86,12 @@ def test_ids_of_a_text_with_a_hole_are_those_that_the_tokenizer_gives_it(
     batch, room = stream.batch(3, 200), max_length - stream.template.num_special
     seen = set()
     for k, (rows, row) in enumerate(rows_of(stream, 3, 200)):
-        a, b = (text_of(place(rows, s, row), documents, tokenizer) for s in (rows.a, rows.b))
+        a, b = (text_of(place(rows, s, row), documents, tokenizer) for s in rows.texts)
         expected = tokenizer(a, b, truncation="longest_first", max_length=max_length, split_special_tokens=True)
         assert batch.input_ids[batch.starts[k] : batch.starts[k + 1]].tolist() == expected["input_ids"]
-        runs = [end[row] - start[row] for start, end in rows.block.token_runs(rows.b)]
-        _, kept = cut_longest_first(rows.block.num_tokens(rows.a[row : row + 1]), np.array([sum(runs)]), room)
+        first, second = rows.texts
+        runs = [end[row] - start[row] for start, end in rows.block.find_runs(second)]
+        _, kept = cut_longest_first((rows.block.count_tokens(first[row : row + 1]), np.array([sum(runs)])), room)
         seen.add("whole" if kept[0] == sum(runs) else "first" if kept[0] < runs[0] else "second" if runs[0] else "only")
     assert seen >= {256: {"whole"}, 40: {"first", "second"}, 17: {"first"}}[max_length]
 
@@ -98,12 +100,12 @@ def test_decoded_text_gives_the_same_ids_again(any_corpus, make_stream, helpers)
     """But where a cut fell inside a character, or a character is unknown to the tokenizer."""
     tokenizer = helpers.tokenizer(any_corpus / "tokenizer")
     stream = make_stream(any_corpus, max_length=64)
-    batch, head = stream.batch(0, 300), len(stream.template.head)
-    middle, tail, compared = len(stream.template.middle), len(stream.template.tail), 0
+    batch, compared = stream.batch(0, 300), 0
+    head, middle, tail = map(len, stream.template.special)
     for (start, end), (rows, k) in zip(pairwise(batch.starts), rows_of(stream, 0, 300), strict=True):
         ids = batch.input_ids[start:end].tolist()
-        ((a0, a1),), ((b0, b1),) = (rows.block.token_runs(s) for s in (rows.a, rows.b))
-        a, b = cut_longest_first(a1[k : k + 1] - a0[k], b1[k : k + 1] - b0[k], 64 - stream.template.num_special)
+        ((a0, a1),), ((b0, b1),) = (rows.block.find_runs(s) for s in rows.texts)
+        a, b = cut_longest_first((a1[k : k + 1] - a0[k], b1[k : k + 1] - b0[k]), 64 - stream.template.num_special)
         texts = ids[head : head + a[0]], ids[head + a[0] + middle : len(ids) - tail]
         assert len(texts[1]) == b[0]
         decoded = [tokenizer.decode(t, clean_up_tokenization_spaces=False).strip() for t in texts]
@@ -137,14 +139,14 @@ def test_cutting_is_the_tokenizers_own(tiny_corpus, helpers, a, b, room):
     tokenizer = helpers.tokenizer(tiny_corpus / "tokenizer")
     river, town = tokenizer("river town", add_special_tokens=False)["input_ids"]
     cut = tokenizer("river " * a, "town " * b, truncation="longest_first", max_length=room + 3)["input_ids"]
-    lengths = cut_longest_first(np.array([a]), np.array([b]), room)
+    lengths = cut_longest_first((np.array([a]), np.array([b])), room)
     assert [int(n[0]) for n in lengths] == [cut.count(river), cut.count(town)]
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1), st.integers(2, 509))
 def test_cutting_fills_the_room_and_lengthens_nothing(lengths, room):
     a, b = np.array(lengths).T
-    cut_a, cut_b = cut_longest_first(a, b, room)
+    cut_a, cut_b = cut_longest_first((a, b), room)
     assert np.array_equal(cut_a + cut_b, np.minimum(a + b, room))
     assert (cut_a <= a).all()
     assert (cut_b <= b).all()
@@ -209,7 +211,7 @@ def test_every_anchor_comes_once_an_epoch_with_five_pairs(any_corpus, make_strea
         anchors = []
         for rows in stream.pairs(first, stream.epoch_pairs):
             block = rows.block
-            fives = rows.a.paragraph.reshape(-1, 5)
+            fives = rows.texts[0].paragraph.reshape(-1, 5)
             assert (fives == fives[:, :1]).all()
             shard = [id(block.shards[n]) for n in block.shard_number[fives[:, 0]]]
             anchors += zip(shard, block.paragraph[fives[:, 0]].tolist(), strict=True)
@@ -219,7 +221,8 @@ def test_every_anchor_comes_once_an_epoch_with_five_pairs(any_corpus, make_strea
 def spans_by_anchor(stream, epoch):
     found = {}
     for rows, k in rows_of(stream, epoch * stream.epoch_pairs, stream.epoch_pairs):
-        found.setdefault(place(rows, rows.a, k)[:2], []).append((place(rows, rows.a, k), place(rows, rows.b, k)))
+        a, b = (place(rows, spans, k) for spans in rows.texts)
+        found.setdefault(a[:2], []).append((a, b))
     return found
 
 
@@ -286,7 +289,7 @@ def test_both_texts_of_a_pair_come_from_one_block_of_two_documents_or_more(any_c
         for rows in stream.pairs(first, 5 * min(len(segment.anchors), 40)):
             assert {id(s) for s in rows.block.shards} == shards
             assert rows.block.document[-1] >= 1
-            documents = [(place(rows, rows.a, k)[0], place(rows, rows.b, k)[0]) for k in range(len(rows.index))]
+            documents = [[place(rows, spans, k)[0] for spans in rows.texts] for k in range(len(rows.index))]
             assert {rows.kinds[k] == 2 for k, (a, b) in enumerate(documents) if a != b} == {True}
         blocks.add(segment.shards)
     assert len(blocks) >= 2
@@ -298,7 +301,7 @@ def test_the_two_splits_share_no_document(any_corpus, make_stream):
     for split in ("train", "validation"):
         stream = make_stream(any_corpus, split=split)
         count = min(stream.epoch_pairs, 3000)
-        seen[split] = {place(rows, spans, k)[0] for rows, k in rows_of(stream, 0, count) for spans in (rows.a, rows.b)}
+        seen[split] = {place(rows, spans, k)[0] for rows, k in rows_of(stream, 0, count) for spans in rows.texts}
     assert min(map(len, seen.values())) >= 2
     assert not seen["train"] & seen["validation"]
 

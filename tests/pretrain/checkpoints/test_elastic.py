@@ -73,7 +73,15 @@ def train(setup, engine, first, end):
     for step in range(first, end):
         spans = setup.layout.micro_batches(setup.rank)
         batches = [setup.train.batch(7 * step + a, b - a) if b > a else None for a, b in spans]
-        stats = train_step(engine, batches, setup.train.batch(0, 1), setup.layout, setup.rank, 1, step).stats
+        stats = train_step(
+            engine,
+            batches=batches,
+            filler=setup.train.batch(0, 1),
+            layout=setup.layout,
+            rank=setup.rank,
+            seed=1,
+            step=step,
+        ).stats
         dist.all_reduce(stats)
         sums.append(stats)
     return torch.stack(sums)

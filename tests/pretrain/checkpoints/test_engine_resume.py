@@ -10,7 +10,7 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.config import PretrainConfig
-from pretrain.modeling.sums import LossWeights
+from pretrain.modeling.losses import LossWeights
 from pretrain.release.release import write_release
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.setup import set_up
@@ -45,7 +45,9 @@ def train(setup, engine, first, end):
     weights = LossWeights(pair=setup.config.pair_weight)
     for step in range(first, end):
         batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
-        stats = train_step(engine, batches, batches[0], setup.layout, 0, 1, step, weights).stats
+        stats = train_step(
+            engine, batches=batches, filler=batches[0], layout=setup.layout, rank=0, seed=1, step=step, weights=weights
+        ).stats
     return stats
 
 

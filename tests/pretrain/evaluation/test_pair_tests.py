@@ -22,7 +22,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import POSITIVE
 from data_pipeline.tokenizers import load_tokenizer
-from objectives import OBJECTIVES, mixture
+from objectives import OBJECTIVES, parse_mixture
 from pretrain.evaluation.pair_tests import decode_texts, encode_held_out, evaluate_pairs, select_held_out
 from pretrain.evaluation.pair_text import format_figures
 from pretrain.modeling.default_model import default_model
@@ -180,7 +180,7 @@ def test_heads_of_pre_training_have_label_0_for_the_positive(model_class, family
     own = model.get_submodule(head)
     own.weight.data, own.bias.data = solved[:-1].T.float().contiguous(), solved[-1].float()
     model.save_pretrained(folder)
-    result = evaluate_pairs(load_scorer(folder), corpus, mixture("sop" if family == "albert" else "nsp"), 6)
+    result = evaluate_pairs(load_scorer(folder), corpus, parse_mixture("sop" if family == "albert" else "nsp"), 6)
     figures = next(iter(result["objectives"].values()))
     assert figures["all"]["auc"][0] == 1
     assert figures["all"]["accuracy"][0] == 1
@@ -197,12 +197,12 @@ def test_a_bert_that_names_its_masked_lm_is_scored_by_its_next_sentence_head(mak
 def test_each_objective_of_a_mixture(make_scored, corpus):
     folder, _ = make_scored(AutoModelForSequenceClassification, num_labels=1)
     scorer = load_scorer(folder)
-    together = evaluate_pairs(scorer, corpus, mixture("ssp:3+nsp"), 8)
+    together = evaluate_pairs(scorer, corpus, parse_mixture("ssp:3+nsp"), 8)
     assert list(together["objectives"]) == ["ssp", "nsp"]
     assert together["tokenizer"] == "corpus"
     assert together["objectives"]["nsp"]["pairs"] == {"positive": 8, "hard": 0, "easy": 8}
-    assert together["objectives"]["ssp"] == evaluate_pairs(scorer, corpus, mixture("ssp"), 8)["objectives"]["ssp"]
-    every = evaluate_pairs(scorer, corpus, mixture("ssp"), 10**6)["objectives"]["ssp"]
+    assert together["objectives"]["ssp"] == evaluate_pairs(scorer, corpus, parse_mixture("ssp"), 8)["objectives"]["ssp"]
+    every = evaluate_pairs(scorer, corpus, parse_mixture("ssp"), 10**6)["objectives"]["ssp"]
     assert every["anchors"] == every["anchors_held_out"] > 8
 
 
@@ -223,24 +223,24 @@ def test_what_cannot_be_scored_is_one_line(make_scored, make_model, make_corpus,
     model.save_pretrained(str(tmp_path), state_dict=torch_weights)
     refuses("has no weights for classifier.weight", load_scorer, str(tmp_path))
     scorer = load_scorer(folder)
-    refuses("more than the 512 positions", evaluate_pairs, scorer, corpus, mixture("ssp"), 5, 600)
+    refuses("more than the 512 positions", evaluate_pairs, scorer, corpus, parse_mixture("ssp"), 5, 600)
     nothing = Corpus(make_corpus(tiny_documents[:5]))
-    refuses("held out", evaluate_pairs, scorer, nothing, mixture("ssp"))
-    refuses("^--max_length 8 is too short", evaluate_pairs, scorer, corpus, mixture("ssp"), 5, 8)
+    refuses("held out", evaluate_pairs, scorer, nothing, parse_mixture("ssp"))
+    refuses("^--max_length 8 is too short", evaluate_pairs, scorer, corpus, parse_mixture("ssp"), 5, 8)
     refuses("no head for pairs", load_scorer, electra_discriminator(make_scored))
 
 
 def test_each_objective_has_its_own_length(make_scored, corpus):
     """Alone and in a mixture; sp's and psd's pairs are longer than ssp's."""
     scorer = load_scorer(make_scored(AutoModelForSequenceClassification, num_labels=1)[0])
-    result = evaluate_pairs(scorer, corpus, mixture("all"), 4)
+    result = evaluate_pairs(scorer, corpus, parse_mixture("all"), 4)
     lengths = {name: OBJECTIVES[name].max_length for name in ("ssp", "sp", "psd")}
     assert {name: figures["max_length"] for name, figures in result["objectives"].items()} == lengths
     assert lengths["ssp"] == 128 < lengths["sp"]
-    assert result["objectives"]["sp"] == evaluate_pairs(scorer, corpus, mixture("sp"), 4)["objectives"]["sp"]
+    assert result["objectives"]["sp"] == evaluate_pairs(scorer, corpus, parse_mixture("sp"), 4)["objectives"]["sp"]
     assert all("tokens" in line for line in format_figures(result).splitlines() if "held-out anchors" in line)
     assert f"of up to {lengths['sp']} tokens" in format_figures(result)
-    given = evaluate_pairs(scorer, corpus, mixture("ssp+sp"), 4, 64)["objectives"]
+    given = evaluate_pairs(scorer, corpus, parse_mixture("ssp+sp"), 4, 64)["objectives"]
     assert [figures["max_length"] for figures in given.values()] == [64, 64]
 
 

@@ -7,10 +7,10 @@ from scipy.stats import chisquare
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining, ElectraForSequenceClassification
 
 from data_pipeline.errors import KinspanError
-from objectives.rtd import replaced_tokens
+from objectives.rtd import mask_for_generator
 from pretrain.batches import to_tensors
 from pretrain.modeling.electra import sample
-from pretrain.modeling.electra_loading import load_replaced_token_model, scaled, size_factor
+from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor, scale_config
 
 CPU = torch.device("cpu")
 SHARINGS = ("none", "tied", "disentangled")
@@ -19,7 +19,7 @@ MASK, VOCABULARY = 103, 30522
 
 @pytest.fixture
 def stream(tiny_corpus, make_stream):
-    return make_stream(tiny_corpus, masking=replaced_tokens(MASK, VOCABULARY), max_length=48)
+    return make_stream(tiny_corpus, masking=mask_for_generator(MASK, VOCABULARY), max_length=48)
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def test_losses_and_gradients_are_those_of_transformers_own_classes(sharing, wei
     model, _ = load_replaced_token_model(*folders, sharing, seed=3)
     model.eval()  # no dropout
     batch = stream.batch(40, 21)
-    scales = {"mlm_scale": 1 / len(batch.masked_labels), "rtd_scale": 50 / batch.num_tokens, "pair_scale": 1 / 21}
-    loss, stats, _ = model(**to_tensors(batch, CPU), **scales)
+    scales = {"mlm": 1 / len(batch.masked_labels), "rtd": 50 / batch.num_tokens, "pair": 1 / 21}
+    loss, stats, _ = model(**to_tensors(batch, CPU), scales=scales)
     loss.backward()
     models = plain(model)
     mlm, rtd, pair = reference(models, batch)
@@ -148,9 +148,9 @@ def test_noise_at_its_ends_gives_the_first_and_last_possible_id(noise):
 
 def test_a_batch_with_nothing_masked_runs_everything(make_model, tiny_corpus, make_stream):
     model, _ = load_replaced_token_model(str(make_model("electra")), "1/2", "tied", seed=3)
-    nothing = make_stream(tiny_corpus, masking=replaced_tokens(MASK, VOCABULARY, 1e-9)).batch(0, 4)
+    nothing = make_stream(tiny_corpus, masking=mask_for_generator(MASK, VOCABULARY, 1e-9)).batch(0, 4)
     assert not len(nothing.masked_labels)
-    loss, sums, _ = model(**to_tensors(nothing, CPU), mlm_scale=1.0, rtd_scale=1.0, pair_scale=1.0)
+    loss, sums, _ = model(**to_tensors(nothing, CPU), scales={"mlm": 1.0, "rtd": 1.0, "pair": 1.0})
     loss.backward()
     assert torch.isfinite(sums).all()
     assert all(p.grad is not None for p in model.parameters())
@@ -159,7 +159,7 @@ def test_a_batch_with_nothing_masked_runs_everything(make_model, tiny_corpus, ma
 def test_the_generator_learns_nothing_from_the_discriminator(make_model, stream):
     """No gradient passes through the samples (Clark et al., section 2)."""
     model, _ = load_replaced_token_model(str(make_model("electra")), "1/2", "none", seed=3)
-    loss, _, _ = model(**to_tensors(stream.batch(0, 8), CPU), mlm_scale=0.0, rtd_scale=1.0, pair_scale=1.0)
+    loss, _, _ = model(**to_tensors(stream.batch(0, 8), CPU), scales={"mlm": 0.0, "rtd": 1.0, "pair": 1.0})
     loss.backward()
     assert not any(p.grad.any() for p in model.generator.parameters())
     assert model.discriminator_predictions.dense.weight.grad.any()
@@ -168,7 +168,7 @@ def test_the_generator_learns_nothing_from_the_discriminator(make_model, stream)
 def test_a_generators_size_is_the_papers():
     """Clark et al., appendix A: ELECTRA-Base, 768 wide with 12 heads, has a generator a third of that."""
     base = ElectraConfig(embedding_size=768, hidden_size=768, num_attention_heads=12, intermediate_size=3072)
-    small = scaled(base, size_factor("1/3"))
+    small = scale_config(base, parse_size_factor("1/3"))
     assert (small.hidden_size, small.num_attention_heads, small.intermediate_size) == (256, 4, 1024)
     assert (small.embedding_size, small.num_hidden_layers) == (768, base.num_hidden_layers)
 
@@ -176,7 +176,7 @@ def test_a_generators_size_is_the_papers():
 @pytest.mark.parametrize("text", ["0", "-1/3", "1.5", "1/0"])
 def test_sizes_that_cannot_be_meant_are_refused(text):
     with pytest.raises(KinspanError, match="--generator"):
-        size_factor(text)
+        parse_size_factor(text)
 
 
 def words_of(model):

@@ -62,8 +62,8 @@ def test_losses_and_gradients_are_those_of_transformers_own_classes(make_model, 
     model, _ = load_model(str(make_model("roberta")), seed=3)
     model.eval()  # no dropout
     batch = make_stream(tiny_corpus, masking=True).batch(40, 21)
-    scales = {"mlm_scale": 1 / len(batch.masked_labels), "pair_scale": 1 / 21}
-    loss, stats, _ = model(**to_tensors(batch, CPU), **scales)
+    scales = {"mlm": 1 / len(batch.masked_labels), "pair": 1 / 21}
+    loss, stats, _ = model(**to_tensors(batch, CPU), scales=scales)
     loss.backward()
 
     classifier = AutoModelForSequenceClassification.from_config(model.config, attn_implementation="eager").eval()
@@ -164,8 +164,7 @@ def test_a_model_that_does_not_switch_is_noticed(family, make_model, tiny_corpus
     with pytest.raises(KinspanError, match="did not use packed attention: 0 calls"):
         model(
             **to_tensors(make_stream(tiny_corpus, masking=True).batch(0, 4), CPU),
-            mlm_scale=1.0,
-            pair_scale=1.0,
+            scales={"mlm": 1.0, "pair": 1.0},
         )
 
 

@@ -3,7 +3,7 @@ import torch
 from pretrain.batches import to_tensors
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.memory import compute_states, estimate_activations
-from pretrain.step import largest_batch
+from pretrain.step import make_largest_batch
 
 
 def test_states_by_hand():
@@ -37,7 +37,7 @@ def test_activations_are_about_what_a_backward_pass_keeps(make_model, tiny_corpu
     """On a CPU, without dropout in attention, whose matrices would then be kept."""
     options = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 2}
     model, _ = load_model(str(make_model("bert", attention_probs_dropout_prob=0.0, **options)), seed=1)
-    batch = largest_batch(make_stream(tiny_corpus, masking=True), 8)
+    batch = make_largest_batch(make_stream(tiny_corpus, masking=True), 8)
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept = {}
 
@@ -48,7 +48,7 @@ def test_activations_are_about_what_a_backward_pass_keeps(make_model, tiny_corpu
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(**to_tensors(batch, torch.device("cpu")), mlm_scale=1.0, pair_scale=1.0)
+        model(**to_tensors(batch, torch.device("cpu")), scales={"mlm": 1.0, "pair": 1.0})
     masked, vocabulary = len(batch.masked_labels), model.config.vocab_size
     # the gradient of the logits comes later, and in fp32 they are not kept beside their log-softmax
     estimate = estimate_activations([model.config], batch.num_tokens, masked, "fp32") - masked * vocabulary * 8

@@ -57,6 +57,12 @@ def test_the_release_gives_the_trained_scores_and_can_be_trained_on(run, tiny_co
     _check_figures(folder)
 
 
+def discriminate(model, inputs):
+    """Pair and token logits of the text as it stands."""
+    hidden = model.encode(inputs)
+    return model.score_pairs(hidden, inputs["starts"]), model.detect_replaced(hidden)
+
+
 def _check_scores(model, released, batch):
     loaded = {}
     for auto, place in (
@@ -71,9 +77,9 @@ def _check_scores(model, released, batch):
     assert not notes
     inputs = to_tensors(batch, CPU) | {"masked_positions": torch.arange(batch.num_tokens)}
     with torch.no_grad():
-        pair, token = model.discriminate(inputs, inputs["input_ids"])
+        pair, token = discriminate(model, inputs)
         vocabulary = model.generate(inputs)
-        for ours, theirs in zip(again.eval().discriminate(inputs, inputs["input_ids"]), (pair, token), strict=True):
+        for ours, theirs in zip(discriminate(again.eval(), inputs), (pair, token), strict=True):
             assert torch.allclose(ours, theirs, atol=1e-5)
         for k, (a, b) in enumerate(zip(batch.starts[:-1], batch.starts[1:], strict=True)):
             alone = {n: inputs[n][a:b].long()[None] for n in ("input_ids", "token_type_ids")}

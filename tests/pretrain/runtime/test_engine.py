@@ -74,7 +74,7 @@ def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
         try_largest(engine, setup.train, setup.layout)
     for step in range(3):
         batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
-        result = train_step(engine, batches, batches[0], setup.layout, 0, 1, step)
+        result = train_step(engine, batches=batches, filler=batches[0], layout=setup.layout, rank=0, seed=1, step=step)
     return setup, engine, float(result.grad_norm)
 
 
@@ -113,7 +113,9 @@ def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path)
     setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", "zero2", "fp32")
     batches = [setup.train.batch(30 + a, b - a) for a, b in setup.layout.micro_batches(0)]
     weights = full_weights(engine)
-    norm = float(train_step(engine, batches, batches[0], setup.layout, 0, 1, 3).grad_norm)
+    norm = float(
+        train_step(engine, batches=batches, filler=batches[0], layout=setup.layout, rank=0, seed=1, step=3).grad_norm
+    )
     model = set_up(setup.config).model
     model.load_state_dict(weights, strict=False)
     batch = setup.train.batch(30, 10)

@@ -1,0 +1,62 @@
+"""A batch: examples packed one after another in a row, as the model reads them."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Batch:
+    """n pairs of T tokens in all, packed one after another in a row. This is the one list of a batch's fields.
+
+    input_ids        [T] int32    masked where masking was asked for
+    token_type_ids   [T] int32
+    position_ids     [T] int32    0 at each pair's first token
+    starts           [n + 1] int32  where each pair begins (``cu_seqlens``)
+    masked_positions [M] int64    chosen for the token loss, ascending
+    masked_labels    [M] int64    the ids that stood there
+    noise            [M] float64  uniform in [0, 1), for drawing replacements; [0] where the token loss draws none
+    labels           [n] int8     1 where A and B belong together
+    kinds            [n] int8     POSITIVE, HARD or EASY
+    part             [n] int8     which part of the mixture the pair is of
+    index            [n] int64    the example's number in the global order
+    """
+
+    input_ids: np.ndarray
+    token_type_ids: np.ndarray
+    position_ids: np.ndarray
+    starts: np.ndarray
+    masked_positions: np.ndarray
+    masked_labels: np.ndarray
+    noise: np.ndarray
+    labels: np.ndarray
+    kinds: np.ndarray
+    part: np.ndarray
+    index: np.ndarray
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The fields by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def num_pairs(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def num_masked(self) -> int:
+        return len(self.masked_labels)
+
+
+def concatenate(parts: list[Batch]) -> Batch:
+    """Batches one after another, as one. Places within a row move on by the tokens of the rows before it."""
+    joined = {name: np.concatenate([part.arrays[name] for part in parts]) for name in parts[0].arrays}
+    tokens = np.cumsum([0] + [part.num_tokens for part in parts])
+    starts = [part.starts[:-1] + before for part, before in zip(parts, tokens, strict=False)] + [tokens[-1:]]
+    joined["starts"] = np.concatenate(starts).astype(np.int32)
+    joined["masked_positions"] += np.repeat(tokens[:-1], [part.num_masked for part in parts])
+    return Batch(**joined)

@@ -1,0 +1,92 @@
+"""Packing: the texts of n examples are cut to fit, laid out one example after another in one row, and copied there.
+
+An example is a tuple of texts, most often the two of a pair. Each function here takes such tuples: one array ``[n]``
+for each text.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_pipeline.tokenizers import PairTemplate
+
+from .block import Block
+
+MIN_TEXT_TOKENS = 12  # the texts of an example, together, keep at least so many tokens
+
+
+@dataclass(frozen=True)
+class PackedRow:
+    """n examples one after another in a row of T tokens, special tokens in place, texts still to be copied in.
+
+    ids, types, positions  [T] int32
+    starts                 [n + 1] int32  where each example begins
+    special                [T] bool       whether a token is a special one
+    text_starts            for each text, ``[n]``: where it begins in the row
+    """
+
+    ids: np.ndarray
+    types: np.ndarray
+    positions: np.ndarray
+    starts: np.ndarray
+    special: np.ndarray
+    text_starts: tuple[np.ndarray, ...]
+
+
+def lay_out(template: PairTemplate, lengths: tuple[np.ndarray, ...]) -> PackedRow:
+    """Lays out examples whose texts have so many tokens, ``[n]`` for each text, after the cut."""
+    head, *tails = template.special  # a tail is what follows a text; it has the text's token type
+    # A segment is a text with its tail; the first one has the head before it as well.
+    segments = [length + len(tail) for length, tail in zip(lengths, tails, strict=True)]
+    segments[0] = segments[0] + len(head)
+    ends = np.cumsum(np.column_stack(segments)).reshape(-1, len(segments))
+    starts = np.append(0, ends[:, -1]).astype(np.int32)
+    tail_starts = [end - len(tail) for end, tail in zip(ends.T, tails, strict=True)]
+    text_starts = tuple(tail - length for tail, length in zip(tail_starts, lengths, strict=True))
+    ids = np.empty(starts[-1], dtype=np.int32)
+    special = np.zeros(starts[-1], dtype=bool)
+    for piece, places in zip(template.special, (starts[:-1], *tail_starts), strict=True):
+        for offset, token in enumerate(piece):
+            ids[places + offset], special[places + offset] = token, True
+    positions = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
+    types = np.repeat(np.tile(np.array(template.types, dtype=np.int32), len(ends)), np.column_stack(segments).ravel())
+    return PackedRow(ids, types, positions, starts, special, text_starts)
+
+
+def cut_longest_first(lengths: tuple[np.ndarray, ...], room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cuts the lengths of two texts, ``[n]`` each, to ``room`` tokens together, as ``truncation="longest_first"`` does.
+
+    The longer one is cut to the shorter, then both alike; the odd token goes to the longer side, on a tie to the
+    second.
+    """
+    a, b = lengths
+    half = room // 2
+    shorter = np.minimum(a, b)
+    # Where the shorter fits in half the room, the longer gets the rest; else they share, the odd token above.
+    small = np.where(shorter <= half, shorter, half)
+    large = np.minimum(np.maximum(a, b), room - small)
+    return np.where(a > b, large, small), np.where(a > b, small, large)
+
+
+def copy_text(
+    out: np.ndarray,
+    at: np.ndarray,
+    length: np.ndarray,
+    block: Block,
+    paragraphs: np.ndarray,
+    runs: list[tuple[np.ndarray, np.ndarray]],
+) -> None:
+    """Copies the first ``length`` tokens of a text of each example, of one or two runs in its shard, to ``out[at]``."""
+    for start, end in runs:
+        now = np.minimum(end - start, length)
+        for shard, own in block.split_by_shard(paragraphs):
+            copy_runs(out, at[own], shard.tokens, start[own], now[own])
+        at, length = at + now, length - now
+
+
+def copy_runs(out: np.ndarray, at: np.ndarray, source: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
+    """``out[at[k] : at[k] + length[k]] = source[start[k] : start[k] + length[k]]`` for every k, vectorised."""
+    before = np.cumsum(length) - length
+    counter = np.arange(int(length.sum()))
+    tokens = source[counter + np.repeat(start - before, length)]
+    out[counter + np.repeat(at - before, length)] = tokens.astype(out.dtype)  # a cast as it scatters is slower

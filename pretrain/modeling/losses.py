@@ -1,0 +1,103 @@
+"""The losses, apart from the models whose logits they take, and the sums that become the log's figures.
+
+A loss is a sum over its items. It declares the count of the *global* batch that divides it, so that the gradient does
+not depend on how the batch is cut into ranks and micro-batches; pretrain/step.py multiplies each sum by its scale.
+
+Beside its loss each leaves other sums, by name: those of tokens first, then those of each objective's pairs,
+``ssp/pair_loss``, ``ssp/hard_pairs`` and so on. metrics.py turns them into figures.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from data_pipeline.sampling.pairs import KINDS
+
+MLM_SUMS = ("mlm_loss", "mlm_correct", "mlm_tokens")
+RTD_SUMS = ("rtd_loss", "rtd_tokens", "rtd_replaced", "rtd_called", "rtd_found")
+PAIR_SUMS = ("pair_loss", *(f"{kind}_pairs" for kind in KINDS), *(f"{kind}_called_positive" for kind in KINDS))
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a model declares of one of its losses.
+
+    name:  its weight's name in LossWeights, and its scale's name in ``forward``
+    count: what its sum is divided by: this property of Batch, added up over the global batch
+    """
+
+    name: str
+    count: str
+
+
+MLM = Loss("mlm", count="num_masked")
+RTD = Loss("rtd", count="num_tokens")
+PAIR = Loss("pair", count="num_pairs")
+
+
+class LossWeights(NamedTuple):
+    """What the mean losses are multiplied by: Di Liello et al., 2022, appendix B, for ELECTRA."""
+
+    mlm: float = 1.0
+    pair: float = 1.0
+    rtd: float = 50.0
+
+
+PAPER_WEIGHTS = LossWeights()
+
+
+def compute_mlm_loss(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross-entropy of vocabulary logits ``[M, vocab]`` and the ids that stood there ``[M]``, summed, and MLM_SUMS."""
+    loss = F.cross_entropy(logits, labels, reduction="sum")
+    with torch.no_grad():
+        sums = _stack(loss, (logits.argmax(-1) == labels).sum(), len(labels))
+    return loss, sums
+
+
+def compute_rtd_loss(logits: torch.Tensor, replaced: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Binary cross-entropy of token logits ``[T]`` and which tokens were replaced ``[T]``, summed, and RTD_SUMS."""
+    loss = F.binary_cross_entropy_with_logits(logits, replaced.float(), reduction="sum")
+    with torch.no_grad():
+        called = logits > 0
+        sums = _stack(loss, len(logits), replaced.sum(), called.sum(), (called & replaced).sum())
+    return loss, sums
+
+
+def compute_pair_loss(
+    logits: torch.Tensor, labels: torch.Tensor, kinds: torch.Tensor, part: torch.Tensor, num_parts: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Binary cross-entropy of pair logits and labels, summed, and PAIR_SUMS of each part in turn; arguments ``[n]``."""
+    losses = F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none")
+    with torch.no_grad():
+        sums = add_up_pairs(logits, losses, kinds, part, num_parts)
+    return losses.sum(), sums
+
+
+def add_up_pairs(
+    logits: torch.Tensor, losses: torch.Tensor, kinds: torch.Tensor, part: torch.Tensor, num_parts: int
+) -> torch.Tensor:
+    """PAIR_SUMS of each part in turn, ``[num_parts * len(PAIR_SUMS)]``; all arguments are ``[n]``.
+
+    They come of a product with one-hot rows: a GPU adds that up in one order, and the host does not wait for it.
+    """
+    group = F.one_hot(part.long() * len(KINDS) + kinds.long(), num_parts * len(KINDS)).double()
+    items = torch.stack([losses.double(), torch.ones_like(losses, dtype=torch.float64), (logits > 0).double()], 1)
+    sums = (group.T @ items).view(num_parts, len(KINDS), 3)
+    return torch.cat([sums[..., 0].sum(1, keepdim=True), sums[..., 1], sums[..., 2]], 1).flatten()
+
+
+def name_sums(token_sums: tuple[str, ...], objectives: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of all sums, in the order in which a forward pass returns them."""
+    return (*token_sums, *(f"{objective}/{name}" for objective in objectives for name in PAIR_SUMS))
+
+
+def _stack(*values: torch.Tensor | int) -> torch.Tensor:
+    device = next(v.device for v in values if isinstance(v, torch.Tensor))
+    return torch.stack(
+        [
+            v.double() if isinstance(v, torch.Tensor) else torch.full((), float(v), device=device).double()
+            for v in values
+        ]
+    )
