@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
-from data_pipeline.prepare.readers import COMPRESSED
+from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
 
 from .answers import AnswerSet
 from .collect import POSITIVE_GRADE, Row, collect
@@ -113,11 +113,11 @@ def _parse(spec: str) -> tuple[str, str]:
 def _file(name: str, place: Path, split: str) -> Path | None:
     """The file of a split; None where there is none."""
     if name == "files" and place.is_file():
-        suffix = Path(place.stem).suffix if place.suffix in COMPRESSED else place.suffix
+        suffix = Path(place.stem).suffix if place.suffix in COMPRESSED_SUFFIXES else place.suffix
         if suffix not in FORMATS:
             raise KinspanError(f"files={place}: not a known format; known are {', '.join(FORMATS)}")
         return place if split == "test" else None
-    found = [p for n in NAMES[name](split) for s in ("", *COMPRESSED) if (p := place / f"{n}{s}").is_file()]
+    found = [p for n in NAMES[name](split) for s in ("", *COMPRESSED_SUFFIXES) if (p := place / f"{n}{s}").is_file()]
     if name == "files" and len(found) > 1:
         raise KinspanError(f"{place}: both {found[0].name} and {found[1].name} are there: which is {split}? Keep one")
     return found[0] if found else None

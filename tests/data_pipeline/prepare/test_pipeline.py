@@ -12,12 +12,12 @@ from data_pipeline.corpus import SPLITS, Corpus, sha256_of
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare import pipeline as prepare_module
 from data_pipeline.prepare import write as write_module
-from data_pipeline.prepare.encode import Encoder, Rules, is_held_out, normalise, schema, sentences_of
+from data_pipeline.prepare.encode import Encoder, Rules, is_held_out, normalise, schema, split_sentences
 from data_pipeline.prepare.pipeline import prepare
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NUM_DOCUMENTS = 30
 
 
@@ -74,7 +74,7 @@ def test_stores_every_sentence_of_every_kept_paragraph(any_corpus, documents_of,
         assert len(tokens) == len(paragraphs)
         if number % 10 == 0:
             for stored_ids, paragraph in zip(tokens, paragraphs, strict=True):
-                texts = sentences_of(paragraph)
+                texts = split_sentences(paragraph)
                 ids = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
                 assert stored_ids == [i for i in ids if i]
 
@@ -300,10 +300,10 @@ def interrupt_after(function, calls):
 
 INTERRUPTED = {
     "while tokenising": (prepare_module, "_check_joins", 1),
-    "between shards": (write_module, "_write_one", 2),
+    "between shards": (write_module, "_write_shard", 2),
     "after the shards": (prepare_module, "write_shards", 1),
     "while writing the manifest": (write_module.os, "fsync", "last"),
-    "before the manifest": (prepare_module, "_manifest", 1),
+    "before the manifest": (prepare_module, "_make_manifest", 1),
 }
 
 
@@ -345,7 +345,7 @@ def test_what_a_killed_run_left_behind_is_no_obstacle(tmp_path, source, helpers)
 def test_workers_that_cannot_start_are_an_error_and_no_endless_wait(tmp_path, source):
     """A worker process imports the main module; one that is read from standard input it cannot find."""
     program = f"""
-        from data_pipeline.prepare import prepare
+        from data_pipeline.prepare.pipeline import prepare
         from data_pipeline.errors import KinspanError
         from objectives import OBJECTIVES
         try:
