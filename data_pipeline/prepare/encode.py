@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from data_pipeline.corpus import schema
+from data_pipeline.corpus import make_schema
 
 from .document import Document, Rejected
 from .readers import parse_record
@@ -156,7 +156,7 @@ class Encoder:
         )
         columns = [pa.array([normalise(getattr(d, name)) for d, _ in kept]) for name in ("id", "title", "source")]
         columns += [pa.array(held_out, pa.uint8()), nested]
-        return pa.RecordBatch.from_arrays(columns, schema=schema(self.wide)).serialize()
+        return pa.RecordBatch.from_arrays(columns, schema=make_schema(self.wide)).serialize()
 
 
 def _accumulate_offsets(lengths: np.ndarray | list[int]) -> pa.Array:

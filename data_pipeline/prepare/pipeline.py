@@ -16,7 +16,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from data_pipeline import tokenizers
-from data_pipeline.corpus import Corpus, Manifest, ShardInfo, corpus_fingerprint, schema
+from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus, make_schema
 from data_pipeline.errors import KinspanError
 from data_pipeline.executors import check_workers, local
 from data_pipeline.sampling.pairs import Objective
@@ -189,7 +189,7 @@ def _encode_all(files: list[Path], tokenizer: Any, rules: Rules, num_workers: in
     with (
         tqdm(desc="tokenising", unit=" documents", mininterval=1.0, disable=quiet) as bar,
         pa.OSFile(str(partial / "spill.arrow"), "wb") as sink,
-        pa.ipc.new_file(sink, schema(wide)) as spill,
+        pa.ipc.new_file(sink, make_schema(wide)) as spill,
         (partial / "rejected.jsonl").open("w", encoding="utf-8", errors="backslashreplace") as rejected,
     ):
         began, checked = time.monotonic(), False
@@ -198,7 +198,7 @@ def _encode_all(files: list[Path], tokenizer: Any, rules: Rules, num_workers: in
                 _check_joins(tokenizer, encoded.sample)
                 checked = True
             if encoded.rows is not None:
-                spill.write_batch(pa.ipc.read_record_batch(encoded.rows, schema(wide)))
+                spill.write_batch(pa.ipc.read_record_batch(encoded.rows, make_schema(wide)))
             for entry in encoded.rejected:
                 rejected.write(json.dumps(entry, ensure_ascii=False) + "\n")
             tally.add(encoded.tally)
@@ -240,5 +240,5 @@ def _make_manifest(
         known, origin = LICENCES.get(name, (licence or "not stated", name))
         sources.append({"name": name, "licence": known, "origin": origin, **counts})
     described = tokenizers.describe(tokenizer)
-    fingerprint = corpus_fingerprint(shards, described["fingerprint"])
+    fingerprint = fingerprint_corpus(shards, described["fingerprint"])
     return Manifest(described, settings, sources, shards, totals, fingerprint)

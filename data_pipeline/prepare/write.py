@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from data_pipeline.corpus import Manifest, ShardInfo, map_shard, sha256_of
+from data_pipeline.corpus import Manifest, ShardInfo, hash_file, map_shard
 from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sampling.random_bits import permute, philox_key
@@ -83,7 +83,7 @@ def _describe_shard(folder: Path, name: str, objectives: dict[str, Objective]) -
         tokens=len(shard.tokens),
         usable={name: count_usable(shard, objective) for name, objective in objectives.items()},
         bytes=path.stat().st_size,
-        sha256=sha256_of(path),
+        sha256=hash_file(path),
     )
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_pipeline.corpus import SPLITS, Corpus, sha256_of
+from data_pipeline.corpus import SPLITS, Corpus, hash_file, make_schema
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare import pipeline as prepare_module
 from data_pipeline.prepare import write as write_module
-from data_pipeline.prepare.encode import Encoder, Rules, is_held_out, normalise, schema, split_sentences
+from data_pipeline.prepare.encode import Encoder, Rules, is_held_out, normalise, split_sentences
 from data_pipeline.prepare.pipeline import prepare
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
@@ -90,7 +90,7 @@ def test_counts_in_the_manifest_are_those_of_the_files(any_corpus):
         assert info.sentences == sum(len(p) for _, d in documents for p in d)
         assert info.tokens == sum(len(s) for _, d in documents for p in d for s in p)
         path = corpus.folder / info.file
-        assert (info.bytes, info.sha256) == (path.stat().st_size, sha256_of(path))
+        assert (info.bytes, info.sha256) == (path.stat().st_size, hash_file(path))
         for name in OBJECTIVES:
             enough = OBJECTIVES[name].usable
             for held_out, split in enumerate(SPLITS):
@@ -142,7 +142,7 @@ def test_tokens_take_two_bytes_where_the_vocabulary_allows(tiny_corpus):
 
 def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path, source, helpers, make_stream, monkeypatch):
     helpers.prepare([source], default_model(), tmp_path / "narrow")
-    monkeypatch.setattr(prepare_module, "schema", lambda wide: schema(True))
+    monkeypatch.setattr(prepare_module, "make_schema", lambda wide: make_schema(True))
     monkeypatch.setattr(prepare_module, "Encoder", lambda spec, rules, wide: Encoder(spec, rules, True))
     helpers.prepare([source], default_model(), tmp_path / "wide")
     wide, narrow = Corpus(tmp_path / "wide"), Corpus(tmp_path / "narrow")
