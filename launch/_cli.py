@@ -14,7 +14,7 @@ os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reach
 
 from transformers import HfArgumentParser
 
-from data_pipeline.errors import OF_THE_FILE_SYSTEM, KinspanError, one_line
+from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError, one_line
 
 Config = TypeVar("Config")
 
@@ -104,7 +104,7 @@ def run(main: Callable[[], Any]) -> None:
         print("interrupted; the same command again goes on", file=sys.stderr, flush=True)
         os._exit(130)
     except OSError as error:
-        if error.errno not in OF_THE_FILE_SYSTEM:
+        if error.errno not in FILE_SYSTEM_ERRORS:
             raise
         _refuse(f"{error.strerror}: {error.filename}" if error.filename else str(error))
 
