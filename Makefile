@@ -6,7 +6,10 @@ RUN = runs/quickstart
 GPUS = $(shell nvidia-smi -L 2>/dev/null | wc -l)
 RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 
-.PHONY: quickstart as2 as2-noise test test-slow lint bench
+.PHONY: quickstart help as2 as2-noise format lint test-fast test test-slow bench
+
+# `make` alone is `make quickstart`. `make help` prints what stands behind ## in this file.
+.DEFAULT_GOAL = quickstart
 
 # A marker, so that only a change of what is installed installs again.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -14,8 +17,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
 	touch $@
 
-# Two ranks (or one a GPU), ZeRO-2, all-MiniLM-L6-v2 on the documentation that comes with Python.
-quickstart: $(INSTALLED)
+# Two ranks (or one per GPU), ZeRO-2, all-MiniLM-L6-v2 on the documentation that comes with Python.
+quickstart: $(INSTALLED)  ## Install, train for minutes on this machine, release, and rank a document (the default).
 	PATH="$(CURDIR)/$(BIN):$$PATH" deepspeed --num_accelerators $(RANKS) launch/pretrain.py --config launch/recipes/quickstart.yaml --output_dir $(RUN)
 	$(BIN)/python launch/release.py --run_dir $(RUN) --output_dir $(RUN)/release
 	$(BIN)/python launch/rank_document.py --model $(RUN)/release
@@ -24,14 +27,14 @@ quickstart: $(INSTALLED)
 	@echo "summary:  $(RUN)/summary.json"
 	@echo "release:  $(RUN)/release  (model card: $(RUN)/release/README.md)"
 
-# Does SSP help ranking? Wikipedia -> corpus -> SSP, and MLM alone -> fine-tuning on WikiQA and TREC-QA -> table.
+# Does SSP help ranking? Its checkpoint and one of MLM alone, on the same texts, are fine-tuned and compared.
 AS2_TEXT ?= ../shared/data/corpus/enwiki2015_AA.jsonl.xz
 AS2_DATA ?= wikiqa=../shared/data/as2/wikiqa trecqa=../shared/data/as2/trecqa
 AS2_MODEL ?= $(wildcard ../shared/models/all-MiniLM-L6-v2-fp16)
 AS2_FLAGS = $(if $(AS2_MODEL),--model $(AS2_MODEL))
-AS2_TOKENIZER = $(or $(AS2_MODEL),$(shell $(BIN)/python -c 'from pretrain.defaults import default_model as m; print(m())'))
+AS2_TOKENIZER = $(or $(AS2_MODEL),$(shell $(BIN)/python -c 'from pretrain.modeling.default_model import default_model as m; print(m())'))
 
-as2: $(INSTALLED)
+as2: $(INSTALLED)  ## Pre-train on Wikipedia, fine-tune on WikiQA and TREC-QA, with and without SSP: a table.
 	$(BIN)/python launch/prepare.py --input $(AS2_TEXT) --tokenizer $(AS2_TOKENIZER) --output_dir corpora/as2
 	for loss in ssp mlm; do \
 		$(BIN)/python launch/pretrain.py --config launch/recipes/as2-$$loss.yaml --corpus corpora/as2 $(AS2_FLAGS) --output_dir runs/as2/$$loss && \
@@ -40,26 +43,39 @@ as2: $(INSTALLED)
 	$(BIN)/python launch/study.py --study launch/recipes/as2.yaml --data $(AS2_DATA) --output_dir runs/as2/study $(AS2_FLAGS)
 
 # What flipped labels cost, fine-tuned and with TANDA.
-as2-noise: $(INSTALLED)
+as2-noise: $(INSTALLED)  ## Fine-tune with flipped labels, with TANDA and without.
 	$(BIN)/python launch/study.py --study launch/recipes/as2-noise.yaml --data $(firstword $(AS2_DATA)) --transfer $(lastword $(AS2_DATA)) --output_dir runs/as2/noise $(AS2_FLAGS)
 
-lint: $(INSTALLED)
+format: $(INSTALLED)  ## Format the code, and mend what the linter can mend.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lint: $(INSTALLED)  ## Check style, formatting and types; .pre-commit-config.yaml has the same checks.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# What starts no process and trains no model: data, objectives, metrics, settings, and the rules of the house.
+FAST = tests/test_architecture.py tests/data_pipeline tests/objectives tests/finetune/data tests/finetune/evaluation
+
+test-fast: $(INSTALLED)  ## Run the tests of a minute: what to run while editing.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(FAST)
+
 # Two at a time, each with one thread.
-test: lint
+test: lint  ## Lint and run all tests but the slow ones.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-slow: $(INSTALLED)
+test-slow: $(INSTALLED)  ## Run the tests that take minutes each.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
-# The figures of benchmarks/RESULTS.md; CORPUS, BERT_CORPUS and WIKIQA are as it says.
-bench: $(INSTALLED)
+# benchmarks/RESULTS.md says what CORPUS, BERT_CORPUS and WIKIQA are.
+bench: $(INSTALLED)  ## Measure the figures of benchmarks/RESULTS.md.
 	$(BIN)/python benchmarks/stream.py --corpus $(CORPUS)
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/train_step.py --corpus $(BERT_CORPUS)
 	$(BIN)/python benchmarks/rank.py --data wikiqa=$(WIKIQA)
 	$(BIN)/python benchmarks/checkpoint.py --corpus $(BERT_CORPUS)
 	$(BIN)/python benchmarks/gpu.py --corpus $(CORPUS) --quick
+
+help:  ## List the targets.
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile

@@ -28,7 +28,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.document import Document, Rejected
 from data_pipeline.prepare.encode import Rules, Tally, clean
 from data_pipeline.prepare.pipeline import prepare
-from data_pipeline.prepare.readers import input_files, parse, read_records
+from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
 from data_pipeline.tokenizers import backend_for_corpus, load_tokenizer
 from objectives import OBJECTIVES
 
@@ -45,11 +45,11 @@ EPILOG = """example:
 def documents_of(path: str, most: int | None) -> list[Document]:
     """The first documents of a file, parsed; what ``prepare`` rejects is left out."""
     found: list[Document] = []
-    for record in read_records(input_files([path])[0]):
+    for record in read_records(find_input_files([path])[0]):
         if most is not None and len(found) >= most:
             break
         with contextlib.suppress(Rejected):
-            found += parse(record)
+            found += parse_record(record)
     return found[:most]
 
 

@@ -1,1 +1,1 @@
-"""Documents -> Corpus (token shards on disk) -> PairStream -> Batch. Imports no torch."""
+"""Documents become a corpus (token shards on disk), from which pairs are sampled in batches. Imports no torch."""

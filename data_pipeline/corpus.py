@@ -1,8 +1,7 @@
 """A prepared corpus on disk: token ids nested by document, paragraph and sentence, memory-mapped.
 
-The folder holds ``manifest.json``, the tokenizer, and ``shards/00000.arrow ...`` in the Arrow IPC file format, a
-row a document.
-Arrow's nested offsets are the index: nothing is copied and there is no second index file.
+The folder holds ``manifest.json``, the tokenizer, and ``shards/00000.arrow ...`` in the Arrow IPC file format, with
+one row per document. Arrow's nested offsets are the index: nothing is copied, and there is no second index file.
 """
 
 import hashlib
@@ -20,15 +19,15 @@ from .errors import KinspanError, one_line
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "validation")
-MOST_MANIFEST_BYTES = 1 << 27  # of a hundred thousand shards
-BYTES_OF_ONE = {"documents": 4, "paragraphs": 4, "sentences": 4, "tokens": 2}  # at least, in a shard
+MAX_MANIFEST_BYTES = 1 << 27  # enough for a hundred thousand shards
+MIN_BYTES = {"documents": 4, "paragraphs": 4, "sentences": 4, "tokens": 2}  # that one of them takes in a shard
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """What the manifest says of a shard.
+    """What the manifest says about a shard.
 
-    usable: objective -> split -> {"anchors": usable paragraphs, "documents": documents that have one}
+    usable: per objective and split, {"anchors": usable paragraphs, "documents": documents that have one}
     """
 
     file: str
@@ -43,11 +42,11 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """``manifest.json``, written last: a folder without it is no corpus.
+    """``manifest.json``. It is written last: a folder without it is no corpus.
 
-    tokenizer: name, revision, fingerprint (see tokenizers.fingerprint), vocab_size
-    rules:     the cleaning rules and the share of documents held out
-    sources:   for each input: its name, licence and origin where known, and what was kept of it
+    tokenizer: its name, revision, fingerprint (see tokenizers.fingerprint) and vocab_size
+    rules:     the cleaning rules and the share of documents that are held out
+    sources:   for each input, its name, its licence and origin where they are known, and how much of it was kept
     """
 
     tokenizer: dict[str, Any]
@@ -62,19 +61,20 @@ class Manifest:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
-def corpus_fingerprint(shards: list[ShardInfo], tokenizer_fingerprint: str) -> str:
-    """Names the corpus by its content: the hashes of its shards and of its tokenizer."""
+def fingerprint_corpus(shards: list[ShardInfo], tokenizer_fingerprint: str) -> str:
+    """Identify a corpus by its content: the hashes of its shards and of its tokenizer."""
     parts = [tokenizer_fingerprint] + [s.sha256 for s in shards]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def sha256_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """Compute the SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def schema(wide: bool) -> pa.Schema:
-    """A shard's columns; ``wide`` where the vocabulary does not fit into 16 bits."""
+def make_schema(wide: bool) -> pa.Schema:
+    """Name a shard's columns. ``wide`` is for a vocabulary that does not fit into 16 bits."""
     tokens = pa.list_(pa.list_(pa.list_(pa.int32() if wide else pa.uint16())))
     text = [(name, pa.string()) for name in ("id", "title", "source")]
     return pa.schema([*text, ("held_out", pa.uint8()), ("tokens", tokens)])
@@ -82,7 +82,7 @@ def schema(wide: bool) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Shard:
-    """The arrays of one shard, views of the mapped file.
+    """The arrays of one shard, which are views of the mapped file.
 
     tokens            [num_tokens]          uint16 or int32
     sentence_starts   [num_sentences + 1]   into tokens
@@ -106,16 +106,16 @@ class Shard:
 
 
 class Corpus:
-    """An opened corpus. Opening reads the manifest alone; a shard is mapped, and its content checked, at first use.
+    """An opened corpus. Opening reads the manifest alone; a shard is mapped and checked at its first use.
 
-    The folder may be from elsewhere: what its manifest says is believed only as far as the files bear it out, and
-    nothing outside the folder is read. See docs/security.md.
+    The folder may come from elsewhere: what its manifest says is checked against the files, and nothing outside the
+    folder is read. See docs/security.md.
 
     Args:
         folder: the output of ``launch/prepare.py``
-        verify: check each shard's SHA-256, offsets and ids at first use, as every rank that trains does
+        verify: check each shard's SHA-256, offsets and token ids at its first use, as every rank that trains does
 
-    Raises KinspanError where there is no corpus, or its format is another version's.
+    Raises KinspanError where there is no corpus, its manifest is damaged, or its format is of another version.
     """
 
     def __init__(self, folder: str | Path, verify: bool = True) -> None:
@@ -126,7 +126,7 @@ class Corpus:
         self.shard = lru_cache(maxsize=64)(self._open_shard)
 
     def check_tokenizer(self, fingerprint: str, name: str) -> None:
-        """Refuse a model whose tokenizer is not the corpus's."""
+        """Raise KinspanError where the fingerprint of a model's tokenizer is not that of the corpus."""
         mine = self.manifest.tokenizer
         if fingerprint != mine["fingerprint"]:
             raise KinspanError(
@@ -144,13 +144,13 @@ class Corpus:
                 f"{path} has {path.stat().st_size} bytes, the manifest says {info.bytes}: it was truncated or "
                 "changed; prepare the corpus again, or copy that file again"
             )
-        if number in self.unverified and sha256_of(path) != info.sha256:
+        if number in self.unverified and hash_file(path) != info.sha256:
             raise KinspanError(
                 f"{path} does not have the SHA-256 that the manifest says: the file is damaged; "
                 "prepare the corpus again, or copy that file again"
             )
         shard = map_shard(path)
-        wrong = _wrong(shard, info, self.manifest.tokenizer["vocab_size"], thorough=number in self.unverified)
+        wrong = _find_mismatch(shard, info, self.manifest.tokenizer["vocab_size"], thorough=number in self.unverified)
         if wrong:
             raise KinspanError(f"{path} is not what its manifest says ({wrong}): prepare the corpus again")
         self.unverified.discard(number)
@@ -161,7 +161,7 @@ def _read_manifest(folder: Path) -> Manifest:
     path = folder / "manifest.json"
     if not path.is_file():
         raise KinspanError(f"no corpus at {folder} (it has no manifest.json): make one with launch/prepare.py")
-    if path.stat().st_size > MOST_MANIFEST_BYTES:
+    if path.stat().st_size > MAX_MANIFEST_BYTES:
         raise KinspanError(f"{path} is damaged (larger than any corpus makes it): prepare the corpus again")
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -172,7 +172,7 @@ def _read_manifest(folder: Path) -> Manifest:
             )
         shards = [ShardInfo(**s) for s in fields.pop("shards")]
         manifest = Manifest(shards=shards, **fields)
-        wrong = next(filter(None, map(_impossible, shards)), None) or _unnamed(manifest)
+        wrong = next(filter(None, map(_find_impossible_count, shards)), None) or _find_missing_field(manifest)
         names = [s.file for s in shards] + [str(p.relative_to(folder)) for p in (folder / "tokenizer").glob("**/*")]
         outside = [name for name in names if not (folder / name).resolve().is_relative_to(folder.resolve())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -184,23 +184,23 @@ def _read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _impossible(shard: ShardInfo) -> str | None:
-    """What cannot be true of a shard; None where all can. Arrays are made as large as these numbers say."""
-    own = {name: getattr(shard, name) for name in BYTES_OF_ONE}
+def _find_impossible_count(shard: ShardInfo) -> str | None:
+    """Say which count of a shard cannot be true; None where all can. Arrays are made as large as these counts say."""
+    own = {name: getattr(shard, name) for name in MIN_BYTES}
     usable = [counts for splits in shard.usable.values() for counts in splits.values()]
     numbers = [shard.bytes, *own.values(), *(counts[name] for counts in usable for name in ("anchors", "documents"))]
     if any(type(number) is not int or number < 0 for number in numbers):
         return f"{shard.file}: a count is no whole number from 0"
     for name, number in own.items():
-        if number * BYTES_OF_ONE[name] > shard.bytes:
+        if number * MIN_BYTES[name] > shard.bytes:
             return f"{shard.file}: {number} {name} in {shard.bytes} bytes"
     if any(c["anchors"] > shard.paragraphs or c["documents"] > shard.documents for c in usable):
         return f"{shard.file}: more is usable than is there"
     return None
 
 
-def _unnamed(manifest: Manifest) -> str | None:
-    """What of the names and totals, which are shown and compared, is of another type; None where nothing is."""
+def _find_missing_field(manifest: Manifest) -> str | None:
+    """Say which name or total, of those that are shown and compared, is missing or of a wrong type; None if none is."""
     tokenizer = manifest.tokenizer
     if not isinstance(tokenizer["name"], str) or not isinstance(tokenizer["fingerprint"], str):
         return "the tokenizer has no name or fingerprint"
@@ -216,16 +216,22 @@ def _unnamed(manifest: Manifest) -> str | None:
 
 
 def map_shard(path: Path) -> Shard:
-    """Map an Arrow shard and take its offsets and values as NumPy views, without a copy."""
+    """Map an Arrow shard into memory and take its offsets and values as NumPy views, without a copy.
+
+    The record batch is read behind the schema, where it is checked, and not by the file's footer, which could name
+    another place. Raises KinspanError where the file is no shard.
+    """
     try:
         source = pa.memory_map(str(path))
-        if _is_compressed(source):  # a small file could unfold to all of the memory
-            raise pa.ArrowInvalid("it is compressed, which no shard is")
-        source.seek(0)
-        rows = pa.ipc.open_file(source).get_batch(0)
-        if rows.schema not in (schema(wide=False), schema(wide=True)):
+        source.seek(8)  # the messages follow the format's magic bytes
+        messages = pa.ipc.MessageReader.open_stream(source)
+        columns = pa.ipc.read_schema(messages.read_next_message())
+        if columns not in (make_schema(wide=False), make_schema(wide=True)):
             raise pa.ArrowInvalid("its columns are not those of a shard")
-    except (pa.ArrowException, OSError, KeyError, IndexError, struct.error) as error:
+        message = messages.read_next_message()
+        _refuse_compression(message, columns)
+        rows = pa.ipc.read_record_batch(message, columns)
+    except (pa.ArrowException, OSError, KeyError, IndexError, StopIteration) as error:
         raise KinspanError(f"{path} is no readable Arrow file ({one_line(error)}): prepare the corpus again") from error
     documents = rows.column("tokens")
     paragraphs = documents.values
@@ -236,33 +242,26 @@ def map_shard(path: Path) -> Shard:
     return Shard(rows, tokens, s, p, d, held_out)
 
 
-def _is_compressed(source: pa.NativeFile) -> bool:
-    """Whether the buffers of an Arrow file's first record batch are compressed, by its header alone.
+def _refuse_compression(message: pa.ipc.Message, columns: pa.Schema) -> None:
+    """Raise ArrowInvalid where the buffers of a record batch are compressed: a small file could fill the memory.
 
-    pyarrow does not tell before it has unfolded them. The header is a table of flatbuffers: Message's field 2 is the
-    RecordBatch, whose field 3 is there where its buffers are compressed.
+    Arrow does not tell whether they are, and a reader cannot be given a limit. But Arrow decompresses a batch while it
+    reads it, and takes buffers that are not compressed as they are: so the batch is first read with zeros in the place
+    of its content, in which every decompressor fails.
     """
-    source.seek(8)  # behind the file's own mark the messages follow, the schema first
-    messages = pa.ipc.MessageReader.open_stream(source)
-    messages.read_next_message()
-    table = messages.read_next_message().metadata.to_pybytes()
-    message = struct.unpack_from("<I", table)[0]
-    place = message + _field(table, message, 2)
-    batch = place + struct.unpack_from("<I", table, place)[0]
-    return _field(table, batch, 3) != 0
+    header = message.metadata.to_pybytes()
+    blank = np.zeros(8 + len(header) + message.body.size, dtype=np.uint8)  # zero pages, which take no memory
+    blank[: 8 + len(header)] = np.frombuffer(struct.pack("<ii", -1, len(header)) + header, dtype=np.uint8)
+    try:
+        pa.ipc.read_record_batch(pa.py_buffer(blank), columns)
+    except (pa.ArrowException, OSError) as error:
+        raise pa.ArrowInvalid("it is compressed, which no shard is, or damaged") from error
 
 
-def _field(table: bytes, at: int, number: int) -> int:
-    """How far behind ``at`` a field of flatbuffers' table lies; 0 where it is not there."""
-    names = at - struct.unpack_from("<i", table, at)[0]
-    size = struct.unpack_from("<H", table, names)[0]
-    return struct.unpack_from("<H", table, names + 4 + 2 * number)[0] if 4 + 2 * number < size else 0
+def _find_mismatch(shard: Shard, info: ShardInfo, vocab_size: int, thorough: bool) -> str | None:
+    """Say what of a shard is not as its manifest says; None where everything is.
 
-
-def _wrong(shard: Shard, info: ShardInfo, vocab_size: int, thorough: bool) -> str | None:
-    """What of a shard is not as its manifest says; None where all is.
-
-    thorough: read all of it: offsets that lead outside the file, ids that no tokenizer of this vocabulary gives
+    thorough: read all of the shard, to find offsets that lead outside the file and ids outside the vocabulary
     """
     found = {
         "documents": len(shard.document_starts) - 1,

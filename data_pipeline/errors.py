@@ -1,32 +1,34 @@
-"""The one exception that a user is meant to see, and other libraries' errors as part of its line."""
+"""The one exception that a user is meant to see, and how it quotes the errors of other libraries."""
 
 from errno import EACCES, EDQUOT, ENAMETOOLONG, ENOSPC, EPERM, EROFS
 
-# What a file system says no with: for the user to mend, wherever it comes up.
-OF_THE_FILE_SYSTEM = (EACCES, EDQUOT, ENAMETOOLONG, ENOSPC, EPERM, EROFS)
-_SLIPS = (TypeError, AttributeError, LookupError, AssertionError)  # whose texts alone say nothing
-_MOST = 300  # characters
+# How a file system refuses: whatever was being written, the user can mend it.
+FILE_SYSTEM_ERRORS = (EACCES, EDQUOT, ENAMETOOLONG, ENOSPC, EPERM, EROFS)
+_UNTELLING = (TypeError, AttributeError, LookupError, AssertionError)  # their texts say nothing without their types
+_MAX_CHARS = 300
 
 
 class KinspanError(Exception):
-    """Something the user can mend. Its text is one line that names the file, line or flag and what to do.
+    """Something that the user can mend. The text is one line that names the file, line or flag, and what to do.
 
-    Entries in ``launch/`` print it without a traceback and exit with status 2.
+    The entries in ``launch/`` print it without a traceback and exit with status 2.
     """
 
 
 def first_line(error: Exception) -> str:
-    """The first line of another library's error, with its type where the text alone says nothing."""
+    """Quote the first line of another library's error, with its type where the text alone says nothing."""
     line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"its files do not fit together or are damaged ({type(error).__name__}: {line})" if _slip(error) else line
+    return (
+        f"its files do not fit together or are damaged ({type(error).__name__}: {line})" if _needs_type(error) else line
+    )
 
 
 def one_line(error: BaseException) -> str:
-    """All of another library's error in one line, cut where it is long."""
+    """Quote the whole of another library's error as one line, cut where it is long."""
     text = " ".join(str(error).split()) or type(error).__name__
-    text = f"{type(error).__name__}: {text}" if _slip(error) else text
-    return text if len(text) <= _MOST else text[:_MOST] + " ..."
+    text = f"{type(error).__name__}: {text}" if _needs_type(error) else text
+    return text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + " ..."
 
 
-def _slip(error: BaseException) -> bool:
-    return isinstance(error, _SLIPS)
+def _needs_type(error: BaseException) -> bool:
+    return isinstance(error, _UNTELLING)

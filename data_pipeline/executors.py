@@ -1,4 +1,4 @@
-"""How chunks of work are spread: one function an executor, all with the signature of ``local``."""
+"""Spreading chunks of work over processes. Another executor would be a function with the signature of ``local``."""
 
 import multiprocessing
 import os
@@ -13,44 +13,45 @@ from typing import Any
 
 from .errors import KinspanError
 
-MOST_WORKERS = 256  # a slip of the keyboard is not to start thousands of processes
+MAX_WORKERS = 256  # so that a mistyped number does not start thousands of processes
 
 _worker: Any = None
 
 
 def check_workers(num_workers: int) -> None:
-    """Raises KinspanError for a number of processes that cannot be meant."""
-    if not 1 <= num_workers <= MOST_WORKERS:
-        raise KinspanError(f"--num_workers {num_workers}: must be from 1 to {MOST_WORKERS}")
+    """Raise KinspanError for a number of processes that cannot be meant."""
+    if not 1 <= num_workers <= MAX_WORKERS:
+        raise KinspanError(f"--num_workers {num_workers}: must be from 1 to {MAX_WORKERS}")
 
 
-def _start(handed: str) -> None:
+def _start_worker(arguments_file: str) -> None:
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    with open(handed, "rb") as file:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    with open(arguments_file, "rb") as file:
         make_worker, arguments = pickle.load(file)
     _worker = make_worker(*arguments)
 
 
-def _call(chunk: Any) -> Any:
+def _work_on(chunk: Any) -> Any:
     return _worker(chunk)
 
 
 def local(make_worker: Callable[..., Callable], arguments: tuple, chunks: Iterable, num_workers: int) -> Iterator[Any]:
-    """``make_worker(*arguments)(chunk)`` for each chunk, in the order of ``chunks``, in ``num_workers`` processes.
+    """Yield ``make_worker(*arguments)(chunk)`` for each chunk, in the order of ``chunks``, from worker processes.
 
-    A few chunks a worker are in flight at a time, so that memory stays bounded. With one worker the work runs
-    in one process of its own all the same, while this one reads.
+    ``make_worker`` is called once in each of the ``num_workers`` processes. At most a few chunks per worker are in
+    flight at a time, so that memory stays bounded. One worker is a process of its own too, so that this process can
+    read while it works. Raises KinspanError where a worker process dies.
     """
-    context = multiprocessing.get_context("spawn")  # fork after threads have started is unsafe
-    # By a file: megabytes in a new process's own pipe would hang this one if that process dies while starting.
-    with tempfile.NamedTemporaryFile(delete=False) as handed:
-        pickle.dump((make_worker, arguments), handed)
-    pool = ProcessPoolExecutor(num_workers, context, _start, (handed.name,))
+    context = multiprocessing.get_context("spawn")  # forking a process that has threads is unsafe
+    # In a file, because writing megabytes into a new process's pipe hangs where that process dies while starting.
+    with tempfile.NamedTemporaryFile(delete=False) as arguments_file:
+        pickle.dump((make_worker, arguments), arguments_file)
+    pool = ProcessPoolExecutor(num_workers, context, _start_worker, (arguments_file.name,))
     pending: deque[Future] = deque()
     try:
         for chunk in chunks:
-            pending.append(pool.submit(_call, chunk))
+            pending.append(pool.submit(_work_on, chunk))
             if len(pending) > 3 * num_workers:
                 yield pending.popleft().result()
         while pending:
@@ -61,4 +62,4 @@ def local(make_worker: Callable[..., Callable], arguments: tuple, chunks: Iterab
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        os.unlink(handed.name)
+        os.unlink(arguments_file.name)

@@ -18,12 +18,12 @@ def find_file(name: str) -> Path | None:
 
 
 def read_object(path: Path, advice: str) -> dict[str, Any]:
-    """The JSON object in ``path``. Raises KinspanError, with ``advice``, where the file holds none or is absent."""
+    """Read the JSON object in ``path``. Raises KinspanError, which ends with ``advice``, where there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise KinspanError(f"{path} cannot be read ({error.strerror}): {advice}") from error
-    except (ValueError, RecursionError) as error:  # undecodable bytes are a ValueError
+    except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 raise a ValueError
         raise KinspanError(f"{path} is damaged ({one_line(error)}): {advice}") from error
     if not isinstance(found, dict):
         raise KinspanError(f"{path} is damaged (it holds no JSON object): {advice}")
@@ -44,7 +44,7 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until the file or folder is on the disk."""
+    """Wait until a file, or a folder's list of files, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

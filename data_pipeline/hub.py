@@ -1,26 +1,24 @@
-"""The model hub where there is no network: noticed once, not retried for half a minute a file."""
+"""The model hub where there is no network: this is noticed once, instead of half a minute of retries per file."""
 
-import os
-import socket
 from functools import cache
 from pathlib import Path
-from urllib.parse import urlparse
 
 
 def expect_hub(name_or_dir: str) -> None:
-    """Before a name is looked for on the hub: goes offline, where cached files are still found, if it has no address.
+    """Switch the hub's library offline where the hub cannot be reached and ``name_or_dir`` is not a folder.
 
-    A proxy resolves addresses itself: then nothing is tried.
+    Offline, files that were downloaded before are still found, and anything else is refused at once. The library
+    itself retries each file five times, for which it has no setting.
     """
-    if not Path(name_or_dir).is_dir() and not any(os.environ.get(n) for n in ("HTTPS_PROXY", "https_proxy")):
-        _go_offline_without_address()
+    if not Path(name_or_dir).is_dir():
+        _go_offline_if_unreachable()
 
 
 @cache
-def _go_offline_without_address() -> None:
-    from huggingface_hub import constants
+def _go_offline_if_unreachable() -> None:
+    from huggingface_hub import constants, get_session
 
     try:
-        socket.getaddrinfo(urlparse(constants.ENDPOINT).hostname, 443)
-    except OSError:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception:  # no address, no route, no answer, offline already: the types are those of its HTTP library
         constants.HF_HUB_OFFLINE = True

@@ -1,8 +1,8 @@
-"""Tokenizers as a corpus needs them: sentence by sentence, special tokens never read from text.
+"""Tokenizers as a corpus needs them: they encode sentence by sentence and read no special token from text.
 
-A corpus stores each sentence's ids as they stand inside running text, so that a span's ids are those of its
-sentences put one after another. Two settings make that true: a leading space for byte-level BPE
-(``add_prefix_space``), and no special tokens, truncation or padding of the tokenizer's own.
+A corpus stores the ids that a sentence has inside running text, so that the ids of a span are those of its sentences,
+one after another. Two settings make that true: byte-level BPE gets a leading space (``add_prefix_space``), and the
+tokenizer adds no special tokens and neither truncates nor pads.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from .hub import expect_hub
 
 
 def load_tokenizer(name_or_dir: str) -> Any:
-    """A fast ``transformers`` tokenizer by hub name or folder, set to give the same ids as a corpus holds.
+    """Load a fast ``transformers`` tokenizer by its hub name or folder, set to give the ids that a corpus holds.
 
-    Raises KinspanError where there is none, or where it has no fast (``tokenizers``) implementation.
+    Raises KinspanError where there is none, or it has no fast (``tokenizers``) implementation.
     """
     from transformers import AutoTokenizer
     from transformers.utils import logging
@@ -35,7 +35,7 @@ def load_tokenizer(name_or_dir: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False)
         if _is_byte_level(tokenizer):
             tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False, add_prefix_space=True)
-    except Exception as error:  # the hub, a missing file, a broken json: all are one thing to the user
+    except Exception as error:  # the hub, a missing file, broken JSON: to the user they are the same
         raise KinspanError(f"no tokenizer at {name_or_dir}: {first_line(error)}") from error
     if not tokenizer.is_fast:
         raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
@@ -50,11 +50,11 @@ def load_tokenizer(name_or_dir: str) -> Any:
 
 
 def _is_byte_level(tokenizer: Any) -> bool:
-    return tokenizer.is_fast and "ByteLevel" in json.dumps(_parts(tokenizer)["pre_tokenizer"])
+    return tokenizer.is_fast and "ByteLevel" in json.dumps(_extract_parts(tokenizer)["pre_tokenizer"])
 
 
-def _parts(tokenizer: Any) -> dict:
-    """The parts of a tokenizer that decide which ids a text gets."""
+def _extract_parts(tokenizer: Any) -> dict:
+    """Extract the parts of a tokenizer that decide which ids a text gets."""
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
     model = {k: v for k, v in spec["model"].items() if k in ("type", "vocab", "merges", "unk_token")}
     added = [[t["id"], t["content"]] for t in spec["added_tokens"] if not t["special"]]
@@ -62,16 +62,16 @@ def _parts(tokenizer: Any) -> dict:
 
 
 def fingerprint(tokenizer: Any) -> str:
-    """SHA-256 over vocabulary, merges, normaliser and pre-tokeniser.
+    """Compute a SHA-256 of the vocabulary, the merges, the normaliser and the pre-tokeniser.
 
-    BERT's and ELECTRA's equal tokenizers agree; cased against uncased does not. Special tokens do not count:
-    a corpus holds none.
+    The tokenizers of BERT and ELECTRA, which are equal, have the same fingerprint; a cased and an uncased one do not.
+    Special tokens do not count, since a corpus holds none.
     """
-    return hashlib.sha256(json.dumps(_parts(tokenizer), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(_extract_parts(tokenizer), sort_keys=True).encode()).hexdigest()
 
 
 def display_name(name_or_dir: str) -> str:
-    """A name to show: a hub name as it is, of a folder its last part, never a path of this machine."""
+    """Shorten a name for display: a hub name stays as it is, and of a folder only the last part is shown."""
     path = Path(name_or_dir)
     if not path.is_dir():
         return name_or_dir
@@ -80,7 +80,7 @@ def display_name(name_or_dir: str) -> str:
 
 
 def describe(tokenizer: Any) -> dict:
-    """What the manifest keeps of the tokenizer."""
+    """Describe the tokenizer as the manifest keeps it."""
     revision = getattr(tokenizer, "init_kwargs", {}).get("_commit_hash")
     return {
         "name": display_name(tokenizer.name_or_path),
@@ -129,10 +129,10 @@ def _find(ids: list[int], part: list[int], start: int) -> int:
 
 
 def word_continuations(tokenizer: Any) -> np.ndarray:
-    """``[vocab]``: which tokens go on with the word before them, for whole-word masking.
+    """Tell for each token of the vocabulary whether it continues a word, for whole-word masking: bools, ``[vocab]``.
 
-    By the marks of the vocabulary: WordPiece's "##" before what goes on, or byte-level BPE's and SentencePiece's
-    sign for the space before what begins. Raises KinspanError where it has neither.
+    WordPiece marks the tokens that continue a word, with "##"; byte-level BPE and SentencePiece mark those that begin
+    one, with a sign for the space. Raises KinspanError where the vocabulary has neither mark.
     """
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     wordpiece = np.array([(t or "").startswith("##") for t in tokens])
@@ -145,15 +145,15 @@ def word_continuations(tokenizer: Any) -> np.ndarray:
 
 
 def backend_for_corpus(tokenizer: Any) -> str:
-    """The tokenizer as JSON for worker processes, which need no ``transformers``."""
+    """Serialise the tokenizer as JSON for worker processes, which then need no ``transformers``."""
     return tokenizer.backend_tokenizer.to_str()
 
 
 def check_joins(encode: Any, sentences: list[str], name: str) -> None:
-    """Refuse a tokenizer whose ids change when sentences are joined by a space.
+    """Raise KinspanError where ids change when sentences are joined by a space.
 
-    ``encode`` maps a text to its ids. Tested on the corpus's own first sentences, because whether it holds is
-    a matter of the normaliser and pre-tokeniser (SentencePiece ones differ), not of a name.
+    ``encode`` maps a text to its ids. The check uses the first sentences of the corpus itself, because the normaliser
+    and the pre-tokeniser decide whether it holds, and not the tokenizer's name: SentencePiece ones differ.
     """
     for first, second in pairwise(sentences):
         if encode(f"{first} {second}") != encode(first) + encode(second):

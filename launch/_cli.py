@@ -12,7 +12,7 @@ import yaml
 
 os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reached is one line of ours, not ten
 
-from data_pipeline.errors import OF_THE_FILE_SYSTEM, KinspanError, one_line
+from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError, one_line
 from data_pipeline.files import find_file
 from launch._flags import as_named_now, check_text, make_parser, new_name_of
 from pretrain.runtime.settings import check_ranges
@@ -82,7 +82,7 @@ def run(main: Callable[[], Any]) -> None:
         print("interrupted; the same command again continues", file=sys.stderr, flush=True)
         os._exit(130)
     except OSError as error:
-        if error.errno not in OF_THE_FILE_SYSTEM:
+        if error.errno not in FILE_SYSTEM_ERRORS:
             raise
         _refuse(f"{error.strerror}: {error.filename}" if error.filename else str(error))
 

@@ -1,4 +1,4 @@
-"""What every reader yields, and why a document may be turned away."""
+"""What every reader yields, and why a record may be turned away."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 class Document:
     """A document as its reader found it, before cleaning.
 
-    id:         unique in its source; decides whether the document is held out for validation
-    title:      for people; may be empty
-    paragraphs: running text, one string a paragraph
-    source:     the file or collection that it came from
+    id:         is unique in its source, and decides whether the document is held out for validation
+    title:      is shown to people, and may be empty
+    paragraphs: hold running text, one string per paragraph
+    source:     is the file or collection that the document came from
     """
 
     id: str
@@ -20,4 +20,4 @@ class Document:
 
 
 class Rejected(Exception):
-    """A record that is no document: its text is the reason, as ``rejected.jsonl`` will say it."""
+    """A record is not a document. The text is the reason that ``rejected.jsonl`` states."""

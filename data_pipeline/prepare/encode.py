@@ -1,4 +1,4 @@
-"""Records -> token ids, in worker processes: parse, clean, split into sentences, tokenise."""
+"""Records become token ids, in worker processes: parse, clean, split into sentences, tokenise."""
 
 import hashlib
 import os
@@ -12,18 +12,22 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from data_pipeline.corpus import schema
+from data_pipeline.corpus import make_schema
 
 from .document import Document, Rejected
-from .readers import Record, parse
+from .readers import parse_record
+from .readers.reader import Record
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What is kept (Di Liello et al., 2022, A.1, for the two lengths), and how documents are held out.
+    """Which paragraphs and documents are kept, and how many documents are held out for validation.
 
-    min_paragraph_chars, min_document_chars: characters after white space was folded
-    validation_share: share of documents held out, by a hash of their ids
+    The two lengths are those of Di Liello et al. (2022), appendix A.1.
+
+    min_paragraph_chars: a shorter paragraph is dropped; characters are counted after white space was folded
+    min_document_chars:  a document whose kept paragraphs are shorter together is dropped
+    validation_share:    the share of documents that are held out, by a hash of their ids
     """
 
     min_paragraph_chars: int = 60
@@ -33,7 +37,7 @@ class Rules:
 
 @dataclass
 class Tally:
-    """What was read, kept and dropped, and why; tallies of chunks add up."""
+    """Counts what was read, kept and dropped, and why, in total and by source. The tallies of chunks add up."""
 
     counts: Counter[str] = field(default_factory=Counter)
     sources: dict[str, Counter[str]] = field(default_factory=dict)
@@ -46,23 +50,25 @@ class Tally:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What a worker gives back for a chunk of records.
+    """What a worker returns for a chunk of records.
 
-    rows:     serialised Arrow record batch of the kept documents, or None
-    rejected: ``{file, line, reason}`` of each broken record
+    rows:     a serialised Arrow record batch of the kept documents; None where there are none
+    tally:    counts what was read, kept and dropped
+    rejected: holds ``{file, line, reason}`` of each broken record
+    sample:   the first sentences, with which to check that the tokenizer's ids may be joined
     """
 
     rows: pa.Buffer | None
     tally: Tally
     rejected: list[dict]
-    sample: list[str]  # the first sentences, for the check that the tokenizer joins them as a corpus needs
+    sample: list[str]
 
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def normalise(text: str) -> str:
-    """Folds white space to single spaces, and drops what no tokenizer can be given (NUL, lone surrogates)."""
+    """Fold white space to single spaces, and replace what no tokenizer accepts (NUL, lone surrogates)."""
     if "\x00" in text:
         text = text.replace("\x00", " ")
     if not text.isascii():
@@ -71,7 +77,7 @@ def normalise(text: str) -> str:
 
 
 def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:
-    """The paragraphs of a document that are kept; empty where the document is not."""
+    """Normalise the paragraphs of a document and return those that are kept; none where the document is dropped."""
     paragraphs = [p for p in map(normalise, document.paragraphs) if p]
     kept = [p for p in paragraphs if len(p) >= rules.min_paragraph_chars]
     chars = sum(map(len, kept))
@@ -87,55 +93,55 @@ def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:
 
 
 def is_held_out(document_id: str, share: float) -> bool:
-    """By a hash of the id, so that the split survives re-sharding and more documents."""
+    """Decide by a hash of the id, so that the split stays as it is when a corpus is sharded anew or grows."""
     digest = hashlib.blake2b(document_id.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
 
 
-def sentences_of(paragraph: str) -> list[str]:
-    """Sentences by blingfire, of one paragraph: given line ends, it joins across them."""
+def split_sentences(paragraph: str) -> list[str]:
+    """Split one paragraph into sentences with blingfire, which would join text across line ends."""
     found = [s for s in (part.strip() for part in blingfire.text_to_sentences(paragraph).split("\n")) if s]
     return found or [paragraph]
 
 
 class Encoder:
-    """Encodes chunks of records; lives in a worker, and needs no ``transformers`` there."""
+    """Encodes chunks of records in a worker process, without ``transformers``, which is slow to import."""
 
     def __init__(self, tokenizer_json: str, rules: Rules, wide: bool) -> None:
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread a worker
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread per worker
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
-        self.tokenizer.encode_special_tokens = True  # a text that says "</s>" is text
+        self.tokenizer.encode_special_tokens = True  # "</s>" in a text is not read as a special token
         self.rules, self.wide = rules, wide
 
     def __call__(self, records: list[Record]) -> Encoded:
         tally, rejected, kept = Tally(), [], []
         for record in records:
             try:
-                documents = parse(record)
+                documents = parse_record(record)
             except Rejected as reason:
                 rejected.append({"file": record.file, "line": record.line, "reason": str(reason)})
                 continue
             for document in documents:
                 paragraphs = clean(document, self.rules, tally)
                 if paragraphs:
-                    kept.append((document, [sentences_of(p) for p in paragraphs]))
+                    kept.append((document, [split_sentences(p) for p in paragraphs]))
         tally.counts["records rejected"] += len(rejected)
         sample = [s for _, paragraphs in kept[:20] for sentences in paragraphs for s in sentences][:200]
         return Encoded(self._rows(kept, tally) if kept else None, tally, rejected, sample)
 
     def _rows(self, kept: list[tuple[Document, list[list[str]]]], tally: Tally) -> pa.Buffer:
-        """Tokenises all sentences of the chunk at once and nests the ids."""
+        """Tokenise all sentences of the chunk at once and nest their ids by document, paragraph and sentence."""
         paragraphs = [sentences for _, nested in kept for sentences in nested]
         texts = list(chain.from_iterable(paragraphs))
         ids = [e.ids for e in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         lengths = np.fromiter(map(len, ids), dtype=np.int32, count=len(ids))
         tokens = np.fromiter(chain.from_iterable(ids), dtype=np.int32 if self.wide else np.uint16)
-        # A sentence of characters that the tokenizer drops has no ids: it is not stored.
+        # A sentence whose characters the tokenizer drops has no ids and is not stored.
         first = np.cumsum([0] + [len(p) for p in paragraphs[:-1]])
         sentences = np.add.reduceat(lengths > 0, first, dtype=np.int32)
-        nested = pa.ListArray.from_arrays(_offsets(lengths[lengths > 0]), pa.array(tokens))
-        nested = pa.ListArray.from_arrays(_offsets(sentences), nested)
-        nested = pa.ListArray.from_arrays(_offsets([len(n) for _, n in kept]), nested)
+        nested = pa.ListArray.from_arrays(_accumulate_offsets(lengths[lengths > 0]), pa.array(tokens))
+        nested = pa.ListArray.from_arrays(_accumulate_offsets(sentences), nested)
+        nested = pa.ListArray.from_arrays(_accumulate_offsets([len(n) for _, n in kept]), nested)
         held_out = [int(is_held_out(d.id, self.rules.validation_share)) for d, _ in kept]
         for document, _ in kept:
             tally.sources.setdefault(document.source, Counter()).update(documents=1)
@@ -150,8 +156,8 @@ class Encoder:
         )
         columns = [pa.array([normalise(getattr(d, name)) for d, _ in kept]) for name in ("id", "title", "source")]
         columns += [pa.array(held_out, pa.uint8()), nested]
-        return pa.RecordBatch.from_arrays(columns, schema=schema(self.wide)).serialize()
+        return pa.RecordBatch.from_arrays(columns, schema=make_schema(self.wide)).serialize()
 
 
-def _offsets(lengths: np.ndarray | list[int]) -> pa.Array:
+def _accumulate_offsets(lengths: np.ndarray | list[int]) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))

@@ -1,4 +1,8 @@
-"""Documents -> corpus: reads, cleans, splits, tokenises, shuffles and writes."""
+"""Documents become a corpus: they are read, cleaned, split, tokenised, shuffled and written.
+
+Worker processes encode chunks of records (``encode.py``), whose results are spilled to one file in the order of the
+input; from there documents are dealt out to shards (``write.py``). The manifest is written last.
+"""
 
 import json
 import shutil
@@ -12,25 +16,29 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from data_pipeline import tokenizers
-from data_pipeline.corpus import Corpus, Manifest, ShardInfo, corpus_fingerprint, schema
+from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus, make_schema
 from data_pipeline.errors import KinspanError
 from data_pipeline.executors import check_workers, local
 from data_pipeline.sampling.pairs import Objective
 
 from .encode import Encoder, Rules, Tally
-from .python_docs import python_doc_files
-from .readers import PYTHON_DOCS, Record, input_files, read_records
+from .readers import PYTHON_DOCS, find_input_files, read_records
+from .readers.python_docs import find_source_files
+from .readers.reader import Record
 from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest, write_shards
 
-PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json")  # of a corpus, beside its manifest
-CHUNK_BYTES = 1 << 20  # raw records handed to a worker at a time
+CORPUS_PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json")  # what a corpus holds beside its manifest
+CHUNK_BYTES = 1 << 20  # the size of the raw records that a worker is handed at a time
 
 LICENCES = {PYTHON_DOCS: ("PSF-2.0, and that of each installed package", "docstrings of Python and its packages")}
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run of ``prepare`` did."""
+    """What ``prepare`` did.
+
+    reused: the folder already held this corpus, and the tally is empty
+    """
 
     manifest: Manifest
     tally: Tally
@@ -49,45 +57,53 @@ def prepare(
     licence: str = "",
     quiet: bool = False,
 ) -> Prepared:
-    """Writes a corpus folder and returns its manifest and the tally of what was kept and dropped.
+    """Write a corpus folder, and return its manifest and the tally of what was kept and dropped.
 
-    Where ``output`` already holds the corpus that the same inputs and settings gave, it is left as it is.
-    Raises KinspanError where an input or the tokenizer cannot be used, or nothing is left to write.
+    Where ``output`` already holds the corpus of the same inputs and settings, it is left as it is.
+
+    Args:
+        inputs: files, globs, folders or ``python-docs``
+        tokenizer_name: a name on the hub, or a folder
+        objectives: for each of them, the manifest counts the usable anchors
+        shard_tokens: about how many tokens a shard holds
+        licence: of the inputs, for the manifest
+
+    Raises KinspanError where an input or the tokenizer cannot be used, or no document is kept.
     """
     began, folder, rules = time.monotonic(), Path(output), rules or Rules()
-    _check(rules, num_workers, shard_tokens)
-    files = input_files(inputs)
+    _check_settings(rules, num_workers, shard_tokens)
+    files = find_input_files(inputs)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
     settings = {**asdict(rules), "shard_tokens": shard_tokens}
     request = {
-        "inputs": _identity(files),
+        "inputs": _identify_inputs(files),
         "settings": settings,
         "tokenizer": tokenizers.fingerprint(tokenizer),
     }
-    old = _finished(folder, request)
+    old = _find_finished(folder, request)
     if old:
         return Prepared(old, Tally(), time.monotonic() - began, reused=True)
     partial = folder / "partial"
-    _make_room(folder, partial)
+    _make_partial_folder(folder, partial)
     try:
         tally = _encode_all(files, tokenizer, rules, num_workers, partial, quiet)
         with tqdm(desc="writing shards", unit=" documents", total=tally.counts["documents kept"], disable=quiet) as bar:
             shards = write_shards(partial / "spill.arrow", partial, objectives, shard_tokens, bar.update)
-        manifest = _manifest(shards, tokenizer, settings, tally, inputs, licence)
+        manifest = _make_manifest(shards, tokenizer, settings, tally, inputs, licence)
         (partial / "request.json").write_text(json.dumps(request))
         tokenizer.save_pretrained(str(partial / "tokenizer"))
-        for name in PARTS:
+        for name in CORPUS_PARTS:
             (partial / name).replace(folder / name)
         write_manifest(manifest, folder)
     except OSError as error:
         raise KinspanError(f"--output_dir {folder}: {error.strerror or error}") from error
     finally:
-        if (folder / "manifest.json").exists() or not any((folder / name).exists() for name in PARTS):
-            shutil.rmtree(partial, ignore_errors=True)  # else it marks what lies beside it as unfinished
+        if (folder / "manifest.json").exists() or not any((folder / name).exists() for name in CORPUS_PARTS):
+            shutil.rmtree(partial, ignore_errors=True)  # if it stays, it marks what lies beside it as unfinished
     return Prepared(manifest, tally, time.monotonic() - began)
 
 
-def _check(rules: Rules, num_workers: int, shard_tokens: int) -> None:
+def _check_settings(rules: Rules, num_workers: int, shard_tokens: int) -> None:
     check_workers(num_workers)
     if shard_tokens < 1:
         raise KinspanError(f"--shard_tokens {shard_tokens}: must be above 0")
@@ -100,14 +116,17 @@ def _check(rules: Rules, num_workers: int, shard_tokens: int) -> None:
         raise KinspanError(f"--validation_share {rules.validation_share}: must be from 0 to less than 1")
 
 
-def _identity(files: list[Path]) -> list[list]:
-    """The inputs as far as one can tell without reading them: name, size and time of change of each file."""
-    names = [f for path in files for f in (python_doc_files() if str(path) == PYTHON_DOCS else [path])]
+def _identify_inputs(files: list[Path]) -> list[list]:
+    """Describe the inputs without reading them: the name, size and modification time of each file."""
+    names = [f for path in files for f in (find_source_files() if str(path) == PYTHON_DOCS else [path])]
     return [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in names]
 
 
-def _finished(folder: Path, request: dict) -> Manifest | None:
-    """The corpus already there, if it is what this request would give and whole."""
+def _find_finished(folder: Path, request: dict) -> Manifest | None:
+    """Return the manifest of a corpus that is already there, whole, and what this request would make; else None.
+
+    Raises KinspanError where the folder holds the corpus of another request.
+    """
     if not (folder / "manifest.json").exists():
         return None
     try:
@@ -124,18 +143,18 @@ def _finished(folder: Path, request: dict) -> Manifest | None:
         if all((folder / s.file).stat().st_size == s.bytes for s in manifest.shards):
             return manifest
     except (KinspanError, OSError):
-        pass  # it is this very corpus, damaged: made again
-    (folder / "partial").mkdir(exist_ok=True)  # the mark of an unfinished corpus
+        pass  # it is this very corpus, but damaged, and is made again
+    (folder / "partial").mkdir(exist_ok=True)  # marks the corpus as unfinished
     (folder / "manifest.json").unlink()
     return None
 
 
-def _make_room(folder: Path, partial: Path) -> None:
-    """An empty ``partial`` folder; what an interrupted run left is removed, anything else is refused."""
+def _make_partial_folder(folder: Path, partial: Path) -> None:
+    """Make an empty ``partial`` folder. What an interrupted run left is removed, and anything else is refused."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         there = {p.name for p in folder.iterdir()}
-        others = there - {"partial", "manifest.json.tmp", *PARTS} if "partial" in there else there
+        others = there - {"partial", "manifest.json.tmp", *CORPUS_PARTS} if "partial" in there else there
         if others:
             raise KinspanError(
                 f"--output_dir {folder} is not empty (it has {sorted(others)[0]}): choose another folder"
@@ -148,8 +167,8 @@ def _make_room(folder: Path, partial: Path) -> None:
         raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror or error}") from error
 
 
-def _chunks(files: list[Path], bar: Any) -> Iterator[list[Record]]:
-    """Records in chunks of about CHUNK_BYTES, in order, across files."""
+def _split_into_chunks(files: list[Path], bar: Any) -> Iterator[list[Record]]:
+    """Yield records in chunks of about CHUNK_BYTES, in order; a chunk may span files."""
     chunk: list[Record] = []
     size = 0
     for number, path in enumerate(files):
@@ -165,23 +184,23 @@ def _chunks(files: list[Path], bar: Any) -> Iterator[list[Record]]:
 
 
 def _encode_all(files: list[Path], tokenizer: Any, rules: Rules, num_workers: int, partial: Path, quiet: bool) -> Tally:
-    """Spills encoded documents and rejected records into ``partial``, with a progress bar."""
+    """Write encoded documents and rejected records to files in ``partial``, with a progress bar."""
     wide = len(tokenizer) > 1 << 16
     worker = (tokenizers.backend_for_corpus(tokenizer), rules, wide)
     tally = Tally()
     with (
         tqdm(desc="tokenising", unit=" documents", mininterval=1.0, disable=quiet) as bar,
         pa.OSFile(str(partial / "spill.arrow"), "wb") as sink,
-        pa.ipc.new_file(sink, schema(wide)) as spill,
+        pa.ipc.new_file(sink, make_schema(wide)) as spill,
         (partial / "rejected.jsonl").open("w", encoding="utf-8", errors="backslashreplace") as rejected,
     ):
         began, checked = time.monotonic(), False
-        for encoded in local(Encoder, worker, _chunks(files, bar), num_workers):
+        for encoded in local(Encoder, worker, _split_into_chunks(files, bar), num_workers):
             if encoded.sample and not checked:
                 _check_joins(tokenizer, encoded.sample)
                 checked = True
             if encoded.rows is not None:
-                spill.write_batch(pa.ipc.read_record_batch(encoded.rows, schema(wide)))
+                spill.write_batch(pa.ipc.read_record_batch(encoded.rows, make_schema(wide)))
             for entry in encoded.rejected:
                 rejected.write(json.dumps(entry, ensure_ascii=False) + "\n")
             tally.add(encoded.tally)
@@ -189,7 +208,7 @@ def _encode_all(files: list[Path], tokenizer: Any, rules: Rules, num_workers: in
             bar.set_postfix_str(f"{megabytes / (time.monotonic() - began):.2f} MB/s", refresh=False)
             bar.update(encoded.tally.counts["documents read"])
     if not tally.counts["documents kept"]:
-        reason = _why_nothing(tally, partial / "rejected.jsonl")
+        reason = _explain_nothing_kept(tally, partial / "rejected.jsonl")
         raise KinspanError(f"no document was kept of {len(files)} input files: {reason}")
     return tally
 
@@ -201,7 +220,7 @@ def _check_joins(tokenizer: Any, sentences: list[str]) -> None:
     tokenizers.check_joins(encode, sentences, tokenizers.describe(tokenizer)["name"])
 
 
-def _why_nothing(tally: Tally, rejected: Path) -> str:
+def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
     reasons = {k: n for k, n in tally.counts.items() if n and k.startswith(("documents ", "records "))}
     said = ", ".join(f"{n} {name}" for name, n in reasons.items()) or "they are empty"
     with rejected.open(encoding="utf-8") as file:
@@ -212,7 +231,7 @@ def _why_nothing(tally: Tally, rejected: Path) -> str:
     return said
 
 
-def _manifest(
+def _make_manifest(
     shards: list[ShardInfo], tokenizer: Any, settings: dict, tally: Tally, inputs: list[str], licence: str
 ) -> Manifest:
     totals = {
@@ -223,5 +242,5 @@ def _manifest(
         known, origin = LICENCES.get(name, (licence or "not stated", name))
         sources.append({"name": name, "licence": known, "origin": origin, **counts})
     described = tokenizers.describe(tokenizer)
-    fingerprint = corpus_fingerprint(shards, described["fingerprint"])
+    fingerprint = fingerprint_corpus(shards, described["fingerprint"])
     return Manifest(described, settings, sources, shards, totals, fingerprint)

@@ -1,4 +1,4 @@
-"""Shuffled Arrow shards and the manifest, from a spill file of encoded documents."""
+"""A spill file of encoded documents becomes shuffled Arrow shards and a manifest."""
 
 import os
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from data_pipeline.corpus import Manifest, ShardInfo, map_shard, sha256_of
+from data_pipeline.corpus import Manifest, ShardInfo, hash_file, map_shard
 from data_pipeline.files import write_atomically
 from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sampling.random_bits import make_philox_key, permute
 
-MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits; documents do not split evenly
-SHARD_TOKENS = 1 << 24  # about 33 MB a shard at two bytes a token
+MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and documents do not divide evenly
+SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
 
 
 def write_shards(
@@ -22,17 +22,23 @@ def write_shards(
     folder: Path,
     objectives: dict[str, Objective],
     shard_tokens: int,
-    tick: Callable[[int], object],
+    report_progress: Callable[[int], object],
 ) -> list[ShardInfo]:
-    """Deals the spilled documents out to shards by a keyed permutation, so that each is a fair sample.
+    """Deal the spilled documents out to shards by a keyed permutation, so that each shard is a fair sample.
 
-    The result depends on the documents and their order alone, not on how many workers encoded them.
-    ``tick`` is told of every shard's documents as it is written.
+    The result depends on the documents and their order alone, and not on how many workers encoded them.
+
+    Args:
+        spill: an Arrow file of record batches
+        folder: gets the folder ``shards``
+        objectives: for each of them, the manifest counts the usable anchors of a shard
+        shard_tokens: about how many tokens a shard holds
+        report_progress: is called with the number of documents of each shard as it is written
     """
     reader = pa.ipc.open_file(pa.memory_map(str(spill)))
     batches = [reader.get_batch(k) for k in range(reader.num_record_batches)]
     sizes = np.array([b.num_rows for b in batches])
-    total_tokens = sum(_num_tokens(b) for b in batches)
+    total_tokens = sum(_count_tokens(b) for b in batches)
     documents = int(sizes.sum())
     num_shards = max(1, min(documents, -(-total_tokens // shard_tokens)))
     shuffled = permute(np.arange(documents), documents, make_philox_key(0, "shards of a corpus"))
@@ -48,18 +54,18 @@ def write_shards(
             batches[k].take(pa.array(mine[batch_of[mine] == k] - first[k])) for k in np.unique(batch_of[mine]).tolist()
         ]
         name = f"shards/{number:05d}.arrow"
-        _write_one(pa.Table.from_batches(parts), folder / name)
-        infos.append(_describe(folder, name, objectives))
-        tick(len(mine))
+        _write_shard(pa.Table.from_batches(parts), folder / name)
+        infos.append(_describe_shard(folder, name, objectives))
+        report_progress(len(mine))
     return infos
 
 
-def _num_tokens(batch: pa.RecordBatch) -> int:
+def _count_tokens(batch: pa.RecordBatch) -> int:
     return len(batch.column("tokens").values.values.values)
 
 
-def _write_one(table: pa.Table, path: Path) -> None:
-    """One record batch, uncompressed: only so are its offsets an index that can be mapped."""
+def _write_shard(table: pa.Table, path: Path) -> None:
+    """Write one uncompressed record batch: only then are its offsets an index that can be memory-mapped."""
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         (whole,) = table.combine_chunks().to_batches()
         writer.write_batch(whole)
@@ -67,7 +73,7 @@ def _write_one(table: pa.Table, path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _describe(folder: Path, name: str, objectives: dict[str, Objective]) -> ShardInfo:
+def _describe_shard(folder: Path, name: str, objectives: dict[str, Objective]) -> ShardInfo:
     path = folder / name
     shard = map_shard(path)
     return ShardInfo(
@@ -78,11 +84,11 @@ def _describe(folder: Path, name: str, objectives: dict[str, Objective]) -> Shar
         tokens=len(shard.tokens),
         usable={name: count_usable(shard, objective) for name, objective in objectives.items()},
         bytes=path.stat().st_size,
-        sha256=sha256_of(path),
+        sha256=hash_file(path),
     )
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
-    """Written last and renamed into place: only a whole corpus opens."""
+    """Writes the manifest, last of all: only a whole corpus opens."""
     text = manifest.to_json().encode("utf-8", errors="backslashreplace").decode()  # names of files may hold any bytes
     write_atomically(folder / "manifest.json", text)

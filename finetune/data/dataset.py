@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare.readers import COMPRESSED
+from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
 
 from .answers import AnswerSet
 from .collect import SourceRow, collect_answers
@@ -58,7 +58,12 @@ class DataSet:
 
 def find_files(folder: Path, names: Sequence[str]) -> list[Path]:
     """Returns those of these files that exist, compressed or not, in the order of ``names``."""
-    return [path for name in names for suffix in ("", *COMPRESSED) if (path := folder / f"{name}{suffix}").is_file()]
+    return [
+        path
+        for name in names
+        for suffix in ("", *COMPRESSED_SUFFIXES)
+        if (path := folder / f"{name}{suffix}").is_file()
+    ]
 
 
 def explain_missing(folder: Path, names: Sequence[str]) -> str:

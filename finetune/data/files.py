@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare.readers import COMPRESSED
+from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
 
 from .answers import AnswerSet
 from .collect import collect_answers
@@ -29,7 +29,7 @@ def load_files(place: Path, split: str, columns: dict[str, str]) -> tuple[Answer
 
 def _find_file(place: Path, split: str) -> Path:
     if place.is_file():
-        suffix = Path(place.stem).suffix if place.suffix in COMPRESSED else place.suffix
+        suffix = Path(place.stem).suffix if place.suffix in COMPRESSED_SUFFIXES else place.suffix
         if suffix not in FORMATS:
             raise KinspanError(f"files={place}: not a known format; known are {', '.join(FORMATS)}")
         if split != "test":

@@ -11,7 +11,7 @@ from typing import Any
 
 from data_pipeline.errors import KinspanError, one_line
 from data_pipeline.prepare.encode import normalise
-from data_pipeline.prepare.readers import COMPRESSED, open_bytes
+from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
 
 from .collect import SourceRow
 
@@ -42,7 +42,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     number = 0
     try:
-        with open_bytes(path) as file:
+        with open_decompressed(path) as file:
             for number, line in enumerate(file, 1):
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -67,7 +67,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def read_table(path: Path) -> Table:
     """Opens the table in a file, whose name tells the format. Raises KinspanError where it is not of that format."""
-    suffix = Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+    suffix = Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
     if suffix == ".parquet":
         return _read_parquet(path)
     if suffix == ".jsonl":

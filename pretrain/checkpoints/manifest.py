@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.corpus import sha256_of
+from data_pipeline.corpus import hash_file
 from data_pipeline.files import sync, write_atomically
 
 MANIFEST = "manifest.json"
@@ -17,7 +17,7 @@ LARGEST = 64 << 20  # bytes of a manifest that is still read: enough for the fil
 def describe_file(path: Path) -> dict[str, Any]:
     """A file's entry in the manifest, made once the file is safe on the disk."""
     sync(path)
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    return {"bytes": path.stat().st_size, "sha256": hash_file(path)}
 
 
 def write_manifest(folder: Path, files: dict[str, dict[str, Any]]) -> None:
@@ -50,7 +50,7 @@ def find_damage(folder: Path) -> str | None:
         try:
             if not path.resolve().is_relative_to(folder.resolve()):
                 return f"{MANIFEST} names a file outside: {name!r}"
-            if path.stat().st_size != size or sha256_of(path) != digest:
+            if path.stat().st_size != size or hash_file(path) != digest:
                 return f"{name} is damaged"
         except FileNotFoundError:
             return f"{name} is missing"

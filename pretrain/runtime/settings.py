@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.executors import MOST_WORKERS
+from data_pipeline.executors import MAX_WORKERS
 
 # The groups of --help, in its order.
 DATA, MODEL, OBJECTIVE, OPTIMISATION = "data", "model", "objective", "optimisation"
@@ -40,7 +40,7 @@ NOT_BELOW_0 = Range("must not be below 0", lambda number: number >= 0)
 BETWEEN_0_AND_1 = Range("must lie between 0 and 1", lambda number: 0 < number < 1)
 FROM_0_TO_BELOW_1 = Range("must be from 0 to less than 1", lambda number: 0 <= number < 1)
 AT_LEAST_2 = Range("must be 2 or more", lambda number: number >= 2)
-WORKERS = Range(f"must be from 1 to {MOST_WORKERS}", lambda number: 1 <= number <= MOST_WORKERS)
+WORKERS = Range(f"must be from 1 to {MAX_WORKERS}", lambda number: 1 <= number <= MAX_WORKERS)
 SEEDS = Range("must be from 0 to 2^63 - 1", lambda number: 0 <= number < 2**63)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from data_pipeline import corpus as corpus_module
 from data_pipeline import tokenizers
-from data_pipeline.corpus import Corpus, sha256_of
+from data_pipeline.corpus import Corpus, hash_file
 from data_pipeline.errors import KinspanError
 
 
@@ -138,7 +138,7 @@ def test_a_damaged_shard_is_still_refused_when_asked_for_again(copy):
 
 def test_a_shard_is_hashed_once_if_at_all(tiny_corpus, monkeypatch):
     hashed = []
-    monkeypatch.setattr(corpus_module, "sha256_of", lambda path: hashed.append(path) or sha256_of(path))
+    monkeypatch.setattr(corpus_module, "hash_file", lambda path: hashed.append(path) or hash_file(path))
     corpus = Corpus(tiny_corpus)
     for _ in range(2):
         corpus.shard(0)

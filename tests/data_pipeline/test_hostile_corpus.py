@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from data_pipeline import corpus as corpus_module
-from data_pipeline.corpus import Corpus, schema, sha256_of
+from data_pipeline.corpus import Corpus, hash_file, make_schema
 from data_pipeline.errors import KinspanError
 
 
@@ -30,7 +30,7 @@ def rewrite(folder, table, number=0, options=None):
     name = f"shards/{number:05d}.arrow"
     with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, table.schema, options=options) as writer:
         writer.write_batch(table)
-    facts = {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
+    facts = {"bytes": (folder / name).stat().st_size, "sha256": hash_file(folder / name)}
     change(folder, lambda fields: fields["shards"][number].update(facts))
 
 
@@ -83,7 +83,7 @@ def test_usable_paragraphs_that_are_not_there_are_refused(copy, make_stream):
 
 
 def test_a_manifest_larger_than_any_is_not_read(copy, monkeypatch):
-    monkeypatch.setattr(corpus_module, "MOST_MANIFEST_BYTES", 1000)
+    monkeypatch.setattr(corpus_module, "MAX_MANIFEST_BYTES", 1000)
     told(lambda: Corpus(copy), "larger than any")
 
 
@@ -94,23 +94,66 @@ def test_a_link_out_of_the_tokenizers_folder_is_refused(copy):
     told(lambda: Corpus(copy), "outside its folder", "tokenizer/tokenizer.json")
 
 
-def test_a_compressed_shard_is_refused_before_it_unfolds(copy):
-    """A gigabyte of zeros in a few kilobytes: were it unfolded, Arrow's pool would have held it."""
-    rows = rows_of(copy)
+BOMB = 1 << 30  # bytes that it would unfold to
+MAGIC = {"zstd": b"\x28\xb5\x2f\xfd", "lz4": b"\x04\x22\x4d\x18"}
+
+
+def bomb(folder, compression):
+    """The content of a compressed shard whose tokens would unfold to BOMB bytes; the shard is left in its place.
+
+    A compressed buffer begins with the length to which it unfolds, which Arrow believes and allocates.
+    """
+    rows = rows_of(folder)
     columns = [rows.column(name) for name in rows.schema.names[:-1]]
-    big = pa.array(np.zeros(1 << 28, dtype=np.uint16))
-    nested = big
+    nested = pa.array(np.random.default_rng(0).integers(0, 1000, 1 << 19, dtype=np.uint16))
     for count in (1, 1, len(rows)):
         offsets = np.zeros(count + 1, dtype=np.int32)
         offsets[-1] = len(nested)
         nested = pa.ListArray.from_arrays(pa.array(offsets), nested)
-    table = pa.RecordBatch.from_arrays([*columns, nested], schema=schema(wide=False))
-    rewrite(copy, table, options=pa.ipc.IpcWriteOptions(compression="zstd"))
-    del table, nested, big
-    before = pa.default_memory_pool().max_memory()
-    told(lambda: Corpus(copy, verify=False).shard(0), "00000.arrow", "compressed")
-    assert (copy / "shards/00000.arrow").stat().st_size < 1 << 20
-    assert pa.default_memory_pool().max_memory() == before
+    table = pa.RecordBatch.from_arrays([*columns, nested], schema=make_schema(wide=False))
+    rewrite(folder, table, options=pa.ipc.IpcWriteOptions(compression=compression))
+    content = (folder / "shards/00000.arrow").read_bytes()
+    length = (1 << 20).to_bytes(8, "little") + MAGIC[compression]
+    assert content.count(length) == 1
+    return content.replace(length, BOMB.to_bytes(8, "little") + MAGIC[compression])
+
+
+def place(folder, content):
+    path = folder / "shards/00000.arrow"
+    path.write_bytes(content)
+    facts = {"bytes": len(content), "sha256": hash_file(path)}
+    change(folder, lambda fields: fields["shards"][0].update(facts))
+
+
+@pytest.fixture
+def no_bomb():
+    """Fails a test in which Arrow allocated what the bomb unfolds to."""
+    pool = pa.default_memory_pool()
+    assert pool.max_memory() < BOMB, "this process has used too much memory before for the test to see anything"
+    yield
+    assert pool.max_memory() < BOMB
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_compressed_shard_is_refused_before_it_unfolds(copy, no_bomb, compression):
+    place(copy, bomb(copy, compression))
+    told(lambda: Corpus(copy, verify=False).shard(0), "00000.arrow", "it is compressed")
+
+
+def test_a_compressed_batch_that_only_the_footer_names_is_not_read(copy, no_bomb):
+    """The file's first batch is a plain one, and its footer says that the first is the compressed one behind it."""
+    plain = (copy / "shards/00000.arrow").read_bytes()
+    tokens = Corpus(copy).manifest.shards[0].tokens
+    compressed = bomb(copy, "zstd")
+    messages = pa.ipc.MessageReader.open_stream(pa.BufferReader(plain[8:]))
+    start = 8 + len(messages.read_next_message().serialize())
+    end = start + len(messages.read_next_message().serialize())
+    footer_start = len(compressed) - 10 - int.from_bytes(compressed[-10:-6], "little")
+    footer = compressed[footer_start:]
+    assert footer.count(start.to_bytes(8, "little")) == 1
+    footer = footer.replace(start.to_bytes(8, "little"), end.to_bytes(8, "little"))
+    place(copy, plain[:end] + compressed[start:footer_start] + footer)
+    assert len(Corpus(copy).shard(0).tokens) == tokens
 
 
 def with_tokens(rows, change_tokens):

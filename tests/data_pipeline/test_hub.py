@@ -1,39 +1,56 @@
-import socket
-
+import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
 from data_pipeline import hub
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """The addresses that were asked for; none is known."""
-    names = []
+def requests(monkeypatch):
+    """The addresses that the hub's library was asked for, in order; ``fail`` says with what."""
 
-    def unknown(name, _):
-        names.append(name)
-        raise socket.gaierror("no address")
+    class Session:
+        def __init__(self):
+            self.asked, self.fail = [], None
 
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+        def head(self, url, timeout):
+            assert 0 < timeout <= 30
+            self.asked.append(url)
+            if self.fail:
+                raise self.fail
+
+    session = Session()
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: session)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.delenv("HTTPS_PROXY", raising=False)
-    monkeypatch.delenv("https_proxy", raising=False)
-    hub._go_offline_without_address.cache_clear()
-    yield names
-    hub._go_offline_without_address.cache_clear()
+    hub._go_offline_if_unreachable.cache_clear()
+    yield session
+    hub._go_offline_if_unreachable.cache_clear()
 
 
-def test_a_hub_without_an_address_is_asked_once(asked):
+def test_a_hub_that_cannot_be_reached_is_asked_once(requests):
+    requests.fail = OSError("no address")
     hub.expect_hub("roberta-base")
     hub.expect_hub("bert-base-uncased")
     assert constants.HF_HUB_OFFLINE
-    assert len(asked) == 1
+    assert requests.asked == [constants.ENDPOINT]
 
 
-def test_a_folder_or_a_proxy_asks_nothing(asked, tmp_path, monkeypatch):
-    hub.expect_hub(str(tmp_path))
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+def test_a_hub_that_answers_is_used(requests):
     hub.expect_hub("roberta-base")
-    assert not asked
     assert not constants.HF_HUB_OFFLINE
+
+
+def test_a_folder_asks_nothing(requests, tmp_path):
+    hub.expect_hub(str(tmp_path))
+    assert not requests.asked
+    assert not constants.HF_HUB_OFFLINE
+
+
+@pytest.mark.timeout(20)
+def test_offline_a_name_that_is_not_there_is_one_line_at_once(requests):
+    requests.fail = OSError("no address")
+    with pytest.raises(KinspanError, match="no tokenizer at kinspan-no-such/tokenizer") as error:
+        load_tokenizer("kinspan-no-such/tokenizer")
+    assert "\n" not in str(error.value)

@@ -1,8 +1,10 @@
 """The code blocks of docs/, run as they are written."""
 
+import importlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +42,24 @@ def run(arguments, place):
     done = subprocess.run(arguments, cwd=place, env=variables, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def run_here(place, monkeypatch, capfd):
+    """``run_here(block)``: what the commands of a block print, run in this process, which has imported everything."""
+    monkeypatch.chdir(place)
+
+    def run_block(block):
+        capfd.readouterr()
+        for line in block.replace("\\\n", " ").splitlines():
+            python, entry, *arguments = shlex.split(line)
+            assert (python, Path(entry).parent.name) == ("python", "launch")
+            monkeypatch.setattr(sys, "argv", [entry, *arguments])
+            if arguments != ["--help"]:
+                importlib.import_module(f"launch.{Path(entry).stem}").main()
+        return capfd.readouterr().out
+
+    return run_block
 
 
 def test_objectives(place):
@@ -84,14 +104,14 @@ def write_questions(folder, documents):
         (folder / "asnq" / f"{split}.tsv").write_text("".join(graded))
 
 
-def test_as2(place, tiny_documents):
+def test_as2(place, run_here, tiny_documents):
     write_questions(place / "data", tiny_documents)
     (study,) = blocks("as2.md", "yaml")
     (place / "study.yaml").write_text(study)
     (place / "releases").mkdir()
     (place / "releases/docs").symlink_to(place / "path/to/model")
     commands = blocks("as2.md", "bash")
-    tune, tanda, _, studied, trec, models, contamination = (run(["bash", "-ec", c], place) for c in commands)
+    tune, tanda, _, studied, trec, models, contamination = map(run_here, commands)
     figures = json.loads((place / "runs/as2/results.json").read_text())
     of_file = json.loads(trec.splitlines()[-1])["systems"][0]
     assert of_file["map"] == pytest.approx(figures["seeds"][0]["test"]["map"], abs=1e-9)

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from data_pipeline.prepare.encode import Rules, normalise, sentences_of
+from data_pipeline.prepare.encode import Rules, normalise, split_sentences
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 
 
@@ -39,7 +39,7 @@ def test_pairs_are_as_defined(any_corpus, make_stream, tools, sampling, block_an
 def sentences_in_source(document, number, tokenizer):
     kept = [normalise(p) for p in document["paragraphs"]]
     kept = [p for p in kept if len(p) >= Rules().min_paragraph_chars]
-    encoded = [tokenizer(s, add_special_tokens=False)["input_ids"] for s in sentences_of(kept[number])]
+    encoded = [tokenizer(s, add_special_tokens=False)["input_ids"] for s in split_sentences(kept[number])]
     return [ids for ids in encoded if ids]
 
 

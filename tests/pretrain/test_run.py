@@ -1,4 +1,4 @@
-"""Whole runs, as a user starts them: resume, ranks, refusals."""
+"""Whole runs: resume, ranks, refusals. What is not about processes runs in the test's own, which has imported all."""
 
 import json
 import os
@@ -13,6 +13,10 @@ import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load_file
+
+from data_pipeline.errors import KinspanError
+from pretrain.config import PretrainConfig
+from pretrain.run import pretrain
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -50,6 +54,10 @@ def run(settings, ranks=1, timeout=300):
     done = subprocess.run(command(settings, ranks), capture_output=True, text=True, env=environment(), timeout=timeout)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+def run_here(settings):
+    return pretrain(PretrainConfig(**{k: str(v) if isinstance(v, Path) else v for k, v in settings.items()}))
 
 
 def run_and_kill(settings, after_step, ranks=1):
@@ -151,7 +159,7 @@ def test_two_ranks_give_the_losses_of_one(family, objective, settings, tmp_path,
     settings |= {"objective": objective}
     settings |= {"global_batch_size": 7, "micro_batch_size": 2, "max_steps": 20, "save_steps": 20}
     one, two = ({**settings, "output_dir": tmp_path / name} for name in ("one", "two"))
-    run(one, 1)
+    run_here(one)
     run(two, 2)
     assert np.allclose(losses(one["output_dir"]), losses(two["output_dir"]), rtol=0, atol=1e-5)
     if family == "electra":
@@ -161,8 +169,8 @@ def test_two_ranks_give_the_losses_of_one(family, objective, settings, tmp_path,
     assert np.allclose(*norms, rtol=1e-4)  # AdamW and clipping would hide a wrong constant in the losses
 
 
-def test_a_run_leaves_what_people_look_for(settings):
-    run({**settings, "max_steps": 6, "release_every": 4})
+def test_a_run_leaves_what_people_look_for(settings, capsys):
+    run_here({**settings, "max_steps": 6, "release_every": 4})
     folder = settings["output_dir"]
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["steps"] == 6
@@ -172,8 +180,9 @@ def test_a_run_leaves_what_people_look_for(settings):
     assert list((folder / "tensorboard").glob("events*"))
     assert (folder / "releases/step-00000004/model.safetensors").exists()
     assert yaml.safe_load((folder / "config.yaml").read_text())["max_steps"] == 6
-    again = run({**settings, "max_steps": 6, "release_every": 4})
-    assert "complete" in again
+    capsys.readouterr()
+    run_here({**settings, "max_steps": 6, "release_every": 4})
+    assert "complete" in capsys.readouterr().out
     text = json.dumps(summary["deepspeed"]) + (folder / "run.json").read_text()
     assert str(ROOT) not in text
 
@@ -181,8 +190,7 @@ def test_a_run_leaves_what_people_look_for(settings):
 def test_masked_lm_learns(settings):
     settings |= {"max_steps": 60, "save_steps": 60, "eval_steps": 60, "eval_pairs": 200}
     settings |= {"global_batch_size": 40, "micro_batch_size": 40, "learning_rate": 3e-3}
-    run(settings)
-    summary = json.loads((settings["output_dir"] / "summary.json").read_text())
+    summary = run_here(settings)
     assert summary["last_validation"]["mlm_loss"] < summary["first_validation"]["mlm_loss"] - 1
 
 
@@ -195,20 +203,10 @@ def test_the_quickstart_learns(tmp_path):
     assert last["pair_auc"] > 0.6
 
 
-def refusal(settings):
-    done = subprocess.run(command(settings), capture_output=True, text=True, env=environment(), timeout=120)
-    assert done.returncode == 2, done.stderr[-2000:]
-    assert "Traceback" not in done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    return lines[0]
-
-
 def test_another_runs_folder_is_refused(settings):
-    run({**settings, "max_steps": 2, "eval_pairs": 0})
-    assert "holds a different run: its seed is 1, now it is 2" in refusal(
-        {**settings, "max_steps": 2, "eval_pairs": 0, "seed": 2}
-    )
+    run_here({**settings, "max_steps": 2, "eval_pairs": 0})
+    with pytest.raises(KinspanError, match="holds a different run: its seed is 1, now it is 2"):
+        run_here({**settings, "max_steps": 2, "eval_pairs": 0, "seed": 2})
 
 
 def test_too_little_memory_is_one_line(settings):

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError, one_line
 from data_pipeline.executors import check_workers, local
-from data_pipeline.prepare.readers import COMPRESSED, open_bytes
+from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
 from finetune.data.tables import read_lines
 
 from .natural_questions import LABELS, build_chunk
@@ -94,7 +94,7 @@ def build_asnq(
 
 def _find_inputs(flag: str, names: list[str]) -> list[Path]:
     """Returns the files that a flag names: paths, globs, or folders with .jsonl files, compressed or not."""
-    kinds = (".jsonl", *(f".jsonl{c}" for c in COMPRESSED))
+    kinds = (".jsonl", *(f".jsonl{c}" for c in COMPRESSED_SUFFIXES))
     files: dict[Path, None] = {}
     for name in names:
         found = [Path(p) for p in sorted(glob.glob(name, recursive=True))] or [Path(name)]
@@ -127,7 +127,7 @@ def _read_chunks(files: list[Path], bar: Any) -> Iterator[list[tuple[str, int, b
         bar.set_postfix_str(f"file {count} of {len(files)}: {path.name}", refresh=False)
         number = 0
         try:
-            with open_bytes(path) as file:
+            with open_decompressed(path) as file:
                 for number, line in enumerate(file, 1):
                     if line.strip():
                         chunk.append((str(path), number, line))

@@ -36,7 +36,7 @@ from itertools import accumulate
 from typing import Any
 
 from data_pipeline.prepare.document import Rejected
-from data_pipeline.prepare.encode import normalise, sentences_of
+from data_pipeline.prepare.encode import normalise, split_sentences
 
 NEITHER, SHORT_ONLY, LONG_ONLY, BOTH = LABELS = (1, 2, 3, 4)
 KEPT, NO_LONG, YES_NO, NO_SHORT, NO_POSITIVE = OUTCOMES = (
@@ -168,7 +168,7 @@ def _split_sentences(block: list[int], example: Example) -> list[list[int]]:
     """Cuts the block into sentences. Places in it are counted in characters other than white space."""
     tokens = ["".join(example.tokens[i].split()) for i in block]
     ends = list(accumulate(map(len, tokens)))
-    found = sentences_of(" ".join(tokens))
+    found = split_sentences(" ".join(tokens))
     out: list[list[int]] = []
     first = 0
     for end in accumulate(len("".join(sentence.split())) for sentence in found):

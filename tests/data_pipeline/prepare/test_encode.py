@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.prepare.document import Document
-from data_pipeline.prepare.encode import Rules, Tally, clean, is_held_out, normalise, sentences_of
+from data_pipeline.prepare.encode import Rules, Tally, clean, is_held_out, normalise, split_sentences
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)  # lone surrogates too
 
@@ -23,14 +23,14 @@ def test_normalised_text_has_single_spaces_and_can_be_encoded(text):
 def test_sentences_lose_no_letter(text):
     paragraph = normalise(text)
     if paragraph:
-        sentences = sentences_of(paragraph)
+        sentences = split_sentences(paragraph)
         assert "".join("".join(sentences).split()) == "".join(paragraph.split())
         assert all(s and s == s.strip() for s in sentences)
 
 
 def test_sentences_are_split_where_a_reader_would():
     paragraph = "Dr. Smith paid 3.50 for it. Was it worth that? He said so!"
-    assert sentences_of(paragraph) == ["Dr. Smith paid 3.50 for it.", "Was it worth that?", "He said so!"]
+    assert split_sentences(paragraph) == ["Dr. Smith paid 3.50 for it.", "Was it worth that?", "He said so!"]
 
 
 LENGTHS = st.lists(st.integers(0, 90), max_size=8)

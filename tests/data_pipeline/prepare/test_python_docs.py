@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.prepare import python_docs
 from data_pipeline.prepare.document import Document
-from data_pipeline.prepare.python_docs import module_documents, prose_paragraphs, python_doc_files, python_documents
+from data_pipeline.prepare.readers import python_docs
+from data_pipeline.prepare.readers.python_docs import (
+    extract_paragraphs,
+    find_source_files,
+    make_documents,
+    read_documents,
+    read_texts,
+)
 
 STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 PROSE = "The reader goes through the file once. It keeps what it finds in memory, and returns it in order."
@@ -27,8 +33,16 @@ def module(folder: Path, source: str, name: str = "sample.py") -> Path:
     return path
 
 
+def paragraphs_of(docstring: str) -> list[str]:
+    return extract_paragraphs(docstring, set())
+
+
+def documents_of(path: Path) -> list[Document]:
+    return list(make_documents(read_texts(path), set()))
+
+
 def paragraphs(path: Path) -> list[str]:
-    return [paragraph for document in module_documents(path) for paragraph in document.paragraphs]
+    return [paragraph for document in documents_of(path) for paragraph in document.paragraphs]
 
 
 @pytest.fixture
@@ -60,13 +74,13 @@ def small_world(tmp_path, monkeypatch):
     ],
 )
 def test_what_is_no_prose_is_dropped(code):
-    found = " ".join(prose_paragraphs(f"{PROSE}\n\n{code}\n"))
+    found = " ".join(paragraphs_of(f"{PROSE}\n\n{code}\n"))
     assert PROSE in found
     assert "secret" not in found.lower()
 
 
 def test_text_after_code_is_kept():
-    assert MORE in " ".join(prose_paragraphs(f"{PROSE}\n\n>>> call(1)\n2\n\n{MORE}\n"))
+    assert MORE in " ".join(paragraphs_of(f"{PROSE}\n\n>>> call(1)\n2\n\n{MORE}\n"))
 
 
 LINES = [">>> secret(1)", "... secret", "secret", "", PROSE, "    " + MORE]
@@ -74,14 +88,14 @@ LINES = [">>> secret(1)", "... secret", "secret", "", PROSE, "    " + MORE]
 
 @given(st.lists(st.sampled_from(LINES), max_size=8))
 def test_doctest_code_never_survives(lines):
-    shown = "\n".join(prose_paragraphs("\n".join(lines)))
+    shown = "\n".join(paragraphs_of("\n".join(lines)))
     assert ">>>" not in shown
     assert "secret(" not in shown
 
 
 @given(st.text(st.sampled_from("ab .:-=`*_|>[]()<>\n\n    {}\\#'\"~+1"), max_size=200))
 def test_any_docstring_gives_clean_paragraphs(docstring):
-    for paragraph in prose_paragraphs(docstring):
+    for paragraph in paragraphs_of(docstring):
         assert paragraph == " ".join(paragraph.split())
         assert paragraph
 
@@ -90,14 +104,14 @@ def test_any_docstring_gives_clean_paragraphs(docstring):
 @pytest.mark.parametrize("markup", ["{}", "`{}`", "``{}``"])
 def test_special_tokens_stay_text(token, markup):
     written = "The sequence begins with {} in all of the models. The text can have it too."
-    assert prose_paragraphs(written.format(markup.format(token))) == [written.format(token)]
+    assert paragraphs_of(written.format(markup.format(token))) == [written.format(token)]
 
 
 def test_markup_is_taken_off():
     written = """Return a :class:`~pkg.Reader` of the ``path`` that is *not* closed. See `the guide
     <https://x.org/a>`_ or the [manual](https://x.org/b) for what it does with a [`~Closer`] and its
     :meth:`close <pkg.Reader.close>`."""
-    assert prose_paragraphs(written) == [
+    assert paragraphs_of(written) == [
         "Return a pkg.Reader of the path that is not closed. See the guide or"
         " the manual for what it does with a Closer and its close."
     ]
@@ -105,16 +119,16 @@ def test_markup_is_taken_off():
 
 def test_wrapped_lines_and_a_summary_make_one_paragraph():
     written = "Read the whole file.\n\nIt is closed when the\n   reader is done with it.\n"
-    assert prose_paragraphs(written) == ["Read the whole file. It is closed when the reader is done with it."]
+    assert paragraphs_of(written) == ["Read the whole file. It is closed when the reader is done with it."]
 
 
 def test_long_docstrings_have_several_paragraphs():
     parts = [f"{PROSE} This is the part with the {word} in it. {MORE}" * 3 for word in ("moon", "sun", "sea")]
-    assert len(prose_paragraphs("\n\n".join(parts))) >= 2
+    assert len(paragraphs_of("\n\n".join(parts))) >= 2
 
 
 def test_bullets_lose_their_markers():
-    (found,) = prose_paragraphs(f"{PROSE}\n\n- {MORE}\n* The last one is for the files of others.\n")
+    (found,) = paragraphs_of(f"{PROSE}\n\n- {MORE}\n* The last one is for the files of others.\n")
     assert MORE in found
     assert "*" not in found
     assert "- " not in found
@@ -126,7 +140,7 @@ def test_descriptions_of_parameters_stay_without_their_signatures():
         "Args:\n    limit (`int`, *optional*, defaults to 3): {}\n",
         ":param limit: {}\n",
     ):
-        assert prose_paragraphs(written.format(MORE)) == [MORE]
+        assert paragraphs_of(written.format(MORE)) == [MORE]
 
 
 def test_docstrings_are_found_in_source_order(tmp_path):
@@ -178,8 +192,8 @@ def test_modules_are_read_and_never_run(tmp_path):
 def test_what_cannot_be_read_gives_nothing(tmp_path, content):
     path = tmp_path / "bad.py"
     path.write_bytes(content)
-    assert module_documents(path) == []
-    assert module_documents(tmp_path / "missing.py") == []
+    assert documents_of(path) == []
+    assert documents_of(tmp_path / "missing.py") == []
     assert gc.isenabled()
 
 
@@ -193,15 +207,15 @@ def test_a_document_is_named_after_its_module(small_world):
     plain = module(small_world, f'"""{PROSE}"""', "package/part/thing.py")
     package = module(small_world, f'"""{PROSE}"""', "package/__init__.py")
     name = "package.part.thing"
-    assert module_documents(plain) == [Document(name, name, [PROSE], "python-docs")]
-    assert [document.id for document in module_documents(package)] == ["package"]
+    assert documents_of(plain) == [Document(name, name, [PROSE], "python-docs")]
+    assert [document.id for document in documents_of(package)] == ["package"]
 
 
 def test_a_text_stands_once_in_the_corpus(small_world):
     module(small_world, f'"""{PROSE}"""\ndef f():\n    """{PROSE}\n\n    {MORE}"""', "a.py")
     module(small_world, f'"""{PROSE}"""', "b.py")
     module(small_world, f'"""{MORE.replace("A second", "A   second")}"""', "c.py")
-    (document,) = python_documents()
+    (document,) = read_documents()
     assert document.id == "a"
     assert " ".join(document.paragraphs) == f"{PROSE} {MORE}"
 
@@ -210,14 +224,14 @@ def test_texts_that_differ_by_a_name_count_as_one(small_world):
     template = "The {0} is a model that reads texts. It can be used with {0}Config, as of version {1}."
     module(small_world, f'"""{template.format("Bert", 1)}"""', "a.py")
     module(small_world, f'"""{template.format("RobertaXL", 22)}"""', "b.py")
-    assert [document.id for document in python_documents()] == ["a"]
+    assert [document.id for document in read_documents()] == ["a"]
 
 
 def test_files_are_sorted_and_those_of_tests_and_vendored_copies_skipped(small_world):
     skipped = ["b/tests/y.py", "b/_vendor/z.py", "site-packages/q.py", "b/data.txt"]
     for name in ["z.py", "b/x.py", "a.py", *skipped]:
         module(small_world, f'"""{PROSE}"""', name)
-    assert [str(path.relative_to(small_world)) for path in python_doc_files()] == ["a.py", "b/x.py", "z.py"]
+    assert [str(path.relative_to(small_world)) for path in find_source_files()] == ["a.py", "b/x.py", "z.py"]
 
 
 def test_one_liners_of_a_class_make_a_paragraph(tmp_path):
@@ -230,22 +244,22 @@ def test_one_liners_of_a_class_make_a_paragraph(tmp_path):
 def test_the_corpus_is_the_same_on_every_pass(small_world):
     for number, word in enumerate(("moon", "sun", "sea", "wind")):
         module(small_world, f'"""{PROSE} The {word} is a part of this, and is read."""', f"m{number}.py")
-    first = list(python_documents())
-    assert first == list(python_documents())
+    first = list(read_documents())
+    assert first == list(read_documents())
     assert len(first) == 4
 
 
 @pytest.mark.parametrize("name", ["textwrap", "statistics", "asyncio.locks", "unittest.mock"])
 def test_the_standard_library_has_prose(name):
     path = STDLIB.joinpath(*name.split(".")).with_suffix(".py")
-    (document,) = module_documents(path)
+    (document,) = documents_of(path)
     assert document.id == name
     assert sum(map(len, document.paragraphs)) > 500
     assert not any(">>>" in paragraph or "::" in paragraph for paragraph in document.paragraphs)
 
 
 def test_each_topic_of_pydoc_is_a_document():
-    documents = module_documents(STDLIB / "pydoc_data" / "topics.py")
+    documents = documents_of(STDLIB / "pydoc_data" / "topics.py")
     assert len(documents) > 40
     assert len({document.id for document in documents}) == len(documents)
     assert any(document.id == "pydoc_data.topics.types" for document in documents)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
-from data_pipeline.prepare.readers import input_files, parse, read_records, split_paragraphs
+from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
+from data_pipeline.prepare.readers.text import split_paragraphs
 from pretrain.modeling.default_model import default_model
 
 COMPRESS = {
@@ -30,7 +31,7 @@ def read(path):
     documents, rejected = [], []
     for record in read_records(path):
         try:
-            documents += parse(record)
+            documents += parse_record(record)
         except Rejected as reason:
             rejected.append((record.line, str(reason)))
     return documents, rejected
@@ -119,7 +120,7 @@ def names(files, tree):
 
 
 def test_a_folder_is_searched_through_for_known_formats(tree):
-    assert names(input_files([str(tree)]), tree) == [
+    assert names(find_input_files([str(tree)]), tree) == [
         "a.jsonl.gz",
         "b.jsonl",
         "deep/d.parquet",
@@ -128,13 +129,13 @@ def test_a_folder_is_searched_through_for_known_formats(tree):
 
 
 def test_globs_are_expanded_and_each_file_comes_once(tree):
-    files = input_files([f"{tree}/*.jsonl*", f"{tree}/b.jsonl", f"{tree}/**/c.txt"])
+    files = find_input_files([f"{tree}/*.jsonl*", f"{tree}/b.jsonl", f"{tree}/**/c.txt"])
     assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/er/c.txt"]
 
 
 def test_a_name_that_looks_like_a_glob_can_be_a_file(tmp_path):
     path = written(tmp_path / "part[1].jsonl", JSONL)
-    assert input_files([str(path)]) == [path]
+    assert find_input_files([str(path)]) == [path]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_a_name_that_looks_like_a_glob_can_be_a_file(tmp_path):
 def test_an_input_that_cannot_be_used_is_a_one_line_error_that_names_it(tree, name, reason):
     (tree / "empty").mkdir()
     with pytest.raises(KinspanError, match=reason) as error:
-        input_files([str(tree / "b.jsonl"), str(tree / name)])
+        find_input_files([str(tree / "b.jsonl"), str(tree / name)])
     assert "\n" not in str(error.value)
     assert name in str(error.value)
 
@@ -158,7 +159,7 @@ def test_an_input_that_cannot_be_used_is_a_one_line_error_that_names_it(tree, na
 @pytest.mark.parametrize("name", ["a.parquet.gz", "a.gz", "a.csv.xz"])
 def test_only_text_formats_may_be_compressed(tmp_path, name):
     with pytest.raises(KinspanError, match="not a known format"):
-        input_files([str(written(tmp_path / name, b"x"))])
+        find_input_files([str(written(tmp_path / name, b"x"))])
 
 
 # What is broken -------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare.encode import Rules, normalise, sentences_of
+from data_pipeline.prepare.encode import Rules, normalise, split_sentences
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.packing import cut_longest_first
 from data_pipeline.sampling.pairs import KINDS, POSITIVE
@@ -45,7 +45,7 @@ def text_of(where, documents, tokenizer):
     hole_start, hole_end = hole or (end, end)
     kept = [normalise(p) for p in documents[name]["paragraphs"]]
     kept = [p for p in kept if len(p) >= Rules().min_paragraph_chars]
-    with_ids = [s for s in sentences_of(kept[number]) if tokenizer(s, add_special_tokens=False)["input_ids"]]
+    with_ids = [s for s in split_sentences(kept[number]) if tokenizer(s, add_special_tokens=False)["input_ids"]]
     return " ".join(with_ids[start:hole_start] + with_ids[hole_end:end])
 
 

@@ -112,7 +112,7 @@ def test_storage_that_fails_is_no_damage(number, tmp_path, monkeypatch):
     def fail(path):
         raise OSError(number, "it fails", str(path))
 
-    monkeypatch.setattr(manifest, "sha256_of", fail)
+    monkeypatch.setattr(manifest, "hash_file", fail)
     with pytest.raises(OSError, match="step-00000010"):
         find_newest(tmp_path)
     with pytest.raises(KinspanError, match=r"step-00000010.*it fails: mend that"):

@@ -1,14 +1,15 @@
-"""The embedded default corpus: the documentation that comes with Python and the installed packages.
+"""``python-docs``: the default corpus, the documentation that comes with Python and the installed packages.
 
-It lets the engine work offline with no data of the user's.  Files are read as source text and never
-imported, so a broken or side-effectful module costs nothing.  A module is a document.  A paragraph is what
-one docstring, or a part of a long one, says in English: the objectives need several sentences on one thing.
+It lets the engine work offline, without any data of the user's own. Files are read as source text and never
+imported, so that a module that is broken or has side effects does no harm. A module is a document. A paragraph is
+what one docstring, or a part of a long one, says in English: the objectives need several sentences on one subject.
 """
 
 import ast
 import gc
 import hashlib
 import inspect
+import os
 import re
 import sysconfig
 import warnings
@@ -17,17 +18,18 @@ from itertools import chain
 from pathlib import Path
 
 from data_pipeline.executors import local
+from data_pipeline.prepare.document import Document
 
-from .document import Document
+from .reader import Reader
 
 SOURCE, _TOPICS = "python-docs", "pydoc_data.topics"
-FILES_A_CHUNK = 100  # parsed by a worker at a time
-MAX_FILE_BYTES = 2_000_000  # larger files are generated tables
-UNDOCUMENTED_SIZE = 10_000  # characters a triple quote: sparser files are not worth the parse
-MIN_PASSED = 200  # shorter strings in calls are arguments, not documentation
-MIN_ENTRY_WORDS = 10  # of a parameter's description in one sentence; shorter ones have no verb
-SHORT_SUMMARY, LONG_HEADING = 25, 80  # characters: a sentence may lack its full stop only above these
-MIN_PARAGRAPH, ONE_LINER, SHORT, LONG = 40, 160, 320, 1200  # characters: short paragraphs join up to LONG
+FILES_PER_CHUNK = 100  # what a worker parses at a time
+MAX_FILE_BYTES = 2_000_000  # a larger file is a generated table
+UNDOCUMENTED_SIZE = 10_000  # characters per triple quote: a file with fewer of them is not worth parsing
+MIN_PASSED = 200  # characters: a shorter string in a call is an argument, not documentation
+MIN_ENTRY_WORDS = 10  # of a parameter's description in one sentence; a shorter one has no verb
+SHORT_SUMMARY, LONG_HEADING = 25, 80  # characters: only a longer sentence may lack its full stop
+MIN_PARAGRAPH, ONE_LINER, SHORT, LONG = 40, 160, 320, 1200  # characters: short paragraphs are joined up to LONG
 
 _ROOTS = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
 _SKIPPED_DIRS = {"test", "tests", "idle_test", "_vendor", "_vendored", "__pycache__", "site-packages"}
@@ -59,7 +61,7 @@ _SECTION = re.compile(
     r"(?:((?:\w+ )?(?:args?|arguments?|param(eter)?s?|attributes|returns?|yields?|inputs?|outputs?|fields))"
     r"|(?:notes?|warnings?|description|summary|details|overview|tips?|important))\s*:$", re.I
 )  # fmt: skip
-_ENTRY = re.compile(  # what has a named group has no text of its own
+_ENTRY = re.compile(  # an alternative with a named group holds no description
     r":(?:(?P<type>r?type|raises?|except)|\w+)\b[^:]*:(?:\s+|$)"  # :param int x: text
     r"|(?P<numpy>[\w.,*`\[\]/() ]{1,60}? : )"  # x : int, optional
     r"|(?P<raised>\w+(?:Error|Exception|Warning):\s)"
@@ -70,13 +72,13 @@ _TERM = re.compile(r"(?:\S+ ){,2}\S*[^.,;:]$")  # of a definition list
 
 
 class _Blocks:
-    """Splits a docstring to blocks of running text; ``done`` holds (is it on a parameter, text)."""
+    """Splits a docstring into blocks of running text; ``done`` holds (whether it describes a parameter, text)."""
 
     def __init__(self, docstring: str) -> None:
         self.done: list[tuple[bool, str]] = []
         self._lines: list[str] = []
         self._indent = 0  # of the block's first line
-        self._entry_indent = -1  # of the parameter whose description we are in; -1: none
+        self._entry_indent = -1  # of the parameter whose description this is; -1 outside of descriptions
         text = "".join(line.rstrip() + "\n" for line in inspect.cleandoc(docstring).split("\n"))
         for literal, pattern, replacement in _NOT_TEXT:
             text = re.sub(pattern, replacement, text, flags=re.M | re.I) if literal in text else text
@@ -128,14 +130,14 @@ _INLINE = [
     (re.compile(r"\\([*_`|])|(?<!\w)~(?=[A-Za-z])"), r"\1"),
 ]
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\w\.\w\.)(?<!cf\.)(?<!vs\.)\s+(?=[\"'(\[<]?[A-Z0-9])")
-_UNREADABLE = re.compile(  # every branch begins with a literal: that makes the search fast
+_UNREADABLE = re.compile(  # every alternative begins with a literal, which makes the search fast
     r"://|www\.|[{}^~\\$]|\|(?!>)(?<!<\|)|%\(|[-=]>|[=<>!]=.*[=<>!]=|=\w.*\w=|\(\)\.|``"
     r"|et al[. ]|TODO|doi:|Default.{,40}$"
 )
 _LEGAL = re.compile(
     r"copyright|\(c\) [12]|license|permission is hereby|rights reserved|without warrant|redistribut|liable|©"
 )
-_ORPHAN = re.compile(r"[a-z]+,? |[,;.)]")  # goes on from a formula or a code block
+_ORPHAN = re.compile(r"[a-z]+,? |[,;.)]")  # continues after a formula or a code block
 _TYPE_PREFIX = re.compile(r"^\(?[\w.]+(\[.*?\]+)?\)?( of shape \([^)]*\))?: ")  # of a returned value
 _PLAIN_WORD = re.compile(r"(?<!\S)[a-z'-]+[.,;:!?]?(?!\S)")
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
@@ -148,8 +150,8 @@ _COMMON_WORDS = (
 _COMMON = frozenset(_COMMON_WORDS.split())
 
 
-def _plain(text: str) -> str:
-    """The text without inline markup."""
+def _strip_markup(text: str) -> str:
+    """Remove inline markup."""
     for pattern, replacement in _INLINE if _MARKUP.search(text) else ():
         text = pattern.sub(replacement, text)
     return " ".join(text.split())
@@ -165,8 +167,8 @@ def _reads_as_english(sentence: str) -> bool:
     return is_text and common >= 0.15 * len(words)
 
 
-def _finished(sentences: list[str], may_lack_stop: bool) -> list[str]:
-    """The sentences less a last one that does not end: a heading, or a lead-in to what was dropped."""
+def _drop_unfinished(sentences: list[str], may_lack_stop: bool) -> list[str]:
+    """Drop a last sentence that does not end: it is a heading, or leads in to what was dropped."""
     last = sentences[-1]
     if last.endswith((".", "!", "?", ".)", '."', ".'", '?"')) and not last.endswith((".g.", ".e.", "..")):
         return sentences
@@ -174,12 +176,12 @@ def _finished(sentences: list[str], may_lack_stop: bool) -> list[str]:
     return [*sentences[:-1], last + "."] if complete else sentences[:-1]
 
 
-def _prose(raw: str, is_entry: bool, is_first: bool) -> str:
-    """The sentences of a block that read as English, or ""; a summary or description may lack its stop."""
-    text = _TYPE_PREFIX.sub("", _plain(raw)) if is_entry else _plain(raw)
+def _extract_prose(raw: str, is_entry: bool, is_first: bool) -> str:
+    """Keep the sentences of a block that read as English. A summary or a description may lack its full stop."""
+    text = _TYPE_PREFIX.sub("", _strip_markup(raw)) if is_entry else _strip_markup(raw)
     if _LEGAL.search(text.lower()) or not (is_entry or is_first or not _ORPHAN.match(raw)):
         return ""
-    sentences = _finished(_SENTENCE_END.split(text), is_first or is_entry)
+    sentences = _drop_unfinished(_SENTENCE_END.split(text), is_first or is_entry)
     kept = [sentence for sentence in sentences if _reads_as_english(sentence)]
     prose = " ".join(kept)
     if len(prose) < 0.5 * len(text) or (is_entry and len(kept) < 2 and prose.count(" ") < MIN_ENTRY_WORDS):
@@ -187,8 +189,8 @@ def _prose(raw: str, is_entry: bool, is_first: bool) -> str:
     return prose[0].upper() + prose[1:] if re.match(r"[a-z]+,? ", prose) else prose
 
 
-def _pack(blocks: Iterable[str]) -> list[str]:
-    """Joins short neighbours: a summary belongs with what explains it."""
+def _join_short(blocks: Iterable[str]) -> list[str]:
+    """Join short neighbours: a summary belongs with what explains it."""
     packed: list[str] = []
     for block in blocks:
         if packed and min(len(packed[-1]), len(block)) < SHORT and len(packed[-1]) + len(block) < LONG:
@@ -198,55 +200,53 @@ def _pack(blocks: Iterable[str]) -> list[str]:
     return packed
 
 
-def _fresh_paragraphs(docstring: str, seen: set[bytes]) -> list[str]:
-    """The paragraphs of the blocks that ``seen`` lacks, and notes them there."""
+def extract_paragraphs(docstring: str, seen: set[bytes]) -> list[str]:
+    """Extract the paragraphs of English prose, without code, signatures, tables, headings and markup.
+
+    seen: keys of the blocks of earlier docstrings, which are left out; those of this one are added
+    """
     prose: dict[bool, list[str]] = {False: [], True: []}
     for position, (is_entry, text) in enumerate(_Blocks(docstring).done):
-        block = _prose(text, is_entry, position == 0)
-        # texts with the same plain lower-case words differ by names and numbers only, and count as one
+        block = _extract_prose(text, is_entry, position == 0)
+        # texts with the same plain lower-case words differ in names and numbers alone, and count as one
         key = hashlib.blake2b(" ".join(_PLAIN_WORD.findall(block)).encode(), digest_size=12).digest()
         if block and key not in seen:
             seen.add(key)
             prose[is_entry].append(block)
-    paragraphs = [*_pack(prose[False]), *_pack(prose[True])]
-    return _pack(paragraphs) if sum(map(len, paragraphs)) < 2 * SHORT else paragraphs
+    paragraphs = [*_join_short(prose[False]), *_join_short(prose[True])]
+    return _join_short(paragraphs) if sum(map(len, paragraphs)) < 2 * SHORT else paragraphs
 
 
-def prose_paragraphs(docstring: str) -> list[str]:
-    """The docstring's paragraphs of English prose: no code, signatures, tables, headings or markup."""
-    return _fresh_paragraphs(docstring, set())
-
-
-def python_doc_files() -> list[Path]:
-    """The Python files of the standard library, then of the installed packages; sorted, each once."""
+def find_source_files() -> list[Path]:
+    """List the Python files of the standard library, then those of the installed packages; sorted, each once."""
     found = [(root, path) for root in dict.fromkeys(_ROOTS) for path in sorted(root.rglob("*.py"))]
     kept = [path for root, path in found if not _SKIPPED_DIRS.intersection(path.relative_to(root).parts)]
     return list(dict.fromkeys(kept))
 
 
-def _module_name(path: Path) -> str:
+def _name_module(path: Path) -> str:
     top = next((parent for parent in path.parents if parent in _ROOTS), None)
     top = top or next(parent for parent in path.parents if not (parent / "__init__.py").exists())
     return ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _docstrings(node: ast.AST, about: int) -> Iterator[tuple[int, str]]:
-    """(id of the class or module that it is about, text) of the strings that stand as statements."""
+def _find_docstrings(node: ast.AST, about: int) -> Iterator[tuple[int, str]]:
+    """Yield (id of the class or module that it describes, text) for each string that stands as a statement."""
     for field in ("body", "handlers", "orelse", "finalbody", "cases"):
         for child in getattr(node, field, ()):
             value = child.value if isinstance(child, ast.Expr) else None
             if value is None:
-                yield from _docstrings(child, id(child) if isinstance(child, ast.ClassDef) else about)
+                yield from _find_docstrings(child, id(child) if isinstance(child, ast.ClassDef) else about)
             elif isinstance(value, ast.Constant) and isinstance(value.value, str):
                 yield about, value.value
-            elif isinstance(value, ast.Call) and isinstance(node, ast.Module):  # as for C functions
+            elif isinstance(value, ast.Call) and isinstance(node, ast.Module):  # as NumPy documents C functions
                 passed = [part.value for part in ast.walk(value) if isinstance(part, ast.Constant)]
                 yield from ((id(value), str(text)) for text in passed if len(str(text)) > MIN_PASSED)
 
 
-def _parsed_texts(path: Path) -> dict[str, list[tuple[int, str]]]:
-    """The texts of each document of the file, as ``_docstrings`` has them."""
-    name = _module_name(path)
+def _parse_texts(path: Path) -> dict[str, list[tuple[int, str]]]:
+    """Parse a file to the texts of each of its documents, as ``_find_docstrings`` yields them."""
+    name = _name_module(path)
     source = path.read_text("utf-8-sig") if path.stat().st_size <= MAX_FILE_BYTES else ""
     if name != _TOPICS and len(re.findall(r"\"{3}|'{3}", source)) < len(source) // UNDOCUMENTED_SIZE:
         return {}
@@ -254,17 +254,21 @@ def _parsed_texts(path: Path) -> dict[str, list[tuple[int, str]]]:
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
         tree = ast.parse(source)
     if name != _TOPICS:
-        return {name: list(_docstrings(tree, id(tree)))}
+        return {name: list(_find_docstrings(tree, id(tree)))}
     tables = [value for node in tree.body if isinstance(value := getattr(node, "value", None), ast.Dict)]
     topics = {topic: text for table in tables for topic, text in ast.literal_eval(table).items()}
     return {f"{name}.{topic}": [(0, topics[topic])] for topic in sorted(topics)}
 
 
-def _texts(path: Path) -> dict[str, list[tuple[int, str]]]:
+def read_texts(path: Path) -> dict[str, list[tuple[int, str]]]:
+    """Read the texts of each document of a source file, by the document's name; none where it cannot be parsed.
+
+    A file is usually one document. The help topics of pydoc are one each.
+    """
     collecting = gc.isenabled()
-    gc.disable()  # a syntax tree has no cycles: the collector would walk it again and again for nothing
+    gc.disable()  # a syntax tree has no cycles, and the collector would walk it again and again
     try:
-        return _parsed_texts(path)
+        return _parse_texts(path)
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
     finally:
@@ -272,15 +276,16 @@ def _texts(path: Path) -> dict[str, list[tuple[int, str]]]:
             gc.enable()
 
 
-def _documents(parsed: dict[str, list[tuple[int, str]]], seen: set[bytes]) -> Iterator[Document]:
+def make_documents(parsed: dict[str, list[tuple[int, str]]], seen: set[bytes]) -> Iterator[Document]:
+    """Make the documents of what ``read_texts`` read; ``seen`` is as in ``extract_paragraphs``."""
     for title, texts in parsed.items():
         paragraphs: list[str] = []
-        last_about = None  # of the last paragraph, if it is short
+        last_about = None  # what the last paragraph describes, if it is short
         for about, text in texts:
-            if not (fresh := _fresh_paragraphs(text, seen)):
+            if not (fresh := extract_paragraphs(text, seen)):
                 continue
             if about == last_about and min(len(paragraphs[-1]), len(fresh[0])) < ONE_LINER:
-                paragraphs[-1] += " " + fresh.pop(0)  # one-liners on the methods of one class
+                paragraphs[-1] += " " + fresh.pop(0)  # one line on each method of a class
             paragraphs += fresh
             last_about = about if len(paragraphs[-1]) < SHORT else None
         if kept := [paragraph for paragraph in paragraphs if len(paragraph) >= MIN_PARAGRAPH]:
@@ -288,28 +293,30 @@ def _documents(parsed: dict[str, list[tuple[int, str]]], seen: set[bytes]) -> It
 
 
 class _Parser:
-    """Lives in a worker process: files -> their texts."""
+    """Reads the texts of files, in a worker process."""
 
     def __call__(self, paths: list[Path]) -> list[dict[str, list[tuple[int, str]]]]:
-        return [_texts(path) for path in paths]
+        return [read_texts(path) for path in paths]
 
 
-def module_documents(path: Path) -> list[Document]:
-    """The documents of a source file: usually one, none where it has no prose, many for pydoc's topics."""
-    return list(_documents(_texts(path), set()))
+def read_documents(num_workers: int = 1) -> Iterator[Document]:
+    """Yield the whole corpus in a fixed order, each text once, however often the sources repeat it.
 
-
-def python_documents(num_workers: int = 1) -> Iterator[Document]:
-    """The whole corpus in a fixed order, each text once, however often the sources repeat it.
-
-    ``num_workers`` processes parse, which takes nearly all the time; the result does not depend on them.
+    Parsing takes nearly all of the time and is done by ``num_workers`` processes; their number changes no result.
     """
     seen: set[bytes] = set()
     names: set[str] = set()
-    files = python_doc_files()
-    chunks = [files[start : start + FILES_A_CHUNK] for start in range(0, len(files), FILES_A_CHUNK)]
+    files = find_source_files()
+    chunks = [files[start : start + FILES_PER_CHUNK] for start in range(0, len(files), FILES_PER_CHUNK)]
     for parsed in chain.from_iterable(local(_Parser, (), chunks, num_workers)):
-        for document in _documents(parsed, seen):
+        for document in make_documents(parsed, seen):
             if document.id not in names:  # a package may shadow a module of the standard library
                 names.add(document.id)
                 yield document
+
+
+def _read(path: Path) -> Iterator[tuple[int, Document]]:
+    yield from enumerate(read_documents(len(os.sched_getaffinity(0))), 1)
+
+
+READER = Reader(_read, lambda record: [record.content])

