@@ -39,7 +39,7 @@ def compute_question_metrics(data: AnswerSet, scores: np.ndarray) -> Figures:
 def compute_run_metrics(qrels: Qrels, run: Run) -> Figures:
     """Returns the metrics of every question of ``qrels``, in its order; 0 where the run lacks it (``trec_eval -c``).
 
-    Questions of the run that are not in ``qrels`` are ignored. Raises as ``question_metrics``.
+    Questions of the run that are not in ``qrels`` are ignored. Raises as ``compute_question_metrics`` does.
     """
     numbers = {name: number for number, name in enumerate(qrels)}
     rows = [(numbers[q], q, c, score) for q in run if q in numbers for c, score in run[q].items()]
