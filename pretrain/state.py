@@ -10,7 +10,7 @@ import torch
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
-from pretrain.modeling.sums import LossWeights
+from pretrain.modeling.losses import LossWeights
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.runtime.finite import Skips

@@ -5,14 +5,16 @@ import pytest
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.tokenizers import load_tokenizer, pair_template
-from objectives import mixture
+from data_pipeline.tokenizers import load_tokenizer, read_pair_template
+from objectives import parse_mixture
 
 
 @pytest.fixture(scope="module")
 def pairs(tiny_corpus):
     tokenizer = load_tokenizer(str(tiny_corpus / "tokenizer"))
-    stream = PairStream(Corpus(str(tiny_corpus)), mixture("sp"), pair_template(tokenizer), 1)
+    stream = PairStream(
+        parse_mixture("sp").read_from(Corpus(str(tiny_corpus))), template=read_pair_template(tokenizer), seed=1
+    )
     return list(describe_pairs(stream, tokenizer, 3, 12))
 
 

@@ -4,6 +4,7 @@ import pytest
 from transformers import AutoConfig, ElectraForMaskedLM, ElectraForPreTraining, PreTrainedTokenizerFast
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import BESIDE_THE_PACKAGES
 from launch._cli import parse
 from pretrain.batches import average_tokens
 from pretrain.config import PretrainConfig, as_dict, identity
@@ -13,7 +14,6 @@ from pretrain.modeling.pair_model import load_model
 from pretrain.planning.memory import compute_states, estimate_activations
 from pretrain.planning.plan import make_plan
 from pretrain.planning.text import _estimate_activations, format_plan
-from pretrain.runtime.engine import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,9 @@ def no_hub(monkeypatch):
 
 
 def recipe(name, *flags):
-    return parse(PretrainConfig, "", argv=["--config", str(ROOT / f"launch/recipes/{name}.yaml"), *flags])
+    return parse(
+        PretrainConfig, "", argv=["--config", str(BESIDE_THE_PACKAGES / f"launch/recipes/{name}.yaml"), *flags]
+    )
 
 
 @pytest.mark.parametrize("name", ["roberta-base-ssp", "roberta-base-sp", "roberta-base-all"])
