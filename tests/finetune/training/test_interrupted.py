@@ -16,7 +16,7 @@ import torch
 from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import MAP
 from finetune.training import train
-from pretrain.checkpoints.reader import by_step
+from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.stop import Stopped
@@ -104,7 +104,7 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(stage, step, job, monkeypatch
 def test_hours_stop_it_with_a_checkpoint(job, tmp_path):
     with pytest.raises(Stopped):
         job(max_hours=1e-9)
-    assert [p.name for p in by_step(tmp_path / "run/checkpoints")] == ["step-00000001"]
+    assert [p.name for p in list_checkpoints(tmp_path / "run/checkpoints")] == ["step-00000001"]
 
 
 def test_settings_of_the_runtime_may_change_on_resume(job, tmp_path):
@@ -123,7 +123,7 @@ def test_a_folder_in_use_is_refused(job, tmp_path):
 def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(job, tmp_path, capsys):
     with pytest.raises(Stopped):
         job(max_hours=1e-9, log_steps=1)
-    (only,) = by_step(tmp_path / "run/checkpoints")
+    (only,) = list_checkpoints(tmp_path / "run/checkpoints")
     (only / "state.json").write_text("")
     log = (tmp_path / "run/metrics.jsonl").read_bytes()
     with pytest.raises(KinspanError, match="none of the checkpoints in "):
@@ -203,7 +203,7 @@ def test_a_damaged_checkpoint_is_passed_over(job, monkeypatch, capsys, tmp_path)
     whole = job("whole", save_steps=1)
     with killed_in_step(monkeypatch, 5):
         job(save_steps=1)
-    newest, before = by_step(tmp_path / "run/checkpoints")
+    newest, before = list_checkpoints(tmp_path / "run/checkpoints")
     (newest / "state.json").write_text("{}")
     again = job(save_steps=1)
     said = capsys.readouterr().out
