@@ -3,8 +3,7 @@
 import atexit
 import math
 import time
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 import torch.distributed as dist
@@ -12,7 +11,7 @@ import yaml
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
-from pretrain.checkpoints.reader import get_step, newest_on_all_ranks
+from pretrain.checkpoints.reader import find_resumable, get_step
 from pretrain.runtime.engine import set_learning_rate, start_distributed
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
@@ -88,7 +87,8 @@ def _run_watched(setup: Setup, probe: Probe | None, request: StopRequest, watch:
 def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
     """Finds the checkpoint to resume from, trains to the last step, and writes the summary."""
     watch.mark("reading checkpoints", patient=True)
-    found = _find_checkpoint(setup)
+    _say(setup, *setup.notes)
+    found = find_resumable(setup.folder / "checkpoints", partial(_say, setup))
     summary = setup.folder / SUMMARY
     if found and summary.exists() and get_step(found) >= setup.total_steps:
         _say(setup, f"this run is complete: see {summary}")
@@ -109,22 +109,6 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     written = write_summary(setup, run.progress)
     print(f"done: {summary}", flush=True)
     return written
-
-
-def _find_checkpoint(setup: Setup) -> Path | None:
-    """The newest whole checkpoint; None where there is none at all. Names those that are not whole.
-
-    Raises KinspanError where there are checkpoints and none of them is whole.
-    """
-    folder = setup.folder / "checkpoints"
-    found, skipped = newest_on_all_ranks(folder)
-    _say(setup, *setup.notes, *(f"skipped a checkpoint that is not whole: {line}" for line in skipped))
-    if skipped and not found:
-        raise KinspanError(
-            f"none of the checkpoints in {folder} is whole, see above: put a copy back, or delete that "
-            "folder to start from the beginning"
-        )
-    return found
 
 
 def _say(setup: Setup, *lines: str) -> None:

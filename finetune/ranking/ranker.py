@@ -1,9 +1,11 @@
 """The model that ranks answers: a sequence classifier with one logit, over packed pairs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
@@ -16,12 +18,13 @@ from pretrain.modeling.encoder import encode_packed
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
 from pretrain.modeling.scorer import Scorer, check_fits
+from pretrain.release.release import make_release_config
 
-FRESH_SEED = 1_000_003  # added to the seed where a head starts fresh, see load_ranker
+FRESH_SEED = 1_000_003  # added to the seed where --fresh_head replaces a head, see load_ranker
 
 
 class Ranker(nn.Module):
-    """Scores of (question, candidate) pairs: above 0 the candidate answers the question.
+    """Scores (question, candidate) pairs; a score above 0 says that the candidate answers the question.
 
     classifier: the architecture's own sequence classifier with one logit, encoder included
     """
@@ -42,14 +45,15 @@ def load_ranker(
 ) -> tuple[Ranker, list[str]]:
     """The model to fine-tune, in fp32, and lines that say what of it is new.
 
-    name_or_dir:    a release, another weights folder, a hub name, or a folder with a config alone: from scratch
+    name_or_dir:    a release, another weights folder, a hub name, or a folder with a config alone, from which training
+                    starts from scratch
     seed:           of fresh weights
-    positive_share: of the training pairs: what a fresh head first predicts
-    fresh_head:     do not take up the head of the checkpoint, but start a fresh one
+    positive_share: share of answers among the training pairs, which a fresh head predicts at first
+    fresh_head:     replace the head of the checkpoint by a fresh one
 
-    Raises KinspanError where there is none, or where its architecture cannot be trained here.
+    Raises KinspanError where there is no such model, or where its architecture cannot be trained here.
     """
-    quiet()
+    silence_transformers()
     config = load_config(name_or_dir)
     family = FAMILIES[config.model_type]
     options: dict[str, Any] = {
@@ -72,8 +76,8 @@ def load_ranker(
         notes = [f"the head starts fresh ({len(missing)} tensors are not in {name_or_dir})"] if missing else []
     if fresh_head and not missing:
         for parameter in classifier.classifier.parameters():
-            parameter._is_hf_initialized = False  # transformers passes over what it has loaded
-        # Not the seed itself: from that pre-training may have drawn the very head that its encoder was trained with.
+            parameter._is_hf_initialized = False  # else transformers leaves alone what it has loaded
+        # Not the seed itself: from it pre-training may have drawn the very head that its encoder was trained with.
         torch.manual_seed(FRESH_SEED + seed)
         classifier.classifier.apply(classifier._init_weights)
         notes = ["the head starts fresh, as --fresh_head asks"]
@@ -92,14 +96,18 @@ def _check_labels(name_or_dir: str) -> None:
 
 
 def check_takes(ranker: Ranker, tokenizer: Any, name_or_dir: str, max_length: int) -> None:
-    """Raises KinspanError where pairs of this length, or the tokenizer's ids, are more than the model embeds."""
+    """Raises KinspanError where the model has too few positions for pairs of ``max_length`` tokens, or too few rows in
+    its embedding table for the tokenizer's ids."""
     name = display_name(name_or_dir)
     check_fits(Scorer(name, ranker.classifier, tokenizer, "one logit", torch.squeeze), max_length)
 
 
 def load_own_tokenizer(name_or_dir: str) -> Any:
-    """The tokenizer as the folder has it, so that scores are those of CrossEncoder. Raises KinspanError."""
-    quiet()
+    """The tokenizer as the folder has it, so that scores equal those of CrossEncoder.
+
+    Raises KinspanError where there is none, or none with a fast implementation.
+    """
+    silence_transformers()
     expect_hub(name_or_dir)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False)
@@ -111,13 +119,10 @@ def load_own_tokenizer(name_or_dir: str) -> Any:
 
 
 def save_ranker(config: Any, tokenizer: Any, weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """A folder for AutoModelForSequenceClassification and CrossEncoder. ``weights``: by Ranker's names."""
-    import json
+    """Writes a folder that AutoModelForSequenceClassification and CrossEncoder load.
 
-    from safetensors.torch import save_file
-
-    from pretrain.release.release import make_release_config
-
+    weights: by the names of Ranker's parameters
+    """
     folder.mkdir(parents=True, exist_ok=True)
     own = {name.removeprefix("classifier."): tensor for name, tensor in weights.items()}
     save_file(own, str(folder / "model.safetensors"), {"format": "pt"})
@@ -126,6 +131,7 @@ def save_ranker(config: Any, tokenizer: Any, weights: dict[str, torch.Tensor], f
     tokenizer.save_pretrained(folder)
 
 
-def quiet() -> None:
+def silence_transformers() -> None:
+    """Silences what transformers prints while it loads."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()

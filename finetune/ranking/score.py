@@ -1,4 +1,4 @@
-"""Scores of candidates, fast: pairs of like length together, packed, so that no padding is computed."""
+"""Scores of candidates. Pairs of like length go through the model together, packed, so that no padding is computed."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,9 +19,9 @@ from pretrain.modeling.scorer import score_padded as score_padded
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
 from .encode import EncodedPairs, encode_pairs
-from .ranker import Ranker, load_own_tokenizer, quiet
+from .ranker import Ranker, load_own_tokenizer, silence_transformers
 
-BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # of a forward pass; on a processor more than its cache holds are slower
+BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; more than a processor's cache holds are slower
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 
 
@@ -80,13 +80,14 @@ def score_answers(
     batch_tokens: int | None = None,
     precision: str = "fp32",
 ) -> np.ndarray:
-    """Scores ``[N]`` of the candidates by any model that ranks, in fp32; a ranker that can be packed in bf16 if asked.
+    """Scores ``[N]`` of the candidates by any model that ranks, in fp32.
 
     name_or_dir: a sequence classifier of one or two labels (a release, a fine-tuned model, a CrossEncoder), BERT or
-        ALBERT with its head of pre-training; or a bi-encoder of sentence-transformers, or an encoder without head, by
-        the cosine of its embeddings
+        ALBERT with its head of pre-training; or a bi-encoder of sentence-transformers or an encoder without a head,
+        which score by the cosine of their embeddings
+    precision: "bf16" is taken only where the model's pairs can be packed
 
-    Raises KinspanError where there is no such model, or a score is no number.
+    Raises KinspanError where there is no such model, or a score is not finite.
     """
     if is_bi_encoder(name_or_dir):
         scores = _cosines(name_or_dir, data, max_length)
@@ -107,14 +108,15 @@ def _classifier_scores(
     pairs = encode_pairs(data, scorer.tokenizer, max_length)
     if not can_pack(scorer.model):
         batch_tokens = batch_tokens or BATCH_TOKENS[scorer.model.device.type]
-        return score_padded(scorer, unpacked(pairs), batch_size=max(1, batch_tokens // max_length))
+        return score_padded(scorer, unpack(pairs), batch_size=max(1, batch_tokens // max_length))
     scorer.model.set_attn_implementation(attention.NAME)
     name = f"scoring {data.name} {data.split} with {scorer.name}"
     return score_pairs(Ranker(scorer.model).eval(), pairs, scorer.model.device, batch_tokens, name, precision)
 
 
 def can_pack(model: Any) -> bool:
-    """Whether its pairs can be packed: one logit from the first token, by a family whose attention can be replaced."""
+    """Whether pairs of this model can be packed: it has one logit, taken from the first token, and its family's
+    attention can be replaced."""
     config = model.config
     family = FAMILIES.get(config.model_type)
     return (
@@ -126,8 +128,8 @@ def can_pack(model: Any) -> bool:
     )
 
 
-def unpacked(pairs: EncodedPairs) -> PackedPairs:
-    """All pairs as evaluate_pairs.score takes them."""
+def unpack(pairs: EncodedPairs) -> PackedPairs:
+    """All pairs as pretrain.modeling.scorer.score_padded takes them."""
     inputs = pairs.pack(np.arange(len(pairs.lengths)), torch.device("cpu"))
     ids, types, starts = (inputs[name].numpy() for name in ("input_ids", "token_type_ids", "starts"))
     return PackedPairs(ids, types, starts)
@@ -140,7 +142,7 @@ def is_bi_encoder(name_or_dir: str) -> bool:
         return (folder / "modules.json").is_file()
     from transformers import AutoConfig
 
-    quiet()
+    silence_transformers()
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:
@@ -149,10 +151,10 @@ def is_bi_encoder(name_or_dir: str) -> bool:
 
 
 def _cosines(name_or_dir: str, data: AnswerSet, max_length: int) -> np.ndarray:
-    """Cosine of the embeddings of question and candidate, each encoded once."""
+    """Cosines of the embeddings of questions and candidates; each question is encoded once."""
     from sentence_transformers import SentenceTransformer
 
-    quiet()
+    silence_transformers()
     try:
         model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
     except Exception as error:

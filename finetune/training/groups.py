@@ -18,8 +18,8 @@ class Groups:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def some(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of these groups, and of each row its group, counted from 0 in their order."""
+    def select(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of these groups, and for each row its group, counted from 0 in the order of ``groups``."""
         sizes = self.starts[groups + 1] - self.starts[groups]
         ends = np.cumsum(sizes)
         at = np.arange(ends[-1]) + np.repeat(self.starts[groups] - ends + sizes, sizes)
@@ -29,21 +29,28 @@ class Groups:
         """How many rows these groups have together."""
         return int((self.starts[groups + 1] - self.starts[groups]).sum())
 
-    def longest_first(self, first: int, count: int, lengths: np.ndarray) -> np.ndarray:
-        """The groups from ``first``, those with the longest rows first, so that a micro-batch pads little."""
+    def order_longest_first(self, first: int, count: int, lengths: np.ndarray) -> np.ndarray:
+        """``count`` groups from number ``first`` on, those with the longest rows first: micro-batches then pad little.
+
+        lengths: tokens of each row of the AnswerSet
+        """
         groups = np.arange(first, first + count)
-        rows, group_of = self.some(groups)
+        rows, group_of = self.select(groups)
         longest = np.maximum.reduceat(lengths[rows], np.searchsorted(group_of, np.arange(count)))
         return groups[np.argsort(-longest, kind="stable")]
 
 
-def random_of(seed: int, epoch: int) -> np.random.Generator:
+def make_generator(seed: int, epoch: int) -> np.random.Generator:
+    """The generator of an epoch's draws; numbers from 2^32 on are keys of other purposes than epochs."""
     return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)))
 
 
-def pairs_of_epoch(data: AnswerSet, seed: int, epoch: int, negatives_per_positive: float | None = None) -> Groups:
-    """Every pair a group of its own; of the negatives so many an answer, drawn anew, where asked."""
-    random = random_of(seed, epoch)
+def draw_pairs(data: AnswerSet, seed: int, epoch: int, negatives_per_positive: float | None = None) -> Groups:
+    """Every pair is a group of its own.
+
+    negatives_per_positive: train on so many negatives per answer, drawn anew in each epoch; None: on all
+    """
+    random = make_generator(seed, epoch)
     rows = np.arange(data.num_pairs)
     if negatives_per_positive is not None:
         negatives = np.flatnonzero(data.labels == 0)
@@ -52,12 +59,12 @@ def pairs_of_epoch(data: AnswerSet, seed: int, epoch: int, negatives_per_positiv
     return Groups(random.permutation(rows), np.arange(len(rows) + 1))
 
 
-def lists_of_epoch(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Groups:
-    """A group an answer: the answer, and at most ``list_size - 1`` negatives of its question, drawn anew.
+def draw_lists(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Groups:
+    """One group per answer: the answer, and at most ``list_size - 1`` negatives of its question, drawn in each epoch.
 
-    Questions that have no answer, or no negative, have no group. Raises KinspanError where none has.
+    A question without an answer, or without a negative, has no group. Raises KinspanError where no question has one.
     """
-    random = random_of(seed, epoch)
+    random = make_generator(seed, epoch)
     key = random.random(data.num_pairs)
     groups = []
     for rows in data.rows():
@@ -74,12 +81,12 @@ def lists_of_epoch(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Gr
     return Groups(np.concatenate(groups), np.cumsum([0] + [len(g) for g in groups]))
 
 
-def with_noise(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
+def flip_labels(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
     """Labels of which ``share`` (rounded down) are flipped, at random over all pairs.
 
     Garg et al., 2020, section 5.4: of WikiQA's 8,672 pairs 867 and 1,734, of TREC-QA's 53,417 5,341 and 10,683.
     """
-    flipped = random_of(seed, 2**32).choice(len(labels), int(share * len(labels)), replace=False)
+    flipped = make_generator(seed, 2**32).choice(len(labels), int(share * len(labels)), replace=False)
     noisy = labels.copy()
     noisy[flipped] = 1 - noisy[flipped]
     return noisy

@@ -13,7 +13,7 @@ from pretrain.runtime.layout import Layout
 from . import losses
 from .config import FinetuneConfig
 from .engine import Ranks
-from .plan import Plan, Stage, pairs_of_a_group, plan_stage
+from .plan import Plan, Stage, largest_group, plan_stage
 from .update import Loss, Trainer
 
 
@@ -45,7 +45,7 @@ def load_materials(config: FinetuneConfig, stage: Stage, seed: int, ranks: Ranks
     if stage.test is not None:
         measured["test"] = (stage.test, encode(stage.test))
     plan = plan_stage(config, stage, seed)
-    micro = max(1, min(plan.groups, config.micro_batch_size // pairs_of_a_group(config)))
+    micro = max(1, min(plan.groups, config.micro_batch_size // largest_group(config)))
     layout = Layout(plan.groups, micro, ranks.world)
     trainer = Trainer(
         pairs=pairs, labels=stage.train.labels, loss=choose_loss(config), layout=layout, rank=ranks.rank, seed=seed

@@ -8,7 +8,7 @@ from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 
 from .config import FinetuneConfig
-from .groups import Groups, lists_of_epoch, pairs_of_epoch
+from .groups import Groups, draw_lists, draw_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,8 @@ class Plan:
 
 def plan_stage(config: FinetuneConfig, stage: Stage, seed: int) -> Plan:
     """Raises KinspanError where the stage is shorter than its warm-up, or the loss finds no groups in its data."""
-    groups = max(1, (stage.batch_size or config.batch_size) // pairs_of_a_group(config))
-    epoch_steps = math.ceil(len(groups_of_epoch(config, stage, seed, 0)) / groups)
+    groups = max(1, (stage.batch_size or config.batch_size) // largest_group(config))
+    epoch_steps = math.ceil(len(draw_groups(config, stage, seed, 0)) / groups)
     total = min(stage.epochs * epoch_steps, stage.max_steps or stage.epochs * epoch_steps)
     warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps
     if warmup >= total and total:
@@ -62,13 +62,13 @@ def plan_stage(config: FinetuneConfig, stage: Stage, seed: int) -> Plan:
     return Plan(groups, epoch_steps, total, warmup)
 
 
-def pairs_of_a_group(config: FinetuneConfig) -> int:
+def largest_group(config: FinetuneConfig) -> int:
     """The most pairs that a group has."""
     return 1 if config.loss == "pointwise" else config.list_size
 
 
-def groups_of_epoch(config: FinetuneConfig, stage: Stage, seed: int, epoch: int) -> Groups:
+def draw_groups(config: FinetuneConfig, stage: Stage, seed: int, epoch: int) -> Groups:
     """What an epoch trains on, in its order: a function of (seed, epoch)."""
     if config.loss == "pointwise":
-        return pairs_of_epoch(stage.train, seed, epoch, stage.negatives_per_positive)
-    return lists_of_epoch(stage.train, seed, epoch, config.list_size)
+        return draw_pairs(stage.train, seed, epoch, stage.negatives_per_positive)
+    return draw_lists(stage.train, seed, epoch, config.list_size)

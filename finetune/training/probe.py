@@ -26,7 +26,7 @@ from pretrain.runtime.schedule import learning_rate_of
 
 from .config import FinetuneConfig
 from .engine import make_engine
-from .groups import lists_of_epoch, random_of
+from .groups import draw_lists, make_generator
 from .losses import listwise
 from .update import Trainer, update_ranker
 
@@ -71,10 +71,10 @@ def draw_probe_sets(spec: str, num_pairs: int) -> tuple[AnswerSet, AnswerSet]:
     KinspanError.
     """
     train, dev = (filter_questions(load_split(spec, split)[0], CLEAN) for split in ("train", "dev"))
-    lists = lists_of_epoch(train, SEED, 0, LIST_SIZE)
+    lists = draw_lists(train, SEED, 0, LIST_SIZE)
     chosen = np.zeros(train.num_pairs, dtype=bool)
     chosen[lists.rows[: lists.starts[_count_fitting(lists.starts[1:], num_pairs)]]] = True
-    order = random_of(SEED, DEV_KEY).permutation(dev.num_questions)
+    order = make_generator(SEED, DEV_KEY).permutation(dev.num_questions)
     asked = order[: _count_fitting(np.cumsum(np.diff(dev.starts)[order]), DEV_PAIRS)]
     return train.keep(chosen), dev.take(np.sort(asked))
 
@@ -102,11 +102,11 @@ def measure_fine_tuned(folder: Path, train: AnswerSet, dev: AnswerSet) -> dict[s
     layout = Layout(BATCH_LISTS, BATCH_LISTS, 1)
     engine, _ = make_engine(ranker, settings, layout, None)
     trainer = Trainer(pairs=pairs, labels=train.labels, loss=listwise, layout=layout, rank=0, seed=SEED)
-    epoch_steps = math.ceil(len(lists_of_epoch(train, SEED, 0, LIST_SIZE)) / BATCH_LISTS)
+    epoch_steps = math.ceil(len(draw_lists(train, SEED, 0, LIST_SIZE)) / BATCH_LISTS)
     total = EPOCHS * epoch_steps
     for step in tqdm(range(total), desc="probe", unit=" steps", leave=False, disable=None):
         if step % epoch_steps == 0:
-            lists = lists_of_epoch(train, SEED, step // epoch_steps, LIST_SIZE)
+            lists = draw_lists(train, SEED, step // epoch_steps, LIST_SIZE)
         first = step % epoch_steps * BATCH_LISTS
         set_learning_rate(engine, learning_rate_of(step, LEARNING_RATE, total // 10, total))
         update_ranker(engine, trainer, lists, np.arange(first, min(first + BATCH_LISTS, len(lists))), step)

@@ -16,7 +16,7 @@ from finetune.data.filters import filter_questions
 
 from .config import FinetuneConfig
 from .engine import Ranks
-from .groups import random_of
+from .groups import make_generator
 from .stages import Data, make_target_stage
 from .train import BEST, train_ranker
 
@@ -26,7 +26,7 @@ FOLDS_KEY = 2**33  # of the random numbers that assign questions to folds
 
 def split_folds(num_questions: int, num_folds: int) -> np.ndarray:
     """Returns the fold of each question, ``[Q]``; the sizes of the folds differ by one at most."""
-    return random_of(SEED, FOLDS_KEY).permutation(np.arange(num_questions) % num_folds)
+    return make_generator(SEED, FOLDS_KEY).permutation(np.arange(num_questions) % num_folds)
 
 
 def search_settings(

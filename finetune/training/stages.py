@@ -9,7 +9,7 @@ from finetune.data.registry import describe_counts, load_split, parse_columns
 
 from .config import FinetuneConfig, identity
 from .fingerprints import fingerprint_answers, fingerprint_model
-from .groups import with_noise
+from .groups import flip_labels
 from .plan import Stage
 
 
@@ -91,7 +91,7 @@ def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str,
     """
     train = data.train
     if config.label_noise:
-        train = replace(train, labels=with_noise(train.labels, config.label_noise, seed))
+        train = replace(train, labels=flip_labels(train.labels, config.label_noise, seed))
     facts = {
         "train": fingerprint_answers(train),
         "dev": fingerprint_answers(data.dev),

@@ -19,7 +19,7 @@ from finetune.ranking.ranker import save_ranker
 from finetune.ranking.score import score_pairs
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.elastic import convert_to_universal
-from pretrain.checkpoints.reader import load_checkpoint, newest_on_all_ranks
+from pretrain.checkpoints.reader import find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
 from pretrain.runtime.engine import set_learning_rate
@@ -37,7 +37,7 @@ from .config import FinetuneConfig
 from .engine import Ranks, make_engine
 from .groups import Groups
 from .materials import Materials, load_materials
-from .plan import Stage, groups_of_epoch
+from .plan import Stage, draw_groups
 from .update import Outcome, update_ranker
 
 BEST = "best"  # folder of the run: the ranker that was best on the dev set
@@ -156,13 +156,8 @@ class _Run:
     def start(self) -> None:
         """Builds the engine, and takes up the newest checkpoint that is whole."""
         self.watch.mark("reading checkpoints", patient=True)
-        found, skipped = newest_on_all_ranks(self.checkpoints)
-        self.say(*self.materials.notes, *(f"skipped a checkpoint that is not whole: {line}" for line in skipped))
-        if skipped and not found:
-            raise KinspanError(
-                f"none of the checkpoints in {self.checkpoints} is whole, see above: put a copy back, or delete that "
-                "folder to start from the beginning"
-            )
+        self.say(*self.materials.notes)
+        found = find_resumable(self.checkpoints, self.say)
         world, materials = self.ranks.world, self.materials
         universal = convert_to_universal(found, world, self.ranks.rank) if found else None
         self.engine, self.precision = make_engine(materials.ranker, self.config, materials.layout, self.ranks.deepspeed)
@@ -180,7 +175,7 @@ class _Run:
         """Stop?, validate, save, keep the best, enough?, update, log: in this order, once a step."""
         config, plan, progress = self.config, self.plan, self.progress
         eval_steps = self.stage.eval_steps or plan.epoch_steps
-        groups, epoch, stopping = self.groups_of(0), 0, False
+        groups, epoch, stopping = draw_groups(config, self.stage, self.seed, 0), 0, False
         while True:
             step, began = progress.step, time.monotonic()
             saved = step == self.resumed_at
@@ -198,7 +193,7 @@ class _Run:
                 break
             if step // plan.epoch_steps != epoch:
                 epoch = step // plan.epoch_steps
-                groups = self.groups_of(epoch)
+                groups = draw_groups(config, self.stage, self.seed, epoch)
             rate = learning_rate_of(step, self.stage.learning_rate, plan.warmup, plan.total)
             set_learning_rate(self.engine, rate)
             outcome = self.update(groups, step)
@@ -215,16 +210,13 @@ class _Run:
             for line in lines:
                 self.log.say(line) if self.log else print(line, flush=True)
 
-    def groups_of(self, epoch: int) -> Groups:
-        return groups_of_epoch(self.config, self.stage, self.seed, epoch)
-
     def update(self, groups: Groups, step: int) -> Outcome:
         """Trains on the next groups of the epoch, of which the last batch may have fewer."""
         began, size = time.monotonic(), self.materials.layout.size
         first = (step % self.plan.epoch_steps) * size
         count = min(size, len(groups) - first)
         trainer = self.materials.trainer
-        batch = groups.longest_first(first, count, trainer.pairs.lengths)
+        batch = groups.order_longest_first(first, count, trainer.pairs.lengths)
         outcome = update_ranker(self.engine, trainer, groups, batch, step, self.watch.mark)
         self.window += outcome.sums
         self.skips.add(step, outcome.skipped)

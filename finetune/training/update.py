@@ -76,7 +76,7 @@ def update_ranker(
     engine.module.train()
     for number, (start, end) in enumerate(layout.micro_batches(rank, len(batch))):
         real = end > start  # an empty share stands in with a group at no weight, because collectives must match
-        rows, group_of = groups.some(batch[start:end] if real else batch[-1:])
+        rows, group_of = groups.select(batch[start:end] if real else batch[-1:])
         mark(f"step {step}, micro-batch {number}")
         torch.manual_seed(dropout_seed(trainer.seed, step, rank * layout.accumulation + number))
         logits = engine(**trainer.pairs.pack(rows, engine.device))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,24 @@ def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None
 def newest_on_all_ranks(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
     """What ``find_newest`` returns on rank 0, for all ranks: they must resume from the same checkpoint."""
     return ranks.broadcast_from_rank_0(lambda: find_newest(folder, last_step))
+
+
+def find_resumable(folder: Path, say: Callable[[str], None]) -> Path | None:
+    """The newest whole checkpoint, from which all ranks resume; None where there is no checkpoint at all.
+
+    say: told, on every rank, of each newer checkpoint that is not whole
+
+    Raises KinspanError where there are checkpoints and none of them is whole: a run that began again would remove them.
+    """
+    found, skipped = newest_on_all_ranks(folder)
+    for line in skipped:
+        say(f"skipped a checkpoint that is not whole: {line}")
+    if skipped and not found:
+        raise KinspanError(
+            f"none of the checkpoints in {folder} is whole, see above: put a copy back, or delete that folder to start "
+            "from the beginning"
+        )
+    return found
 
 
 def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path | None = None) -> dict[str, Any]:

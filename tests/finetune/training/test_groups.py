@@ -6,7 +6,7 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
-from finetune.training.groups import lists_of_epoch, pairs_of_epoch, with_noise
+from finetune.training.groups import draw_lists, draw_pairs, flip_labels
 
 ANSWERS, NEGATIVES = [1, 0, 3, 2], [6, 4, 0, 3]  # of four questions
 
@@ -22,13 +22,11 @@ def data():
 
 
 def members(groups):
-    rows, group_of = groups.some(np.arange(len(groups)))
+    rows, group_of = groups.select(np.arange(len(groups)))
     return [sorted(rows[group_of == g].tolist()) for g in range(len(groups))]
 
 
-@pytest.mark.parametrize(
-    "make", [lambda d, s, e: pairs_of_epoch(d, s, e, 1.5), lambda d, s, e: lists_of_epoch(d, s, e, 3)]
-)
+@pytest.mark.parametrize("make", [lambda d, s, e: draw_pairs(d, s, e, 1.5), lambda d, s, e: draw_lists(d, s, e, 3)])
 def test_a_function_of_seed_and_epoch(data, make):
     one, other = make(data, 1, 3), make(data, 1, 3)
     assert one.rows.tolist() == other.rows.tolist()
@@ -39,7 +37,7 @@ def test_a_function_of_seed_and_epoch(data, make):
 
 
 def test_an_epoch_of_pairs_has_each_once(data):
-    groups = pairs_of_epoch(data, 1, 0)
+    groups = draw_pairs(data, 1, 0)
     assert sorted(groups.rows.tolist()) == list(range(data.num_pairs))
     assert np.diff(groups.starts).tolist() == [1] * data.num_pairs
     assert groups.rows.tolist() != sorted(groups.rows.tolist())
@@ -47,7 +45,7 @@ def test_an_epoch_of_pairs_has_each_once(data):
 
 @pytest.mark.parametrize(("ratio", "count"), [(1.0, 6), (1.5, 9), (0.5, 3), (100.0, 13)])
 def test_negatives_to_an_answer(data, ratio, count):
-    rows = pairs_of_epoch(data, 1, 0, ratio).rows
+    rows = draw_pairs(data, 1, 0, ratio).rows
     assert len(set(rows.tolist())) == len(rows)
     assert data.labels[rows].sum() == data.labels.sum() == 6
     assert (data.labels[rows] == 0).sum() == count
@@ -55,7 +53,7 @@ def test_negatives_to_an_answer(data, ratio, count):
 
 @pytest.mark.parametrize("list_size", [2, 4, 50])
 def test_a_list_is_an_answer_and_negatives_of_its_question(data, list_size):
-    groups = lists_of_epoch(data, 1, 0, list_size)
+    groups = draw_lists(data, 1, 0, list_size)
     answers = []
     for rows in members(groups):
         questions = set(data.question_of[rows].tolist())
@@ -68,18 +66,14 @@ def test_a_list_is_an_answer_and_negatives_of_its_question(data, list_size):
 
 
 def test_every_negative_is_drawn_at_some_time(data):
-    drawn = {row for epoch in range(40) for rows in members(lists_of_epoch(data, 1, epoch, 2)) for row in rows}
+    drawn = {row for epoch in range(40) for rows in members(draw_lists(data, 1, epoch, 2)) for row in rows}
     able = [row for row in range(data.num_pairs) if data.question_of[row] in (0, 3)]
     assert sorted(drawn) == able
 
 
 def test_answers_of_one_question_draw_for_themselves(data):
     of_last = [
-        [
-            tuple(r for r in rows if not data.labels[r])
-            for rows in members(lists_of_epoch(data, 1, e, 2))
-            if rows[0] >= 14
-        ]
+        [tuple(r for r in rows if not data.labels[r]) for rows in members(draw_lists(data, 1, e, 2)) if rows[0] >= 14]
         for e in range(20)
     ]
     assert any(len(set(drawn)) > 1 for drawn in of_last)
@@ -87,15 +81,15 @@ def test_answers_of_one_question_draw_for_themselves(data):
 
 def test_no_lists_at_all_is_an_error(data):
     with pytest.raises(KinspanError, match="made train: no question has both an answer and a negative"):
-        lists_of_epoch(data.take(np.array([1, 2])), 1, 0, 4)
+        draw_lists(data.take(np.array([1, 2])), 1, 0, 4)
 
 
 def test_some_and_longest_first(data):
-    groups = lists_of_epoch(data, 1, 0, 4)
+    groups = draw_lists(data, 1, 0, 4)
     lengths = np.random.default_rng(0).integers(5, 60, data.num_pairs)
-    batch = groups.longest_first(1, 2, lengths)
+    batch = groups.order_longest_first(1, 2, lengths)
     assert sorted(batch.tolist()) == [1, 2]
-    rows, group_of = groups.some(batch)
+    rows, group_of = groups.select(batch)
     assert group_of.tolist() == sorted(group_of.tolist())
     longest = [lengths[rows[group_of == k]].max() for k in range(2)]
     assert longest == sorted(longest, reverse=True)
@@ -109,17 +103,17 @@ def test_some_and_longest_first(data):
 def test_noise_flips_what_the_paper_says(pairs, share, flipped):
     """Garg et al., 2020, section 5.4."""
     labels = (np.arange(pairs) % 9 == 0).astype(np.int8)
-    noisy = with_noise(labels, share, 1)
+    noisy = flip_labels(labels, share, 1)
     assert (noisy != labels).sum() == flipped
     assert noisy.dtype == labels.dtype
     assert set(noisy.tolist()) == {0, 1}
-    assert (with_noise(labels, share, 1) == noisy).all()
-    assert (with_noise(labels, share, 2) != noisy).any()
+    assert (flip_labels(labels, share, 1) == noisy).all()
+    assert (flip_labels(labels, share, 2) != noisy).any()
     assert labels.sum() == (np.arange(pairs) % 9 == 0).sum()  # the given ones stay
 
 
 def test_noise_is_over_all_pairs():
     labels = np.array([0] * 900 + [1] * 100, dtype=np.int8)
-    flipped = with_noise(labels, 0.5, 3) != labels
+    flipped = flip_labels(labels, 0.5, 3) != labels
     assert 0.3 < flipped[900:].mean() < 0.7
-    assert (with_noise(labels, 0.0, 3) == labels).all()
+    assert (flip_labels(labels, 0.0, 3) == labels).all()
