@@ -13,7 +13,6 @@ from pretrain.modeling.pair_model import load_model
 from pretrain.planning.memory import activations, states
 from pretrain.planning.plan import make_plan
 from pretrain.planning.text import _activations, as_text
-from pretrain.runtime.engine import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +26,7 @@ def no_hub(monkeypatch):
 
 
 def recipe(name, *flags):
-    return parse(PretrainConfig, "", argv=["--config", str(ROOT / f"launch/recipes/{name}.yaml"), *flags])
+    return parse(PretrainConfig, "", argv=["--config", f"launch/recipes/{name}.yaml", *flags])
 
 
 @pytest.mark.parametrize("name", ["roberta-base-ssp", "roberta-base-sp", "roberta-base-all"])
