@@ -4,7 +4,6 @@ import pytest
 from transformers import AutoConfig, ElectraForMaskedLM, ElectraForPreTraining, PreTrainedTokenizerFast
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import BESIDE_THE_PACKAGES
 from launch._cli import parse
 from pretrain.batches import average_tokens
 from pretrain.config import PretrainConfig, as_dict, identity
@@ -27,9 +26,7 @@ def no_hub(monkeypatch):
 
 
 def recipe(name, *flags):
-    return parse(
-        PretrainConfig, "", argv=["--config", str(BESIDE_THE_PACKAGES / f"launch/recipes/{name}.yaml"), *flags]
-    )
+    return parse(PretrainConfig, "", argv=["--config", f"launch/recipes/{name}.yaml", *flags])
 
 
 @pytest.mark.parametrize("name", ["roberta-base-ssp", "roberta-base-sp", "roberta-base-all"])
