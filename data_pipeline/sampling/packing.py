@@ -35,22 +35,29 @@ class PackedRow:
 
 def lay_out(template: PairTemplate, lengths: tuple[np.ndarray, ...]) -> PackedRow:
     """Lays out examples whose texts have so many tokens, ``[n]`` for each text, after the cut."""
-    head, *tails = template.special  # a tail is what follows a text; it has the text's token type
-    # A segment is a text with its tail; the first one has the head before it as well.
+    head, *tails = template.special  # a tail is what follows a text
+    # A segment is a text with its tail, and the head before it where it is the first: it has one token type.
     segments = [length + len(tail) for length, tail in zip(lengths, tails, strict=True)]
     segments[0] = segments[0] + len(head)
-    ends = np.cumsum(np.column_stack(segments)).reshape(-1, len(segments))
-    starts = np.append(0, ends[:, -1]).astype(np.int32)
-    tail_starts = [end - len(tail) for end, tail in zip(ends.T, tails, strict=True)]
-    text_starts = tuple(tail - length for tail, length in zip(tail_starts, lengths, strict=True))
+    starts = np.zeros(len(segments[0]) + 1, dtype=np.int32)
+    np.cumsum(sum(segments), out=starts[1:])
     ids = np.empty(starts[-1], dtype=np.int32)
     special = np.zeros(starts[-1], dtype=bool)
-    for piece, places in zip(template.special, (starts[:-1], *tail_starts), strict=True):
+
+    def put(piece: np.ndarray, at: np.ndarray) -> None:
         for offset, token in enumerate(piece):
-            ids[places + offset], special[places + offset] = token, True
+            ids[at + offset], special[at + offset] = token, True
+
+    put(head, starts[:-1])
+    text_starts, end = [], starts[:-1]
+    for segment, length, tail in zip(segments, lengths, tails, strict=True):
+        end = end + segment
+        put(tail, end - len(tail))
+        text_starts.append(end - len(tail) - length)
     positions = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
-    types = np.repeat(np.tile(np.array(template.types, dtype=np.int32), len(ends)), np.column_stack(segments).ravel())
-    return PackedRow(ids, types, positions, starts, special, text_starts)
+    segment_types = np.tile(np.array(template.types, dtype=np.int32), len(starts) - 1)
+    types = np.repeat(segment_types, np.column_stack(segments).ravel())
+    return PackedRow(ids, types, positions, starts, special, tuple(text_starts))
 
 
 def cut_longest_first(lengths: tuple[np.ndarray, ...], room: int) -> tuple[np.ndarray, np.ndarray]:
