@@ -55,11 +55,16 @@ lint: $(INSTALLED)  ## Check style, formatting and types; .pre-commit-config.yam
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What starts no process and trains no model: data, objectives, metrics, settings, and the rules of the house.
-FAST = tests/test_architecture.py tests/data_pipeline tests/objectives tests/finetune/data tests/finetune/evaluation
+# Data, objectives, metrics and the rules of the house: what imports no torch, without the corpora of real text.
+FAST = tests/test_architecture.py tests/docs/test_architecture_page.py tests/data_pipeline/sampling \
+	tests/data_pipeline/prepare/test_encode.py tests/data_pipeline/prepare/test_readers.py tests/objectives \
+	tests/finetune/data tests/finetune/evaluation
+SLOWER = --ignore tests/objectives/test_adversarial.py --ignore tests/objectives/test_lengths.py \
+	--ignore tests/finetune/evaluation/test_contamination.py \
+	-k "not bert_corpus and not roberta_corpus"
 
-test-fast: $(INSTALLED)  ## Run the tests of a minute: what to run while editing.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(FAST)
+test-fast: $(INSTALLED)  ## Run the tests of a minute, which suit every edit; add those of the module that you edit.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(FAST) $(SLOWER)
 
 # Two at a time, each with one thread.
 test: lint  ## Lint and run all tests but the slow ones.

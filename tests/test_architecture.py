@@ -50,19 +50,19 @@ def imports_of(module):
     return {(name, top) for node, top in import_statements(path) for name in names_in(node, package)}
 
 
+@cache
 def import_statements(path):
-    """Yield each import statement of a file and whether it runs when the file is imported."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    inner = {
-        id(node)
-        for outer in ast.walk(tree)
-        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
-        or (isinstance(outer, ast.If) and "TYPE_CHECKING" in ast.unparse(outer.test))
-        for node in ast.walk(outer)
-    }
-    for node in ast.walk(tree):
+    """List each import statement of a file and whether it runs when the file is imported."""
+    found, ahead = [], [(ast.parse(path.read_text(encoding="utf-8")), True)]
+    while ahead:
+        node, top = ahead.pop()
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node, id(node) not in inner
+            found.append((node, top))
+        elif isinstance(node, ast.stmt | ast.Module | ast.excepthandler | ast.match_case):
+            for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            top = top and not for_types and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            ahead += [(child, top) for child in ast.iter_child_nodes(node)]
+    return found
 
 
 def names_in(node, package):

@@ -74,11 +74,12 @@ def prepare(
     _check_settings(rules, num_workers, shard_tokens)
     files = find_input_files(inputs)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
+    described = tokenizers.describe(tokenizer)
     settings = {**asdict(rules), "shard_tokens": shard_tokens}
     request = {
         "inputs": _identify_inputs(files),
         "settings": settings,
-        "tokenizer": tokenizers.fingerprint(tokenizer),
+        "tokenizer": described["fingerprint"],
     }
     old = _find_finished(folder, request)
     if old:
@@ -89,7 +90,7 @@ def prepare(
         tally = _encode_all(files, tokenizer, rules, num_workers, partial, quiet)
         with tqdm(desc="writing shards", unit=" documents", total=tally.counts["documents kept"], disable=quiet) as bar:
             shards = write_shards(partial / "spill.arrow", partial, objectives, shard_tokens, bar.update)
-        manifest = _make_manifest(shards, tokenizer, settings, tally, inputs, licence)
+        manifest = _make_manifest(shards, described, settings, tally, inputs, licence)
         (partial / "request.json").write_text(json.dumps(request))
         tokenizer.save_pretrained(str(partial / "tokenizer"))
         for name in CORPUS_PARTS:
@@ -217,7 +218,7 @@ def _check_joins(tokenizer: Any, sentences: list[str]) -> None:
     def encode(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
-    tokenizers.check_joins(encode, sentences, tokenizers.describe(tokenizer)["name"])
+    tokenizers.check_joins(encode, sentences, tokenizers.display_name(tokenizer.name_or_path))
 
 
 def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
@@ -232,7 +233,7 @@ def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
 
 
 def _make_manifest(
-    shards: list[ShardInfo], tokenizer: Any, settings: dict, tally: Tally, inputs: list[str], licence: str
+    shards: list[ShardInfo], tokenizer: dict, settings: dict, tally: Tally, inputs: list[str], licence: str
 ) -> Manifest:
     totals = {
         k: sum(getattr(s, k) for s in shards) for k in ("documents", "paragraphs", "sentences", "tokens", "bytes")
@@ -241,6 +242,5 @@ def _make_manifest(
     for name, counts in sorted(tally.sources.items()):
         known, origin = LICENCES.get(name, (licence or "not stated", name))
         sources.append({"name": name, "licence": known, "origin": origin, **counts})
-    described = tokenizers.describe(tokenizer)
-    fingerprint = fingerprint_corpus(shards, described["fingerprint"])
-    return Manifest(described, settings, sources, shards, totals, fingerprint)
+    fingerprint = fingerprint_corpus(shards, tokenizer["fingerprint"])
+    return Manifest(tokenizer, settings, sources, shards, totals, fingerprint)
