@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from data_pipeline.sampling.stream import Batch
+from data_pipeline.sampling.batch import Batch
 
 from .metrics import count_padding
 
