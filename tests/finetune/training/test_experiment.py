@@ -8,7 +8,7 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import METRICS
-from finetune.training import experiment, train
+from finetune.training import experiment, materials, train
 from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import format_results, run_experiment, summarize_seeds
 from finetune.training.fingerprints import fingerprint_model
@@ -18,9 +18,9 @@ from finetune.training.stages import load_data, make_transfer_stage
 @pytest.fixture
 def config(tmp_path, sets, model):
     return FinetuneConfig(
-        f"files={sets}",
-        str(model),
-        str(tmp_path / "out"),
+        data=f"files={sets}",
+        model=str(model),
+        output_dir=str(tmp_path / "out"),
         seeds=2,
         epochs=1,
         batch_size=8,
@@ -157,8 +157,8 @@ def test_what_names_a_transfer(tanda):
 
 def test_the_head_that_a_transfer_trained_is_kept(tanda, trained, monkeypatch):
     fresh = []
-    load = train.load_ranker
-    monkeypatch.setattr(train, "load_ranker", lambda *a: (fresh.append(a[-1]), load(*a))[1])
+    load = materials.load_ranker
+    monkeypatch.setattr(materials, "load_ranker", lambda *a: (fresh.append(a[-1]), load(*a))[1])
     quietly(replace(tanda, fresh_head=True))
     assert fresh == [True, False]
 

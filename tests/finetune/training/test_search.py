@@ -28,9 +28,9 @@ def test_folds_part_the_questions_evenly(questions, count):
 @pytest.fixture
 def config(tmp_path, write_sets, model):
     return FinetuneConfig(
-        f"files={write_sets(train=7)}",
-        str(model),
-        str(tmp_path / "out"),
+        data=f"files={write_sets(train=7)}",
+        model=str(model),
+        output_dir=str(tmp_path / "out"),
         search_folds=3,
         search_batch_sizes=[4, 8],
         search_learning_rates=[1e-5, 3e-4],
