@@ -29,7 +29,7 @@ from data_pipeline.prepare.document import Document, Rejected
 from data_pipeline.prepare.encode import Rules, Tally, clean
 from data_pipeline.prepare.pipeline import prepare
 from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
-from data_pipeline.tokenizers import backend_for_corpus, load_tokenizer
+from data_pipeline.tokenizers import load_tokenizer, serialize_backend
 from objectives import OBJECTIVES
 
 INPUT = _common.ROOT.parent / "shared/data/corpus/enwiki2015_AA.jsonl.xz"
@@ -103,7 +103,7 @@ def main() -> None:
         raise KinspanError(f"--input {args.input}: no such file; give a .jsonl file of documents")
     if args.rounds < 1 or (args.documents is not None and args.documents < 1):
         raise KinspanError("--rounds and --documents: give at least 1")
-    tokenizer_json = backend_for_corpus(load_tokenizer(args.tokenizer))
+    tokenizer_json = serialize_backend(load_tokenizer(args.tokenizer))
     documents, rules, tally = documents_of(args.input, args.documents), Rules(), Tally()
     paragraphs = [p for d in documents for p in clean(d, rules, tally)]
     with tempfile.TemporaryDirectory() as folder:

@@ -148,7 +148,7 @@ def main() -> None:
         raise KinspanError(f"--pairs {args.pairs} --micro {args.micro} --steps {args.steps}: cannot be meant")
     name = default_model()
     corpus, tokenizer = Corpus(args.corpus), tokenizers.load_tokenizer(name)
-    corpus.check_tokenizer(tokenizers.fingerprint(tokenizer), tokenizers.describe(tokenizer)["name"])
+    corpus.check_tokenizer(tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path))
     start_distributed()  # also sets the number of threads, for both alike
     layout = Layout(args.pairs, args.micro, 1)
     masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .errors import KinspanError, one_line
+from .errors import KinspanError, quote_error
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "validation")
@@ -44,7 +44,7 @@ class ShardInfo:
 class Manifest:
     """``manifest.json``. It is written last: a folder without it is no corpus.
 
-    tokenizer: its name, revision, fingerprint (see tokenizers.fingerprint) and vocab_size
+    tokenizer: its name, revision, fingerprint (see tokenizers.fingerprint_tokenizer) and vocab_size
     rules:     the cleaning rules and the share of documents that are held out
     sources:   for each input, its name, its licence and origin where they are known, and how much of it was kept
     """
@@ -176,7 +176,7 @@ def _read_manifest(folder: Path) -> Manifest:
         names = [s.file for s in shards] + [str(p.relative_to(folder)) for p in (folder / "tokenizer").glob("**/*")]
         outside = [name for name in names if not (folder / name).resolve().is_relative_to(folder.resolve())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise KinspanError(f"{path} is damaged ({one_line(error)}): prepare the corpus again") from error
+        raise KinspanError(f"{path} is damaged ({quote_error(error)}): prepare the corpus again") from error
     if wrong:
         raise KinspanError(f"{path} is damaged ({wrong}): prepare the corpus again")
     if outside:
@@ -232,7 +232,9 @@ def map_shard(path: Path) -> Shard:
         _refuse_compression(message, columns)
         rows = pa.ipc.read_record_batch(message, columns)
     except (pa.ArrowException, OSError, KeyError, IndexError, StopIteration) as error:
-        raise KinspanError(f"{path} is no readable Arrow file ({one_line(error)}): prepare the corpus again") from error
+        raise KinspanError(
+            f"{path} is no readable Arrow file ({quote_error(error)}): prepare the corpus again"
+        ) from error
     documents = rows.column("tokens")
     paragraphs = documents.values
     sentences = paragraphs.values
@@ -275,7 +277,7 @@ def _find_mismatch(shard: Shard, info: ShardInfo, vocab_size: int, thorough: boo
     try:
         shard.rows.validate(full=thorough)
     except pa.ArrowException as error:
-        return one_line(error)
+        return quote_error(error)
     if thorough and len(shard.tokens) and not 0 <= int(shard.tokens.min()) <= int(shard.tokens.max()) < vocab_size:
         return f"ids that are not below the vocabulary's {vocab_size}"
     return None

@@ -15,7 +15,7 @@ class KinspanError(Exception):
     """
 
 
-def first_line(error: Exception) -> str:
+def quote_first_line(error: Exception) -> str:
     """Quote the first line of another library's error, with its type where the text alone says nothing."""
     line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return (
@@ -23,7 +23,7 @@ def first_line(error: Exception) -> str:
     )
 
 
-def one_line(error: BaseException) -> str:
+def quote_error(error: BaseException) -> str:
     """Quote the whole of another library's error as one line, cut where it is long."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = f"{type(error).__name__}: {text}" if _needs_type(error) else text

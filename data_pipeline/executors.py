@@ -1,4 +1,4 @@
-"""Spreading chunks of work over processes. Another executor would be a function with the signature of ``local``."""
+"""Spreading chunks of work over processes. Another executor would be a function of the same signature."""
 
 import multiprocessing
 import os
@@ -36,7 +36,9 @@ def _work_on(chunk: Any) -> Any:
     return _worker(chunk)
 
 
-def local(make_worker: Callable[..., Callable], arguments: tuple, chunks: Iterable, num_workers: int) -> Iterator[Any]:
+def map_chunks(
+    make_worker: Callable[..., Callable], arguments: tuple, chunks: Iterable, num_workers: int
+) -> Iterator[Any]:
     """Yield ``make_worker(*arguments)(chunk)`` for each chunk, in the order of ``chunks``, from worker processes.
 
     ``make_worker`` is called once in each of the ``num_workers`` processes. At most a few chunks per worker are in

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .errors import KinspanError, one_line
+from .errors import KinspanError, quote_error
 
 BESIDE_THE_PACKAGES = Path(__file__).resolve().parents[1]
 
@@ -24,7 +24,7 @@ def read_object(path: Path, advice: str) -> dict[str, Any]:
     except OSError as error:
         raise KinspanError(f"{path} cannot be read ({error.strerror}): {advice}") from error
     except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 raise a ValueError
-        raise KinspanError(f"{path} is damaged ({one_line(error)}): {advice}") from error
+        raise KinspanError(f"{path} is damaged ({quote_error(error)}): {advice}") from error
     if not isinstance(found, dict):
         raise KinspanError(f"{path} is damaged (it holds no JSON object): {advice}")
     return found

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import KinspanError, first_line
+from .errors import KinspanError, quote_first_line
 from .hub import expect_hub
 
 
@@ -36,7 +36,7 @@ def load_tokenizer(name_or_dir: str) -> Any:
         if _is_byte_level(tokenizer):
             tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False, add_prefix_space=True)
     except Exception as error:  # the hub, a missing file, broken JSON: to the user they are the same
-        raise KinspanError(f"no tokenizer at {name_or_dir}: {first_line(error)}") from error
+        raise KinspanError(f"no tokenizer at {name_or_dir}: {quote_first_line(error)}") from error
     if not tokenizer.is_fast:
         raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
     if len(tokenizer) <= 100 or tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
@@ -61,7 +61,7 @@ def _extract_parts(tokenizer: Any) -> dict:
     return {k: spec[k] for k in ("normalizer", "pre_tokenizer")} | {"model": model, "added_tokens": added}
 
 
-def fingerprint(tokenizer: Any) -> str:
+def fingerprint_tokenizer(tokenizer: Any) -> str:
     """Compute a SHA-256 of the vocabulary, the merges, the normaliser and the pre-tokeniser.
 
     The tokenizers of BERT and ELECTRA, which are equal, have the same fingerprint; a cased and an uncased one do not.
@@ -70,7 +70,7 @@ def fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(_extract_parts(tokenizer), sort_keys=True).encode()).hexdigest()
 
 
-def display_name(name_or_dir: str) -> str:
+def shorten_name(name_or_dir: str) -> str:
     """Shorten a name for display: a hub name stays as it is, and of a folder only the last part is shown."""
     path = Path(name_or_dir)
     if not path.is_dir():
@@ -79,13 +79,13 @@ def display_name(name_or_dir: str) -> str:
     return path.parent.name if path.name in ("model", "tokenizer") else path.name
 
 
-def describe(tokenizer: Any) -> dict:
+def describe_tokenizer(tokenizer: Any) -> dict:
     """Describe the tokenizer as the manifest keeps it."""
     revision = getattr(tokenizer, "init_kwargs", {}).get("_commit_hash")
     return {
-        "name": display_name(tokenizer.name_or_path),
+        "name": shorten_name(tokenizer.name_or_path),
         "revision": revision,
-        "fingerprint": fingerprint(tokenizer),
+        "fingerprint": fingerprint_tokenizer(tokenizer),
         "vocab_size": len(tokenizer),
     }
 
@@ -128,7 +128,7 @@ def _find(ids: list[int], part: list[int], start: int) -> int:
     return next(i for i in range(start, len(ids)) if ids[i : i + len(part)] == part)
 
 
-def word_continuations(tokenizer: Any) -> np.ndarray:
+def find_continuations(tokenizer: Any) -> np.ndarray:
     """Tell for each token of the vocabulary whether it continues a word, for whole-word masking: bools, ``[vocab]``.
 
     WordPiece marks the tokens that continue a word, with "##"; byte-level BPE and SentencePiece mark those that begin
@@ -144,7 +144,7 @@ def word_continuations(tokenizer: Any) -> np.ndarray:
     raise KinspanError("--whole_word_masking: this tokenizer's vocabulary does not say where words begin")
 
 
-def backend_for_corpus(tokenizer: Any) -> str:
+def serialize_backend(tokenizer: Any) -> str:
     """Serialise the tokenizer as JSON for worker processes, which then need no ``transformers``."""
     return tokenizer.backend_tokenizer.to_str()
 

@@ -12,7 +12,7 @@ import yaml
 
 os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reached is one line of ours, not ten
 
-from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError, one_line
+from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError, quote_error
 from data_pipeline.files import find_file
 from launch._flags import as_named_now, check_text, make_parser, new_name_of
 from pretrain.runtime.settings import check_ranges
@@ -50,7 +50,7 @@ def _read_as_flags(name: str, config_class: type, given: set[str]) -> list[str]:
     except OSError as error:
         raise KinspanError(f"--config {name} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:  # a date with a 13th month is a ValueError
-        raise KinspanError(f"--config {name} cannot be read: {one_line(error)}") from error
+        raise KinspanError(f"--config {name} cannot be read: {quote_error(error)}") from error
     if settings is None:
         return []
     if not isinstance(settings, dict):

@@ -12,7 +12,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 import yaml
 
-from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import find_file
 from finetune.training.config import SPEC
 from launch._cli import parse, run
@@ -65,7 +65,7 @@ def overrides(settings: list[str]) -> dict[str, Any]:
         try:
             out[name] = yaml.safe_load(value)
         except (ValueError, RecursionError, yaml.YAMLError) as error:
-            raise KinspanError(f"--set {text}: the value cannot be read: {one_line(error)}") from error
+            raise KinspanError(f"--set {text}: the value cannot be read: {quote_error(error)}") from error
     return out
 
 

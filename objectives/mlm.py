@@ -17,7 +17,7 @@ AS_MASK, AS_RANDOM = 0.8, 0.1
 class MaskedLM:
     """How tokens are masked. One random 32-bit number per token decides all of it; with whole words, two do.
 
-    continues:  ``[vocab]`` which tokens go on with the word before them (tokenizers.word_continuations): then whole
+    continues:  ``[vocab]`` which tokens go on with the word before them (tokenizers.find_continuations): then whole
                 words are chosen. None: tokens are chosen
     as_mask, as_random: shares of the chosen tokens that become the mask token and a random one
     noise:      whether the token loss draws replacements, and so needs one more number per masked token

@@ -116,7 +116,7 @@ def set_up(config: PretrainConfig) -> Setup:
     facts = _collect_facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["token_loss"] = token_loss
     facts["objectives"] = _describe_objectives(mixture)
-    facts["generator"] = tokenizers.display_name(config.generator) if token_loss == "rtd" else None
+    facts["generator"] = tokenizers.shorten_name(config.generator) if token_loss == "rtd" else None
     facts["warmup_steps"] = warmup
     facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
     setup = Setup(
@@ -176,7 +176,7 @@ def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Cor
         barrier()
     folder = config.corpus if config.corpus is not None else default_corpus(tokenizer)
     corpus = Corpus(folder)
-    corpus.check_tokenizer(tokenizers.fingerprint(tokenizer), tokenizers.describe(tokenizer)["name"])
+    corpus.check_tokenizer(tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path))
     return corpus
 
 
@@ -220,7 +220,7 @@ def make_masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> Mas
 
     Raises KinspanError where it is to choose whole words, and the tokenizer does not show where words begin.
     """
-    words = tokenizers.word_continuations(tokenizer) if config.whole_word_masking else None
+    words = tokenizers.find_continuations(tokenizer) if config.whole_word_masking else None
     masked = mask_for_generator if token_loss == "rtd" else MaskedLM
     return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
 

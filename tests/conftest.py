@@ -104,7 +104,7 @@ def write_jsonl(path: Path, documents: Iterable[dict[str, Any]]) -> Path:
 
 
 def _in_this_process(make_worker: Callable, arguments: tuple, chunks: Iterable, num_workers: int) -> Iterator[Any]:
-    """Stands in for ``executors.local``: starting processes takes longer than a small corpus."""
+    """Stands in for ``executors.map_chunks``: starting processes takes longer than a small corpus."""
     yield from map(make_worker(*arguments), chunks)
 
 
@@ -125,7 +125,7 @@ def prepare_here(inputs: list[str | Path], tokenizer: str | Path, output: Path, 
     rules = Rules(**{k: options.pop(k) for k in Rules.__dataclass_fields__ if k in options})
     names = [str(name) for name in inputs]
     with (
-        mock.patch("data_pipeline.prepare.pipeline.local", _in_this_process),
+        mock.patch("data_pipeline.prepare.pipeline.map_chunks", _in_this_process),
         mock.patch("data_pipeline.tokenizers.load_tokenizer", load),
     ):
         return prepare(names, str(tokenizer), output, OBJECTIVES, rules, quiet=True, **options)

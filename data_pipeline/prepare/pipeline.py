@@ -18,7 +18,7 @@ from tqdm import tqdm
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus, make_schema
 from data_pipeline.errors import KinspanError
-from data_pipeline.executors import check_workers, local
+from data_pipeline.executors import check_workers, map_chunks
 from data_pipeline.sampling.pairs import Objective
 
 from .encode import Encoder, Rules, Tally
@@ -74,7 +74,7 @@ def prepare(
     _check_settings(rules, num_workers, shard_tokens)
     files = find_input_files(inputs)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
-    described = tokenizers.describe(tokenizer)
+    described = tokenizers.describe_tokenizer(tokenizer)
     settings = {**asdict(rules), "shard_tokens": shard_tokens}
     request = {
         "inputs": _identify_inputs(files),
@@ -187,7 +187,7 @@ def _split_into_chunks(files: list[Path], bar: Any) -> Iterator[list[Record]]:
 def _encode_all(files: list[Path], tokenizer: Any, rules: Rules, num_workers: int, partial: Path, quiet: bool) -> Tally:
     """Write encoded documents and rejected records to files in ``partial``, with a progress bar."""
     wide = len(tokenizer) > 1 << 16
-    worker = (tokenizers.backend_for_corpus(tokenizer), rules, wide)
+    worker = (tokenizers.serialize_backend(tokenizer), rules, wide)
     tally = Tally()
     with (
         tqdm(desc="tokenising", unit=" documents", mininterval=1.0, disable=quiet) as bar,
@@ -196,7 +196,7 @@ def _encode_all(files: list[Path], tokenizer: Any, rules: Rules, num_workers: in
         (partial / "rejected.jsonl").open("w", encoding="utf-8", errors="backslashreplace") as rejected,
     ):
         began, checked = time.monotonic(), False
-        for encoded in local(Encoder, worker, _split_into_chunks(files, bar), num_workers):
+        for encoded in map_chunks(Encoder, worker, _split_into_chunks(files, bar), num_workers):
             if encoded.sample and not checked:
                 _check_joins(tokenizer, encoded.sample)
                 checked = True
@@ -218,7 +218,7 @@ def _check_joins(tokenizer: Any, sentences: list[str]) -> None:
     def encode(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
-    tokenizers.check_joins(encode, sentences, tokenizers.display_name(tokenizer.name_or_path))
+    tokenizers.check_joins(encode, sentences, tokenizers.shorten_name(tokenizer.name_or_path))
 
 
 def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:

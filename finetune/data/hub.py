@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.hub import expect_hub
 
 from .answers import AnswerSet
@@ -55,7 +55,7 @@ def _call_hub(name: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except Exception as error:  # the hub, the file system and every format have their own
-        raise KinspanError(f"hub={name} cannot be loaded: {one_line(error)}") from error
+        raise KinspanError(f"hub={name} cannot be loaded: {quote_error(error)}") from error
     finally:
         if not bars:
             datasets.enable_progress_bars()

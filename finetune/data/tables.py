@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.prepare.encode import normalise
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
 
@@ -48,7 +48,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     except UnicodeDecodeError as error:
         raise KinspanError(f"{path} line {number}: not UTF-8 (byte {error.start + 1} of the line)") from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise KinspanError(f"{path} line {number + 1}: cannot read on: {one_line(error)}") from error
+        raise KinspanError(f"{path} line {number + 1}: cannot read on: {quote_error(error)}") from error
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -88,12 +88,12 @@ def _read_parquet(path: Path) -> Table:
                         number += 1
                         yield number, row
         except (OSError, ValueError) as error:  # pyarrow's own errors are of these two
-            raise KinspanError(f"{path} row {number + 1}: cannot read on: {one_line(error)}") from error
+            raise KinspanError(f"{path} row {number + 1}: cannot read on: {quote_error(error)}") from error
 
     try:
         return Table(f"{path} row", pq.read_schema(path).names, records)
     except (OSError, ValueError) as error:
-        raise KinspanError(f"{path}: not a parquet file: {one_line(error)}") from error
+        raise KinspanError(f"{path}: not a parquet file: {quote_error(error)}") from error
 
 
 def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from data_pipeline.corpus import Corpus, Shard
-from data_pipeline.executors import local
+from data_pipeline.executors import map_chunks
 from data_pipeline.prepare.encode import normalise
-from data_pipeline.tokenizers import backend_for_corpus, load_tokenizer
+from data_pipeline.tokenizers import load_tokenizer, serialize_backend
 
 NGRAM = 8  # words
 PREFIX = 16  # bytes by which an occurrence of a sentence is noticed before the sentence is compared whole
@@ -53,14 +53,14 @@ def find_occurrences(texts: Sequence[str], corpus: Corpus, num_workers: int = 1,
     accents or characters, so that both sides have lost the same. Raises KinspanError where a shard is missing or
     damaged.
     """
-    tokenizer = backend_for_corpus(load_tokenizer(str(corpus.folder / "tokenizer")))
+    tokenizer = serialize_backend(load_tokenizer(str(corpus.folder / "tokenizer")))
     sentences = _split_as_corpus(texts, tokenizer)
     judged = np.array([len(words) >= NGRAM and len("".join(words)) >= PREFIX for words in sentences], dtype=bool)
     needles, string_of, gram_of, row_of = _make_needles(sentences, judged)
     strings, grams = np.full(len(needles.strings), -1), np.full(len(needles.grams), -1)
     total = sum(s.paragraphs for s in corpus.manifest.shards)
     with tqdm(total=total, desc="searching", unit=" paragraphs", mininterval=1.0, disable=quiet or None) as bar:
-        for size, *found in local(
+        for size, *found in map_chunks(
             _Searcher, (tokenizer, str(corpus.folder), needles), _cut_pieces(corpus), num_workers
         ):
             for first, (numbers, documents) in zip((strings, grams), found, strict=True):

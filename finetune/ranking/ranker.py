@@ -10,9 +10,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError, first_line
+from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub
-from data_pipeline.tokenizers import display_name
+from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 from pretrain.modeling.encoder import encode_packed
 from pretrain.modeling.families import FAMILIES
@@ -98,7 +98,7 @@ def _check_labels(name_or_dir: str) -> None:
 def check_takes(ranker: Ranker, tokenizer: Any, name_or_dir: str, max_length: int) -> None:
     """Raises KinspanError where the model has too few positions for pairs of ``max_length`` tokens, or too few rows in
     its embedding table for the tokenizer's ids."""
-    name = display_name(name_or_dir)
+    name = shorten_name(name_or_dir)
     check_fits(Scorer(name, ranker.classifier, tokenizer, "one logit", torch.squeeze), max_length)
 
 
@@ -112,7 +112,7 @@ def load_own_tokenizer(name_or_dir: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:
-        raise KinspanError(f"no tokenizer at {name_or_dir}: {first_line(error)}") from error
+        raise KinspanError(f"no tokenizer at {name_or_dir}: {quote_first_line(error)}") from error
     if not tokenizer.is_fast:
         raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
     return tokenizer

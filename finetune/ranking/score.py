@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from data_pipeline.errors import KinspanError, first_line
+from data_pipeline.errors import KinspanError, quote_first_line
 from finetune.data.answers import AnswerSet
 from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
@@ -146,7 +146,7 @@ def is_bi_encoder(name_or_dir: str) -> bool:
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:
-        raise KinspanError(f"no model at {name_or_dir}: {first_line(error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
     return all(name.endswith("Model") for name in config.architectures or [])
 
 
@@ -158,7 +158,7 @@ def _cosines(name_or_dir: str, data: AnswerSet, max_length: int) -> np.ndarray:
     try:
         model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
     except Exception as error:
-        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {first_line(error)}") from error
+        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
     model.max_seq_length = max_length
     asked = model.encode(list(data.questions), normalize_embeddings=True, show_progress_bar=False)
     told = model.encode(data.answers.to_pylist(), normalize_embeddings=True, show_progress_bar=False, batch_size=64)

@@ -14,7 +14,7 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
-from data_pipeline.tokenizers import display_name
+from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import (
     METRICS,
@@ -105,7 +105,7 @@ def _be_silent(_: str) -> None:
 
 
 def _name_model(config: FinetuneConfig) -> str:
-    return DEFAULT_MODEL_NAME if config.model == default_model() else display_name(str(config.model))
+    return DEFAULT_MODEL_NAME if config.model == default_model() else shorten_name(str(config.model))
 
 
 def _run_seed(experiment: Experiment, seed: int) -> dict[str, Any]:

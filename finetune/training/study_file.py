@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.errors import KinspanError, quote_error
 from finetune.data.registry import NAMES
 from finetune.evaluation.metrics import METRICS
 from pretrain.runtime.settings import convert_setting
@@ -65,7 +65,7 @@ def read_study(path: Path) -> Study:
     except OSError as error:
         raise KinspanError(f"--study {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise KinspanError(f"--study {path} cannot be read: {one_line(error)}") from error
+        raise KinspanError(f"--study {path} cannot be read: {quote_error(error)}") from error
     if not isinstance(content, dict) or not content.get("rows") or not isinstance(content["rows"], list):
         raise KinspanError(f"--study {path} must have a title and a list of rows; see launch/recipes/tanda-noise.yaml")
     _check_keys(path, "the study", content, STUDY_KEYS)

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from data_pipeline.corpus import Corpus, Shard
-from data_pipeline.errors import KinspanError, first_line
+from data_pipeline.errors import KinspanError, quote_first_line
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def load_cross_encoder(folder: str) -> Any:
     try:
         return CrossEncoder(folder, trust_remote_code=False)
     except Exception as error:  # a damaged file, a missing one: one line to the user
-        raise KinspanError(f"--model {folder} cannot be loaded: {first_line(error)}") from error
+        raise KinspanError(f"--model {folder} cannot be loaded: {quote_first_line(error)}") from error
 
 
 def rank_sentences(encoder: Any, question: Question) -> list[tuple[float, bool, str]]:

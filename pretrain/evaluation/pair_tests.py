@@ -91,7 +91,7 @@ def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> PackedPai
 
 def shares_tokenizer(corpus: Corpus, tokenizer: Any) -> bool:
     """Whether the corpus was made with this tokenizer."""
-    return tokenizers.fingerprint(tokenizer) == corpus.manifest.tokenizer["fingerprint"]
+    return tokenizers.fingerprint_tokenizer(tokenizer) == corpus.manifest.tokenizer["fingerprint"]
 
 
 def decode_texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:

@@ -10,7 +10,7 @@ from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraForSe
 from transformers.utils import logging
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.tokenizers import display_name
+from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 
 from .compatibility import check_generator
@@ -57,14 +57,14 @@ def _discriminator(name_or_dir: str) -> tuple[Any, nn.Module, bool, list[str]]:
         classifier, whole = (
             c._from_config(config, **OPTIONS) for c in (ElectraForSequenceClassification, ElectraForPreTraining)
         )
-        note = f"{display_name(name_or_dir)} holds no weights: the discriminator starts from scratch"
+        note = f"{shorten_name(name_or_dir)} holds no weights: the discriminator starts from scratch"
         return classifier, whole.discriminator_predictions, True, [note]
     options = {"config": config, **OPTIONS}
     classifier, no_pair_head = load_part(ElectraForSequenceClassification, name_or_dir, options)
     whole, no_token_head = load_part(ElectraForPreTraining, name_or_dir, options)
     missing = {"pair": no_pair_head, "token-detection": no_token_head}
     notes = [
-        f"the {head} head starts fresh ({len(names)} tensors are not in {display_name(name_or_dir)})"
+        f"the {head} head starts fresh ({len(names)} tensors are not in {shorten_name(name_or_dir)})"
         for head, names in missing.items()
         if names
     ]
@@ -78,10 +78,10 @@ def _generator(text: str, model_name: str, discriminator: Any) -> tuple[Any, boo
         config = load_config(text, "--generator")
         check_generator(text, config, model_name, discriminator)
         if holds_no_weights(text, "--generator"):
-            made, note = ElectraForMaskedLM._from_config(config, **OPTIONS), f"{display_name(text)} holds no weights"
+            made, note = ElectraForMaskedLM._from_config(config, **OPTIONS), f"{shorten_name(text)} holds no weights"
             return made, False, [f"{note}: the generator starts from scratch"]
         made, missing = load_part(ElectraForMaskedLM, text, {"config": config, **OPTIONS}, "--generator")
-        note = f"the generator's masked-LM head starts fresh ({len(missing)} tensors are not in {display_name(text)})"
+        note = f"the generator's masked-LM head starts fresh ({len(missing)} tensors are not in {shorten_name(text)})"
         return made, True, [note] if missing else []
     config = scale_config(discriminator, factor)
     note = (

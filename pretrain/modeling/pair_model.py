@@ -11,9 +11,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError, first_line
+from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub
-from data_pipeline.tokenizers import display_name
+from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 
 from .encoder import encode_packed
@@ -125,12 +125,12 @@ def load_model(
         parts.append(model)
         if missing:
             notes.append(
-                f"the {head} head starts fresh ({len(missing)} tensors are not in {display_name(name_or_dir)})"
+                f"the {head} head starts fresh ({len(missing)} tensors are not in {shorten_name(name_or_dir)})"
             )
     if scratch or any(note.startswith("the pair head") for note in notes):
         start_at_base_rate(parts[0], positive_share)
     if scratch:
-        notes = [f"{display_name(name_or_dir)} holds no weights: the model starts from scratch"]
+        notes = [f"{shorten_name(name_or_dir)} holds no weights: the model starts from scratch"]
     if not family.packed:
         notes.append(f"{config.model_type} models cannot be packed: batches are padded")
     classifier, masked_lm = parts
@@ -149,7 +149,7 @@ def load_part(
             name_or_dir, output_loading_info=True, trust_remote_code=False, **options
         )
     except Exception as error:  # a damaged file, a missing one, the hub: one line to the user
-        raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {first_line(error)}") from error
+        raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
     missing = sorted(info["missing_keys"])
     lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
     if lost:
@@ -187,7 +187,7 @@ def load_config(name_or_dir: str, flag: str = "--model") -> Any:
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:
-        raise KinspanError(f"no model at {name_or_dir}: {first_line(error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
     if config.model_type not in FAMILIES or getattr(config, "is_decoder", False):
         raise KinspanError(
             f"{flag} {name_or_dir} is of the type {config.model_type}, not an encoder that can be trained here: "

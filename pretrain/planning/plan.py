@@ -218,7 +218,9 @@ def _open_stream(
         return None
     corpus = Corpus(folder, verify=False)
     if tokenizer is not None:
-        corpus.check_tokenizer(tokenizers.fingerprint(tokenizer), tokenizers.describe(tokenizer)["name"])
+        corpus.check_tokenizer(
+            tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path)
+        )
     else:
         notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")
     template = tokenizers.read_pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_object
 from pretrain.checkpoints.manifest import find_damage
 from pretrain.checkpoints.reader import find_newest
@@ -37,7 +37,7 @@ def release(source: Path, output: Path) -> Path:
         raise KinspanError(f"--output_dir {output} cannot be written: {error}") from error
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise KinspanError(
-            f"{run} cannot be released ({one_line(error)}): its run.json or {MODEL_FOLDER}/config.json is damaged"
+            f"{run} cannot be released ({quote_error(error)}): its run.json or {MODEL_FOLDER}/config.json is damaged"
         ) from error
     return output
 

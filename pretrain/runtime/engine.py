@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import find_file
 from pretrain.runtime import ranks
 
@@ -39,7 +39,7 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {one_line(error)}") from error
+        raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {quote_error(error)}") from error
     if not isinstance(settings, dict):
         raise KinspanError(f"--deepspeed_config {name} is not a JSON object, such as ds_configs/zero2.json")
     for key in FLAGS.keys() & settings.keys():
@@ -177,7 +177,7 @@ def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings:
         engine, *_ = deepspeed.initialize(model=model, optimizer=adamw, config=settings)
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, DeepSpeedConfigError) as error:
         raise KinspanError(
-            f"--deepspeed_config {optimizer.deepspeed_config}: DeepSpeed refuses it: {one_line(error)}"
+            f"--deepspeed_config {optimizer.deepspeed_config}: DeepSpeed refuses it: {quote_error(error)}"
         ) from error
     disable_overflow_error(engine)
     return engine

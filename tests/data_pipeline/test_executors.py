@@ -4,7 +4,7 @@ import signal
 import pytest
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.executors import local
+from data_pipeline.executors import map_chunks
 
 
 class Adder:
@@ -24,7 +24,7 @@ class KilledAtTheThird:
 
 def test_results_come_in_the_order_of_the_chunks():
     chunks = [[k, k + 1] for k in range(40)]
-    assert list(local(Adder, (10,), chunks, 2)) == [[k + 10, k + 11] for k in range(40)]
+    assert list(map_chunks(Adder, (10,), chunks, 2)) == [[k + 10, k + 11] for k in range(40)]
 
 
 def test_chunks_are_read_only_a_few_ahead():
@@ -36,7 +36,7 @@ def test_chunks_are_read_only_a_few_ahead():
             read += 1
             yield [k]
 
-    results = local(Adder, (0,), chunks(), 1)
+    results = map_chunks(Adder, (0,), chunks(), 1)
     next(results)
     assert read < 10
     results.close()
@@ -45,5 +45,5 @@ def test_chunks_are_read_only_a_few_ahead():
 @pytest.mark.timeout(60)
 def test_a_killed_worker_is_a_one_line_error():
     with pytest.raises(KinspanError, match="worker process died") as error:
-        list(local(KilledAtTheThird, (), range(30), 2))
+        list(map_chunks(KilledAtTheThird, (), range(30), 2))
     assert "\n" not in str(error.value)

@@ -49,7 +49,7 @@ def test_text_never_becomes_a_special_token(tokenizer, words):
 def test_neither_cuts_nor_pads_by_itself(name, request):
     """MiniLM's file asks for both, at 128."""
     folder = request.getfixturevalue("shared") / name if name else default_model()
-    backend = Tokenizer.from_str(tokenizers.backend_for_corpus(tokenizers.load_tokenizer(str(folder))))
+    backend = Tokenizer.from_str(tokenizers.serialize_backend(tokenizers.load_tokenizer(str(folder))))
     encoded = backend.encode_batch(["word" + " word" * 699, "word"], add_special_tokens=False)
     assert [len(e.ids) for e in encoded] == [700, 1]
 
@@ -70,7 +70,7 @@ def test_template_joins_two_texts_as_the_tokenizer_does(tokenizer, a, b):
 def test_a_saved_tokenizer_gives_the_same_ids_and_fingerprint(tokenizer, tmp_path):
     tokenizer.save_pretrained(str(tmp_path))
     again = tokenizers.load_tokenizer(str(tmp_path))
-    assert tokenizers.fingerprint(again) == tokenizers.fingerprint(tokenizer)
+    assert tokenizers.fingerprint_tokenizer(again) == tokenizers.fingerprint_tokenizer(tokenizer)
     text = "The river </s> ran. Über naïve café 12.5"
     assert ids(again, text) == ids(tokenizer, text)
 
@@ -88,7 +88,7 @@ def test_plain_transformers_gives_a_saved_tokenizer_the_leading_space(shared, he
 
 def test_equal_tokenizers_have_equal_fingerprints(shared, helpers):
     bert, minilm, default, roberta = (
-        tokenizers.fingerprint(helpers.tokenizer(p))
+        tokenizers.fingerprint_tokenizer(helpers.tokenizer(p))
         for p in (shared / BERT, shared / MINILM, default_model(), shared / ROBERTA)
     )
     assert bert == minilm == default
@@ -125,18 +125,18 @@ def test_cased_and_uncased_differ(helpers, tmp_path):
     plain = helpers.tokenizer(default_model())
     assert cased.vocab_size == plain.vocab_size
     assert ids(cased, "River") != ids(plain, "River")
-    assert tokenizers.fingerprint(cased) != tokenizers.fingerprint(plain)
+    assert tokenizers.fingerprint_tokenizer(cased) != tokenizers.fingerprint_tokenizer(plain)
 
 
 def test_a_changed_vocabulary_changes_the_fingerprint(helpers, tmp_path):
     other = changed_copy(default_model(), tmp_path / "other", exchange_two_entries)
     plain = helpers.tokenizer(default_model())
     assert ids(other, "river") == ids(plain, "town")
-    assert tokenizers.fingerprint(other) != tokenizers.fingerprint(plain)
+    assert tokenizers.fingerprint_tokenizer(other) != tokenizers.fingerprint_tokenizer(plain)
 
 
 def test_the_manifest_names_a_folder_without_the_machines_path(tokenizer):
-    described = tokenizers.describe(tokenizer)
+    described = tokenizers.describe_tokenizer(tokenizer)
     assert "/" not in described["name"]
     assert described["vocab_size"] == len(tokenizer)
 
@@ -165,7 +165,7 @@ def test_a_missing_folder_is_a_one_line_error(tmp_path):
 
 @pytest.mark.parametrize("text", ["The playfulness of Zuckermannian rivers, again.", "unbelievably naïve 12.5"])
 def test_word_continuations_are_by_the_marks_of_the_vocabulary(tokenizer, text):
-    found = tokenizers.word_continuations(tokenizer)[ids(tokenizer, text)].tolist()
+    found = tokenizers.find_continuations(tokenizer)[ids(tokenizer, text)].tolist()
     names = tokenizer.convert_ids_to_tokens(ids(tokenizer, text))
     if tokenizer.mask_token == "[MASK]":
         assert found == [n.startswith("##") for n in names]
@@ -177,7 +177,7 @@ def test_word_continuations_are_by_the_marks_of_the_vocabulary(tokenizer, text):
 def test_word_continuations_on_examples(tokenizer):
     """Every word of letters is one that begins once."""
     words = ["the", "unbelievably", "embarrassing", "Zuckermannian", "antidisestablishmentarianism"]
-    found = tokenizers.word_continuations(tokenizer)
+    found = tokenizers.find_continuations(tokenizer)
     assert len(found) == len(tokenizer)
     for word in words:
         pieces = found[ids(tokenizer, word)].tolist()
@@ -194,11 +194,11 @@ class Vocabulary(list):
 
 
 def test_word_continuations_of_sentencepiece_are_those_without_its_sign_for_a_space():
-    assert tokenizers.word_continuations(Vocabulary(["▁the", "▁riv", "er", "."])).tolist() == [False, False, True, True]
+    assert tokenizers.find_continuations(Vocabulary(["▁the", "▁riv", "er", "."])).tolist() == [False, False, True, True]
 
 
 def test_a_vocabulary_that_does_not_say_where_words_begin_is_an_error_of_one_line():
     letters = Vocabulary([f"t{k}" for k in range(500)] + ["##a", "Ġb"])  # a stray mark means nothing
     with pytest.raises(KinspanError, match="--whole_word_masking: this tokenizer's vocabulary") as error:
-        tokenizers.word_continuations(letters)
+        tokenizers.find_continuations(letters)
     assert "\n" not in str(error.value)

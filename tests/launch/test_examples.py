@@ -88,7 +88,7 @@ def place(tmp_path, tiny_corpus, tiny_documents, helpers, monkeypatch):
         yield from map(make_worker(*arguments), chunks)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("data_pipeline.prepare.pipeline.local", at_once)
+    monkeypatch.setattr("data_pipeline.prepare.pipeline.map_chunks", at_once)
     (tmp_path / "corpora").mkdir()
     (tmp_path / "corpora/docs").symlink_to(tiny_corpus)
     (tmp_path / "path/to").mkdir(parents=True)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.sampling.random_bits import draw_random_bits
-from data_pipeline.tokenizers import word_continuations
+from data_pipeline.tokenizers import find_continuations
 from objectives.mlm import MaskedLM
 
 MASK, VOCABULARY = 4, 1000
@@ -221,7 +221,7 @@ def test_the_whole_words_of_a_pair_do_not_depend_on_its_neighbours(num_pairs, ma
 def test_words_of_a_stream_are_those_of_the_text(any_corpus, make_stream, helpers, objective):
     """By the tokenizer's own marks, read here from the tokens' names."""
     tokenizer = helpers.tokenizer(any_corpus / "tokenizer")
-    masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer), continues=word_continuations(tokenizer))
+    masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer), continues=find_continuations(tokenizer))
     plain = make_stream(any_corpus, objective=objective).batch(0, 300)
     masked = make_stream(any_corpus, objective=objective, masking=masking).batch(0, 300)
     names = tokenizer.convert_ids_to_tokens(plain.input_ids.tolist())

@@ -5,7 +5,7 @@ import pytest
 
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.random_bits import draw_random_bits
-from data_pipeline.tokenizers import word_continuations
+from data_pipeline.tokenizers import find_continuations
 from objectives.rtd import mask_for_generator
 
 COUNT = 3000
@@ -14,7 +14,7 @@ COUNT = 3000
 @pytest.fixture(scope="module", params=[False, True], ids=["tokens", "whole words"])
 def masking(request, tiny_corpus, helpers):
     tokenizer = helpers.tokenizer(tiny_corpus / "tokenizer")
-    continues = word_continuations(tokenizer) if request.param else None
+    continues = find_continuations(tokenizer) if request.param else None
     return mask_for_generator(tokenizer.mask_token_id, len(tokenizer), continues=continues)
 
 

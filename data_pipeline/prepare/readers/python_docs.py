@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from data_pipeline.executors import local
+from data_pipeline.executors import map_chunks
 from data_pipeline.prepare.document import Document
 
 from .reader import Reader
@@ -308,7 +308,7 @@ def read_documents(num_workers: int = 1) -> Iterator[Document]:
     names: set[str] = set()
     files = find_source_files()
     chunks = [files[start : start + FILES_PER_CHUNK] for start in range(0, len(files), FILES_PER_CHUNK)]
-    for parsed in chain.from_iterable(local(_Parser, (), chunks, num_workers)):
+    for parsed in chain.from_iterable(map_chunks(_Parser, (), chunks, num_workers)):
         for document in make_documents(parsed, seen):
             if document.id not in names:  # a package may shadow a module of the standard library
                 names.add(document.id)

@@ -13,8 +13,8 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
-from data_pipeline.errors import KinspanError, one_line
-from data_pipeline.executors import check_workers, local
+from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.executors import check_workers, map_chunks
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
 from finetune.data.tables import read_lines
 
@@ -136,7 +136,7 @@ def _read_chunks(files: list[Path], bar: Any) -> Iterator[list[tuple[str, int, b
                         yield chunk
                         chunk, size = [], 0
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-            raise KinspanError(f"{path} line {number + 1}: cannot read on: {one_line(error)}") from error
+            raise KinspanError(f"{path} line {number + 1}: cannot read on: {quote_error(error)}") from error
     if chunk:
         yield chunk
 
@@ -160,7 +160,7 @@ def _build(name: str, files: list[Path], num_workers: int, write: Callable[..., 
     """Passes each kept question to ``write``, in order. Raises KinspanError where no question is kept."""
     tally, seen = Tally(), set[bytes]()
     with tqdm(desc=name, unit=" questions", mininterval=1.0, disable=None) as bar:
-        for built in local(_make_worker, (), _read_chunks(files, bar), num_workers):
+        for built in map_chunks(_make_worker, (), _read_chunks(files, bar), num_workers):
             tally.outcomes.update(built.outcomes)
             for file, line, reason in built.rejected:
                 tally.first_rejected = tally.first_rejected or f"{file} line {line}: {reason}"

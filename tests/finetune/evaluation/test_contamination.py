@@ -55,7 +55,7 @@ def _here(make_worker: Callable, arguments: tuple, chunks: Iterable, num_workers
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Contamination]:
     """``search(candidates, folder)`` in this process."""
-    monkeypatch.setattr("finetune.evaluation.occurrences.local", _here)
+    monkeypatch.setattr("finetune.evaluation.occurrences.map_chunks", _here)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
 
     def run(candidates: list[str], folder: Path) -> Contamination:

@@ -18,7 +18,7 @@ def in_this_process():
     def local(make_worker, arguments, chunks, num_workers):
         yield from map(make_worker(*arguments), chunks)
 
-    with mock.patch("finetune.data.builders.asnq.local", local):
+    with mock.patch("finetune.data.builders.asnq.map_chunks", local):
         yield
 
 
