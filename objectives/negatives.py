@@ -20,7 +20,7 @@ from data_pipeline.sampling.spans import Spans, join_columns
 NUM_NEGATIVES = PAIRS_PER_ANCHOR - 1
 MAX_HARD = 2  # hard negatives per anchor, Di Liello et al., 2022, section A.1
 TRIES = 6  # draws per negative: the first, and up to five more where its text is no negative
-PROBES = 1000  # when all tries failed, so many paragraphs are looked at one by one
+MAX_WALKED = 1000  # when all tries failed, so many paragraphs are looked at one by one
 COMPARED = 4  # so many tokens at the start of two texts are compared before the whole texts are
 
 Cells = tuple[np.ndarray, np.ndarray]  # rows and columns of [n, k]
@@ -72,16 +72,16 @@ class Pool:
         document = block.document[anchors][:, None]
         start = index.before[classes, block.document_first[document]].astype(np.int64)
         inside = index.before[classes, block.document_first[document + 1]] - start
-        rank = index.before[classes, anchors[:, None]]
-        member = index.before[classes, anchors[:, None] + 1] > rank
-        own = np.where(member, rank - start, -1)
+        position = index.before[classes, anchors[:, None]]
+        member = index.before[classes, anchors[:, None] + 1] > position
+        own = np.where(member, position - start, -1)
         others = ((inside - member) * (weights > 0)).sum(axis=1)
         pool = Pool(index, classes, weights, start, inside, own, np.zeros((len(anchors), slots), dtype=bool))
         if not pool.count_outside().sum(axis=1).all():
             raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
         return replace(pool, hard=np.arange(slots) < np.minimum(others, max_hard)[:, None])
 
-    def count_others(self) -> np.ndarray:
+    def count_inside(self) -> np.ndarray:
         """``[n, K]``: the document's paragraphs without the anchor, times their weight."""
         return (self.inside - (self.own >= 0)) * self.weights
 
@@ -91,11 +91,13 @@ class Pool:
 
     def draw(self, random_bits: np.ndarray) -> np.ndarray:
         """A paragraph for each slot, ``[n, k]``, from one draw each: ``random_bits`` is ``[n, k]``."""
-        others, outside = self.count_others(), self.count_outside()
+        others, outside = self.count_inside(), self.count_outside()
         inside = others.sum(axis=1)[:, None]
         drawn = draw_below(random_bits, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
         if self.hard.shape[1] > 1:
-            drawn[:, 1] = np.where(self.hard[:, 1], self._second(drawn[:, 0], random_bits[:, 1], others), drawn[:, 1])
+            drawn[:, 1] = np.where(
+                self.hard[:, 1], self._draw_second_hard(drawn[:, 0], random_bits[:, 1], others), drawn[:, 1]
+            )
         paragraphs = np.empty(random_bits.shape, dtype=np.int64)
         before_inside = before_outside = np.zeros(len(random_bits), dtype=np.int64)
         for k in range(self.classes.shape[1]):  # the interval of the class that the number fell into
@@ -103,10 +105,10 @@ class Pool:
             before_inside, before_outside = before_inside + others[:, k], before_outside + outside[:, k]
             high = np.where(self.hard, before_inside[:, None], before_outside[:, None])
             cells = np.nonzero((drawn >= low) & (drawn < high)) if self.classes.shape[1] > 1 else ...
-            paragraphs[cells] = self._paragraphs(k, drawn - low)[cells]
+            paragraphs[cells] = self._find_paragraphs(k, drawn - low)[cells]
         return paragraphs
 
-    def _second(self, first: np.ndarray, random_bits: np.ndarray, others: np.ndarray) -> np.ndarray:
+    def _draw_second_hard(self, first: np.ndarray, random_bits: np.ndarray, others: np.ndarray) -> np.ndarray:
         """The second hard negative's number, outside the interval of the paragraph that ``first`` fell into."""
         low = np.zeros_like(first)
         width = np.ones_like(first)
@@ -120,23 +122,23 @@ class Pool:
         drawn = draw_below(random_bits, np.maximum(before - width, 1))
         return drawn + width * (drawn >= low)
 
-    def _paragraphs(self, k: int, drawn: np.ndarray) -> np.ndarray:
+    def _find_paragraphs(self, k: int, drawn: np.ndarray) -> np.ndarray:
         """The paragraphs of the k-th class that the numbers within its interval stand for, ``[n, slots]``."""
         start, own, inside, classes = (x[:, k, None] for x in (self.start, self.own, self.inside, self.classes))
         number = drawn // np.maximum(self.weights[:, k, None], 1)
         of_document = start + number + ((own >= 0) & (number >= own))
-        rank = np.where(self.hard, of_document, number + inside * (number >= start))
-        rank = self.index.first[classes] + rank
-        return self.index.paragraphs[np.clip(rank, 0, len(self.index.paragraphs) - 1)]
+        position = np.where(self.hard, of_document, number + inside * (number >= start))
+        position = self.index.first[classes] + position
+        return self.index.paragraphs[np.clip(position, 0, len(self.index.paragraphs) - 1)]
 
-    def probe(self, row: int) -> Iterator[int]:
-        """Yields paragraphs of other documents, the nearest first; at most PROBES of each class."""
+    def walk_outside(self, row: int) -> Iterator[int]:
+        """Yields paragraphs of other documents, the nearest first; at most MAX_WALKED of each class."""
         for k in np.flatnonzero(self.count_outside()[row]):
             total = int(self.index.total[self.classes[row, k]])
             start, inside = int(self.start[row, k]), int(self.inside[row, k])
-            for step in range(min(PROBES, total - inside)):
-                rank = (start + inside + step) % total
-                yield int(self.index.paragraphs[self.index.first[self.classes[row, k]] + rank])
+            for step in range(min(MAX_WALKED, total - inside)):
+                position = (start + inside + step) % total
+                yield int(self.index.paragraphs[self.index.first[self.classes[row, k]] + position])
 
 
 class Source(Protocol):
@@ -145,7 +147,7 @@ class Source(Protocol):
     @property
     def hard(self) -> np.ndarray: ...
 
-    def probe(self, row: int) -> Iterator[int]: ...
+    def walk_outside(self, row: int) -> Iterator[int]: ...
 
 
 def assemble(
@@ -172,7 +174,7 @@ def assemble(
         cells = cells[0][wrong], cells[1][wrong]
         if not len(cells[0]) or attempt == TRIES:
             break
-        cells = _with_other_hard(pool, cells)
+        cells = _add_other_hard(pool, cells)
         negative.put(cells, draw(attempt)[cells])
     kind = np.where(pool.hard, HARD, EASY).astype(np.int8)
     for cell in zip(*(x.tolist() for x in cells), strict=True):
@@ -216,7 +218,7 @@ def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
     return out
 
 
-def _with_other_hard(pool: Source, cells: Cells) -> Cells:
+def _add_other_hard(pool: Source, cells: Cells) -> Cells:
     """``cells``, and the other hard negative where one is drawn again: only together are they two paragraphs."""
     chosen = np.zeros(pool.hard.shape, dtype=bool)
     chosen[cells] = True
@@ -235,10 +237,10 @@ def _search(
 ) -> Spans:
     """The first text of another document that is a negative, walking on from the anchor's own document.
 
-    For corpora with so many equal texts that all tries failed. Raises KinspanError after PROBES paragraphs of each
+    For corpora with so many equal texts that all tries failed. Raises KinspanError after MAX_WALKED paragraphs of each
     class.
     """
-    for paragraph in pool.probe(row):
+    for paragraph in pool.walk_outside(row):
         texts = cut(row, paragraph)
         right = np.flatnonzero(~rejects(np.full(len(texts.paragraph), row), texts))
         if len(right):

@@ -38,7 +38,7 @@ from data_pipeline.sampling.pairs import DI_LIELLO, Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import NUM_NEGATIVES, PROBES, TRIES, Pool, assemble, find_equal_texts
+from .negatives import MAX_WALKED, NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts
 
 # A negative is drawn among so many paragraphs nearest in length on either side: this share of all, at least so many.
 NEAR_SHARE, NEAR_LEAST = 0.005, 16
@@ -83,18 +83,18 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
 
 @dataclass(frozen=True)
 class ByLength:
-    """The block's paragraphs by number of tokens: ``order`` ``[U]``, and each one's place in it, ``rank`` ``[U]``."""
+    """Paragraphs by number of tokens: ``order`` ``[U]``, and each one's place there, ``position`` ``[U]``."""
 
     order: np.ndarray
-    rank: np.ndarray
+    position: np.ndarray
 
     @staticmethod
     def of(block: Block) -> "ByLength":
         length = block.count_tokens(block.take_whole(np.arange(len(block.paragraph))))
         order = np.argsort(length, kind="stable").astype(np.int32)
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order), dtype=np.int32)
-        return ByLength(order, rank)
+        position = np.empty_like(order)
+        position[order] = np.arange(len(order), dtype=np.int32)
+        return ByLength(order, position)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,9 @@ class _Near:
     @staticmethod
     def of(block: Block, anchors: np.ndarray, b: np.ndarray) -> "_Near":
         by_length = block.make_once(ByLength.of)
-        return _Near(by_length, by_length.rank[b].astype(np.int64), np.zeros((len(anchors), NUM_NEGATIVES), dtype=bool))
+        return _Near(
+            by_length, by_length.position[b].astype(np.int64), np.zeros((len(anchors), NUM_NEGATIVES), dtype=bool)
+        )
 
     def draw(self, random_bits: np.ndarray) -> np.ndarray:
         everything = len(self.by_length.order)
@@ -120,10 +122,10 @@ class _Near:
         low = np.clip(self.centre - reach, 0, everything - width)[:, None]
         return self.by_length.order[low + draw_below(random_bits, width)].astype(np.int64)
 
-    def probe(self, row: int) -> Iterator[int]:
+    def walk_outside(self, row: int) -> Iterator[int]:
         """Yields paragraphs from the positive's B outwards, by length."""
         order, centre = self.by_length.order, int(self.centre[row])
-        for step in range(1, min(PROBES, len(order))):
+        for step in range(1, min(MAX_WALKED, len(order))):
             for at in (centre - step, centre + step):
                 if 0 <= at < len(order):
                     yield int(order[at])

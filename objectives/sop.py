@@ -26,7 +26,7 @@ from data_pipeline.sampling.pairs import HARD, POSITIVE, TWO_SENTENCES, Objectiv
 from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans, join_columns
 
-from .negatives import PROBES, find_equal_texts
+from .negatives import MAX_WALKED, find_equal_texts
 
 MAX_SPAN = 4  # sentences
 TRIES, PER_TRY = 4, 3
@@ -67,7 +67,7 @@ def _consecutive(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> 
 
 def _search(block: Block, anchor: int) -> tuple[Spans, Spans]:
     """Two consecutive sentences that differ, of the anchor or of the first paragraph after it that has some."""
-    for step in range(min(PROBES, len(block.paragraph))):
+    for step in range(min(MAX_WALKED, len(block.paragraph))):
         paragraph = (anchor + step) % len(block.paragraph)
         for one, two in pairwise(range(int(block.num_sentences[paragraph]))):
             spans = [Spans(*(np.array([x]) for x in (paragraph, k, k + 1))) for k in (one, two)]

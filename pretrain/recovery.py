@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.reader import newest_on_all_ranks, remove_later
+from pretrain.runtime.run_folder import CHECKPOINTS
 
 from .batches import find_batch
 from .runtime import ranks
@@ -14,10 +15,10 @@ from .state import Run, close_run, convert, load, open_run
 
 HISTORY = 20  # lines of the log that a loss is compared with
 LEVEL = 5  # the last so many of them tell where the loss stands
-FEWEST = 8  # with a shorter history, no loss counts as a spike
+MIN_HISTORY = 8  # with a shorter history, no loss counts as a spike
 DEVIATIONS = 6.0  # of normal changes from line to line, one in 10^9 is larger
-LEAST_LEAP = 0.1  # of the loss: where lines hardly differ, a smaller leap is noise
-MOST_REWINDS = 5
+MIN_LEAP = 0.1  # of the loss: where lines hardly differ, a smaller leap is noise
+MAX_REWINDS = 5
 
 
 def count_skips(run: Run) -> None:
@@ -63,30 +64,30 @@ def is_spike(loss: float, before: Sequence[float]) -> bool:
     loss has too. Both are medians, so that one outlier among the lines changes little.
     """
     recent = before[-HISTORY:]
-    if len(recent) < FEWEST:
+    if len(recent) < MIN_HISTORY:
         return False
     level = statistics.median(recent[-LEVEL:])
     change = 1.4826 * statistics.median(abs(b - a) for a, b in pairwise(recent))  # a normal distribution's deviation
-    return loss > level + max(DEVIATIONS * change, LEAST_LEAP * abs(level))
+    return loss > level + max(DEVIATIONS * change, MIN_LEAP * abs(level))
 
 
 def rewind(run: Run) -> None:
     """Goes back to the newest checkpoint before the last line of the log, and leaves out the batches of that line.
 
-    Without such a checkpoint training goes on. Raises KinspanError after ``MOST_REWINDS`` rewinds.
+    Without such a checkpoint training goes on. Raises KinspanError after ``MAX_REWINDS`` rewinds.
     """
     progress, setup = run.progress, run.setup
     run.watch.mark(f"going back from step {progress.step}", patient=True)
     first = (progress.step - 1) // setup.config.log_steps * setup.config.log_steps  # step of the line
     run.writer.join()
-    checkpoints = setup.folder / "checkpoints"
+    checkpoints = setup.folder / CHECKPOINTS
     found, _ = newest_on_all_ranks(checkpoints, first)
     if found is None:
-        run.say("there is no checkpoint before it: training goes on")
+        run.say("no checkpoint is older than the spike: training continues without rewinding")
         return
-    if progress.rewinds >= MOST_REWINDS:
+    if progress.rewinds >= MAX_REWINDS:
         raise KinspanError(
-            f"the loss leapt again at step {progress.step}, after {MOST_REWINDS} rewinds: lower --learning_rate, "
+            f"the loss leapt again at step {progress.step}, after {MAX_REWINDS} rewinds: lower --learning_rate, "
             "with another --output_dir"
         )
     out = [find_batch(step, progress.left_out) for step in (first, progress.step - 1)]

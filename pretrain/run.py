@@ -15,7 +15,7 @@ from pretrain.checkpoints.reader import find_resumable, get_step
 from pretrain.runtime.engine import set_learning_rate, start_distributed
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
-from pretrain.runtime.run_folder import open_folder
+from pretrain.runtime.run_folder import CHECKPOINTS, open_folder
 from pretrain.runtime.schedule import learning_rate_of
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import Watch, watch_ranks
@@ -33,7 +33,7 @@ from .summary import SUMMARY, describe_run, write_summary
 
 
 def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, Any]:
-    """Begins or resumes the run that ``config`` describes, and returns its summary; ranks but the first return {}.
+    """Begins or resumes the run that ``config`` describes, and returns its summary; every rank but rank 0 returns {}.
 
     probe: measures the model every ``config.probe_steps``, on rank 0; finetune.training.probe.make_probe makes it
 
@@ -48,7 +48,8 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
             setup = set_up(config)
             if config.probe and probe is None and setup.rank == 0:
                 raise KinspanError(
-                    f"--probe {config.probe}: give pretrain(config, probe) finetune.training.probe.make_probe's"
+                    f"--probe {config.probe}: pass pretrain() what finetune.training.probe.make_probe returns, "
+                    "as its argument probe"
                 )
             with watch_ranks(folder, setup.rank, setup.layout.world, config.stall_minutes * 60) as watch:
                 summary = _run_watched(setup, probe, request, watch)
@@ -67,7 +68,10 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
 
 @cache
 def _leave_at_exit() -> None:
-    """Leaves the process group when the program ends. Not earlier, because a second run in it needs the groups."""
+    """Leaves the process group when the program ends.
+
+    Not when the run ends, because a second run in this program needs the process groups.
+    """
     atexit.register(dist.destroy_process_group)
 
 
@@ -88,7 +92,7 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     """Finds the checkpoint to resume from, trains to the last step, and writes the summary."""
     watch.mark("reading checkpoints", patient=True)
     _say(setup, *setup.notes)
-    found = find_resumable(setup.folder / "checkpoints", partial(_say, setup))
+    found = find_resumable(setup.folder / CHECKPOINTS, partial(_say, setup))
     summary = setup.folder / SUMMARY
     if found and summary.exists() and get_step(found) >= setup.total_steps:
         _say(setup, f"this run is complete: see {summary}")
@@ -118,7 +122,7 @@ def _say(setup: Setup, *lines: str) -> None:
 
 
 def train(run: Run) -> None:
-    """Stop?, measure, save, release, step, log: in this order, once per step."""
+    """Once per step, in this order: stop if asked, measure, save, release, train, log."""
     setup, config, total = run.setup, run.setup.config, run.setup.total_steps
     filler = setup.train.batch(0, 1)  # stands in for an empty micro-batch
     stopping = False

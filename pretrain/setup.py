@@ -108,8 +108,8 @@ def set_up(config: PretrainConfig) -> Setup:
     try:
         if config.eval_pairs:
             validation = PairStream(mixture.read_from(corpus), seed=SEED, split="validation", **shared)
-    except KinspanError:
-        notes.append("no validation: too few of the corpus's documents are held out")
+    except KinspanError as error:
+        notes.append(f"no validation: too few of the corpus's documents are held out ({error})")
     total = count_steps(config, train)
     warmup = count_warmup_steps(config, total)
     settings = complete_settings(deepspeed_settings, OptimizerSettings.of(config), layout, precision)
@@ -153,7 +153,7 @@ def _check_same_everywhere(setup: Setup) -> None:
         for key, value in everyone[0].items():
             if theirs[key] != value:
                 raise KinspanError(
-                    f"rank {rank} would train another run than rank 0: its {key} is {shorten(theirs[key])}, not "
+                    f"rank {rank} would not train the same run as rank 0: its {key} is {shorten(theirs[key])}, not "
                     f"{shorten(value)}; all machines need the same corpus, settings and packages"
                 )
     check_shared(setup.folder)

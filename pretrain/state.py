@@ -15,6 +15,7 @@ from pretrain.runtime.deepspeed_compat import disable_overflow_error
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.runtime.finite import Skips
 from pretrain.runtime.log import Log
+from pretrain.runtime.run_folder import CHECKPOINTS
 from pretrain.runtime.stop import StopRequest
 from pretrain.runtime.watch import Watch
 
@@ -70,7 +71,7 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
     """Builds the engine and loads the checkpoint ``found``; without one the run begins anew."""
     config = setup.config
     writer = Writer(
-        setup.folder / "checkpoints",
+        setup.folder / CHECKPOINTS,
         setup.rank,
         config.keep_checkpoints,
         config.keep_every,

@@ -22,7 +22,7 @@ class ClassIndex:
     paragraphs  those of class 0, then those of class 1, ...; classes may overlap
     first       [K]         where those of each class begin in ``paragraphs``
     total       [K]         how many there are
-    before      [K, U + 1]  how many of them come before each paragraph: a paragraph's rank
+    before      [K, U + 1]  how many of them come before each paragraph: a paragraph's position in its class
     """
 
     paragraphs: np.ndarray
@@ -79,11 +79,13 @@ class Block:
     def find_runs(self, spans: Spans) -> list[tuple[np.ndarray, np.ndarray]]:
         """Where in its shard each span's tokens start and end: one run of tokens, or two where spans have holes."""
         if spans.hole_start is None or spans.hole_end is None:
-            return [self._tokens(spans.paragraph, spans.start, spans.end)]
-        before = self._tokens(spans.paragraph, spans.start, spans.hole_start)
-        return [before, self._tokens(spans.paragraph, spans.hole_end, spans.end)]
+            return [self._find_token_bounds(spans.paragraph, spans.start, spans.end)]
+        before = self._find_token_bounds(spans.paragraph, spans.start, spans.hole_start)
+        return [before, self._find_token_bounds(spans.paragraph, spans.hole_end, spans.end)]
 
-    def _tokens(self, paragraph: np.ndarray, first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _find_token_bounds(
+        self, paragraph: np.ndarray, first: np.ndarray, last: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         start = np.empty(paragraph.shape, dtype=np.int64)
         end = np.empty_like(start)
         for shard, rows in self.split_by_shard(paragraph):
@@ -92,7 +94,7 @@ class Block:
             end[rows] = shard.sentence_starts[base + last[rows]]
         return start, end
 
-    def count_tokens(self, spans: Spans) -> np.ndarray:
+    def count_find_token_bounds(self, spans: Spans) -> np.ndarray:
         return sum(end - start for start, end in self.find_runs(spans))  # type: ignore[return-value]
 
     def split_by_shard(self, paragraphs: np.ndarray) -> list[tuple[Shard, Any]]:
@@ -102,7 +104,7 @@ class Block:
         numbers = self.shard_number[paragraphs]
         return [(self.shards[k], np.nonzero(numbers == k)) for k in np.unique(numbers).tolist()]
 
-    def read_tokens(self, spans: Spans) -> np.ndarray:
+    def read_find_token_bounds(self, spans: Spans) -> np.ndarray:
         """The token ids of one span, whose arrays have no dimension."""
         shard = self.shards[self.shard_number[spans.paragraph]]
         first = shard.paragraph_starts[self.paragraph[spans.paragraph]]

@@ -16,7 +16,7 @@ from data_pipeline.errors import KinspanError
 
 from .random_bits import make_philox_key, permute
 
-BLOCK_ANCHORS = 1_000_000  # easy negatives are drawn from as many paragraphs; this bounds the reader's memory
+BLOCK_ANCHORS = 1_000_000  # easy negatives are drawn from about so many paragraphs; bounds memory
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pretrain.recovery import FEWEST, is_spike
+from pretrain.recovery import MIN_HISTORY, is_spike
 
 
 def falling(count, noise=0.02):
@@ -14,7 +14,7 @@ def test_a_falling_noisy_loss_has_no_spike():
     assert not any(is_spike(losses[k], losses[:k]) for k in range(200))
 
 
-@pytest.mark.parametrize(("at", "times"), [(FEWEST, 1.7), (30, 1.5), (150, 1.2)])
+@pytest.mark.parametrize(("at", "times"), [(MIN_HISTORY, 1.7), (30, 1.5), (150, 1.2)])
 def test_a_leap_is_one(at, times):
     """While the loss still falls fast, only a higher one."""
     losses = falling(200)
@@ -22,7 +22,7 @@ def test_a_leap_is_one(at, times):
 
 
 def test_too_little_history_says_nothing():
-    assert not is_spike(1e9, falling(FEWEST - 1))
+    assert not is_spike(1e9, falling(MIN_HISTORY - 1))
 
 
 def test_an_earlier_spike_hides_no_later_one():
