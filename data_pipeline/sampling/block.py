@@ -94,7 +94,7 @@ class Block:
             end[rows] = shard.sentence_starts[base + last[rows]]
         return start, end
 
-    def count_find_token_bounds(self, spans: Spans) -> np.ndarray:
+    def count_tokens(self, spans: Spans) -> np.ndarray:
         return sum(end - start for start, end in self.find_runs(spans))  # type: ignore[return-value]
 
     def split_by_shard(self, paragraphs: np.ndarray) -> list[tuple[Shard, Any]]:
@@ -104,7 +104,7 @@ class Block:
         numbers = self.shard_number[paragraphs]
         return [(self.shards[k], np.nonzero(numbers == k)) for k in np.unique(numbers).tolist()]
 
-    def read_find_token_bounds(self, spans: Spans) -> np.ndarray:
+    def read_tokens(self, spans: Spans) -> np.ndarray:
         """The token ids of one span, whose arrays have no dimension."""
         shard = self.shards[self.shard_number[spans.paragraph]]
         first = shard.paragraph_starts[self.paragraph[spans.paragraph]]
