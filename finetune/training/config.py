@@ -53,6 +53,13 @@ class FinetuneConfig:
     label_noise: float = setting(
         0.0, "Share of the target's training labels to flip (TANDA, table 5).", DATA, FROM_0_TO_BELOW_1
     )
+    allow_identical_splits: bool = setting(
+        False,
+        "Go on where all pairs of one split (train, dev, test, transfer) also stand in another. Figures then mean "
+        "nothing: it is for trying things out.",
+        DATA,
+        free=True,
+    )
     max_length: int = setting(128, "Most tokens of a pair; the longer text is cut first.", DATA, ABOVE_0)
 
     model: str | None = setting(

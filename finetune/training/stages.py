@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
 from finetune.data.filters import filter_questions
+from finetune.data.overlap import check_overlaps
 from finetune.data.registry import describe_counts, load_split, parse_columns
 
 from .config import FinetuneConfig, identity
@@ -32,7 +33,8 @@ class Data:
 def load_data(config: FinetuneConfig) -> Data:
     """Reads and filters the data sets that the settings name.
 
-    Raises KinspanError where a file is not as it must be, and where all training candidates have one label.
+    Raises KinspanError where a file is not as it must be, where all training candidates have one label, and where one
+    split is a part of another.
     """
     named = [spec for spec in (config.data, config.transfer) if spec and spec.startswith(("files=", "hub="))]
     notes: list[str] = []
@@ -52,6 +54,8 @@ def load_data(config: FinetuneConfig) -> Data:
     for data in (train, transfer):
         if data is not None and not 0 < data.labels.sum() < data.num_pairs:
             raise KinspanError(f"{data.name} train: all candidates have one label: there is nothing to learn")
+    splits = [split for split in (transfer, train, dev, test) if split is not None]
+    notes.extend(check_overlaps(splits, config.allow_identical_splits))
     return Data(train, dev, test, transfer, notes)
 
 

@@ -1,0 +1,51 @@
+"""Splits that share questions or candidates."""
+
+from dataclasses import replace
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.data.collect import SourceRow, collect_answers
+from finetune.data.overlap import check_overlaps, find_overlaps
+from finetune.training.config import FinetuneConfig
+from finetune.training.stages import load_data
+
+
+def make_split(split, *pairs):
+    rows = [SourceRow(k, None, question, None, answer, k % 2) for k, (question, answer) in enumerate(pairs)]
+    return collect_answers("files", split, "f line", iter(rows))[0]
+
+
+TRAIN = make_split("train", ("Who?", "she"), ("Who?", "he"), ("When?", "now"))
+DEV = make_split("dev", ("who ?", "she"), ("where?", "here"))
+TEST = make_split("test", (" WHO?", "She"), ("who?", "they"), ("why?", "so"))
+
+
+def test_shared_questions_and_pairs_are_counted_by_text():
+    (overlap,) = find_overlaps([TRAIN, DEV, TEST])
+    assert (overlap.first, overlap.second) == (TRAIN, TEST)
+    assert (overlap.questions, overlap.pairs, overlap.whole) == (1, 1, False)
+    assert check_overlaps([TRAIN, DEV, TEST], False) == [
+        "files train and files test share 1 of 2 and 3 questions, and 1 of 3 and 3 question-candidate pairs"
+    ]
+
+
+def test_a_split_that_is_a_part_of_another_is_refused_unless_allowed():
+    part = replace(TRAIN.take([1]), split="test")
+    with pytest.raises(KinspanError, match="files train and files test share 1 of 2 and 1 questions.*--allow_ident"):
+        check_overlaps([TRAIN, DEV, part], False)
+    assert len(check_overlaps([TRAIN, DEV, part], True)) == 1
+
+
+def test_other_candidates_of_the_same_questions_are_no_part():
+    other = make_split("test", ("Who?", "nobody"), ("When?", "then"))
+    assert not find_overlaps([TRAIN, other])[0].whole
+
+
+def test_an_experiment_refuses_a_dev_set_that_is_the_test_set(write_sets):
+    folder = write_sets()
+    (folder / "dev.jsonl").write_bytes((folder / "test.jsonl").read_bytes())
+    with pytest.raises(KinspanError, match="files dev and files test share 4 of 4 and 4 questions"):
+        load_data(FinetuneConfig(f"files={folder}"))
+    data = load_data(FinetuneConfig(f"files={folder}", allow_identical_splits=True))
+    assert any("share 4 of 4" in note for note in data.notes)
