@@ -3,6 +3,7 @@
 20 million rows cost the bytes of their texts and about 100 bytes each.
 """
 
+import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.encode import normalise
 
 from .answers import OPTIONAL_COLUMNS, POSITIVE_GRADE, AnswerSet, take_rows
+
+MANY = 20  # questions: with fewer, right answers may come first by chance
+SUSPICIOUS = 0.9  # share of questions that list their right answers first
 
 
 class SourceRow(NamedTuple):
@@ -157,8 +161,8 @@ def collect_answers(
 
     White space in questions is folded to single spaces, as in a corpus; in ids it becomes "_", since a TREC file
     separates its columns by white space. Where the file has no question ids, they are q1, q2, ...; where it has no
-    answer ids, they are the question's followed by -1, -2, ... A question without candidates is left out; a candidate
-    without text is kept.
+    answer ids, they are the question's followed by -1, -2, ... in the order of a hash of the text, see
+    ``_make_answer_ids``. A question without candidates is left out; a candidate without text is kept.
 
     Raises KinspanError, naming place and line, where there are no rows, where a question or an id is empty, where a
     question id has two texts, and where an answer id stands twice in a question.
@@ -209,7 +213,7 @@ def _group_by_question(
     starts = np.concatenate([[0], np.cumsum(sizes[keep])]).astype(np.int64)
     question_ids = [i for i, there in zip(questions.ids, keep, strict=True) if there]
     if columns["answer_ids"] is None:
-        columns["answer_ids"] = _make_answer_ids(question_ids, starts)
+        columns["answer_ids"] = _make_answer_ids(question_ids, starts, columns["answers"])
     return AnswerSet(
         name=name,
         split=split,
@@ -235,7 +239,23 @@ def _describe_oddities(
     }
     left_out = sorted(candidates.left_out.items())
     notes = [f"candidates of label {grade} are left out: {count:,}" for grade, count in left_out]
+    mixed, sorted_ones = _count_sorted_questions(question, labels)
+    if mixed >= MANY and sorted_ones > SUSPICIOUS * mixed:
+        notes.append(
+            f"right answers stand before all others in {sorted_ones:,} of the {mixed:,} questions that have both, so "
+            "that the order of the file gives the labels away"
+        )
     return notes + [f"{words}: {count:,}" for words, count in counts.items() if count]
+
+
+def _count_sorted_questions(question: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
+    """Counts the questions with right and wrong candidates, and those of them that list all right ones first."""
+    order = np.argsort(question, kind="stable")
+    ordered, starts = labels[order], np.flatnonzero(np.append(True, np.diff(question[order]) != 0))
+    right = np.add.reduceat(ordered.astype(np.int64), starts)
+    mixed = (right > 0) & (right < np.diff(np.append(starts, len(ordered))))
+    rises = np.append(False, (np.diff(ordered) > 0) & (np.diff(question[order]) == 0))
+    return int(mixed.sum()), int((mixed & ~np.logical_or.reduceat(rises, starts)).sum())
 
 
 def _count_conflicts(question: np.ndarray, digest: np.ndarray, labels: np.ndarray) -> int:
@@ -262,11 +282,21 @@ def _check_ids_differ(place: str, questions: Questions, question: np.ndarray, id
         )
 
 
-def _make_answer_ids(question_ids: list[str], starts: np.ndarray) -> pa.LargeStringArray:
-    """Returns ids like q7-1, q7-2, ... for the candidates of each question."""
+def _make_answer_ids(question_ids: list[str], starts: np.ndarray, answers: pa.LargeStringArray) -> pa.LargeStringArray:
+    """Returns ids like q7-1, q7-2, ... for the candidates of each question, numbered by a hash of their texts.
+
+    Ties between scores are broken by id. Many files list right answers first, so numbers in the order of the file would
+    give the labels away. Equal texts have equal hashes; a bit of the hash says which of them comes first.
+    """
     sizes = np.diff(starts)
-    place = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes) + 1
-    of_question = pa.array(question_ids, pa.large_string()).take(pa.array(np.repeat(np.arange(len(sizes)), sizes)))
+    question, row = np.repeat(np.arange(len(sizes)), sizes), np.arange(starts[-1])
+    chunks = range(0, len(answers), 100_000)
+    hashes = (zlib.crc32(text.encode()) for first in chunks for text in answers.slice(first, 100_000).to_pylist())
+    digest = np.fromiter(hashes, dtype=np.int64, count=len(answers))
+    order = np.lexsort((np.where(digest % 2, row, -row), digest, question))
+    place = np.empty(len(answers), dtype=np.int64)
+    place[order] = row - np.repeat(starts[:-1], sizes) + 1
+    of_question = pa.array(question_ids, pa.large_string()).take(pa.array(question))
     return pc.binary_join_element_wise(
         of_question, pc.cast(pa.array(place), pa.large_string()), pa.scalar("-", pa.large_string())
     )

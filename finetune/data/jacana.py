@@ -70,14 +70,14 @@ def _read_elements(path: Path) -> Iterator[tuple[int, str, str]]:
 
 def _name_files(split: str) -> Sequence[str]:
     larger = ("train2393.cleanup.xml", "TRAIN-ALL.xml") if split == "train" else ()
-    return (*larger, f"{split}-less-than-40.manual-edit.xml", f"{split.upper()}.xml")
+    return (*larger, f"{split}-less-than-40.manual-edit.xml", f"{split}-less-than-40.xml", f"{split.upper()}.xml")
 
 
 JACANA = DataSet(
     name="jacana",
     help="TREC-QA as distributed in jacana-qa-naacl2013-data-results: train2393.cleanup.xml (or TRAIN-ALL.xml), else "
-    "train-less-than-40.manual-edit.xml (or TRAIN.xml); dev-less-than-40.manual-edit.xml (or DEV.xml); "
-    "test-less-than-40.manual-edit.xml (or TEST.xml).",
+    "train-less-than-40.manual-edit.xml (or train-less-than-40.xml, TRAIN.xml); dev-less-than-40.manual-edit.xml (or "
+    "dev-less-than-40.xml, DEV.xml); test-less-than-40.manual-edit.xml (or test-less-than-40.xml, TEST.xml).",
     file_names=_name_files,
     read=read_jacana,
     paper_counts=TRECQA.paper_counts,

@@ -28,7 +28,10 @@ def _describe_specs() -> str:
     for module in (files, hub):
         lines |= {f"{module.NAME}={place}": text for place, text in module.HELP.items()}
     width = max(map(len, lines)) + 4
-    texts = [fill(f"  {spec:<{width - 2}}{text}", 120, subsequent_indent=" " * width) for spec, text in lines.items()]
+    texts = [
+        fill(f"  {spec:<{width - 2}}{text}", 120, subsequent_indent=" " * width, break_on_hyphens=False)
+        for spec, text in lines.items()
+    ]
     return "\n".join(["data sets (NAME=PLACE; files may be compressed: .gz, .xz, .zst):", *texts])
 
 

@@ -33,7 +33,7 @@ from pretrain.runtime.stop import listen_for_stop
 
 from .config import FinetuneConfig, check
 from .engine import Ranks, join_ranks
-from .fingerprints import fingerprint_answers, fingerprint_identity
+from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
 from .plan import Stage, plan_stage
 from .search import search_settings
 from .stages import Data, load_data, make_target_stage, make_transfer_stage
@@ -132,7 +132,7 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
     Every rank runs this function, since each scores a share of the pairs.
     """
     data, path = experiment.data, folder / "scores.json"
-    measured_on = [fingerprint_answers(split) for split in (data.dev, data.test)]
+    measured_on = [name(split) for split in (data.dev, data.test) for name in (fingerprint_answers, fingerprint_ids)]
     figures: dict[str, Any] = {}
     with suppress(KinspanError):  # a file that is absent or damaged is written anew
         figures = read_object(path, "")

@@ -20,6 +20,12 @@ def fingerprint_answers(data: AnswerSet) -> str:
     return digest.hexdigest()[:16]
 
 
+def fingerprint_ids(data: AnswerSet) -> str:
+    """Names the ids of a split, which its TREC files hold and which break ties."""
+    ids = [*data.question_ids, *data.answer_ids.to_pylist()]
+    return hashlib.sha256("\0".join(ids).encode()).hexdigest()[:16]
+
+
 def fingerprint_model(name_or_dir: str) -> str:
     """Names the model that a run starts from: a folder by its weights and config, a hub name by itself."""
     folder = Path(name_or_dir)

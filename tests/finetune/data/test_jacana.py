@@ -36,7 +36,7 @@ def test_the_first_line_of_an_element_is_its_text(tmp_path):
     assert data.question_ids == ["1.4", "3.1"]
     assert data.questions == ["Who is AT&T < ?", "Where ?"]
     assert data.answers.to_pylist() == ["A `` company .", "<num> men & so on", ""]
-    assert data.answer_ids.to_pylist() == ["1.4-1", "1.4-2", "3.1-1"]
+    assert sorted(data.answer_ids.to_pylist()) == ["1.4-1", "1.4-2", "3.1-1"]
     assert data.labels.tolist() == [0, 1, 1]
     assert notes == [
         "jacana dev: questions without a candidate, left out: 1",
@@ -69,3 +69,8 @@ def test_tags_out_of_place_are_named(tmp_path, text, message):
     with pytest.raises(KinspanError) as caught:
         load_split(f"jacana={tmp_path}", "test")
     assert message in str(caught.value)
+
+
+def test_the_unedited_files_of_the_distribution_are_found(tmp_path):
+    (tmp_path / "test-less-than-40.xml").write_text(PAIRS)
+    assert load_split(f"jacana={tmp_path}", "test")[0].num_questions == 2

@@ -32,7 +32,7 @@ def test_shared_questions_and_pairs_are_counted_by_text():
 
 def test_a_split_that_is_a_part_of_another_is_refused_unless_allowed():
     part = replace(TRAIN.take([1]), split="test")
-    with pytest.raises(KinspanError, match="files train and files test share 1 of 2 and 1 questions.*--allow_ident"):
+    with pytest.raises(KinspanError, match=r"files train and files test share 1 of 2 and 1 questions.*--allow_ident"):
         check_overlaps([TRAIN, DEV, part], False)
     assert len(check_overlaps([TRAIN, DEV, part], True)) == 1
 

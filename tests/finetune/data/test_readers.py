@@ -4,12 +4,14 @@ import gzip
 import json
 import lzma
 
+import numpy as np
 import pytest
 
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import OPTIONAL_COLUMNS
 from finetune.data.filters import filter_questions
 from finetune.data.registry import PUBLIC, SPECS, load_split
+from finetune.evaluation.metrics import compute_means, compute_question_metrics
 
 HEADER = "QuestionID\tQuestion\tDocumentID\tDocumentTitle\tSentenceID\tSentence\tLabel"
 
@@ -98,6 +100,24 @@ def test_asnq_leaves_out_labels_that_are_not_asked_for(tmp_path):
 def test_texts_with_both_labels_are_counted(tmp_path):
     _, notes = load_split(asnq(tmp_path, "a\tx\t1", "a\tx\t4", "b\tx\t1", "b\tx\t1", "c\ty\t1"), "train")
     assert notes == ["asnq train: answers that stand twice or more under one question, with different labels, kept: 1"]
+
+
+def test_ids_that_are_made_do_not_give_labels_away(tmp_path):
+    """In a file that lists right answers first, ties between all candidates rank them as chance does."""
+    rows = [f"question {q}\tcandidate {q * 10 + k}\t{4 if k == 0 else 1}" for q in range(200) for k in range(5)]
+    data, notes = load_split(asnq(tmp_path, *rows), "train")
+    assert any("right answers stand before all others in 200 of the 200 questions" in note for note in notes)
+    assert len(set(data.answer_ids.to_pylist())) == 1000
+    tied = compute_means(compute_question_metrics(data, np.zeros(1000)))["map"]
+    assert tied == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5) / 5, abs=0.07)
+    backwards, _ = load_split(asnq(tmp_path, *rows[::-1]), "train")
+    assert number_by_text(backwards) == number_by_text(data)
+
+
+def number_by_text(data):
+    """The number at the end of each candidate's id."""
+    numbers = [answer_id.rpartition("-")[2] for answer_id in data.answer_ids.to_pylist()]
+    return dict(zip(data.answers.to_pylist(), numbers, strict=True))
 
 
 def test_insuranceqa_takes_answers_and_negatives(tmp_path):
@@ -223,7 +243,7 @@ def test_counts_are_the_papers(shared, name):
     """Of the two papers that differ, at least one; trecqa's clean counts come out of the raw files."""
     spec = f"{name}={shared / 'data/as2' / name}"
     data = {split: load_split(spec, split) for split in ("train", "dev", "test")}
-    assert [notes for _, notes in data.values()] == [[], [], []]
+    assert [len(notes) for _, notes in data.values()] == [int(name == "trecqa")] * 3  # it lists right answers first
     checked = 0
     for (split, mode), counts in PUBLIC[name].paper_counts.items():
         left = filter_questions(data[split][0], mode)
@@ -234,5 +254,6 @@ def test_counts_are_the_papers(shared, name):
 
 def test_insuranceqa_is_read_whole(shared):
     data, notes = load_split(f"insuranceqa={shared / 'data/as2/insuranceqa'}", "test")
-    assert (data.num_questions, int(data.positives.sum()), notes) == (2000, 3308, [])
+    assert (data.num_questions, int(data.positives.sum()), len(notes)) == (2000, 3308, 1)
+    assert "right answers stand before all others in 2,000 of the 2,000 questions" in notes[0]
     assert ((data.starts[1:] - data.starts[:-1]) - data.positives == 200).all()
