@@ -4,30 +4,28 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from .metrics import METRICS, TITLES, Figures, compute_means
-from .significance import compare, format_p
+from .significance import OVER_QUESTIONS, compare_rows, format_p
 
 
 def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
     """Returns a row for each system: its ``name``, the mean of each metric, and ``against_first``.
 
-    The latter has for each metric the fields of ``significance.Comparison`` between this system and the first; it is
-    None for the first system itself. ``systems`` has the metrics by question, and ``seed`` is the randomisation test's.
+    The latter has for each metric what ``significance.compare_rows`` returns for this system, whose p is corrected for
+    the number of systems; it is None for the first system itself. ``systems`` has the metrics by question, and ``seed``
+    is the randomisation test's.
     """
-    first = next(iter(systems.values()))
+    tests = {metric: compare_rows([f[metric][None] for f in systems.values()], seed) for metric in METRICS}
     return [
         {
             "name": name,
             **compute_means(figures),
-            "against_first": None
-            if figures is first
-            else {metric: asdict(compare(figures[metric], first[metric], seed)) for metric in METRICS},
+            "against_first": {metric: tests[metric][row] for metric in METRICS} if row else None,
         }
-        for name, figures in systems.items()
+        for row, (name, figures) in enumerate(systems.items())
     ]
 
 
@@ -38,9 +36,12 @@ def format_table(rows: list[dict[str, Any]]) -> str:
     lines += [f"{row['name']:<{width}}" + "".join(f"  {row[metric]:7.4f}" for metric in METRICS) for row in rows]
     others = [row for row in rows if row["against_first"]]
     if others:
+        tests = "p of the paired t-test, of the paired randomisation test"
+        if len(others) > 1:
+            tests += f", both corrected by Holm's method for {len(others)} comparisons"
         lines += [
             "",
-            f"against {rows[0]['name']}: difference (p of the paired t-test, of the paired randomisation test)",
+            f"against {rows[0]['name']}: difference ({tests})",
             " " * width + "".join(f"  {TITLES[metric]:<22}" for metric in METRICS).rstrip(),
         ]
     for row in others:
@@ -49,9 +50,9 @@ def format_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def format_difference(test: dict[str, float]) -> str:
-    """Returns the difference from the first system, and p of both tests in brackets."""
-    p = [format_p(test[name]) for name in ("t_test", "randomisation")]
+def format_difference(test: dict[str, Any]) -> str:
+    """Returns the difference from the first system, and the corrected p of both tests in brackets."""
+    p = [format_p(test["corrected"][name]) for name in OVER_QUESTIONS]
     return f"{test['difference']:+.4f} ({', '.join(p)})"
 
 

@@ -1,14 +1,16 @@
 """Tests whether one ranking is better than another by more than chance: paired over questions, and over seeds."""
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 DRAWS = 10_000  # random assignments of signs
 BATCH = 1000  # draws in memory at once
+SIGNIFICANT = 0.05  # the level of Di Liello et al., 2022, table 1
+OVER_QUESTIONS, OVER_SEEDS = ("t_test", "randomisation"), "over_seeds"  # the tests of ``compare_rows``
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,56 @@ def compare_seeds(a: np.ndarray, b: np.ndarray) -> float:
     from scipy.stats import ttest_ind
 
     return _compute_p(ttest_ind, a, b, equal_var=False)
+
+
+def correct_holm(p: Sequence[float]) -> list[float]:
+    """Returns each p corrected for their number, so that the chance of any false finding stays below the level.
+
+    The smallest of m is multiplied by m, the next one by m - 1, and so on; none becomes smaller than the one before it
+    (Holm, 1979, "A simple sequentially rejective multiple test procedure").
+    """
+    values = np.asarray(p, dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    corrected = np.empty(len(values))
+    corrected[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1)
+    return corrected.tolist()
+
+
+def compare_rows(rows: Sequence[np.ndarray], seed: int = 0) -> list[dict[str, Any] | None]:
+    """Compares each row of a table with the first, by one metric, and corrects p for the number of rows.
+
+    rows: of each, ``[S, Q]`` for S runs that differ in their seed, on the same Q questions
+
+    Returns None for the first row, and for each other ``difference``, p of each test (``t_test`` and ``randomisation``
+    over questions; ``over_seeds`` where both rows have two runs or more), and ``corrected``, p of each test after
+    Holm's correction over the rows.
+    """
+    first = rows[0]
+    tests: list[dict[str, Any]] = []
+    for row in rows[1:]:
+        test: dict[str, Any] = asdict(compare(row, first, seed))
+        if min(len(row), len(first)) > 1:
+            test[OVER_SEEDS] = compare_seeds(row.mean(axis=1), first.mean(axis=1))
+        tests.append({**test, "corrected": {}})
+    for name in (*OVER_QUESTIONS, OVER_SEEDS):
+        tested = [test for test in tests if name in test]
+        for test, p in zip(tested, correct_holm([test[name] for test in tested]), strict=True):
+            test["corrected"][name] = p
+    return [None, *tests]
+
+
+def take_greater_p(test: dict[str, Any]) -> float:
+    """Returns the greater corrected p of the t-test over questions, which does not see that seeds differ, and of that
+    over seeds, which does not see that questions differ."""
+    return max(test["corrected"]["t_test"], test["corrected"].get(OVER_SEEDS, 0.0))
+
+
+def is_established(test: dict[str, Any]) -> bool:
+    """Whether a difference, as ``compare_rows`` returns it, is significant over questions and over seeds.
+
+    Of a single seed that cannot be said, however small p is over questions.
+    """
+    return OVER_SEEDS in test and take_greater_p(test) < SIGNIFICANT
 
 
 def format_p(p: float) -> str:

@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MAP, METRICS, TITLES, rank_rows
+from finetune.evaluation.significance import SIGNIFICANT
 from finetune.evaluation.trec import write_lines
 
 from .pages import ShownCandidate, pick_candidates, render_template
 from .plots import Curve, compute_deviation, plot_curves, plot_dots, plot_histograms, plot_noise
 
-SIGNIFICANT = 0.05  # the level of Di Liello et al., 2022, table 1
 TOP = 5  # candidates that an example shows
 
 
@@ -46,14 +46,16 @@ class ResultRow:
     """A way of fine-tuning, run with S seeds.
 
     metrics: for each metric of ``metrics.METRICS``, ``[S]``
-    p:       for a metric, p of the difference from the report's first row
+    p:       for a metric, p of the difference from the report's first row, corrected for the number of rows
     paper:   for a metric, a paper's mean and its standard deviation, which is None where the paper gives none
+    starred: the metrics whose difference is established, see ``significance.is_established``
     """
 
     name: str
     metrics: Mapping[str, np.ndarray]
     p: Mapping[str, float] = field(default_factory=dict)
     paper: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    starred: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,26 @@ import numpy as np
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import get_paper_counts
 from finetune.evaluation.bm25 import score_bm25
-from finetune.evaluation.metrics import MAP, METRICS, Figures, compute_means, compute_question_metrics
+from finetune.evaluation.metrics import MAP, METRICS, Figures, compute_question_metrics
+from finetune.evaluation.significance import compare_rows, is_established, take_greater_p
 from finetune.evaluation.trec import read_run
 from finetune.training.config import FinetuneConfig
 from pretrain.runtime.log import complete_lines
 
 from .plots import Curve
-from .report import Curves, Noise, Report, ResultRow, SplitFigures, count_split, pick_examples, write_report
+from .report import (
+    Curves,
+    Noise,
+    Report,
+    ResultRow,
+    SplitFigures,
+    count_split,
+    pick_examples,
+    write_report,
+)
 
 NUM_EXAMPLES = 8
+BM25 = "BM25"
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,6 @@ class Entry:
     """One experiment on the page.
 
     figures: for each seed, the metrics of every test question
-    p:       p of the difference in MAP from the page's first experiment; None for the first itself
     paper:   a paper's figures by metric
     tanda:   whether the experiment transfers first
     """
@@ -35,7 +45,6 @@ class Entry:
     name: str
     config: FinetuneConfig
     figures: list[Figures]
-    p: float | None
     paper: dict[str, float]
     tanda: bool = False
 
@@ -51,18 +60,21 @@ def write_page(
     """
     test = splits[-1][0]
     bm25 = compute_question_metrics(test, score_bm25(test))
-    rows = [ResultRow("BM25", {m: np.array([v]) for m, v in compute_means(bm25).items()})]
-    for entry in entries:
-        figures = {m: np.array([seed[m].mean() for seed in entry.figures]) for m in METRICS}
-        p = {} if entry.p is None else {MAP: entry.p}
-        rows.append(ResultRow(entry.name, figures, p, {m: (v, None) for m, v in entry.paper.items()}))
+    named = [*((entry.name, entry.figures, entry.paper) for entry in entries), (BM25, [bm25], {})]
+    tests = compare_rows([np.stack([seed[MAP] for seed in figures]) for _, figures, _ in named])
+    rows = []
+    for (name, figures, paper), difference in zip(named, tests, strict=True):
+        means = {m: np.array([seed[m].mean() for seed in figures]) for m in METRICS}
+        p = {MAP: take_greater_p(difference)} if difference else {}
+        starred = [MAP] if difference and is_established(difference) else []
+        rows.append(ResultRow(name, means, p, {m: (v, None) for m, v in paper.items()}, starred))
     write_report(
         path,
         Report(
             title,
             notes,
             [_count_beside_paper(data, mode) for data, mode in splits],
-            [*rows[1:], rows[0]],
+            rows,
             [_read_curves(entry) for entry in entries],
             _gather_noise(entries),
             _pick_examples(test, entries),

@@ -14,27 +14,31 @@ def format_study(results: dict[str, Any]) -> str:
         lines += ["", f"{table['data']}: {table['questions']:,} test questions, {table['pairs']:,} candidates"]
         lines.append(" " * width + "".join(f"{TITLES[m]:>18}" for m in METRICS) + "   p of MAP: t-test, random, seeds")
         for row in table["rows"]:
-            cells = "".join(_format_cell(row[m]) for m in METRICS)
+            cells = "".join(f"{format_cell(row[m]):>18}" for m in METRICS)
             lines.append(f"{row['name']:<{width}}" + cells + _format_tests(row["p"]))
             if row.get("paper"):
                 cells = "".join(f"{row['paper'][m]:.3f}".rjust(18) if m in row["paper"] else " " * 18 for m in METRICS)
                 lines.append(f"{'  paper':<{width}}{cells}".rstrip())
+        num_tests = sum(row["p"] is not None for row in table["rows"])
+        if num_tests > 1:
+            lines.append(f"p is corrected by Holm's method for the {num_tests} rows that are compared with the first")
+        if any(row.get("seeds") == 1 for row in table["rows"]):
+            lines.append("a row of one seed says nothing of how other seeds would do")
         lines += [*_describe_drops(table), *_describe_kept_transfers(table), f"page: {table['report']}"]
     return "\n".join(lines)
 
 
-def _format_cell(figure: dict[str, float | None]) -> str:
-    """Returns a mean and, in brackets, the standard deviation over the seeds."""
-    sd = f" ({figure['sd']:.4f})" if figure["sd"] is not None else " " * 9
-    return f"{figure['mean']:.4f}{sd}".rjust(18)
+def format_cell(figure: dict[str, float | None]) -> str:
+    """Returns a mean and, in brackets, the standard deviation over the seeds; a dash where there is one seed."""
+    deviation = "-" if figure["sd"] is None else f"{figure['sd']:.4f}"
+    return f"{figure['mean']:.4f} ({deviation})"
 
 
-def _format_tests(p: dict[str, float] | None) -> str:
-    """Returns the difference in MAP from the first row, and p of each test."""
-    if p is None:
+def _format_tests(test: dict[str, Any] | None) -> str:
+    """Returns the difference in MAP from the first row, and the corrected p of each test."""
+    if test is None:
         return ""
-    chances = [format_p(p[test]) for test in ("t_test", "randomisation", "over_seeds") if test in p]
-    return f"   {p['difference']:+.4f}: {', '.join(chances)}"
+    return f"   {test['difference']:+.4f}: {', '.join(format_p(p) for p in test['corrected'].values())}"
 
 
 def _describe_drops(table: dict[str, Any]) -> list[str]:

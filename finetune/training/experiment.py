@@ -27,6 +27,7 @@ from finetune.evaluation.metrics import (
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
 from finetune.ranking.score import score_answers
 from finetune.reports.study_report import Entry, write_page
+from finetune.reports.study_table import format_cell
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.ranks import barrier
 from pretrain.runtime.stop import listen_for_stop
@@ -169,16 +170,16 @@ def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:
     splits = [(data.train, config.train_filter), (data.dev, config.eval_filter), (data.test, config.eval_filter)]
     if data.transfer is not None:
         splits.insert(0, (data.transfer, config.train_filter))
-    entry = Entry(results["model"], config, read_figures(output, data.test, config.seeds), None, {})
+    entry = Entry(results["model"], config, read_figures(output, data.test, config.seeds), {})
     write_page(output / PAGE, f"{results['model']} on {results['data']}", data.notes, splits, [entry])
 
 
-def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Returns the mean and the sample's standard deviation of each metric over the runs; it is 0 for a single run."""
+def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float | None]]:
+    """Returns the mean and the sample's standard deviation of each metric over the runs; a single run has none."""
     out = {}
     for metric in METRICS:
         values = np.array([run[metric] for run in runs])
-        out[metric] = {"mean": float(values.mean()), "sd": float(values.std(ddof=1)) if len(values) > 1 else 0.0}
+        out[metric] = {"mean": float(values.mean()), "sd": float(values.std(ddof=1)) if len(values) > 1 else None}
     return out
 
 
@@ -193,7 +194,7 @@ def format_results(results: dict[str, Any]) -> str:
             lines.append(
                 f"{split} seed {run['seed']:<3}".ljust(14) + "".join(f"{run[split][m]:18.4f}" for m in METRICS)
             )
-        cells = [f"{results[split][m]['mean']:.4f} ({results[split][m]['sd']:.4f})" for m in METRICS]
+        cells = [format_cell(results[split][m]) for m in METRICS]
         lines.append(f"{split} mean".ljust(14) + "".join(f"{cell:>18}" for cell in cells))
     return "\n".join(lines)
 

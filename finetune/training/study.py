@@ -10,11 +10,10 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
-from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import score_bm25
-from finetune.evaluation.metrics import MAP, METRICS, Figures, compute_means, compute_question_metrics
-from finetune.evaluation.significance import compare, compare_seeds
-from finetune.reports.study_report import Entry, write_page
+from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
+from finetune.evaluation.significance import compare_rows
+from finetune.reports.study_report import BM25, Entry, write_page
 from finetune.reports.study_table import format_study
 from pretrain.runtime.engine import read_launcher_variables
 from pretrain.runtime.stop import listen_for_stop
@@ -162,18 +161,19 @@ def _summarize_set(
     first = rows[0].config
     data = load_data(next((row.config for row in rows if row.config.transfer), first))
     figures = [read_figures(Path(row.config.output_dir), data.test, row.config.seeds) for row in rows]
-    tests = [None, *(_test_difference(of_row, figures[0]) for of_row in figures[1:])]
+    bm25 = compute_question_metrics(data.test, score_bm25(data.test))
+    *tests, bm25_test = compare_rows([np.stack([seed[MAP] for seed in row]) for row in (*figures, [bm25])])
     papers = [row.row.paper.get(PAPERS_NAME.get(_name_set(spec), _name_set(spec)), {}) for row in rows]
-    lines = [_summarize_bm25(data.test)]
-    for row, experiment, p, paper in zip(rows, experiments, tests, papers, strict=True):
-        lines.append(_summarize_row(row, experiment, p, paper, rows))
+    lines = [{"name": BM25, **{m: {"mean": v, "sd": None} for m, v in compute_means(bm25).items()}, "p": bm25_test}]
+    for row, experiment, test, paper in zip(rows, experiments, tests, papers, strict=True):
+        lines.append(_summarize_row(row, experiment, test, paper, rows))
     splits = [(data.train, first.train_filter), (data.dev, first.eval_filter), (data.test, first.eval_filter)]
     if data.transfer is not None:
         splits.insert(0, (data.transfer, first.train_filter))
     if writes_page:
         entries = [
-            Entry(row.row.name, row.config, of_row, _take_greater_p(p) if p else None, paper, row.row.tanda)
-            for row, of_row, p, paper in zip(rows, figures, tests, papers, strict=True)
+            Entry(row.row.name, row.config, of_row, paper, row.row.tanda)
+            for row, of_row, paper in zip(rows, figures, papers, strict=True)
         ]
         notes = [line for line in (study.source, study.about) if line]
         write_page(page, f"{study.title}: {_name_set(spec)}", [*notes, *data.notes], splits, entries)
@@ -186,15 +186,10 @@ def _summarize_set(
     }
 
 
-def _summarize_bm25(test: AnswerSet) -> dict[str, Any]:
-    means = compute_means(compute_question_metrics(test, score_bm25(test)))
-    return {"name": "BM25", **{m: {"mean": means[m], "sd": None} for m in METRICS}, "p": None}
-
-
 def _summarize_row(
     row: PlannedRow,
     experiment: dict[str, Any],
-    p: dict[str, float] | None,
+    test: dict[str, Any] | None,
     paper: dict[str, float],
     rows: list[PlannedRow],
 ) -> dict[str, Any]:
@@ -208,7 +203,7 @@ def _summarize_row(
     return {
         "name": row.row.name,
         **experiment["test"],
-        "p": p,
+        "p": test,
         "paper": paper,
         "seeds": config.seeds,
         "label_noise": config.label_noise,
@@ -224,26 +219,3 @@ def _find_clean_row(config: FinetuneConfig, rows: list[PlannedRow]) -> str | Non
         if config.label_noise and replace(other.config, output_dir=config.output_dir) == clean:
             return other.row.name
     return None
-
-
-def _test_difference(seeds: list[Figures], first: list[Figures]) -> dict[str, float]:
-    """Returns the difference in MAP from the first row, and its p over questions and over seeds.
-
-    Over questions, each question's average precision is the mean over the seeds.
-    """
-    ours, theirs = (np.stack([of_seed[MAP] for of_seed in runs]) for runs in (seeds, first))
-    over_questions = compare(ours, theirs)
-    out = {
-        "difference": over_questions.difference,
-        "t_test": over_questions.t_test,
-        "randomisation": over_questions.randomisation,
-    }
-    if len(ours) > 1 and len(theirs) > 1:
-        out["over_seeds"] = compare_seeds(ours.mean(axis=1), theirs.mean(axis=1))
-    return out
-
-
-def _take_greater_p(p: dict[str, float]) -> float:
-    """Returns the greater p of the test over questions, which does not see that seeds differ, and of that over seeds,
-    which does not see that questions differ."""
-    return max(p["t_test"], p.get("over_seeds", 0.0))

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from finetune.evaluation.significance import DRAWS, compare, compare_seeds
+from finetune.evaluation.significance import (
+    DRAWS,
+    compare,
+    compare_rows,
+    compare_seeds,
+    correct_holm,
+    is_established,
+    take_greater_p,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +74,38 @@ def test_seeds_against_seeds():
     assert compare_seeds(np.array([0.81, 0.82, 0.83]), np.array([0.71, 0.73, 0.72])) < 0.01
     assert compare_seeds(np.array([0.81, 0.70, 0.83]), np.array([0.80, 0.73, 0.82])) > 0.5
     assert compare_seeds(np.full(3, 0.5), np.full(4, 0.5)) == 1
+
+
+def test_holms_correction():
+    """By hand: .01 x 3, .02 x 2, .04 x 1; and no p becomes smaller than one that was smaller before."""
+    assert correct_holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+    assert correct_holm([0.03, 0.02]) == pytest.approx([0.04, 0.04])
+    assert correct_holm([0.9, 0.6]) == [1, 1]
+    assert correct_holm([0.2]) == [0.2]
+    assert correct_holm([]) == []
+
+
+def test_rows_are_corrected_for_their_number_and_single_runs_have_no_p_over_seeds():
+    rng = np.random.default_rng(4)
+    first = rng.random((3, 40))
+    rows = [first, first + rng.normal(0.05, 0.1, (3, 40)), rng.random((1, 40)), rng.random((3, 40))]
+    nothing, *tests = compare_rows(rows)
+    assert nothing is None
+    assert ["over_seeds" in test for test in tests] == [True, False, True]
+    for name, count in (("t_test", 3), ("over_seeds", 2)):
+        p = [test[name] for test in tests if name in test]
+        assert [test["corrected"][name] for test in tests if name in test] == correct_holm(p)
+        assert len(p) == count
+    assert tests[0]["over_seeds"] == compare_seeds(rows[1].mean(axis=1), first.mean(axis=1))
+
+
+def test_a_difference_is_established_over_questions_and_over_seeds():
+    assert is_established({"corrected": {"t_test": 0.01, "over_seeds": 0.02}, "over_seeds": 0.02})
+    assert not is_established({"corrected": {"t_test": 0.01, "over_seeds": 0.06}, "over_seeds": 0.02})
+    assert not is_established({"corrected": {"t_test": 0.0001}})  # of one seed
+
+
+def test_the_greater_p_counts():
+    assert take_greater_p({"corrected": {"t_test": 0.01, "over_seeds": 0.2}}) == 0.2
+    assert take_greater_p({"corrected": {"t_test": 0.2, "over_seeds": 0.01}}) == 0.2
+    assert take_greater_p({"corrected": {"t_test": 0.01}}) == 0.01  # of one seed

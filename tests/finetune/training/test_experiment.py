@@ -74,7 +74,7 @@ def test_seeds_their_mean_and_deviation(config, tmp_path, trained):
 
 
 def test_one_seed_has_no_deviation():
-    assert summarize_seeds([dict.fromkeys(METRICS, 0.25)])["map"] == {"mean": 0.25, "sd": 0.0}
+    assert summarize_seeds([dict.fromkeys(METRICS, 0.25)])["map"] == {"mean": 0.25, "sd": None}
 
 
 def test_the_table_has_its_figures_below_their_names(config):
