@@ -88,11 +88,11 @@ def _count_beside_paper(data: AnswerSet, mode: str) -> SplitFigures:
     return count_split(data, mode, paper.questions if paper else None, paper.pairs if paper else None)
 
 
-def read_curve(folder: Path, split: str, figure: str) -> Curve:
-    """Returns how a figure of a run's ``metrics.jsonl`` went after the start."""
+def read_curve(folder: Path, split: str, figure: str, over: str = "step") -> Curve:
+    """Returns how a figure of a run's ``metrics.jsonl`` went, the start included, over the steps or epochs."""
     lines = [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
-    lines = [line for line in lines if line["split"] == split and line["step"]]
-    return np.array([line["step"] for line in lines]), np.array([line[figure] for line in lines])
+    lines = [line for line in lines if line["split"] == split and figure in line]
+    return np.array([line[over] for line in lines]), np.array([line[figure] for line in lines])
 
 
 def _read_curves(entry: Entry) -> Curves:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from finetune.data.filters import filter_questions
+from finetune.evaluation.metrics import MAP
+from finetune.reports.plots import Curve
+from finetune.reports.study_report import read_curve
+from pretrain.runtime.ranks import broadcast_from_rank_0
 
 from .config import FinetuneConfig
 from .engine import Ranks
@@ -35,40 +40,65 @@ def search_settings(
     """Returns ``config`` with the batch size and learning rate whose MAP on held-out folds is highest on average.
 
     Di Liello et al., 2022, appendix B: "the best batch size out of {16, 32, 64} and learning rate ... using
-    cross-validation". Each run trains on all folds but one, which also decides its early stopping. ``search.json`` in
-    ``folder`` holds the whole table. Raises KinspanError where there are fewer questions than folds.
+    cross-validation". Each run trains on all folds but one, which also decides its early stopping. All runs are scored
+    at the same point, the last epoch that each of them reached: a score that took each run's best validation would
+    grow with the number of validations. ``search.json`` in ``folder`` holds the whole table. Raises KinspanError where
+    there are fewer questions than folds.
     """
     assert config.search_folds is not None
     if data.train.num_questions < config.search_folds:
         raise KinspanError(
             f"--search_folds {config.search_folds}: {data.train.name} has {data.train.num_questions} training questions"
         )
-    table: list[dict[str, Any]] = []
-    for size, rate in product(config.search_batch_sizes, config.search_learning_rates):
+    settings = list(product(config.search_batch_sizes, config.search_learning_rates))
+    curves: list[list[Curve]] = []
+    for number, (size, rate) in enumerate(settings, 1):
         micro = min(size, config.micro_batch_size)
         tried = replace(config, batch_size=size, learning_rate=rate, micro_batch_size=micro)
-        maps = _cross_validate(tried, data, folder / f"batch-{size}-rate-{rate:g}", ranks)
+        curves.append(_cross_validate(tried, data, folder / f"batch-{size}-rate-{rate:g}", ranks))
+        say(f"search: batch {size}, learning rate {rate:g}: trained ({number} of {len(settings)} settings)")
+    epoch, scores = score_at_common_epoch(curves)
+    table: list[dict[str, Any]] = []
+    say(f"search: MAP on the held-out folds after {epoch:g} epochs, which all runs reached")
+    for (size, rate), maps in zip(settings, scores, strict=True):
         table.append({"batch_size": size, "learning_rate": rate, "map": float(np.mean(maps)), "folds": maps})
         say(f"search: batch {size}, learning rate {rate:g}: MAP {np.mean(maps):.4f} over {len(maps)} folds")
     best = max(table, key=lambda row: row["map"])
     if ranks.rank == 0:
-        write_atomically(folder / "search.json", json.dumps({"table": table, "best": best}, indent=1) + "\n")
+        write_atomically(
+            folder / "search.json", json.dumps({"epoch": epoch, "table": table, "best": best}, indent=1) + "\n"
+        )
     say(f"search: chosen are batch {best['batch_size']} and learning rate {best['learning_rate']:g}")
     return replace(config, batch_size=best["batch_size"], learning_rate=best["learning_rate"])
 
 
-def _cross_validate(config: FinetuneConfig, data: Data, folder: Path, ranks: Ranks) -> list[float]:
-    """Trains once per fold with these settings; returns the MAP on each held-out fold."""
+def score_at_common_epoch(curves: list[list[Curve]]) -> tuple[float, list[list[float]]]:
+    """Returns the last epoch that all runs reached, and the MAP there of each setting's folds.
+
+    curves: of each setting and fold, how the MAP on the held-out fold went over the epochs
+
+    Where a run was not validated at that very point, its MAP is interpolated between the validations around it.
+    """
+    epoch = min(float(epochs[-1]) for folds in curves for epochs, _ in folds)
+    return epoch, [[float(np.interp(epoch, epochs, maps)) for epochs, maps in folds] for folds in curves]
+
+
+def _cross_validate(config: FinetuneConfig, data: Data, folder: Path, ranks: Ranks) -> list[Curve]:
+    """Trains once per fold with these settings; returns how the MAP on each held-out fold went over the epochs."""
     assert config.search_folds is not None
     fold_of = split_folds(data.train.num_questions, config.search_folds)
-    maps = []
+    curves = []
     for fold in range(config.search_folds):
         held_out = filter_questions(data.train.take(fold_of == fold), config.eval_filter)
         rest = replace(data, train=data.train.take(fold_of != fold), dev=held_out)
         settings = replace(config, test_every_validation=False)
         stage = make_target_stage(settings, rest, SEED, str(config.model), "search")
         run = folder / f"fold-{fold}"
-        maps.append(train_ranker(config, stage, SEED, run, ranks)["dev_map"])
+        train_ranker(config, stage, SEED, run, ranks)
+        curve = broadcast_from_rank_0(partial(read_curve, run, "dev", MAP, "epoch"))
+        if not len(curve[0]):
+            raise KinspanError(f"{run / 'metrics.jsonl'} has no validation: delete {run} to train it again")
+        curves.append(curve)
         if ranks.rank == 0:
             shutil.rmtree(run / BEST, ignore_errors=True)  # the weights of so many runs would fill a disk
-    return maps
+    return curves

@@ -11,7 +11,7 @@ from finetune.training import search
 from finetune.training.config import FinetuneConfig, check
 from finetune.training.engine import Ranks
 from finetune.training.experiment import run_experiment
-from finetune.training.search import search_settings, split_folds
+from finetune.training.search import score_at_common_epoch, search_settings, split_folds
 from finetune.training.stages import load_data
 
 
@@ -54,10 +54,11 @@ def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
         seen.setdefault(key, []).append(held_out)
         assert str(folder) not in seen
         seen[str(folder)] = True
-        return {
-            "dev_map": {(4, 1e-5): 0.5, (4, 3e-4): 0.6, (8, 1e-5): 0.7, (8, 3e-4): 0.4}[key]
-            + 0.1 * (len(seen[key]) - 2)
-        }
+        value = {(4, 1e-5): 0.5, (4, 3e-4): 0.6, (8, 1e-5): 0.7, (8, 3e-4): 0.4}[key] + 0.1 * (len(seen[key]) - 2)
+        folder.mkdir(parents=True)
+        line = {"step": 3, "split": "dev", "epoch": 1.0, "map": value}
+        (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        return {"dev_map": 1.0}
 
     monkeypatch.setattr(search, "train_ranker", fake)
     (tmp_path / "search").mkdir()
@@ -68,6 +69,15 @@ def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
         assert sorted(q for fold in seen[key] for q in fold) == sorted(data.train.question_ids)
     best = json.loads((tmp_path / "search/search.json").read_text())["best"]
     assert best["map"] == pytest.approx(0.7)
+
+
+def test_runs_are_scored_at_the_epoch_that_all_reached_not_by_their_luckiest():
+    lucky = np.arange(5.0), np.array([0.2, 0.9, 0.3, 0.3, 0.3])
+    steady = np.arange(0, 6.5, 0.75), np.linspace(0.2, 0.74, 9)
+    stopped = np.arange(4.0), np.array([0.2, 0.4, 0.4, 0.4])
+    epoch, scores = score_at_common_epoch([[lucky, lucky], [steady, stopped]])
+    assert epoch == 3
+    assert scores == [[0.3, 0.3], [pytest.approx(0.2 + 0.54 * 3 / 6), 0.4]]
 
 
 def test_an_experiment_goes_on_with_what_was_chosen(config, tmp_path):
