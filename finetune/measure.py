@@ -68,20 +68,42 @@ def measure_models(
         flush=True,
     )
     names = [*models, BM25]
+    folders = dict(zip(names, name_folders(names), strict=True))
     scores: dict[str, np.ndarray] = {}
-    for name, folder in zip(names, name_folders(names), strict=True):
+    for name, folder in folders.items():
         scores[name] = score_bm25(data) if name == BM25 else _score(name, data, max_length, precision)
         if output:
             _call_for(name, trec.write_predictions, output / folder, data, scores[name], folder)
     systems = {name: _call_for(name, compute_question_metrics, data, scores[name]) for name in names}
     rows = compare_systems(systems)
     if output:
-        shown = models if len(models) > 1 else names
         trec.write_lines(output / "per_question.csv", [format_per_question(systems, data.question_ids)])
-        trec.write_lines(output / "comparison.html", [render_comparison(title, data, scores, systems, rows, shown)])
+        page = _render_page(title, data, scores, systems, rows, folders, models if len(models) > 1 else names)
+        trec.write_lines(output / "comparison.html", [page])
         notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
     _report(rows, notes, {**facts, "candidates": data.num_pairs})
+
+
+def _render_page(
+    title: str,
+    data: AnswerSet,
+    scores: dict[str, np.ndarray],
+    systems: dict[str, Figures],
+    rows: list[dict[str, Any]],
+    names: dict[str, str],
+    shown: list[str],
+) -> str:
+    """Returns the page of a comparison, which calls the systems by the short ``names`` and says what they stand for."""
+    return render_comparison(
+        title,
+        data,
+        {names[name]: values for name, values in scores.items()},
+        {names[name]: figures for name, figures in systems.items()},
+        [{**row, "name": names[row["name"]]} for row in rows],
+        [names[name] for name in shown],
+        [f"{short} is {name}" for name, short in names.items() if short != name],
+    )
 
 
 def measure_contamination(

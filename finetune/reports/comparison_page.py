@@ -22,6 +22,7 @@ def render_comparison(
     systems: dict[str, Figures],
     rows: list[dict[str, Any]],
     shown: Sequence[str],
+    notes: Sequence[str] = (),
 ) -> str:
     """Returns a page of HTML: the figures, and the questions on which the systems ``shown`` differ most.
 
@@ -30,6 +31,7 @@ def render_comparison(
     scores:  of each system, ``[N]``
     systems: of each system, its metrics by question
     rows:    what ``comparison.compare_systems`` returns
+    notes:   what a reader must know, a line each
     """
     precision = np.stack([systems[name][MAP] for name in shown])  # [systems, Q]
     spread = np.ptp(precision, axis=0)
@@ -53,6 +55,7 @@ def render_comparison(
     return render_template(
         "compare.html",
         title=title,
+        notes=notes,
         rows=rows,
         metrics=METRICS,
         titles=TITLES,

@@ -53,6 +53,7 @@ _STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 WIDTH = 9.4  # inches; a page with less room shows the plot smaller
+LEAST_RANGE = 0.1  # of an axis of MAP: a narrower one would make a landscape of chance
 SHOWN_SHARE = 0.99  # of the values: a histogram that showed a long tail would have no room for the rest
 
 
@@ -88,6 +89,7 @@ def plot_dots(
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(label)
+        axes.set_xlim(_widen(*axes.get_xlim()))
         return _render(figure, f"{label} of {len(names)} rows")
 
 
@@ -111,8 +113,10 @@ def plot_curves(rows: Mapping[str, Mapping[str, Sequence[Curve]]]) -> str:
                     axes.plot(steps, values, "-o", color=colour, markersize=3, linewidth=1.3)
                 axes.tick_params(labelleft=True)
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        for axes in grid[-1]:
+        for axes, quantity in zip(grid[-1], quantities, strict=True):
             axes.set_xlabel("updates")
+            if quantity.startswith("MAP"):
+                axes.set_ylim(_widen(*axes.get_ylim()))  # of the whole column, which shares its scale
         return _render(figure, "training curves")
 
 
@@ -159,6 +163,12 @@ def _histogram(axes: Axes, splits: Mapping[str, np.ndarray]) -> None:
         counts, _ = np.histogram(np.minimum(values, edges[-1] - 0.5), edges)
         axes.stairs(counts / len(values), edges, color=colour, linewidth=1.5, label=split)
     axes.set_xlim(max(0.0, edges[0]), edges[-1])
+
+
+def _widen(low: float, high: float) -> tuple[float, float]:
+    """Returns the limits of an axis from 0 to 1, LEAST_RANGE apart or more."""
+    middle, half = (low + high) / 2, max(high - low, LEAST_RANGE) / 2
+    return max(middle - half, -0.02), min(middle + half, 1.02)
 
 
 def compute_deviation(values: np.ndarray) -> float:

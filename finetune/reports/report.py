@@ -13,7 +13,7 @@ from finetune.evaluation.significance import SIGNIFICANT
 from finetune.evaluation.trec import write_lines
 
 from .pages import ShownCandidate, pick_candidates, render_template
-from .plots import Curve, compute_deviation, plot_curves, plot_dots, plot_histograms, plot_noise
+from .plots import LEAST_RANGE, Curve, compute_deviation, plot_curves, plot_dots, plot_histograms, plot_noise
 
 TOP = 5  # candidates that an example shows
 
@@ -48,6 +48,7 @@ class ResultRow:
     metrics: for each metric of ``metrics.METRICS``, ``[S]``
     p:       for a metric, p of the difference from the report's first row, corrected for the number of rows
     paper:   for a metric, a paper's mean and its standard deviation, which is None where the paper gives none
+    seeded:  False where nothing is drawn at random, as for BM25
     starred: the metrics whose difference is established, see ``significance.is_established``
     """
 
@@ -56,6 +57,7 @@ class ResultRow:
     p: Mapping[str, float] = field(default_factory=dict)
     paper: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
     starred: Sequence[str] = ()
+    seeded: bool = True
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,29 @@ class Example:
 
 
 @dataclass(frozen=True)
+class RowSettings:
+    """What sets a row of the results apart, and how its training went, for each seed.
+
+    own:     its settings that other rows have otherwise
+    updates: how many were made
+    best:    after how many the ranker was best on the dev set
+    minutes: of training and validation
+    """
+
+    name: str
+    own: Mapping[str, object]
+    updates: Sequence[int]
+    best: Sequence[int]
+    minutes: Sequence[float]
+
+
+@dataclass(frozen=True)
 class Report:
     """What a page shows; a section without content is left out.
 
-    notes: what a reader must know of the data and the settings, a line each
+    notes:           what a reader must know of the data and the settings, a line each
+    examples_are:    whose ranking the examples show, and how they were chosen
+    shared_settings: those of all rows
     """
 
     title: str
@@ -106,6 +127,9 @@ class Report:
     curves: Sequence[Curves] = ()
     noise: Sequence[Noise] = ()
     examples: Sequence[Example] = ()
+    examples_are: str = ""
+    settings: Sequence[RowSettings] = ()
+    shared_settings: Mapping[str, object] = field(default_factory=dict)
 
 
 def count_split(
@@ -142,8 +166,16 @@ def render_report(report: Report) -> str:
     """Returns the HTML of a report. Texts are escaped, plots are part of the page, and it loads nothing."""
     return render_template(
         "report.html",
-        {"deviation": compute_deviation, "figure": _format_figure, "chance": _format_chance},
+        {
+            "deviation": compute_deviation,
+            "figure": _format_figure,
+            "chance": _format_chance,
+            "minutes": _format_minutes,
+        },
+        title=report.title,
+        notes=report.notes,
         report=report,
+        least_range=LEAST_RANGE,
         metrics=TITLES,
         plots=_plot_sections(report),
         significant=SIGNIFICANT,
@@ -157,6 +189,10 @@ def _format_figure(value: float) -> str:
 
 def _format_chance(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p {p:.3f}"
+
+
+def _format_minutes(minutes: float) -> str:
+    return f"{minutes:.1f}" if minutes < 10 else f"{minutes:.0f}"
 
 
 def _plot_sections(report: Report) -> dict[str, str]:

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import get_paper_counts
 from finetune.evaluation.bm25 import score_bm25
@@ -15,14 +18,19 @@ from finetune.evaluation.metrics import MAP, METRICS, Figures, compute_question_
 from finetune.evaluation.significance import compare_rows, is_established, take_greater_p
 from finetune.evaluation.trec import read_run
 from finetune.training.config import FinetuneConfig
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.log import complete_lines
+from pretrain.runtime.run_folder import SUMMARY
+from pretrain.runtime.settings import default_of
 
 from .plots import Curve
 from .report import (
     Curves,
+    Example,
     Noise,
     Report,
     ResultRow,
+    RowSettings,
     SplitFigures,
     count_split,
     pick_examples,
@@ -31,6 +39,9 @@ from .report import (
 
 NUM_EXAMPLES = 8
 BM25 = "BM25"
+UNSHOWN = {"output_dir", "local_rank", "save_steps", "stall_minutes", "max_skipped_steps", "log_steps", "max_hours"}
+ALWAYS_SHOWN = {"model", "data", "loss", "epochs", "learning_rate", "batch_size", "max_length", "seeds", "patience"}
+ALWAYS_SHOWN |= {"train_filter", "eval_filter", "precision"}
 
 
 @dataclass(frozen=True)
@@ -67,18 +78,58 @@ def write_page(
         means = {m: np.array([seed[m].mean() for seed in figures]) for m in METRICS}
         p = {MAP: take_greater_p(difference)} if difference else {}
         starred = [MAP] if difference and is_established(difference) else []
-        rows.append(ResultRow(name, means, p, {m: (v, None) for m, v in paper.items()}, starred))
-    write_report(
-        path,
-        Report(
-            title,
-            notes,
-            [_count_beside_paper(data, mode) for data, mode in splits],
-            rows,
-            [_read_curves(entry) for entry in entries],
-            _gather_noise(entries),
-            _pick_examples(test, entries),
-        ),
+        rows.append(ResultRow(name, means, p, {m: (v, None) for m, v in paper.items()}, starred, name != BM25))
+    own, shared = _part_settings(entries)
+    examples, examples_are = _pick_examples(test, entries)
+    report = Report(
+        title=title,
+        notes=notes,
+        splits=[_count_beside_paper(data, mode) for data, mode in splits],
+        rows=rows,
+        curves=[_read_curves(entry) for entry in entries],
+        noise=_gather_noise(entries),
+        examples=examples,
+        examples_are=examples_are,
+        settings=[_read_settings(entry, settings) for entry, settings in zip(entries, own, strict=True)],
+        shared_settings=shared,
+    )
+    write_report(path, report)
+
+
+def _part_settings(entries: list[Entry]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Returns the settings in which each experiment differs from others, and those that all share and that matter."""
+    all_settings = [asdict(entry.config) for entry in entries]
+    names = [name for name in all_settings[0] if name not in UNSHOWN]
+    differing = [name for name in names if any(s[name] != all_settings[0][name] for s in all_settings)]
+    own = [{name: _say(settings[name]) for name in differing} for settings in all_settings]
+    defaults = {setting.name: default_of(setting) for setting in fields(FinetuneConfig)}
+    shared = {
+        name: _say(all_settings[0][name])
+        for name in names
+        if name not in differing and (name in ALWAYS_SHOWN or all_settings[0][name] != defaults[name])
+    }
+    return own, shared
+
+
+def _say(value: Any) -> str:
+    """Returns a setting as a reader writes it; a model that comes with the installation has a name, not a path."""
+    if value == default_model():
+        return DEFAULT_MODEL_NAME
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _read_settings(entry: Entry, own: dict[str, Any]) -> RowSettings:
+    """Returns the row of an experiment in the table of settings; a seed whose summary cannot be read is left out."""
+    summaries = []
+    for seed in range(1, entry.config.seeds + 1):
+        with suppress(KinspanError):
+            summaries.append(read_object(Path(entry.config.output_dir) / f"seed-{seed}" / SUMMARY, ""))
+    return RowSettings(
+        entry.name,
+        own,
+        [summary["steps"] for summary in summaries],
+        [summary["best_step"] for summary in summaries],
+        [summary["wall_seconds"] / 60 for summary in summaries],
     )
 
 
@@ -116,12 +167,21 @@ def _gather_noise(entries: list[Entry]) -> list[Noise]:
     return lines
 
 
-def _pick_examples(test: AnswerSet, entries: list[Entry]) -> list[Any]:
-    """Picks the questions on which the last experiment, with seed 1, gains most; of a single one, the worst."""
-    last = entries[-1]
+def _pick_examples(test: AnswerSet, entries: list[Entry]) -> tuple[list[Example], str]:
+    """Picks the questions on which the last experiment, with seed 1, gains most; of a single one, the worst.
+
+    Returns also what a reader must know of them: whose ranking it is, and how they were chosen.
+    """
+    first, last = entries[0], entries[-1]
     own = last.figures[0][MAP]
-    gain = own - entries[0].figures[0][MAP] if len(entries) > 1 else -own
+    gain = own - first.figures[0][MAP] if len(entries) > 1 else -own
     run = read_run(Path(last.config.output_dir) / "seed-1" / test.split / "run.txt")
     of_question = (test.question_ids[q] for q in test.question_of)
     scores = np.array([run[q][a] for q, a in zip(of_question, test.answer_ids.to_pylist(), strict=True)])
-    return pick_examples(test, scores, np.argsort(-gain, kind="stable")[:NUM_EXAMPLES].tolist())
+    chosen = np.argsort(-gain, kind="stable")[:NUM_EXAMPLES].tolist()
+    how = f"most above that of {first.name}" if len(entries) > 1 else "lowest"
+    words = (
+        f"The ranking is that of {last.name}, seed 1. Of {test.num_questions:,} test questions these are the "
+        f"{len(chosen)} whose average precision is {how}: they are chosen, and do not show how it does on average."
+    )
+    return pick_examples(test, scores, chosen), words

@@ -52,5 +52,5 @@ def test_the_page_shows_where_they_differ_most(data, scores, systems):
     places = [text.index(f"<h3>{html.escape(data.questions[q])} ") for q in order]
     assert places == sorted(places)
     assert text.count("<h3>") == len(order) <= 50
-    assert text.count('class="answer"') == 2 * len(order)  # the one right answer is always shown
+    assert text.count('class="candidate right"') == 2 * len(order)  # the one right answer is always shown
     assert "0 questions" in render_comparison("t", data, scores, systems, rows, ["good", "again"])
