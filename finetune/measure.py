@@ -78,7 +78,8 @@ def measure_models(
     rows = compare_systems(systems)
     if output:
         trec.write_lines(output / "per_question.csv", [format_per_question(systems, data.question_ids)])
-        page = _render_page(title, data, scores, systems, rows, folders, models if len(models) > 1 else names)
+        short = {name: BM25 if name == BM25 else folder for name, folder in folders.items()}
+        page = _render_page(title, data, scores, systems, rows, short, models if len(models) > 1 else names)
         trec.write_lines(output / "comparison.html", [page])
         notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}

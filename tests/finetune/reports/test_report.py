@@ -1,4 +1,6 @@
+import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,11 +18,14 @@ from finetune.reports.report import (
     Noise,
     Report,
     ResultRow,
+    RowSettings,
     count_split,
     pick_examples,
     render_report,
     write_report,
 )
+from finetune.reports.study_report import Entry, _part_settings, read_curve
+from finetune.training.config import FinetuneConfig
 
 HOSTILE = 'a <b>"bold"</b> & $x^$ {{ 7 * 7 }} \u65e5'
 VOID = {"meta", "br", "path", "use", "rect"}
@@ -186,3 +191,42 @@ def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     with pytest.raises(KinspanError, match="none"):
         write_report(tmp_path / "none" / "report.html", Report("no folder"))
+
+
+def test_an_axis_of_map_is_never_narrower_than_a_tenth() -> None:
+    assert plots._widen(0.7, 0.702) == pytest.approx((0.651, 0.751))
+    assert plots._widen(0.2, 0.7) == pytest.approx((0.2, 0.7))
+    assert plots._widen(0.99, 1.0) == pytest.approx((0.945, 1.02))
+
+
+def test_the_page_says_what_rows_set_and_whose_ranking_the_examples_are() -> None:
+    settings = [RowSettings("plain", {"positive_weight": 1.0}, [30, 33], [15, 12], [0.13, 12.6])]
+    example = pick_examples(made_set(), np.arange(8.0), [1])
+    report = Report(
+        "t",
+        settings=settings,
+        shared_settings={"epochs": 3},
+        examples=example,
+        examples_are="The ranking is that of x.",
+    )
+    text = " ".join(" ".join(Elements(render_report(report)).texts).split())
+    assert "plain positive_weight 1.0 30, 33 15, 12 0.1, 13" in text
+    assert "epochs 3" in text
+    assert "The ranking is that of x." in text
+
+
+def test_settings_are_parted_into_those_of_rows_and_those_of_all() -> None:
+    plain = FinetuneConfig("files=x", seeds=2, output_dir="a")
+    entries = [Entry("one", plain, [], {}), Entry("two", replace(plain, positive_weight=4.0, output_dir="b"), [], {})]
+    own, shared = _part_settings(entries)
+    assert own == [{"positive_weight": "1.0"}, {"positive_weight": "4.0"}]
+    assert shared["seeds"] == "2"
+    assert shared["learning_rate"] == "1e-05"  # shown even where it is the default
+    assert not {"positive_weight", "output_dir", "list_size"} & shared.keys()
+
+
+def test_a_curve_begins_at_the_start(tmp_path: Path) -> None:
+    lines = [{"step": 9 * epoch, "split": "dev", "epoch": epoch, "map": 0.2 + 0.3 * epoch} for epoch in (0, 1)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [part.tolist() for part in read_curve(tmp_path, "dev", "map")] == [[0, 9], [0.2, 0.5]]
+    assert read_curve(tmp_path, "test", "map")[0].tolist() == []
