@@ -16,11 +16,12 @@ from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 from pretrain.modeling.encoder import encode_packed
 from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.pair_head import fold_two_labels, redraw_head
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
 from pretrain.modeling.scorer import Scorer, check_fits
 from pretrain.release.release import make_release_config
 
-FRESH_SEED = 1_000_003  # added to the seed where --fresh_head replaces a head, see load_ranker
+FRESH_SEED = 1_000_003  # added to the seed of fresh weights, see load_ranker
 
 
 class Ranker(nn.Module):
@@ -46,10 +47,10 @@ def load_ranker(
     """The model to fine-tune, in fp32, and lines that say what of it is new.
 
     name_or_dir:    a release, another weights folder, a hub name, or a folder with a config alone, from which training
-                    starts from scratch
+                    starts from scratch. A head of two labels is folded into one logit
     seed:           of fresh weights
     positive_share: share of answers among the training pairs, which a fresh head predicts at first
-    fresh_head:     replace the head of the checkpoint by a fresh one
+    fresh_head:     replace everything above the encoder by fresh weights
 
     Raises KinspanError where there is no such model, or where its architecture cannot be trained here.
     """
@@ -61,38 +62,43 @@ def load_ranker(
         "attn_implementation": attention.NAME if family.packed else "eager",
         "dtype": torch.float32,
     }
-    torch.manual_seed(seed)
+    # Not the seed itself: from it pre-training may have drawn the very head that its encoder was trained with.
+    torch.manual_seed(FRESH_SEED + seed)
     if holds_no_weights(name_or_dir):
-        classifier, missing = (
-            AutoModelForSequenceClassification.from_config(**options, trust_remote_code=False),
-            ["all"],
-        )
-        notes = [f"{name_or_dir} holds no weights: the model starts from scratch"]
-    else:
-        options["ignore_mismatched_sizes"] = fresh_head  # a head of several labels
-        if not fresh_head:
-            _check_labels(name_or_dir)
-        classifier, missing = load_part(AutoModelForSequenceClassification, name_or_dir, options)
-        notes = [f"the head starts fresh ({len(missing)} tensors are not in {name_or_dir})"] if missing else []
-    if fresh_head and not missing:
-        for parameter in classifier.classifier.parameters():
-            parameter._is_hf_initialized = False  # else transformers leaves alone what it has loaded
-        # Not the seed itself: from it pre-training may have drawn the very head that its encoder was trained with.
-        torch.manual_seed(FRESH_SEED + seed)
-        classifier.classifier.apply(classifier._init_weights)
-        notes = ["the head starts fresh, as --fresh_head asks"]
-    if notes:
+        classifier = AutoModelForSequenceClassification.from_config(**options, trust_remote_code=False)
+        start_at_base_rate(classifier, positive_share)
+        return Ranker(classifier), [f"{name_or_dir} holds no weights: the model starts from scratch"]
+    num_labels = 1 if fresh_head else _count_labels(name_or_dir)
+    if num_labels == 2:
+        config.num_labels = 2
+    options["ignore_mismatched_sizes"] = fresh_head  # a head of several labels
+    classifier, missing = load_part(AutoModelForSequenceClassification, name_or_dir, options)
+    notes = []
+    if num_labels == 2:
+        fold_two_labels(classifier)
+        notes.append("the two labels of the head are folded into one logit: label 1 less label 0")
+    if fresh_head:
+        redraw_head(classifier, FRESH_SEED + seed)
+        notes.append("the head starts fresh, as --fresh_head asks: everything above the encoder is drawn anew")
+    elif missing:
+        notes.append(f"the head starts fresh ({len(missing)} tensors are not in {name_or_dir})")
+    if fresh_head or missing:
         start_at_base_rate(classifier, positive_share)
     return Ranker(classifier), notes
 
 
-def _check_labels(name_or_dir: str) -> None:
+def _count_labels(name_or_dir: str) -> int:
+    """1 or 2, where 1 stands for no head as well. Raises KinspanError for a head of more labels."""
     own = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     architecture = next(iter(own.architectures or []), "")
-    if architecture.endswith("ForSequenceClassification") and own.num_labels != 1:
+    if not architecture.endswith("ForSequenceClassification"):
+        return 1
+    if own.num_labels > 2:
         raise KinspanError(
-            f"--model {name_or_dir} has a head of {own.num_labels} labels, not one logit: --fresh_head replaces it"
+            f"--model {name_or_dir} has a head of {own.num_labels} labels, where answers need one or two: "
+            "--fresh_head replaces it"
         )
+    return int(own.num_labels)
 
 
 def check_takes(ranker: Ranker, tokenizer: Any, name_or_dir: str, max_length: int) -> None:

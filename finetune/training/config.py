@@ -69,7 +69,11 @@ class FinetuneConfig:
         MODEL,
         free=True,
     )
-    fresh_head: bool = setting(False, "Start with a new head even where the checkpoint has one.", MODEL)
+    fresh_head: bool = setting(
+        False,
+        "Draw everything above the encoder anew, the pooler too, even where the checkpoint has a head.",
+        MODEL,
+    )
 
     loss: Literal["pointwise", "pairwise", "listwise"] = setting(
         "pointwise",

@@ -8,6 +8,7 @@ from sentence_transformers.models import Pooling, Transformer
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
+from finetune.ranking.ranker import load_ranker, save_ranker
 from finetune.ranking.score import is_bi_encoder, score_answers
 
 # Length 24 cuts some of the pairs.
@@ -102,3 +103,13 @@ def test_what_cannot_score(made, make_model, data):
         score_answers(str(made("bert", max_position_embeddings=16)), data, 64)
     with pytest.raises(KinspanError, match="no model at nowhere/at-all"):
         score_answers("nowhere/at-all", data)
+
+
+@pytest.mark.parametrize("family", ["bert", "electra"])
+def test_two_labels_fine_tune_and_save_as_one_logit(family, made, data, tmp_path):
+    folder = made(family, num_labels=2)
+    ranker, notes = load_ranker(str(folder))
+    assert notes == ["the two labels of the head are folded into one logit: label 1 less label 0"]
+    save_ranker(ranker.classifier.config, load_tokenizer(str(folder)), ranker.state_dict(), tmp_path / "one")
+    expected = score_answers(str(folder), data, MAX_LENGTH)
+    np.testing.assert_allclose(score_answers(str(tmp_path / "one"), data, MAX_LENGTH), expected, atol=1e-5)

@@ -114,7 +114,7 @@ def test_a_run_that_is_done_is_not_run_again(job, monkeypatch):
 def test_what_cannot_start_leaves_the_folder_free(job, make_model, tmp_path):
     for start, message in (
         ("nowhere/at-all", "no model at nowhere/at-all"),
-        (make_model(num_labels=2), "a head of 2 labels.*--fresh_head"),
+        (make_model(num_labels=3), "a head of 3 labels.*--fresh_head"),
         (make_model(max_position_embeddings=16), "--max_length 32 is more than the 16 positions"),
     ):
         with pytest.raises(KinspanError, match=message):
