@@ -71,7 +71,7 @@ def measure_models(
     folders = dict(zip(names, name_folders(names), strict=True))
     scores: dict[str, np.ndarray] = {}
     for name, folder in folders.items():
-        scores[name] = score_bm25(data) if name == BM25 else _score(name, data, max_length, precision)
+        scores[name] = score_bm25(data) if name == BM25 else _score(name, data, max_length, precision, notes.append)
         if output:
             _call_for(name, trec.write_predictions, output / folder, data, scores[name], folder)
     systems = {name: _call_for(name, compute_question_metrics, data, scores[name]) for name in names}
@@ -124,16 +124,16 @@ def measure_contamination(
     data = filter_questions(whole, eval_filter)
     for note in notes:
         print(note)
-    scores = {name: _score(name, data, max_length, precision) for name in models}
+    scores = {name: _score(name, data, max_length, precision, print) for name in models}
     found = find_contamination(data, corpus)
     print(format_contamination(data, corpus, found, scores))
     print(json.dumps({"notes": notes, **summarize_contamination(data, corpus, found, scores)}, ensure_ascii=False))
 
 
-def _score(name: str, data: AnswerSet, max_length: int, precision: str) -> np.ndarray:
+def _score(name: str, data: AnswerSet, max_length: int, precision: str, say: Callable[[str], None]) -> np.ndarray:
     from finetune.ranking.score import score_answers  # torch takes seconds to import
 
-    return score_answers(name, data, max_length, precision=precision)
+    return score_answers(name, data, max_length, precision=precision, say=say)
 
 
 def _call_for(name: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from data_pipeline.errors import KinspanError, quote_first_line
+from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
@@ -18,8 +17,9 @@ from pretrain.modeling.scorer import PackedPairs, Scorer, check_fits, load_score
 from pretrain.modeling.scorer import score_padded as score_padded
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
+from .bi_encoder import is_bi_encoder, score_by_similarity
 from .encode import EncodedPairs, encode_pairs
-from .ranker import Ranker, load_own_tokenizer, silence_transformers
+from .ranker import Ranker, load_own_tokenizer
 
 BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; more than a processor's cache holds are slower
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
@@ -79,18 +79,21 @@ def score_answers(
     max_length: int = 128,
     batch_tokens: int | None = None,
     precision: str = "fp32",
+    say: Callable[[str], None] = lambda note: None,
 ) -> np.ndarray:
     """Scores ``[N]`` of the candidates by any model that ranks, in fp32.
 
     name_or_dir: a sequence classifier of one or two labels (a release, a fine-tuned model, a CrossEncoder), BERT or
         ALBERT with its head of pre-training; or a bi-encoder of sentence-transformers or an encoder without a head,
-        which score by the cosine of their embeddings
+        which score by the similarity of their embeddings
     precision: "bf16" is taken only where the model's pairs can be packed
+    say:       told where the scores are not those of a head that reads both texts
 
     Raises KinspanError where there is no such model, or a score is not finite.
     """
     if is_bi_encoder(name_or_dir):
-        scores = _cosines(name_or_dir, data, max_length)
+        scores, note = score_by_similarity(name_or_dir, data, max_length)
+        say(note)
     else:
         scores = _classifier_scores(name_or_dir, data, max_length, batch_tokens, precision)
     if not np.isfinite(scores).all():
@@ -133,33 +136,3 @@ def unpack(pairs: EncodedPairs) -> PackedPairs:
     inputs = pairs.pack(np.arange(len(pairs.lengths)), torch.device("cpu"))
     ids, types, starts = (inputs[name].numpy() for name in ("input_ids", "token_type_ids", "starts"))
     return PackedPairs(ids, types, starts)
-
-
-def is_bi_encoder(name_or_dir: str) -> bool:
-    """Whether the folder holds a model of sentence embeddings: modules.json, or an encoder without any head."""
-    folder = Path(name_or_dir)
-    if not (folder / "config.json").is_file():
-        return (folder / "modules.json").is_file()
-    from transformers import AutoConfig
-
-    silence_transformers()
-    try:
-        config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
-    except Exception as error:
-        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
-    return all(name.endswith("Model") for name in config.architectures or [])
-
-
-def _cosines(name_or_dir: str, data: AnswerSet, max_length: int) -> np.ndarray:
-    """Cosines of the embeddings of questions and candidates; each question is encoded once."""
-    from sentence_transformers import SentenceTransformer
-
-    silence_transformers()
-    try:
-        model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
-    except Exception as error:
-        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
-    model.max_seq_length = max_length
-    asked = model.encode(list(data.questions), normalize_embeddings=True, show_progress_bar=False)
-    told = model.encode(data.answers.to_pylist(), normalize_embeddings=True, show_progress_bar=False, batch_size=64)
-    return np.einsum("nd,nd->n", asked[data.question_of], told).astype(np.float64)

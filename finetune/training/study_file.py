@@ -17,6 +17,7 @@ from .config import FinetuneConfig, check
 
 # The rest are the study's own: launch/study.py has flags for them, and every row has an output folder.
 SETTINGS = {f.name for f in fields(FinetuneConfig)} - {"data", "transfer", "output_dir", "local_rank"}
+COMMON = ("eval_filter", "columns")  # rows are compared question by question, so that all measure the same ones
 ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain"}
 STUDY_KEYS = {"title", "source", "settings", "rows", "about"}
 
@@ -85,6 +86,12 @@ def _parse_row(path: Path, entry: Any) -> StudyRow:
     _check_keys(path, where, entry, ROW_KEYS)
     settings, paper, tanda = entry.get("settings") or {}, entry.get("paper") or {}, entry.get("tanda", False)
     _check_keys(path, where, settings, SETTINGS)
+    for name in COMMON:
+        if name in settings:
+            raise KinspanError(
+                f"--study {path}: {where} sets {name}, but its rows are compared on the same questions: "
+                "set it in the study's settings"
+            )
     _check_keys(path, f"{where}: paper", paper, set(NAMES))
     for name, figures in paper.items():
         _check_keys(path, f"{where}: paper: {name}", figures, set(METRICS))

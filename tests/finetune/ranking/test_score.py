@@ -1,5 +1,8 @@
 """Scores against the libraries whose models they are of."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +11,9 @@ from sentence_transformers.models import Pooling, Transformer
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
+from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.ranker import load_ranker, save_ranker
-from finetune.ranking.score import is_bi_encoder, score_answers
+from finetune.ranking.score import score_answers
 
 # Length 24 cuts some of the pairs.
 MAX_LENGTH = 24
@@ -85,15 +89,69 @@ def test_a_classifier_of_two_labels(made, data):
     np.testing.assert_allclose(score_answers(str(folder), data, MAX_LENGTH), logits[:, 1] - logits[:, 0], atol=1e-5)
 
 
-def test_a_bi_encoder_by_cosine(make_model, data, tmp_path):
-    encoder = make_model(headless=True, initializer_range=0.3)
-    words = Transformer(str(encoder), max_seq_length=MAX_LENGTH)
-    SentenceTransformer(modules=[words, Pooling(32)], device="cpu").save(str(tmp_path / "bi"))
-    theirs = SentenceTransformer(str(tmp_path / "bi"), device="cpu")
+@pytest.fixture
+def bi_encoder(make_model, tmp_path):
+    """``bi_encoder(**options)``: a folder of sentence-transformers, with options of SentenceTransformer."""
+
+    def make(name="bi", **options):
+        encoder = make_model(headless=True, initializer_range=0.3)
+        words = Transformer(str(encoder), max_seq_length=MAX_LENGTH)
+        SentenceTransformer(modules=[words, Pooling(32)], device="cpu", **options).save(str(tmp_path / name))
+        return tmp_path / name
+
+    return make
+
+
+def test_a_bi_encoder_by_cosine(bi_encoder, data):
+    folder, said = str(bi_encoder()), []
+    theirs = SentenceTransformer(folder, device="cpu")
     asked, told = theirs.encode([q for q, _ in pairs_of(data)]), theirs.encode([a for _, a in pairs_of(data)])
     expected = (asked * told).sum(1) / np.linalg.norm(asked, axis=1) / np.linalg.norm(told, axis=1)
-    assert is_bi_encoder(str(tmp_path / "bi"))
-    np.testing.assert_allclose(score_answers(str(tmp_path / "bi"), data, MAX_LENGTH), expected, atol=1e-5)
+    np.testing.assert_allclose(score_answers(folder, data, MAX_LENGTH, say=said.append), expected, atol=1e-5)
+    assert said == ["bi is scored by the cosine of embeddings"]
+
+
+def test_a_bi_encoder_by_its_own_prompts_and_similarity(bi_encoder, data):
+    prompts = {"query": "engine winter ", "document": "silver "}
+    folder, said = str(bi_encoder(prompts=prompts, similarity_fn_name="dot")), []
+    theirs = SentenceTransformer(folder, device="cpu")
+    asked = theirs.encode([prompts["query"] + q for q, _ in pairs_of(data)])
+    told = theirs.encode([prompts["document"] + a for _, a in pairs_of(data)])
+    scores = score_answers(folder, data, MAX_LENGTH, say=said.append)
+    np.testing.assert_allclose(scores, (asked * told).sum(1), rtol=1e-4)
+    assert said == ["bi is scored by the dot of embeddings"]
+
+
+def test_an_encoder_without_a_head_is_said_to_be_scored_by_cosine(make_model, data):
+    said = []
+    score_answers(str(make_model(headless=True)), data, MAX_LENGTH, say=said.append)
+    assert "is scored by the cosine of embeddings, the mean over its tokens, for want of a head" in said[0]
+
+
+def test_what_is_a_bi_encoder(bi_encoder, make_model, tmp_path, monkeypatch):
+    """A folder or a name on the hub, here one that was downloaded before; its class decides before its modules."""
+    cache = tmp_path / "hub"
+    home = cache / "models--someone--bi"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs/main").write_text("abc")
+    shutil.copytree(bi_encoder(), home / "snapshots/abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert is_bi_encoder("someone/bi")
+    folder = bi_encoder("other")
+    for architectures, expected in (
+        (["BertModel"], True),
+        (["MPNetForMaskedLM"], True),  # as all-mpnet-base-v2 says
+        (None, True),
+        (["BertForSequenceClassification"], False),
+    ):
+        config = json.loads((folder / "config.json").read_text()) | {"architectures": architectures}
+        (folder / "config.json").write_text(json.dumps(config))
+        assert is_bi_encoder(str(folder)) == expected
+    (folder / "modules.json").unlink()
+    for architectures, expected in ((["BertModel"], True), (None, False), ([], False), (["BertForMaskedLM"], False)):
+        (folder / "config.json").write_text(json.dumps(config | {"architectures": architectures}))
+        assert is_bi_encoder(str(folder)) == expected
 
 
 def test_what_cannot_score(made, make_model, data):

@@ -1,0 +1,87 @@
+"""Baselines that embed questions and candidates apart: models of sentence-transformers, and plain encoders."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data_pipeline.errors import KinspanError, first_line
+from data_pipeline.hub import expect_hub
+from data_pipeline.tokenizers import display_name
+from finetune.data.answers import AnswerSet
+
+from .ranker import silence_transformers
+
+MODULES = "modules.json"  # what sentence-transformers keeps beside the weights
+
+
+def is_bi_encoder(name_or_dir: str) -> bool:
+    """Whether it is a model of sentence embeddings, in a folder or on the hub.
+
+    That is one with ``modules.json`` that is no sequence classifier, or an encoder without any head, as the class in
+    its config says. A config that names no class tells nothing. Raises KinspanError where there is no model.
+    """
+    expect_hub(name_or_dir)
+    architectures = _read_architectures(name_or_dir)
+    if any(name.endswith("ForSequenceClassification") for name in architectures):
+        return False  # a CrossEncoder may have modules too
+    return _has_modules(name_or_dir) or (bool(architectures) and all(name.endswith("Model") for name in architectures))
+
+
+def _read_architectures(name_or_dir: str) -> list[str]:
+    """The classes that its config names; none where its weights lie in a folder of their own."""
+    from transformers import AutoConfig
+
+    silence_transformers()
+    if (Path(name_or_dir) / MODULES).is_file() and not (Path(name_or_dir) / "config.json").is_file():
+        return []
+    try:
+        config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
+    except Exception as error:
+        if _has_modules(name_or_dir):
+            return []
+        raise KinspanError(f"no model at {name_or_dir}: {first_line(error)}") from error
+    return list(config.architectures or [])
+
+
+def _has_modules(name_or_dir: str) -> bool:
+    from transformers.utils import cached_file
+
+    try:
+        found = cached_file(
+            name_or_dir,
+            MODULES,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except (OSError, ValueError):  # there is no such model, or it is not for everyone: loading it says which
+        return False
+    return found is not None
+
+
+def score_by_similarity(name_or_dir: str, data: AnswerSet, max_length: int) -> tuple[np.ndarray, str]:
+    """Returns the similarity of each candidate's embedding to its question's, ``[N]``, and in words what it is.
+
+    Prompts and similarity are the model's own; where it has none, the similarity is the cosine. Each question is
+    encoded once. Raises KinspanError where the model cannot be loaded.
+
+    max_length: most tokens of a text, where the model does not take fewer
+    """
+    from sentence_transformers import SentenceTransformer
+
+    silence_transformers()
+    try:
+        model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
+    except Exception as error:
+        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {first_line(error)}") from error
+    model.max_seq_length = min(max_length, model.max_seq_length or max_length)
+    options = {"show_progress_bar": False, "batch_size": 64, "convert_to_tensor": True}
+    asked = model.encode_query(list(data.questions), **options)
+    told = model.encode_document(data.answers.to_pylist(), **options)
+    scores = [
+        model.similarity_pairwise(asked[question : question + 1].expand(rows.stop - rows.start, -1), told[rows])
+        for question, rows in enumerate(data.rows())
+    ]
+    pooling = "" if _has_modules(name_or_dir) else ", the mean over its tokens, for want of a head"
+    note = f"{display_name(name_or_dir)} is scored by the {model.similarity_fn_name} of embeddings{pooling}"
+    return torch.cat(scores).double().cpu().numpy(), note
