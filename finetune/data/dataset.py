@@ -13,6 +13,10 @@ from .collect import SourceRow, collect_answers
 TANDA, DI_LIELLO = "Garg et al., 2020", "Di Liello et al., 2022, table 4"  # papers that print counts
 
 
+class MissingSplit(KinspanError):
+    """The data set has no such split."""
+
+
 @dataclass(frozen=True)
 class PaperCount:
     """How many questions and pairs a split has according to a paper."""
@@ -48,7 +52,7 @@ class DataSet:
         names = self.file_names(split)
         found = find_files(folder, names)
         if not found:
-            raise KinspanError(f"{self.name}={folder}: no split {split}: {explain_missing(folder, names)}")
+            raise MissingSplit(f"{self.name}={folder}: no split {split}: {explain_missing(folder, names)}")
         grades = negative_grades if self.graded else None
         data, notes = collect_answers(self.name, split, f"{found[0]} line", self.read(found[0]), grades)
         if split in self.ambiguous:

@@ -9,7 +9,7 @@ from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_
 
 from .answers import AnswerSet
 from .collect import collect_answers
-from .dataset import explain_missing, find_files
+from .dataset import MissingSplit, explain_missing, find_files
 from .tables import FORMATS, read_candidates, read_table
 
 NAME = "files"
@@ -54,7 +54,7 @@ def _find_file(place: Path, split: str) -> Path:
     found = find_files(place, names)
     if not found:
         inside = sorted(place.glob("*.xml*")) if place.is_dir() else []
-        raise KinspanError(f"files={place}: no split {split}: {explain_missing(place, names)}{_recognise(inside)}")
+        raise MissingSplit(f"files={place}: no split {split}: {explain_missing(place, names)}{_recognise(inside)}")
     if len(found) > 1:
         raise KinspanError(f"{place}: both {found[0].name} and {found[1].name} are there: which is {split}? Keep one")
     return found[0]

@@ -8,6 +8,7 @@ from data_pipeline.hub import expect_hub
 
 from .answers import AnswerSet
 from .collect import collect_answers
+from .dataset import MissingSplit
 from .tables import Table, read_candidates
 
 NAME = "hub"
@@ -31,7 +32,7 @@ def _find_split(name: str, split: str) -> str:
     for candidate in SPLIT_NAMES[split]:
         if candidate in there:
             return candidate
-    raise KinspanError(f"hub={name}: no split {split}; there are {', '.join(there)}")
+    raise MissingSplit(f"hub={name}: no split {split}; there are {', '.join(there)}")
 
 
 def _open_table(name: str, split: str) -> Table:

@@ -118,6 +118,7 @@ class Report:
     notes:           what a reader must know of the data and the settings, a line each
     examples_are:    whose ranking the examples show, and how they were chosen
     shared_settings: those of all rows
+    measured:        the split that the rows, the noise and the examples are of
     """
 
     title: str
@@ -130,6 +131,7 @@ class Report:
     examples_are: str = ""
     settings: Sequence[RowSettings] = ()
     shared_settings: Mapping[str, object] = field(default_factory=dict)
+    measured: str = "test"
 
 
 def count_split(
@@ -201,11 +203,12 @@ def _plot_sections(report: Report) -> dict[str, str]:
     if report.rows:
         marks = [row.paper[MAP][0] if MAP in row.paper else None for row in report.rows]
         values = [row.metrics[MAP] for row in report.rows]
-        plots["rows"] = plot_dots([row.name for row in report.rows], values, marks, "MAP on test", "the paper's")
+        names, title = [row.name for row in report.rows], f"MAP on {report.measured}"
+        plots["rows"] = plot_dots(names, values, marks, title, "the paper's")
     if report.curves:
         plots["curves"] = plot_curves({row.name: _name_quantities(row) for row in report.curves})
     if report.noise:
-        plots["noise"] = plot_noise({n.name: (n.shares, n.map) for n in report.noise}, "MAP on test")
+        plots["noise"] = plot_noise({n.name: (n.shares, n.map) for n in report.noise}, f"MAP on {report.measured}")
     if report.splits:
         named = [(f"{s.split} ({s.filter})", s) for s in report.splits]
         panels = {

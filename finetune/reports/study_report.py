@@ -17,7 +17,7 @@ from finetune.evaluation.bm25 import score_bm25
 from finetune.evaluation.metrics import MAP, METRICS, Figures, compute_question_metrics
 from finetune.evaluation.significance import compare_rows, is_established, take_greater_p
 from finetune.evaluation.trec import read_run
-from finetune.training.config import FinetuneConfig
+from finetune.training.config import FinetuneConfig, list_seeds
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.log import complete_lines
 from pretrain.runtime.run_folder import SUMMARY
@@ -65,7 +65,7 @@ def write_page(
 ) -> None:
     """Writes the page of experiments that share their data, and of BM25.
 
-    splits: each with the filter that it has been through, the test set last
+    splits: each with the filter that it has been through, last the one that is measured: test, or dev without one
 
     Raises KinspanError where ``path`` cannot be written.
     """
@@ -92,6 +92,7 @@ def write_page(
         examples_are=examples_are,
         settings=[_read_settings(entry, settings) for entry, settings in zip(entries, own, strict=True)],
         shared_settings=shared,
+        measured=test.split,
     )
     write_report(path, report)
 
@@ -147,7 +148,7 @@ def read_curve(folder: Path, split: str, figure: str, over: str = "step") -> Cur
 
 
 def _read_curves(entry: Entry) -> Curves:
-    folders = [Path(entry.config.output_dir) / f"seed-{seed}" for seed in range(1, entry.config.seeds + 1)]
+    folders = [Path(entry.config.output_dir) / f"seed-{seed}" for seed in list_seeds(entry.config)]
     loss, dev, test = (
         [read_curve(folder, *which) for folder in folders] for which in (("train", "loss"), ("dev", MAP), ("test", MAP))
     )
@@ -168,20 +169,21 @@ def _gather_noise(entries: list[Entry]) -> list[Noise]:
 
 
 def _pick_examples(test: AnswerSet, entries: list[Entry]) -> tuple[list[Example], str]:
-    """Picks the questions on which the last experiment, with seed 1, gains most; of a single one, the worst.
+    """Picks the questions on which the last experiment, with its first seed, gains most; of a single one, the worst.
 
     Returns also what a reader must know of them: whose ranking it is, and how they were chosen.
     """
     first, last = entries[0], entries[-1]
     own = last.figures[0][MAP]
     gain = own - first.figures[0][MAP] if len(entries) > 1 else -own
-    run = read_run(Path(last.config.output_dir) / "seed-1" / test.split / "run.txt")
+    seed = list_seeds(last.config)[0]
+    run = read_run(Path(last.config.output_dir) / f"seed-{seed}" / test.split / "run.txt")
     of_question = (test.question_ids[q] for q in test.question_of)
     scores = np.array([run[q][a] for q, a in zip(of_question, test.answer_ids.to_pylist(), strict=True)])
     chosen = np.argsort(-gain, kind="stable")[:NUM_EXAMPLES].tolist()
     how = f"most above that of {first.name}" if len(entries) > 1 else "lowest"
     words = (
-        f"The ranking is that of {last.name}, seed 1. Of {test.num_questions:,} test questions these are the "
+        f"The ranking is that of {last.name}, seed {seed}. Of {test.num_questions:,} {test.split} questions these are the "
         f"{len(chosen)} whose average precision is {how}: they are chosen, and do not show how it does on average."
     )
     return pick_examples(test, scores, chosen), words

@@ -11,7 +11,10 @@ def format_study(results: dict[str, Any]) -> str:
     lines = [f"\n{results['title']}" + (f" ({results['source']})" if results["source"] else "")]
     for table in results["tables"]:
         width = max(len(row["name"]) for row in table["rows"]) + 2
-        lines += ["", f"{table['data']}: {table['questions']:,} test questions, {table['pairs']:,} candidates"]
+        lines += [
+            "",
+            f"{table['data']}: {table['questions']:,} {table['split']} questions, {table['pairs']:,} candidates",
+        ]
         lines.append(" " * width + "".join(f"{TITLES[m]:>18}" for m in METRICS) + "   p of MAP: t-test, random, seeds")
         for row in table["rows"]:
             cells = "".join(f"{format_cell(row[m]):>18}" for m in METRICS)

@@ -130,6 +130,14 @@ class FinetuneConfig:
         ABOVE_0,
         free=True,
     )
+    seed: list[int] = setting(
+        [],
+        "Run these seeds alone, instead of 1 to --seeds, to spread them over GPUs or machines. Then a command without "
+        "--seed finds them done, and makes one table of all.",
+        OPTIMISATION,
+        ABOVE_0,
+        free=True,
+    )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
         "auto chooses bf16 where the GPU or processor computes in it, else fp32. The scores that are reported are "
@@ -233,6 +241,8 @@ def check(config: FinetuneConfig) -> None:
     check_ranges(config)
     if config.epochs < (0 if config.transfer else 1):
         raise KinspanError(f"--epochs {config.epochs}: must be above 0 (0 is for --transfer: no second step)")
+    if len(set(config.seed)) < len(config.seed):
+        raise KinspanError(f"--seed {' '.join(map(str, config.seed))}: name each seed once")
     if config.loss != "pointwise" and config.list_size < 2:
         raise KinspanError(f"--list_size {config.list_size}: an answer and a negative are 2")
     if config.loss != "pointwise" and (config.negatives_per_positive or config.positive_weight != 1):
@@ -244,6 +254,11 @@ def check(config: FinetuneConfig) -> None:
             "--search_folds searches for fine-tuning in one step, not for an adaptation after --transfer"
         )
     assert config.train_filter in FILTERS
+
+
+def list_seeds(config: FinetuneConfig) -> list[int]:
+    """Returns the seeds to run: those of ``--seed``, or else 1 to ``--seeds``."""
+    return config.seed or list(range(1, config.seeds + 1))
 
 
 def identity(config: FinetuneConfig, **facts: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.ranks import barrier
 from pretrain.runtime.stop import listen_for_stop
 
-from .config import FinetuneConfig, check
+from .config import FinetuneConfig, check, list_seeds
 from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
 from .plan import Stage, plan_stage
@@ -92,7 +92,7 @@ def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None], transfers
         if stage:  # settings that cannot be trained with are refused here, before hours of transfer
             plan_stage(config, stage, 1)
     experiment = Experiment(config, data, transfer, output, transfers or output, ranks, say)
-    results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in range(1, config.seeds + 1)])
+    results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in list_seeds(config)])
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
         _write_page(experiment, results)
@@ -103,6 +103,10 @@ def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None], transfers
 
 def _be_silent(_: str) -> None:
     pass
+
+
+def _name_splits(data: Data) -> list[str]:
+    return [split.split for split in data.measured]
 
 
 def _name_model(config: FinetuneConfig) -> str:
@@ -122,7 +126,7 @@ def _run_seed(experiment: Experiment, seed: int) -> dict[str, Any]:
     stage = make_target_stage(config, data, seed, start, what)
     summary = train_ranker(config, stage, seed, folder, experiment.ranks)
     measured = _measure(experiment, folder, f"{_name_model(config)}-seed-{seed}")
-    return {"seed": seed, "run": summary, "dev": measured["dev"], "test": measured["test"]}
+    return {"seed": seed, "run": summary, **{split: measured[split] for split in _name_splits(data)}}
 
 
 def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
@@ -133,14 +137,14 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
     Every rank runs this function, since each scores a share of the pairs.
     """
     data, path = experiment.data, folder / "scores.json"
-    measured_on = [name(split) for split in (data.dev, data.test) for name in (fingerprint_answers, fingerprint_ids)]
+    measured_on = [name(split) for split in data.measured for name in (fingerprint_answers, fingerprint_ids)]
     figures: dict[str, Any] = {}
     with suppress(KinspanError):  # a file that is absent or damaged is written anew
         figures = read_object(path, "")
     if figures.get("of") == measured_on:
         return figures
     figures = {"of": measured_on}
-    for split in (data.dev, data.test):
+    for split in data.measured:
         scores = score_answers(str(folder / BEST), split, experiment.config.max_length)
         figures[split.split] = compute_means(compute_question_metrics(split, scores))
         if experiment.ranks.rank == 0:
@@ -159,18 +163,18 @@ def _gather_results(experiment: Experiment, runs: list[dict[str, Any]]) -> dict[
         "data": data.train.name,
         "transfer": data.transfer.name if data.transfer else None,
         "settings": {k: v for k, v in asdict(config).items() if k not in ("output_dir", "local_rank")},
-        "counts": {d.split: [d.num_questions, d.num_pairs] for d in (data.train, data.dev, data.test)},
+        "counts": {d.split: [d.num_questions, d.num_pairs] for d in (data.train, *data.measured)},
         "seeds": runs,
-        **{split: summarize_seeds([run[split] for run in runs]) for split in ("dev", "test")},
+        **{split: summarize_seeds([run[split] for run in runs]) for split in _name_splits(data)},
     }
 
 
 def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:
     config, data, output = experiment.config, experiment.data, experiment.output
-    splits = [(data.train, config.train_filter), (data.dev, config.eval_filter), (data.test, config.eval_filter)]
+    splits = [(data.train, config.train_filter), *((split, config.eval_filter) for split in data.measured)]
     if data.transfer is not None:
         splits.insert(0, (data.transfer, config.train_filter))
-    entry = Entry(results["model"], config, read_figures(output, data.test, config.seeds), {})
+    entry = Entry(results["model"], config, read_figures(output, data.measured[-1], list_seeds(config)), {})
     write_page(output / PAGE, f"{results['model']} on {results['data']}", data.notes, splits, [entry])
 
 
@@ -189,7 +193,7 @@ def format_results(results: dict[str, Any]) -> str:
     if results["transfer"]:
         head += f", transferred from {results['transfer']}"
     lines = [f"{head}, {len(results['seeds'])} seed(s)", " " * 14 + "".join(f"{TITLES[m]:>18}" for m in METRICS)]
-    for split in ("dev", "test"):
+    for split in (name for name in ("dev", "test") if name in results):
         for run in results["seeds"]:
             lines.append(
                 f"{split} seed {run['seed']:<3}".ljust(14) + "".join(f"{run[split][m]:18.4f}" for m in METRICS)
@@ -199,7 +203,7 @@ def format_results(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def read_figures(output: Path, data: AnswerSet, num_seeds: int) -> list[Figures]:
+def read_figures(output: Path, data: AnswerSet, seeds: list[int]) -> list[Figures]:
     """Returns the metrics of every question for each seed, computed from the run files of the experiment's folder."""
-    folders = [output / f"seed-{seed}" / data.split for seed in range(1, num_seeds + 1)]
+    folders = [output / f"seed-{seed}" / data.split for seed in seeds]
     return [compute_run_metrics(read_qrels(f / "qrels.txt"), read_run(f / "run.txt")) for f in folders]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
+from finetune.data.dataset import MissingSplit
 from finetune.data.filters import filter_questions
 from finetune.data.overlap import check_overlaps
 from finetune.data.registry import describe_counts, load_split, parse_columns
@@ -18,16 +19,21 @@ from .plan import Stage
 class Data:
     """The filtered splits of an experiment.
 
-    train, dev, test: of the target
+    train, dev, test: of the target; test is None where the data set has none
     transfer:         the training split of the transfer set, for TANDA
     notes:            what a reader must know of the data, a line each
     """
 
     train: AnswerSet
     dev: AnswerSet
-    test: AnswerSet
+    test: AnswerSet | None
     transfer: AnswerSet | None
     notes: list[str]
+
+    @property
+    def measured(self) -> list[AnswerSet]:
+        """The splits that the best rankers are measured on. The last is the one that results are told of."""
+        return [self.dev] if self.test is None else [self.dev, self.test]
 
 
 def load_data(config: FinetuneConfig) -> Data:
@@ -49,7 +55,13 @@ def load_data(config: FinetuneConfig) -> Data:
         return data
 
     train = read(config.data, "train", config.train_filter)
-    dev, test = (read(config.data, split, config.eval_filter) for split in ("dev", "test"))
+    dev, test = read(config.data, "dev", config.eval_filter), None
+    try:
+        test = read(config.data, "test", config.eval_filter)
+    except MissingSplit as error:
+        if config.test_every_validation:
+            raise KinspanError(f"--test_every_validation: {error}") from error
+        notes.append(f"{error}: the figures are of dev, by which the best rankers are chosen too, and so are too high")
     transfer = read(config.transfer, "train", config.train_filter) if config.transfer else None
     for data in (train, transfer):
         if data is not None and not 0 < data.labels.sum() < data.num_pairs:

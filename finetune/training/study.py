@@ -18,7 +18,7 @@ from finetune.reports.study_table import format_study
 from pretrain.runtime.engine import read_launcher_variables
 from pretrain.runtime.stop import listen_for_stop
 
-from .config import FinetuneConfig
+from .config import FinetuneConfig, list_seeds
 from .experiment import read_figures, run_experiment
 from .stages import load_data
 from .study_file import Study, StudyRow, make_config
@@ -160,14 +160,15 @@ def _summarize_set(
     """
     first = rows[0].config
     data = load_data(next((row.config for row in rows if row.config.transfer), first))
-    figures = [read_figures(Path(row.config.output_dir), data.test, row.config.seeds) for row in rows]
-    bm25 = compute_question_metrics(data.test, score_bm25(data.test))
+    measured = data.measured[-1]
+    figures = [read_figures(Path(row.config.output_dir), measured, list_seeds(row.config)) for row in rows]
+    bm25 = compute_question_metrics(measured, score_bm25(measured))
     *tests, bm25_test = compare_rows([np.stack([seed[MAP] for seed in row]) for row in (*figures, [bm25])])
     papers = [row.row.paper.get(PAPERS_NAME.get(_name_set(spec), _name_set(spec)), {}) for row in rows]
     lines = [{"name": BM25, **{m: {"mean": v, "sd": None} for m, v in compute_means(bm25).items()}, "p": bm25_test}]
     for row, experiment, test, paper in zip(rows, experiments, tests, papers, strict=True):
-        lines.append(_summarize_row(row, experiment, test, paper, rows))
-    splits = [(data.train, first.train_filter), (data.dev, first.eval_filter), (data.test, first.eval_filter)]
+        lines.append(_summarize_row(row, experiment[measured.split], experiment["seeds"], test, paper, rows))
+    splits = [(data.train, first.train_filter), *((split, first.eval_filter) for split in data.measured)]
     if data.transfer is not None:
         splits.insert(0, (data.transfer, first.train_filter))
     if writes_page:
@@ -179,8 +180,9 @@ def _summarize_set(
         write_page(page, f"{study.title}: {_name_set(spec)}", [*notes, *data.notes], splits, entries)
     return {
         "data": _name_set(spec),
-        "questions": data.test.num_questions,
-        "pairs": data.test.num_pairs,
+        "split": measured.split,
+        "questions": measured.num_questions,
+        "pairs": measured.num_pairs,
         "report": str(page),
         "rows": lines,
     }
@@ -188,7 +190,8 @@ def _summarize_set(
 
 def _summarize_row(
     row: PlannedRow,
-    experiment: dict[str, Any],
+    figures: dict[str, dict[str, float]],
+    runs: list[dict[str, Any]],
     test: dict[str, Any] | None,
     paper: dict[str, float],
     rows: list[PlannedRow],
@@ -199,13 +202,13 @@ def _summarize_row(
     ranker is the transferred one, which no update of the adaptation improved.
     """
     config = row.config
-    kept = sum(run["run"]["best_step"] == 0 for run in experiment["seeds"]) if row.row.tanda and config.epochs else 0
+    kept = sum(run["run"]["best_step"] == 0 for run in runs) if row.row.tanda and config.epochs else 0
     return {
         "name": row.row.name,
-        **experiment["test"],
+        **figures,
         "p": test,
         "paper": paper,
-        "seeds": config.seeds,
+        "seeds": len(list_seeds(config)),
         "label_noise": config.label_noise,
         "clean": _find_clean_row(config, rows),
         "as_transferred": kept,

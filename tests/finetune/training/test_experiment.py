@@ -84,6 +84,30 @@ def test_the_table_has_its_figures_below_their_names(config):
     assert len(lines) == 4
 
 
+def test_a_test_set_can_be_left_out(config, sets, tmp_path):
+    own, said = tmp_path / "own", []
+    own.mkdir()
+    for split in ("train", "dev"):
+        (own / f"{split}.jsonl").write_text((sets / f"{split}.jsonl").read_text())
+    results = run_experiment(replace(config, data=f"files={own}", seeds=1), said.append)
+    assert "test" not in results
+    assert results["counts"] == {"train": [5, 19], "dev": [6, 30]}
+    assert any("no split test" in line and "the figures are of dev, by which" in line for line in said)
+    assert "test" not in format_results(results)
+    assert (tmp_path / "out/seed-1/dev/run.txt").is_file()
+    page = (tmp_path / "out/report.html").read_text()
+    assert "MAP on dev" in page
+    assert "MAP on test" not in page
+
+
+def test_seeds_that_are_named_join_in_one_table(config, trained):
+    assert [run["seed"] for run in quietly(replace(config, seed=[2]))["seeds"]] == [2]
+    assert [run["seed"] for run in quietly(config)["seeds"]] == [1, 2]
+    assert len(trained) == 2
+    with pytest.raises(KinspanError, match="--seed 3 3: name each seed once"):
+        quietly(replace(config, seed=[3, 3]))
+
+
 def test_more_seeds_add_to_those_that_are_done(config, trained):
     quietly(replace(config, seeds=1))
     assert len(quietly(config)["seeds"]) == 2
@@ -219,9 +243,8 @@ def test_data_that_cannot_be_used(config, tmp_path, sets):
     with pytest.raises(KinspanError, match="no split dev"):
         quietly(replace(config, data=f"files={lacking}"))
     (lacking / "dev.jsonl").write_text(train_lines)
-    with pytest.raises(KinspanError, match="no split test"):
-        quietly(replace(config, data=f"files={lacking}"))
-    (lacking / "test.jsonl").write_text(train_lines)
+    with pytest.raises(KinspanError, match="--test_every_validation: .*no split test"):
+        quietly(replace(config, data=f"files={lacking}", test_every_validation=True))
     (lacking / "train.jsonl").write_text(train_lines.replace('"label": 0', '"label": 1'))
     with pytest.raises(KinspanError, match="files train: all candidates have one label"):
         quietly(replace(config, data=f"files={lacking}"))
