@@ -52,8 +52,8 @@ def load_split(
                      where they have other names, and the optional columns document_id, position, title and context
     negative_labels: ASNQ's labels that count as negative (Garg et al., 2020, table 6); other candidates are left out
 
-    Raises MissingSplit where the data set lacks it, and KinspanError, naming file and line, for a name, a file or a line
-    that is not as it must be.
+    Raises MissingSplit where the data set lacks it, and KinspanError, naming file and line, for a name, a file or a
+    line that is not as it must be.
     """
     name, _, place = spec.partition("=")
     if name not in NAMES or not place:

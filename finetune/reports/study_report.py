@@ -122,7 +122,7 @@ def _say(value: Any) -> str:
 def _read_settings(entry: Entry, own: dict[str, Any]) -> RowSettings:
     """Returns the row of an experiment in the table of settings; a seed whose summary cannot be read is left out."""
     summaries = []
-    for seed in range(1, entry.config.seeds + 1):
+    for seed in list_seeds(entry.config):
         with suppress(KinspanError):
             summaries.append(read_object(Path(entry.config.output_dir) / f"seed-{seed}" / SUMMARY, ""))
     return RowSettings(

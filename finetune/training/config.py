@@ -95,8 +95,23 @@ class FinetuneConfig:
     )
     transfer: str | None = setting(
         None,
-        "TANDA: a data set to fine-tune on first, before --data; both steps stop early by the dev MAP of --data.",
+        "TANDA: a data set to fine-tune on first, before --data. That is done once for all seeds; both steps stop "
+        "early by the dev MAP of --data.",
         OBJECTIVE,
+        free=True,
+    )
+    transfer_targets: list[str] = setting(
+        [],
+        "TANDA: all data sets that this transfer is for, --data among them. It stops when the dev MAP of none "
+        "improves, and keeps the best ranker for each. Without it: --data alone.",
+        OBJECTIVE,
+        free=True,
+    )
+    transfer_dir: str | None = setting(
+        None,
+        "TANDA: folder of the transferred rankers, which the commands for several targets share. Without it: "
+        "--output_dir.",
+        CHECKPOINTS,
         free=True,
     )
     transfer_negatives: float | None = setting(

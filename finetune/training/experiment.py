@@ -35,11 +35,12 @@ from pretrain.runtime.stop import listen_for_stop
 from .config import FinetuneConfig, check, list_seeds
 from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
-from .plan import Stage, plan_stage
+from .plan import BEST, DEV, Stage, name_best, plan_stage
 from .search import search_settings
-from .stages import Data, load_data, make_target_stage, make_transfer_stage
-from .train import BEST, train_ranker
+from .stages import Data, load_data, make_target_stage, make_transfer_stage, name_set
+from .train import train_ranker
 
+TRANSFER_SEED = 1  # one transfer serves all seeds of the target
 RESULTS, PAGE = "results.json", "report.html"
 
 
@@ -49,24 +50,18 @@ class Experiment:
 
     transfer:  TANDA's first stage, or None
     output:    the folder of the experiment
-    transfers: the folder in which transferred rankers lie, which experiments can share
     """
 
     config: FinetuneConfig
     data: Data
     transfer: Stage | None
     output: Path
-    transfers: Path
     ranks: Ranks
     say: Callable[[str], None]
 
 
-def run_experiment(
-    config: FinetuneConfig, say: Callable[[str], None] = print, transfers: Path | None = None
-) -> dict[str, Any]:
+def run_experiment(config: FinetuneConfig, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Fine-tunes with every seed, measures the best ranker of each, and writes ``results.json`` and ``report.html``.
-
-    transfers: where TANDA's transferred rankers lie, for experiments that share them; default: in the output folder
 
     Every rank runs this function, and all return the results. The same call again resumes. Raises KinspanError for
     what the user can mend, and Stopped (a SystemExit of status 75) where a signal or ``max_hours`` ended a run with a
@@ -74,10 +69,10 @@ def run_experiment(
     """
     check(config)
     with listen_for_stop(config.max_hours):
-        return _run_all_seeds(config, say, transfers)
+        return _run_all_seeds(config, say)
 
 
-def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None], transfers: Path | None) -> dict[str, Any]:
+def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[str, Any]:
     ranks = join_ranks(config)
     say = say if ranks.rank == 0 else _be_silent
     data = load_data(config)
@@ -91,7 +86,7 @@ def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None], transfers
     for stage in (transfer, make_target_stage(config, data, 1, str(config.model), "target's fine-tuning")):
         if stage:  # settings that cannot be trained with are refused here, before hours of transfer
             plan_stage(config, stage, 1)
-    experiment = Experiment(config, data, transfer, output, transfers or output, ranks, say)
+    experiment = Experiment(config, data, transfer, output, ranks, say)
     results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in list_seeds(config)])
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
@@ -120,9 +115,10 @@ def _run_seed(experiment: Experiment, seed: int) -> dict[str, Any]:
     experiment.say(f"seed {seed}: {folder}")
     start, what = str(config.model), "fine-tuning"
     if transfer is not None:
-        transferred = experiment.transfers / f"transfer-{fingerprint_identity(transfer.identity)}" / f"seed-{seed}"
-        train_ranker(config, transfer, seed, transferred, experiment.ranks)
-        start, what = str(transferred / BEST), "adaptation"
+        shared = Path(config.transfer_dir or experiment.output)
+        transferred = shared / f"transfer-{fingerprint_identity(transfer.identity)}"
+        train_ranker(config, transfer, TRANSFER_SEED, transferred, experiment.ranks)
+        start, what = str(transferred / name_best(f"{DEV}-{name_set(config.data)}")), "adaptation"
     stage = make_target_stage(config, data, seed, start, what)
     summary = train_ranker(config, stage, seed, folder, experiment.ranks)
     measured = _measure(experiment, folder, f"{_name_model(config)}-seed-{seed}")

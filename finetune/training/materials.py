@@ -19,7 +19,7 @@ from .update import Loss, Trainer
 
 @dataclass(frozen=True, kw_only=True)
 class Materials:
-    """measured: for "dev", and "test" if it is measured at each validation, the answers and their token ids;
+    """measured: for each dev set, and "test" if it is measured at each validation, the answers and their token ids;
     notes: lines that say what of the model is new"""
 
     ranker: Ranker
@@ -41,7 +41,7 @@ def load_materials(config: FinetuneConfig, stage: Stage, seed: int, ranks: Ranks
         encode_pairs, tokenizer=tokenizer, max_length=config.max_length
     )
     pairs = encode(stage.train)
-    measured = {"dev": (stage.dev, encode(stage.dev))}
+    measured = {name: (dev, encode(dev)) for name, dev in stage.devs.items()}
     if stage.test is not None:
         measured["test"] = (stage.test, encode(stage.test))
     plan = plan_stage(config, stage, seed)

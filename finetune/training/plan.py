@@ -1,6 +1,7 @@
 """What one run of fine-tuning is made of, and how long it is."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,10 @@ class Stage:
 
     what:             "fine-tuning", "transfer" or "adaptation", for the screen
     model:            the folder or hub name of the model that it starts from
-    train, dev, test: filtered answer sets; test is measured at each validation, if given
+    train:            filtered
+    devs:             filtered, by their names in the log: "dev", or for a transfer "dev-NAME" of each target. A best
+                      ranker is kept for each, see ``name_best``
+    test:             filtered; measured at each validation, if given
     max_steps, eval_steps, negatives_per_positive: as in FinetuneConfig
     identity:         what makes it this run: an output folder that holds another one is refused
     batch_size:       pairs in one update, where it is not that of the settings
@@ -26,7 +30,7 @@ class Stage:
     what: str
     model: str
     train: AnswerSet
-    dev: AnswerSet
+    devs: Mapping[str, AnswerSet]
     test: AnswerSet | None = None
     learning_rate: float
     epochs: int
@@ -35,6 +39,14 @@ class Stage:
     negatives_per_positive: float | None = None
     identity: dict[str, Any]
     batch_size: int | None = None
+
+
+DEV, BEST = "dev", "best"
+
+
+def name_best(dev: str) -> str:
+    """Names the folder of the ranker that is best on a dev set: ``best``, or ``best-NAME`` for ``dev-NAME``."""
+    return BEST + dev.removeprefix(DEV)
 
 
 @dataclass(frozen=True)

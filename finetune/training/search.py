@@ -22,8 +22,9 @@ from pretrain.runtime.ranks import broadcast_from_rank_0
 from .config import FinetuneConfig
 from .engine import Ranks
 from .groups import make_generator
+from .plan import BEST
 from .stages import Data, make_target_stage
-from .train import BEST, train_ranker
+from .train import train_ranker
 
 SEED = 0
 FOLDS_KEY = 2**33  # of the random numbers that assign questions to folds

@@ -12,7 +12,7 @@ from finetune.data.registry import describe_counts, load_split, parse_columns
 from .config import FinetuneConfig, identity
 from .fingerprints import fingerprint_answers, fingerprint_model
 from .groups import flip_labels
-from .plan import Stage
+from .plan import DEV, Stage
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Data:
 
     train, dev, test: of the target; test is None where the data set has none
     transfer:         the training split of the transfer set, for TANDA
+    transfer_devs:    by name, the dev splits that a transfer is validated on, that of the target among them
     notes:            what a reader must know of the data, a line each
     """
 
@@ -28,6 +29,7 @@ class Data:
     dev: AnswerSet
     test: AnswerSet | None
     transfer: AnswerSet | None
+    transfer_devs: dict[str, AnswerSet]
     notes: list[str]
 
     @property
@@ -63,38 +65,66 @@ def load_data(config: FinetuneConfig) -> Data:
             raise KinspanError(f"--test_every_validation: {error}") from error
         notes.append(f"{error}: the figures are of dev, by which the best rankers are chosen too, and so are too high")
     transfer = read(config.transfer, "train", config.train_filter) if config.transfer else None
+    targets = _name_targets(config) if transfer is not None else {}
+    devs = {
+        name: dev if spec == config.data else read(spec, "dev", config.eval_filter) for name, spec in targets.items()
+    }
     for data in (train, transfer):
         if data is not None and not 0 < data.labels.sum() < data.num_pairs:
             raise KinspanError(f"{data.name} train: all candidates have one label: there is nothing to learn")
     splits = [split for split in (transfer, train, dev, test) if split is not None]
     notes.extend(check_overlaps(splits, config.allow_identical_splits))
-    return Data(train, dev, test, transfer, notes)
+    return Data(train, dev, test, transfer, devs, notes)
 
 
-# Settings of the target's stage alone: changing one of them leaves a transfer that is already trained as it is.
-TARGET_ALONE = ("learning_rate", "epochs", "max_steps", "eval_steps", "negatives_per_positive", "label_noise")
+def _name_targets(config: FinetuneConfig) -> dict[str, str]:
+    """Returns the targets of a transfer by name. Raises KinspanError where ``--data`` is not one of them."""
+    specs = config.transfer_targets or [config.data]
+    if config.data not in specs:
+        raise KinspanError(f"--transfer_targets {' '.join(specs)}: --data {config.data} must be one of them")
+    named = {name_set(spec): spec for spec in specs}
+    if len(named) < len(specs):
+        raise KinspanError(f"--transfer_targets {' '.join(specs)}: two have the same name, but each needs its own")
+    return named
+
+
+def name_set(spec: str) -> str:
+    """Returns the name of a data set: ``wikiqa`` of ``wikiqa=FOLDER``."""
+    return spec.partition("=")[0]
+
+
+# The settings that a transfer is made of, beside its data and its model: a change of any other leaves it as it is.
+TRANSFER_SETTINGS = (
+    *("transfer_learning_rate", "transfer_epochs", "transfer_steps", "transfer_eval_steps", "transfer_negatives"),
+    *("max_length", "loss", "list_size", "positive_weight", "warmup_share", "warmup_steps", "weight_decay"),
+    *("max_grad_norm", "patience", "precision", "deepspeed_config", "micro_batch_size", "fresh_head"),
+)
 
 
 def make_transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
-    """Returns TANDA's first step, which trains on the general set.
+    """Returns TANDA's first step, which trains on the general set, once for all targets and seeds.
 
-    Early stopping watches the target's dev MAP (Garg et al., 2020, section 5.2).
+    Early stopping watches the dev MAP of the targets (Garg et al., 2020, section 5.2): it ends when none improves, and
+    the best ranker for each is kept.
     """
     assert data.transfer is not None
-    facts = identity(config, transfer=fingerprint_answers(data.transfer), dev=fingerprint_answers(data.dev))
-    facts["model"] = fingerprint_model(str(config.model))
     return Stage(
         what="transfer",
         model=str(config.model),
         train=data.transfer,
-        dev=data.dev,
-        test=data.test if config.test_every_validation else None,
+        devs={f"{DEV}-{name}": dev for name, dev in data.transfer_devs.items()},
         learning_rate=config.transfer_learning_rate,
         epochs=config.transfer_epochs,
         max_steps=config.transfer_steps,
         eval_steps=config.transfer_eval_steps,
         negatives_per_positive=config.transfer_negatives,
-        identity={name: value for name, value in facts.items() if name not in TARGET_ALONE},
+        identity={
+            **{name: getattr(config, name) for name in TRANSFER_SETTINGS},
+            "batch_size": config.transfer_batch_size or config.batch_size,
+            "transfer": fingerprint_answers(data.transfer),
+            "dev": {name: fingerprint_answers(dev) for name, dev in sorted(data.transfer_devs.items())},
+            "model": fingerprint_model(str(config.model)),
+        },
         batch_size=config.transfer_batch_size,
     )
 
@@ -117,7 +147,7 @@ def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str,
         what=what,
         model=start,
         train=train,
-        dev=data.dev,
+        devs={DEV: data.dev},
         test=data.test if config.test_every_validation else None,
         learning_rate=config.learning_rate,
         epochs=config.epochs,

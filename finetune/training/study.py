@@ -20,11 +20,11 @@ from pretrain.runtime.stop import listen_for_stop
 
 from .config import FinetuneConfig, list_seeds
 from .experiment import read_figures, run_experiment
-from .stages import load_data
+from .stages import load_data, name_set
 from .study_file import Study, StudyRow, make_config
 
 RESULTS, PAGE = "study.json", "report.html"
-PRETRAINED, RELEASE = "pretrained", "release"  # folders: of a study, of a row's pre-training
+PRETRAINED, TRANSFERS, RELEASE = "pretrained", "transfers", "release"  # folders of a study, and of a pre-training
 # A stage before fine-tuning, from its settings and its folder. They are checked at once, and what is returned runs the
 # stage, or finds it finished; after that its model is in the folder's ``release``.
 StageRunner = Callable[[dict[str, Any], Path], Callable[[], None]]
@@ -61,7 +61,7 @@ def run_study(
     _check_request(study, specs, overrides, transfer)
     # The settings of every row are checked before the first row runs, so that a wrong one costs no hours.
     planned = [
-        [PlannedRow(row, _make_row_config(study, row, spec, output, overrides, transfer)) for row in study.rows]
+        [PlannedRow(row, _make_row_config(study, row, spec, specs, output, overrides, transfer)) for row in study.rows]
         for spec in specs
     ]
     pretrainings = _prepare_pretrainings(study, output, overrides, stages or {})
@@ -84,11 +84,11 @@ def _run_set(
     study: Study, spec: str, rows: list[PlannedRow], output: Path, say: Callable[[str], None], leads: bool
 ) -> dict[str, Any]:
     """Runs every row on one data set, and returns its table. ``leads``: whether this rank writes the page."""
-    folder = output / _name_set(spec)
+    folder = output / name_set(spec)
     experiments = []
     for row in rows:
         say(f"\n== {row.row.name}: {row.config.output_dir}")
-        experiments.append(run_experiment(row.config, say, folder / "transfers"))
+        experiments.append(run_experiment(row.config, say))
     return _summarize_set(study, spec, rows, experiments, folder / PAGE, leads)
 
 
@@ -115,17 +115,13 @@ def _be_silent(_: str) -> None:
     pass
 
 
-def _name_set(spec: str) -> str:
-    return spec.partition("=")[0]
-
-
 def _check_request(study: Study, specs: list[str], overrides: dict[str, Any], transfer: str | None) -> None:
     """Raises KinspanError where the flags do not suit the study."""
     if transfer is None and any(row.tanda for row in study.rows):
         raise KinspanError(f"{study.title}: the rows of TANDA need --transfer, such as asnq=FOLDER")
     for spec in specs:
-        if [_name_set(other) for other in specs].count(_name_set(spec)) > 1:
-            raise KinspanError(f"--data {spec}: two of {_name_set(spec)}=: give each an --output_dir of its own")
+        if [name_set(other) for other in specs].count(name_set(spec)) > 1:
+            raise KinspanError(f"--data {spec}: two of {name_set(spec)}=: give each an --output_dir of its own")
     for name in overrides:
         if own := [row.name for row in study.rows if name in row.settings]:
             rows_named = ", ".join(own[:3]) + (" and more" if len(own) > 3 else "")
@@ -133,15 +129,25 @@ def _check_request(study: Study, specs: list[str], overrides: dict[str, Any], tr
 
 
 def _make_row_config(
-    study: Study, row: StudyRow, spec: str, output: Path, overrides: dict[str, Any], transfer: str | None
+    study: Study,
+    row: StudyRow,
+    spec: str,
+    specs: list[str],
+    output: Path,
+    overrides: dict[str, Any],
+    transfer: str | None,
 ) -> FinetuneConfig:
-    """Returns all settings of a row on one data set. Raises KinspanError, naming study and row."""
-    is_public = _name_set(spec) not in ("files", "hub")  # one's own data sets share these names
-    if row.tanda and transfer and (transfer == spec or (is_public and _name_set(transfer) == _name_set(spec))):
+    """Returns all settings of a row on ``spec``, one of ``specs``, which share their transfers.
+
+    Raises KinspanError, naming study and row.
+    """
+    is_public = name_set(spec) not in ("files", "hub")  # one's own data sets share these names
+    if row.tanda and transfer and (transfer == spec or (is_public and name_set(transfer) == name_set(spec))):
         raise KinspanError(f"--transfer {transfer}: it is the target's own data set")
     settings = {**study.settings, **row.settings, **overrides}
-    settings["transfer"] = transfer if row.tanda else None
-    settings["output_dir"] = str(output / _name_set(spec) / row.folder)
+    settings |= {"transfer": transfer if row.tanda else None, "transfer_targets": specs}
+    settings["transfer_dir"] = str(output / TRANSFERS)
+    settings["output_dir"] = str(output / name_set(spec) / row.folder)
     settings["data"] = spec
     if row.pretrain is not None:
         settings["model"] = str(output / PRETRAINED / row.folder / RELEASE)
@@ -164,7 +170,7 @@ def _summarize_set(
     figures = [read_figures(Path(row.config.output_dir), measured, list_seeds(row.config)) for row in rows]
     bm25 = compute_question_metrics(measured, score_bm25(measured))
     *tests, bm25_test = compare_rows([np.stack([seed[MAP] for seed in row]) for row in (*figures, [bm25])])
-    papers = [row.row.paper.get(PAPERS_NAME.get(_name_set(spec), _name_set(spec)), {}) for row in rows]
+    papers = [row.row.paper.get(PAPERS_NAME.get(name_set(spec), name_set(spec)), {}) for row in rows]
     lines = [{"name": BM25, **{m: {"mean": v, "sd": None} for m, v in compute_means(bm25).items()}, "p": bm25_test}]
     for row, experiment, test, paper in zip(rows, experiments, tests, papers, strict=True):
         lines.append(_summarize_row(row, experiment[measured.split], experiment["seeds"], test, paper, rows))
@@ -177,9 +183,9 @@ def _summarize_set(
             for row, of_row, paper in zip(rows, figures, papers, strict=True)
         ]
         notes = [line for line in (study.source, study.about) if line]
-        write_page(page, f"{study.title}: {_name_set(spec)}", [*notes, *data.notes], splits, entries)
+        write_page(page, f"{study.title}: {name_set(spec)}", [*notes, *data.notes], splits, entries)
     return {
-        "data": _name_set(spec),
+        "data": name_set(spec),
         "split": measured.split,
         "questions": measured.num_questions,
         "pairs": measured.num_pairs,

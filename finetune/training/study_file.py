@@ -16,7 +16,8 @@ from pretrain.runtime.settings import convert_setting
 from .config import FinetuneConfig, check
 
 # The rest are the study's own: launch/study.py has flags for them, and every row has an output folder.
-SETTINGS = {f.name for f in fields(FinetuneConfig)} - {"data", "transfer", "output_dir", "local_rank"}
+OWN = {"data", "transfer", "transfer_targets", "transfer_dir", "output_dir", "local_rank"}
+SETTINGS = {f.name for f in fields(FinetuneConfig)} - OWN
 COMMON = ("eval_filter", "columns")  # rows are compared question by question, so that all measure the same ones
 ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain"}
 STUDY_KEYS = {"title", "source", "settings", "rows", "about"}

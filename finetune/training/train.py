@@ -37,17 +37,16 @@ from .config import FinetuneConfig
 from .engine import Ranks, make_engine
 from .groups import Groups
 from .materials import Materials, load_materials
-from .plan import Stage, draw_groups
+from .plan import DEV, Stage, draw_groups, name_best
 from .update import Outcome, update_ranker
 
-BEST = "best"  # folder of the run: the ranker that was best on the dev set
 SUMS = ("loss", "groups")  # what the log is made of, see update.Outcome
-MEASURED = ("dev", "test")  # splits of the log that a validation writes
 NUM_CHECKPOINTS = 2  # so many stay: where the newest is damaged, the run goes on from the one before
 
 
 def train_ranker(config: FinetuneConfig, stage: Stage, seed: int, folder: Path, ranks: Ranks) -> dict[str, Any]:
-    """Runs, or goes on with, one run in ``folder``, and returns its summary. The best ranker lies in ``folder/best``.
+    """Runs, or goes on with, one run in ``folder``, and returns its summary. The best ranker on each
+    dev set lies in ``folder``, see ``plan.name_best``.
 
     Run by every rank. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a
     signal or ``max_hours`` ended the run with a checkpoint.
@@ -97,7 +96,9 @@ def _explain_failures(config: FinetuneConfig) -> Iterator[None]:
 class Progress:
     """All that a checkpoint keeps beside the engine's state; the same on all ranks but for ``wall_seconds``.
 
-    not_improved:   validations in a row that did not improve the dev MAP
+    best_step:      for each dev set, the step at which its MAP was highest
+    best_map:       for each dev set, that MAP
+    not_improved:   validations in a row that improved the MAP of no dev set
     window:         the sums of SUMS since the last line of the log; a resumed run gives them all to rank 0
     due:            the run was stopped before it validated at this step, if it validates here
     skipped:        updates that were skipped because a loss or gradient was not finite
@@ -105,8 +106,8 @@ class Progress:
     """
 
     step: int = 0
-    best_step: int = -1
-    best_map: float = -1.0
+    best_step: dict[str, int] = field(default_factory=dict)
+    best_map: dict[str, float] = field(default_factory=dict)
     not_improved: int = 0
     wall_seconds: float = 0.0
     world_size: int = 1
@@ -168,7 +169,10 @@ class _Run:
             self.say(f"resuming from {found} at step {self.progress.step}")
         self.fill_window()
         if self.ranks.rank == 0:
-            what, undone = f"{self.stage.what}, seed {self.seed}", MEASURED if self.progress.due else ()
+            what, undone = (
+                f"{self.stage.what}, seed {self.seed}",
+                tuple(self.materials.measured) if self.progress.due else (),
+            )
             self.log = Log(self.folder, self.progress.step, self.plan.total, what, undone)
 
     def loop(self) -> None:
@@ -187,8 +191,8 @@ class _Run:
             progress.due = False
             if step and not saved and (validates or step % config.save_steps == 0):  # the start needs no checkpoint
                 self.save()
-            if step == progress.best_step:  # after the checkpoint, from which a killed run then writes it anew
-                self.keep_best()
+            for dev in [dev for dev, best in progress.best_step.items() if best == step]:
+                self.keep_best(dev)  # after the checkpoint, from which a killed run then writes it anew
             if step >= plan.total or progress.not_improved > config.patience:
                 break
             if step // plan.epoch_steps != epoch:
@@ -224,15 +228,14 @@ class _Run:
         return outcome
 
     def validate(self) -> None:
-        """Measures the dev set, and notes whether the ranker is the best so far; measures the test set, if asked."""
+        """Measures the dev sets, and notes where the ranker is the best so far; measures the test set, if asked."""
         progress = self.progress
+        progress.not_improved += 1
         for split in self.materials.measured:
             figures = self.measure(split)
-            if split == "dev":
-                better = figures[MAP] > progress.best_map
-                progress.not_improved = 0 if better else progress.not_improved + 1
-                if better:
-                    progress.best_step, progress.best_map = progress.step, figures[MAP]
+            if split in self.stage.devs and figures[MAP] > progress.best_map.get(split, -1.0):
+                progress.not_improved = 0
+                progress.best_step[split], progress.best_map[split] = progress.step, figures[MAP]
             if self.log:
                 self.log.write(progress.step, split, {**figures, "epoch": progress.step / self.plan.epoch_steps})
 
@@ -271,14 +274,14 @@ class _Run:
         self.say(f"stopped at step {step}, with a checkpoint ({reasons[0]}): the same command again goes on")
         raise Stopped
 
-    def keep_best(self) -> None:
-        """Replaces the best ranker by this one, once the checkpoint that says so is on the disk."""
+    def keep_best(self, dev: str) -> None:
+        """Replaces the best ranker on a dev set by this one, once the checkpoint that says so is on the disk."""
         self.watch.mark(f"the best ranker, of step {self.progress.step}", patient=True)
         self.writer.join()
         weights = full_weights(self.engine)
         if self.ranks.rank == 0:
-            best = self.folder / BEST
-            partial_folder = best.with_name(BEST + ".tmp")
+            best = self.folder / name_best(dev)
+            partial_folder = best.with_name(best.name + ".tmp")
             shutil.rmtree(partial_folder, ignore_errors=True)
             save_ranker(self.materials.ranker.classifier.config, self.materials.tokenizer, weights, partial_folder)
             shutil.rmtree(best, ignore_errors=True)
@@ -324,8 +327,8 @@ class _Run:
         summary = {
             "steps": progress.step,
             "epoch_steps": self.plan.epoch_steps,
-            "best_step": progress.best_step,
-            "dev_map": progress.best_map,
+            **{f"best_step{dev.removeprefix(DEV)}": step for dev, step in progress.best_step.items()},
+            **{f"{dev}_map": best_map for dev, best_map in progress.best_map.items()},
             "stopped": "early" if progress.not_improved > self.config.patience else "at the last epoch",
             "skipped_steps": progress.skipped,
             "precision": self.precision,

@@ -24,7 +24,7 @@ def job(tmp_path, model, sets, answer_set):
             what="fine-tuning",
             model=str(start),
             train=splits[0],
-            dev=splits[1],
+            devs={"dev": splits[1]},
             test=splits[2] if config.test_every_validation else None,
             learning_rate=config.learning_rate,
             epochs=config.epochs,

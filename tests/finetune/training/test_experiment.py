@@ -2,14 +2,18 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from data_pipeline.errors import KinspanError
-from finetune.evaluation.metrics import METRICS
-from finetune.training import experiment, materials, train
+from finetune.evaluation.metrics import MAP, METRICS
+from finetune.training import experiment, materials, stages, train
 from finetune.training.config import FinetuneConfig
+from finetune.training.engine import join_ranks
 from finetune.training.experiment import format_results, run_experiment, summarize_seeds
 from finetune.training.fingerprints import fingerprint_model
 from finetune.training.stages import load_data, make_transfer_stage
@@ -144,27 +148,55 @@ def test_a_test_set_that_changed_is_measured_anew(config, write_sets, trained):
 
 def test_tanda_transfers_and_adapts(tanda, tmp_path, trained):
     results = quietly(tanda)
-    [transfer] = tmp_path.glob("out/transfer-*/seed-1")
+    [transfer] = tmp_path.glob("out/transfer-*")
     assert [stage.what for stage in trained] == ["transfer", "adaptation"]
     assert [stage.learning_rate for stage in trained] == [2e-3, 1e-3]
     assert [stage.train.num_questions for stage in trained] == [8, 5]
-    assert trained[0].dev.question_ids == trained[1].dev.question_ids  # the target's stops both
-    assert trained[1].model == str(transfer / "best")
+    ids = [stage.devs[dev].question_ids for stage, dev in zip(trained, ("dev-files", "dev"), strict=True)]
+    assert ids[0] == ids[1]  # the target's stops both
+    assert trained[1].model == str(transfer / "best-files")
     start = json.loads((tmp_path / "out/seed-1/run.json").read_text())["start"]
-    assert start == fingerprint_model(str(transfer / "best"))
+    assert start == fingerprint_model(str(transfer / "best-files"))
     assert results["transfer"] == "files"
     assert ", transferred from files" in format_results(results)
     quietly(tanda)
     assert len(trained) == 2
 
 
-def test_experiments_share_a_transfer_where_only_the_targets_settings_differ(tanda, tmp_path, trained):
-    shared = tmp_path / "transfers"
-    quietly(tanda, transfers=shared)
-    for number, (setting, value) in enumerate([("learning_rate", 2e-3), ("label_noise", 0.2), ("transfer_epochs", 1)]):
-        quietly(replace(tanda, output_dir=str(tmp_path / f"out-{number}"), **{setting: value}), transfers=shared)
-    assert [stage.what for stage in trained] == ["transfer", *["adaptation"] * 3, "transfer", "adaptation"]
-    assert len(list(shared.glob("transfer-*"))) == 2
+def test_targets_and_seeds_share_one_transfer(tanda, tmp_path, trained, monkeypatch, sets):
+    """Each starts from the ranker that was best on its own dev set."""
+    own = {"jacana": tanda.data, "trecqa": tanda.data}  # the same files by two names
+    real = stages.load_split
+    monkeypatch.setattr(stages, "load_split", lambda spec, *a: real(own.get(spec.partition("=")[0], spec), *a))
+    both = {"transfer_targets": ["jacana=x", "trecqa=y"], "transfer_dir": str(tmp_path / "shared")}
+    one = replace(tanda, data="jacana=x", seeds=2, **both)
+    quietly(one)
+    other = replace(one, data="trecqa=y", output_dir=str(tmp_path / "other"), seeds=1)
+    quietly(replace(other, learning_rate=2e-3, batch_size=8, label_noise=0.2, epochs=2, eval_filter="raw"))
+    assert [stage.what for stage in trained] == ["transfer", *["adaptation"] * 3]
+    [folder] = tmp_path.glob("shared/transfer-*")
+    assert trained[1].model == trained[2].model == str(folder / "best-jacana")
+    assert trained[3].model == str(folder / "best-trecqa")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["dev-jacana_map"] == summary["dev-trecqa_map"]
+    with pytest.raises(KinspanError, match="--transfer_targets jacana=x: --data trecqa=y must be one of them"):
+        quietly(replace(other, transfer_targets=["jacana=x"]))
+    with pytest.raises(KinspanError, match="two have the same name"):
+        quietly(replace(other, transfer_targets=["trecqa=x", "trecqa=y"]))
+
+
+def test_a_transfer_goes_on_while_one_target_improves(tanda, monkeypatch, write_sets):
+    """The first target is best at the start, the second at the end, and the best ranker of each is kept."""
+    maps = {"dev-one": iter([0.5, 0.4, 0.3, 0.2]), "dev-two": iter([0.1, 0.2, 0.3, 0.4])}
+    monkeypatch.setattr(train._Run, "measure", lambda run, split: {MAP: next(maps[split])})
+    data = load_data(tanda)
+    data = replace(data, transfer_devs={"one": data.dev, "two": data.dev})
+    config = replace(tanda, patience=0, transfer_epochs=3)
+    folder = Path(tanda.output_dir)
+    summary = train.train_ranker(config, make_transfer_stage(config, data), 1, folder, join_ranks(config))
+    assert (summary["best_step-one"], summary["best_step-two"]) == (0, summary["steps"])
+    one, two = (load_file(str(folder / f"best-{name}/model.safetensors")) for name in ("one", "two"))
+    assert not torch.equal(one["classifier.weight"], two["classifier.weight"])
 
 
 def test_what_names_a_transfer(tanda):
@@ -172,6 +204,7 @@ def test_what_names_a_transfer(tanda):
     data = load_data(tanda)
     own = make_transfer_stage(tanda, data).identity
     same = {"learning_rate": 2e-3, "epochs": 2, "max_steps": 9, "eval_steps": 1, "negatives_per_positive": 2.0}
+    same |= {"search_learning_rates": [1.0], "test_every_validation": True, "seed": [7], "save_steps": 2}
     for name, value in (same | {"label_noise": 0.2, "seeds": 9, "output_dir": "x"}).items():
         assert make_transfer_stage(replace(tanda, **{name: value}), data).identity == own
     other = {"batch_size": 4, "transfer_learning_rate": 1e-5, "transfer_epochs": 1, "max_length": 40, "patience": 1}
@@ -201,7 +234,7 @@ def test_noise_is_of_training_labels_alone_and_of_the_seed(config, trained, sets
     assert [flip.sum() for flip in flips] == [5, 5]
     assert (flips[0] != flips[1]).any()
     for stage in trained:
-        assert (stage.dev.labels == data.dev.labels).all()
+        assert (stage.devs["dev"].labels == data.dev.labels).all()
 
 
 def test_labels_of_negatives_select_training_candidates_alone(config, tmp_path):
@@ -269,7 +302,7 @@ def test_no_epochs_measure_the_transferred_model(tanda, trained, tmp_path):
     results = quietly(replace(tanda, epochs=0, warmup_steps=1))
     assert [stage.what for stage in trained] == ["transfer", "adaptation"]
     summaries = [json.loads(p.read_text()) for p in tmp_path.glob("out/**/summary.json")]
-    assert summaries[0]["dev_map"] == summaries[1]["dev_map"] == results["dev"]["map"]["mean"]
+    assert {s.get("dev_map", s.get("dev-files_map")) for s in summaries} == {results["dev"]["map"]["mean"]}
     assert {s["steps"] for s in summaries} >= {0}
     with pytest.raises(KinspanError, match="--epochs 0: must be above 0"):
         quietly(replace(tanda, transfer=None, epochs=0))

@@ -46,7 +46,7 @@ def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
     data, seen = load_data(config), {}
 
     def fake(tried, stage, seed, folder, ranks):
-        train, held_out = set(stage.train.question_ids), set(stage.dev.question_ids)
+        train, held_out = set(stage.train.question_ids), set(stage.devs["dev"].question_ids)
         assert not train & held_out
         assert train | held_out == set(data.train.question_ids)
         assert stage.test is None

@@ -190,16 +190,16 @@ def test_settings_over_the_studys_and_several_data_sets(study_file, tmp_path, se
 
     seen = []
 
-    def stop(config, _, transfers):
-        seen.append((config, transfers))
+    def stop(config, _):
+        seen.append(config)
         raise KinspanError("enough")
 
     monkeypatch.setattr(study, "run_experiment", stop)
     content = {"settings": {"epochs": 7, "seeds": 3, "transfer_epochs": "1e1"}, "rows": [row(settings={"epochs": 5})]}
     with pytest.raises(KinspanError, match="enough"):
         run_study(read_study(study_file(content)), [f"files={sets}"], tmp_path, {"seeds": 2}, None, lambda _: None)
-    [(config, transfers)] = seen
+    [config] = seen
     assert (config.epochs, config.seeds, config.transfer_epochs, config.transfer) == (5, 2, 10, None)
     assert type(config.transfer_epochs) is int
     assert config.output_dir == str(tmp_path / "files/one")
-    assert transfers == tmp_path / "files/transfers"
+    assert config.transfer_dir == str(tmp_path / "transfers")
