@@ -14,7 +14,6 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
-from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import (
     METRICS,
@@ -28,12 +27,13 @@ from finetune.evaluation.trec import read_qrels, read_run, write_predictions
 from finetune.ranking.score import score_answers
 from finetune.reports.study_report import Entry, write_page
 from finetune.reports.study_table import format_cell
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
+from pretrain.modeling.default_model import default_model
 from pretrain.runtime.ranks import barrier
 from pretrain.runtime.stop import listen_for_stop
 
 from .config import FinetuneConfig, check, list_seeds
 from .engine import Ranks, join_ranks
+from .facts import describe_surroundings, name_model, write_card
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
 from .plan import BEST, DEV, Stage, name_best, plan_stage
 from .search import search_settings
@@ -104,10 +104,6 @@ def _name_splits(data: Data) -> list[str]:
     return [split.split for split in data.measured]
 
 
-def _name_model(config: FinetuneConfig) -> str:
-    return DEFAULT_MODEL_NAME if config.model == default_model() else shorten_name(str(config.model))
-
-
 def _run_seed(experiment: Experiment, seed: int) -> dict[str, Any]:
     """Trains with one seed, and measures the best ranker on dev and test."""
     config, data, transfer = experiment.config, experiment.data, experiment.transfer
@@ -121,7 +117,10 @@ def _run_seed(experiment: Experiment, seed: int) -> dict[str, Any]:
         start, what = str(transferred / name_best(f"{DEV}-{name_set(config.data)}")), "adaptation"
     stage = make_target_stage(config, data, seed, start, what)
     summary = train_ranker(config, stage, seed, folder, experiment.ranks)
-    measured = _measure(experiment, folder, f"{_name_model(config)}-seed-{seed}")
+    measured = _measure(experiment, folder, f"{name_model(config)}-seed-{seed}")
+    if experiment.ranks.rank == 0 and (folder / BEST).is_dir():  # who is done may have deleted the weights
+        figures = {split: measured[split] for split in _name_splits(data)}
+        write_card(folder / BEST, config, stage, seed, summary["best_step"], figures)
     return {"seed": seed, "run": summary, **{split: measured[split] for split in _name_splits(data)}}
 
 
@@ -155,9 +154,10 @@ def _gather_results(experiment: Experiment, runs: list[dict[str, Any]]) -> dict[
     """Returns what ``results.json`` holds; ``runs`` has what ``_run_seed`` returned for each seed."""
     config, data = experiment.config, experiment.data
     return {
-        "model": _name_model(config),
+        "model": name_model(config),
         "data": data.train.name,
         "transfer": data.transfer.name if data.transfer else None,
+        **describe_surroundings(config, data, experiment.ranks.world),
         "settings": {k: v for k, v in asdict(config).items() if k not in ("output_dir", "local_rank")},
         "counts": {d.split: [d.num_questions, d.num_pairs] for d in (data.train, *data.measured)},
         "seeds": runs,

@@ -35,6 +35,7 @@ from pretrain.runtime.watch import Watch, watch_ranks
 
 from .config import FinetuneConfig
 from .engine import Ranks, make_engine
+from .facts import write_card
 from .groups import Groups
 from .materials import Materials, load_materials
 from .plan import DEV, Stage, draw_groups, name_best
@@ -284,6 +285,8 @@ class _Run:
             partial_folder = best.with_name(best.name + ".tmp")
             shutil.rmtree(partial_folder, ignore_errors=True)
             save_ranker(self.materials.ranker.classifier.config, self.materials.tokenizer, weights, partial_folder)
+            figures = {dev: {MAP: self.progress.best_map[dev]}}
+            write_card(partial_folder, self.config, self.stage, self.seed, self.progress.step, figures)
             shutil.rmtree(best, ignore_errors=True)
             partial_folder.replace(best)
         barrier()

@@ -64,6 +64,12 @@ def test_seeds_their_mean_and_deviation(config, tmp_path, trained):
             assert results[split][metric]["sd"] == pytest.approx(np.std(values, ddof=1))
     assert json.loads((tmp_path / "out/results.json").read_text()) == results
     assert results["counts"] == {"train": [5, 19], "dev": [6, 30], "test": [6, 30]}
+    assert results["versions"]["torch"] == torch.__version__
+    assert results["device"]
+    assert results["fingerprints"].keys() == {"model", "train", "dev", "test"}
+    card = (tmp_path / "out/seed-2/best/README.md").read_text()
+    assert "fine-tuned on files" in card
+    assert f"| test | {results['seeds'][1]['test']['map']:.4f} |" in card
     for file in ("best/model.safetensors", "test/run.txt", "test/qrels.txt", "test/predictions.jsonl", "dev/run.txt"):
         assert (tmp_path / "out/seed-2" / file).is_file()
     assert (tmp_path / "out/report.html").is_file()
@@ -276,7 +282,7 @@ def test_data_that_cannot_be_used(config, tmp_path, sets):
     with pytest.raises(KinspanError, match="no split dev"):
         quietly(replace(config, data=f"files={lacking}"))
     (lacking / "dev.jsonl").write_text(train_lines)
-    with pytest.raises(KinspanError, match="--test_every_validation: .*no split test"):
+    with pytest.raises(KinspanError, match=r"--test_every_validation: .*no split test"):
         quietly(replace(config, data=f"files={lacking}", test_every_validation=True))
     (lacking / "train.jsonl").write_text(train_lines.replace('"label": 0', '"label": 1'))
     with pytest.raises(KinspanError, match="files train: all candidates have one label"):
