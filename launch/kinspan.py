@@ -20,6 +20,7 @@ COMMANDS = {
     "build_asnq": "make ASNQ from Natural Questions",
     "finetune": "fine-tune a ranker for answer sentence selection",
     "study": "run several ways of fine-tuning as one table",
+    "rank": "rank candidates without labels with a ranker",
     "evaluate": "measure rankings of candidate answers: of models, or TREC files",
 }
 

@@ -128,16 +128,17 @@ def _read_separated(path: Path, rows: Callable[[Path], Iterator[tuple[int, list[
     return Table(f"{path} line", fields, records)
 
 
-def read_candidates(table: Table, columns: dict[str, str]) -> Iterator[SourceRow]:
+def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True) -> Iterator[SourceRow]:
     """Yields the rows of a table.
 
-    columns: how the columns of REQUIRED, OPTIONAL and EXTRA are called in the table, where they have other names.
-             Those of EXTRA are read only if they are named here.
+    columns:  how the columns of REQUIRED, OPTIONAL and EXTRA are called in the table, where they have other names.
+              Those of EXTRA are read only if they are named here.
+    labelled: whether it must have labels; else they are not read, and all are 0
 
     Raises KinspanError for a column that is missing, a value that is no text, and a label other than 0 and 1.
     """
     file = table.place.rsplit(" ", 1)[0]
-    names = _name_columns(table, columns, file)
+    names = _name_columns(table, columns, file, labelled)
     there = [c for c in names if names[c] in table.fields]
     for line, record in table.records([names[c] for c in there]):
         place = f"{table.place} {line}"
@@ -146,7 +147,7 @@ def read_candidates(table: Table, columns: dict[str, str]) -> Iterator[SourceRow
         except KeyError as error:
             raise KinspanError(f"{place}: no column {error}; there are {', '.join(record)}") from error
         try:
-            label = LABELS[values["label"]]
+            label = LABELS[values["label"]] if labelled else 0
         except (KeyError, TypeError) as error:
             raise KinspanError(f"{place}: label {values['label']!r} is neither 0 nor 1") from error
         for column in ("question", "answer"):
@@ -158,16 +159,17 @@ def read_candidates(table: Table, columns: dict[str, str]) -> Iterator[SourceRow
         yield row._replace(**extra) if extra else row
 
 
-def _name_columns(table: Table, columns: dict[str, str], file: str) -> dict[str, str]:
+def _name_columns(table: Table, columns: dict[str, str], file: str, labelled: bool) -> dict[str, str]:
     """Returns how the columns to read are called in this table."""
-    known = (*REQUIRED, *OPTIONAL, *EXTRA)
+    required = [c for c in REQUIRED if labelled or c != "label"]
+    known = (*required, *OPTIONAL, *EXTRA)
     for column in columns:
         if column not in known:
             raise KinspanError(f"columns: there is no {column!r}; known are {', '.join(known)}")
     if not table.fields:
         raise KinspanError(f"{file}: no rows in this file")
     names = {c: columns.get(c, c) for c in known if c not in EXTRA or c in columns}
-    for column in (*REQUIRED, *columns):
+    for column in (*required, *columns):
         if names[column] not in table.fields:
             raise KinspanError(f"{file}: no column {names[column]!r}; there are {', '.join(table.fields)}")
     return names

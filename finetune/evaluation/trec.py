@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -76,35 +76,54 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
     text, score, label}]}``. Raises KinspanError for an id that is empty or has white space, for a score that is not
     finite, and where the folder cannot be written.
     """
-    _check_ids(data)
-    tag = _WHITE_SPACE.sub("_", tag)
-    order = rank_rows(data, scores)
-    ids, texts = data.answer_ids.to_pylist(), data.answers.to_pylist()
-    labels, values = data.labels.tolist(), scores.astype(np.float64).tolist()
-
-    def run_lines() -> Iterator[str]:
-        for question, rows in zip(data.question_ids, data.rows(), strict=True):
-            for rank, row in enumerate(order[rows].tolist(), 1):
-                yield f"{question} Q0 {ids[row]} {rank} {values[row]!r} {tag}\n"
+    order = _write_run(folder, data, scores, tag)
+    ids, labels = data.answer_ids.to_pylist(), data.labels.tolist()
 
     def qrels_lines() -> Iterator[str]:
         for question, rows in zip(data.question_ids, data.rows(), strict=True):
             for row in range(rows.start, rows.stop):
                 yield f"{question} 0 {ids[row]} {labels[row]}\n"
 
-    def prediction_lines() -> Iterator[str]:
-        for question_id, question, rows in zip(data.question_ids, data.questions, data.rows(), strict=True):
-            candidates = [
-                {"id": ids[row], "text": texts[row], "score": values[row], "label": labels[row]}
-                for row in order[rows].tolist()
-            ]
-            line = {"question_id": question_id, "question": question, "candidates": candidates}
-            yield json.dumps(line, ensure_ascii=False) + "\n"
+    write_lines(folder / "qrels.txt", qrels_lines())
+    write_lines(folder / "predictions.jsonl", _list_questions(data, scores, order, labels))
+
+
+def write_ranking(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> None:
+    """Writes run.txt and ranking.jsonl, for candidates without labels; they and errors are as of write_predictions."""
+    order = _write_run(folder, data, scores, tag)
+    write_lines(folder / "ranking.jsonl", _list_questions(data, scores, order))
+
+
+def _write_run(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> np.ndarray:
+    """Writes run.txt, and returns the rows of each question best first, as ``metrics.rank_rows`` does."""
+    _check_ids(data)
+    tag = _WHITE_SPACE.sub("_", tag)
+    order = rank_rows(data, scores)
+    ids, values = data.answer_ids.to_pylist(), scores.astype(np.float64).tolist()
+
+    def lines() -> Iterator[str]:
+        for question, rows in zip(data.question_ids, data.rows(), strict=True):
+            for rank, row in enumerate(order[rows].tolist(), 1):
+                yield f"{question} Q0 {ids[row]} {rank} {values[row]!r} {tag}\n"
 
     make_folder(folder)
-    write_lines(folder / "run.txt", run_lines())
-    write_lines(folder / "qrels.txt", qrels_lines())
-    write_lines(folder / "predictions.jsonl", prediction_lines())
+    write_lines(folder / "run.txt", lines())
+    return order
+
+
+def _list_questions(
+    data: AnswerSet, scores: np.ndarray, order: np.ndarray, labels: list[int] | None = None
+) -> Iterator[str]:
+    """Yields a line of JSON for each question, with its candidates best first, and their labels if given."""
+    ids, texts = data.answer_ids.to_pylist(), data.answers.to_pylist()
+    values = scores.astype(np.float64).tolist()
+    for question_id, question, rows in zip(data.question_ids, data.questions, data.rows(), strict=True):
+        candidates: list[dict[str, Any]] = [
+            {"id": ids[row], "text": texts[row], "score": values[row]} | ({"label": labels[row]} if labels else {})
+            for row in order[rows].tolist()
+        ]
+        line = {"question_id": question_id, "question": question, "candidates": candidates}
+        yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def _check_ids(data: AnswerSet) -> None:

@@ -27,6 +27,7 @@ ENTRIES = [
     "finetune",
     "study",
     "evaluate",
+    "rank",
     "kinspan",
 ]
 

@@ -1,0 +1,31 @@
+"""What ``launch/rank.py`` does: it ranks candidates that have no labels."""
+
+from pathlib import Path
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import display_name
+from finetune.data.collect import collect_answers
+from finetune.data.registry import parse_columns
+from finetune.data.tables import read_candidates, read_table
+from finetune.evaluation.trec import make_folder, write_ranking
+
+
+def rank_file(model: str, path: Path, output: Path, columns: str | None, max_length: int, precision: str) -> None:
+    """Ranks the candidates of a table by a model's scores, and writes ``run.txt`` and ``ranking.jsonl``.
+
+    Raises KinspanError, naming the flag or the line, for what the user can mend.
+    """
+    from finetune.ranking.score import score_answers  # torch takes seconds to import
+
+    if not path.is_file():
+        raise KinspanError(f"--data {path}: there is no such file")
+    table = read_table(path)
+    rows = read_candidates(table, parse_columns(columns) or {}, labelled=False)
+    data, notes = collect_answers(path.name, "candidates", table.place, rows)
+    make_folder(output)  # before the work, to see whether it can be made
+    for note in notes:
+        print(note)
+    print(f"{path}: {data.num_questions:,} questions, {data.num_pairs:,} candidates", flush=True)
+    scores = score_answers(model, data, max_length, precision=precision, say=print)
+    write_ranking(output, data, scores, display_name(model))
+    print(f"{output} has run.txt and ranking.jsonl")
