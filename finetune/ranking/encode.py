@@ -2,29 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
-from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, copy_runs, cut_longest_first, lay_out
 from data_pipeline.tokenizers import PairTemplate, read_pair_template
 from finetune.data.answers import AnswerSet
 
-CHUNK = 50_000  # texts that are tokenised at once
-
-
-@dataclass(frozen=True)
-class TokenizedTexts:
-    """n texts without special tokens: text k is ``ids[starts[k] : starts[k] + lengths[k]]``; equal texts stand once."""
-
-    ids: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
+from .token_ids import TokenizedTexts, tokenise_texts
 
 
 @dataclass(frozen=True)
@@ -85,27 +74,9 @@ def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> Enco
     if max_length < least:
         raise KinspanError(f"--max_length {max_length} is too short for two texts: use at least {least}")
     name = f"{data.name} {data.split}"
-    questions = _tokenise(tokenizer, pa.array(data.questions, pa.large_string()), f"{name}: questions")
-    answers = _tokenise(tokenizer, data.answers, f"{name}: candidates")
+    questions = tokenise_texts(tokenizer, pa.array(data.questions, pa.large_string()), f"{name}: questions")
+    answers = tokenise_texts(tokenizer, data.answers, f"{name}: candidates")
     question_of = data.question_of
     full = questions.lengths[question_of], answers.lengths
     a, b = cut_longest_first(full, max_length - template.num_special)
     return EncodedPairs(questions, answers, question_of, template, max_length, a + b + template.num_special)
-
-
-def _tokenise(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> TokenizedTexts:
-    encoded = texts.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
-    distinct, which = encoded.dictionary, encoded.indices.to_numpy()
-    parts, lengths = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
-    quick = len(distinct) <= CHUNK
-    bar = tqdm(total=len(distinct), desc=f"tokenising {what}", disable=True if quick else None, leave=False)
-    for first in range(0, len(distinct), CHUNK):
-        chunk = distinct.slice(first, CHUNK).to_pylist()
-        ids = tokenizer(chunk, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        lengths.append(np.fromiter(map(len, ids), np.int64, len(chunk)))
-        parts.append(np.fromiter(chain.from_iterable(ids), np.int32, int(lengths[-1].sum())))
-        bar.update(len(chunk))
-    bar.close()
-    sizes = np.concatenate(lengths)
-    starts = np.cumsum(sizes) - sizes
-    return TokenizedTexts(np.concatenate(parts), starts[which], sizes[which])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
+from finetune.ranking import token_ids
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import load_own_tokenizer
 from pretrain.modeling.default_model import default_model
@@ -89,3 +90,45 @@ def test_batches_by_length_hold_each_pair_once(tokenizer):
     for rows in batches:
         assert len(rows) == 1 or len(rows) * pairs.lengths[rows].max() <= 200
     assert sorted(np.concatenate(list(pairs.by_length(1, np.array([3, 5])))).tolist()) == [3, 5]
+
+
+def test_a_large_set_is_tokenised_once_and_mapped(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tokenizer = load_own_tokenizer(str(default_model()))
+    data = answers_of(QUESTIONS | {f"why {k}": [f"because {k % 7}", "x"] for k in range(20)})
+    expected = encode_pairs(data, tokenizer, 16)
+    monkeypatch.setattr(token_ids, "LARGE", 10)
+    monkeypatch.setattr(token_ids, "CHUNK", 4)
+    first = encode_pairs(data, tokenizer, 16)
+    with monkeypatch.context() as patch:
+        patch.setattr(token_ids, "_tokenise_chunks", None)  # another use of it would fail
+        second = encode_pairs(data, tokenizer, 20)
+    for pairs in (first, second):
+        assert isinstance(pairs.answers.ids.base, np.memmap)
+        assert isinstance(pairs.answers.starts.base, np.memmap)
+        for name in ("ids", "starts", "lengths"):
+            np.testing.assert_array_equal(getattr(pairs.answers, name), getattr(expected.answers, name))
+    [folder] = (path for path in (tmp_path / "kinspan").iterdir() if path.is_dir() and "token-ids" in path.name)
+    assert {path.name for path in folder.iterdir()} == {"ids.npy", "starts.npy", "lengths.npy"}
+
+
+def test_a_damaged_file_of_ids_is_written_anew_and_other_texts_have_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(token_ids, "LARGE", 2)
+    tokenizer = load_own_tokenizer(str(default_model()))
+    texts, others = (pa.array(words, pa.large_string()) for words in (["a b", "c"], ["a b", "d"]))
+    before = token_ids.tokenise_texts(tokenizer, texts, "texts").ids.tolist()
+    [folder] = (tmp_path / "kinspan").glob("token-ids-*[!k]")
+    (folder / "ids.npy").write_bytes((folder / "ids.npy").read_bytes()[:-4])
+    assert token_ids.tokenise_texts(tokenizer, texts, "texts").ids.tolist() == before
+    assert token_ids.tokenise_texts(tokenizer, others, "texts").ids.tolist() != before
+
+
+def test_ids_stay_in_memory_where_the_cache_cannot_be_written(tmp_path, monkeypatch, capsys):
+    (tmp_path / "kinspan").write_text("a file where the cache would be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(token_ids, "LARGE", 2)
+    tokenizer = load_own_tokenizer(str(default_model()))
+    found = token_ids.tokenise_texts(tokenizer, pa.array(["a", "b"], pa.large_string()), "the texts")
+    assert len(found.ids) == 2
+    assert "each process tokenises the texts for itself" in capsys.readouterr().out

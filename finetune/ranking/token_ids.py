@@ -1,0 +1,129 @@
+"""Texts as token ids: small sets in memory, large ones in a file that all ranks, stages and seeds map into memory.
+
+A large set is tokenised once. The first process to ask for it writes the file, in the user's cache, while others wait.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from tqdm import tqdm
+
+from data_pipeline.tokenizers import fingerprint
+
+CHUNK = 50_000  # texts that are tokenised at once
+LARGE = 200_000  # from so many texts on, they are tokenised once for all; TREC-QA's 53,000 take seconds
+ARRAYS = ("ids", "starts", "lengths")
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """n texts without special tokens: text k is ``ids[starts[k] : starts[k] + lengths[k]]``; equal texts stand once."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+
+def tokenise_texts(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> TokenizedTexts:
+    """Returns the ids of the texts, mapped from a file where there are many.
+
+    The file depends on the texts and the tokenizer alone: it holds whole texts, so that ``max_length`` may differ.
+    Where it cannot be written, the ids stay in memory.
+
+    what: the texts, for the progress bar
+    """
+    if len(texts) < LARGE:
+        return _tokenise(tokenizer, texts, what)
+    folder = _choose_folder(tokenizer, texts)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return _map(folder) or _tokenise_into(folder, tokenizer, texts, what)
+    except OSError as error:
+        tqdm.write(f"{folder} cannot be written ({error.strerror}): each process tokenises {what} for itself")
+        return _tokenise(tokenizer, texts, what)
+
+
+def _choose_folder(tokenizer: Any, texts: pa.LargeStringArray) -> Path:
+    """Names the file by all that the ids depend on."""
+    added = json.dumps(tokenizer.get_added_vocab(), sort_keys=True)
+    digest = hashlib.sha256(f"{fingerprint(tokenizer)} {added}".encode())
+    for first in range(0, len(texts), CHUNK):
+        digest.update(json.dumps(texts.slice(first, CHUNK).to_pylist()).encode())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "kinspan" / f"token-ids-{digest.hexdigest()[:16]}"
+
+
+def _map(folder: Path) -> TokenizedTexts | None:
+    """Maps the files into memory; None where they are not there, or damaged."""
+    try:
+        ids, starts, lengths = (np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ARRAYS)
+    except (OSError, ValueError, EOFError):
+        return None
+    return TokenizedTexts(ids, starts, lengths)
+
+
+def _tokenise_into(folder: Path, tokenizer: Any, texts: pa.LargeStringArray, what: str) -> TokenizedTexts:
+    """Writes the files, chunk by chunk, and maps them. They are whole or absent: the folder is renamed last."""
+    partial = folder.with_suffix(".tmp")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.mkdir()
+    try:
+        with (partial / "ids").open("wb") as file:
+            sizes, which = _tokenise_chunks(tokenizer, texts, what, lambda ids: file.write(ids.tobytes()))
+        _write_arrays(partial, sizes, which)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    partial.replace(folder)
+    found = _map(folder)
+    assert found is not None
+    return found
+
+
+def _write_arrays(folder: Path, sizes: np.ndarray, which: np.ndarray) -> None:
+    starts = np.cumsum(sizes) - sizes
+    np.save(folder / "starts.npy", starts[which])
+    np.save(folder / "lengths.npy", sizes[which])
+    ids = np.memmap(folder / "ids", dtype=np.int32, mode="r") if sizes.sum() else np.zeros(0, dtype=np.int32)
+    np.save(folder / "ids.npy", ids)
+    (folder / "ids").unlink()
+
+
+def _tokenise(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> TokenizedTexts:
+    parts = [np.zeros(0, dtype=np.int32)]
+    sizes, which = _tokenise_chunks(tokenizer, texts, what, parts.append)
+    starts = np.cumsum(sizes) - sizes
+    return TokenizedTexts(np.concatenate(parts), starts[which], sizes[which])
+
+
+def _tokenise_chunks(
+    tokenizer: Any, texts: pa.LargeStringArray, what: str, keep: Callable[[np.ndarray], Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gives ``keep`` the ids of the distinct texts in turn; returns their lengths, and which of them each text is."""
+    encoded = texts.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
+    lengths = [np.zeros(0, dtype=np.int64)]
+    for chunk in _iterate_chunks(encoded.dictionary, what):
+        ids = tokenizer(chunk, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        lengths.append(np.fromiter(map(len, ids), np.int64, len(chunk)))
+        keep(np.fromiter((token for text in ids for token in text), np.int32, int(lengths[-1].sum())))
+    return np.concatenate(lengths), encoded.indices.to_numpy()
+
+
+def _iterate_chunks(texts: pa.LargeStringArray, what: str) -> Iterator[list[str]]:
+    quick = len(texts) <= CHUNK
+    with tqdm(total=len(texts), desc=f"tokenising {what}", disable=True if quick else None, leave=False) as bar:
+        for first in range(0, len(texts), CHUNK):
+            yield texts.slice(first, CHUNK).to_pylist()
+            bar.update(min(CHUNK, len(texts) - first))
