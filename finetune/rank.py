@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.tokenizers import display_name
+from data_pipeline.tokenizers import shorten_name
 from finetune.data.collect import collect_answers
 from finetune.data.registry import parse_columns
 from finetune.data.tables import read_candidates, read_table
@@ -27,5 +27,5 @@ def rank_file(model: str, path: Path, output: Path, columns: str | None, max_len
         print(note)
     print(f"{path}: {data.num_questions:,} questions, {data.num_pairs:,} candidates", flush=True)
     scores = score_answers(model, data, max_length, precision=precision, say=print)
-    write_ranking(output, data, scores, display_name(model))
+    write_ranking(output, data, scores, shorten_name(model))
     print(f"{output} has run.txt and ranking.jsonl")

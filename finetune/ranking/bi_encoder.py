@@ -1,13 +1,14 @@
 """Baselines that embed questions and candidates apart: models of sentence-transformers, and plain encoders."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from data_pipeline.errors import KinspanError, first_line
+from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub
-from data_pipeline.tokenizers import display_name
+from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 
 from .ranker import silence_transformers
@@ -40,7 +41,7 @@ def _read_architectures(name_or_dir: str) -> list[str]:
     except Exception as error:
         if _has_modules(name_or_dir):
             return []
-        raise KinspanError(f"no model at {name_or_dir}: {first_line(error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
     return list(config.architectures or [])
 
 
@@ -73,9 +74,9 @@ def score_by_similarity(name_or_dir: str, data: AnswerSet, max_length: int) -> t
     try:
         model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
     except Exception as error:
-        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {first_line(error)}") from error
+        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
     model.max_seq_length = min(max_length, model.max_seq_length or max_length)
-    options = {"show_progress_bar": False, "batch_size": 64, "convert_to_tensor": True}
+    options: dict[str, Any] = {"show_progress_bar": False, "batch_size": 64, "convert_to_tensor": True}
     asked = model.encode_query(list(data.questions), **options)
     told = model.encode_document(data.answers.to_pylist(), **options)
     scores = [
@@ -83,5 +84,5 @@ def score_by_similarity(name_or_dir: str, data: AnswerSet, max_length: int) -> t
         for question, rows in enumerate(data.rows())
     ]
     pooling = "" if _has_modules(name_or_dir) else ", the mean over its tokens, for want of a head"
-    note = f"{display_name(name_or_dir)} is scored by the {model.similarity_fn_name} of embeddings{pooling}"
+    note = f"{shorten_name(name_or_dir)} is scored by the {model.similarity_fn_name} of embeddings{pooling}"
     return torch.cat(scores).double().cpu().numpy(), note

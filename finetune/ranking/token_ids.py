@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from data_pipeline.tokenizers import fingerprint
+from data_pipeline.tokenizers import fingerprint_tokenizer
 
 CHUNK = 50_000  # texts that are tokenised at once
 LARGE = 200_000  # from so many texts on, they are tokenised once for all; TREC-QA's 53,000 take seconds
@@ -57,7 +57,7 @@ def tokenise_texts(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> Tok
 def _choose_folder(tokenizer: Any, texts: pa.LargeStringArray) -> Path:
     """Names the file by all that the ids depend on."""
     added = json.dumps(tokenizer.get_added_vocab(), sort_keys=True)
-    digest = hashlib.sha256(f"{fingerprint(tokenizer)} {added}".encode())
+    digest = hashlib.sha256(f"{fingerprint_tokenizer(tokenizer)} {added}".encode())
     for first in range(0, len(texts), CHUNK):
         digest.update(json.dumps(texts.slice(first, CHUNK).to_pylist()).encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from data_pipeline.files import write_atomically
-from data_pipeline.tokenizers import display_name
+from data_pipeline.tokenizers import shorten_name
 from finetune.ranking.card import format_card
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 
@@ -23,7 +23,7 @@ PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "nump
 
 def name_model(config: FinetuneConfig) -> str:
     """Returns the name of the model that fine-tuning starts from, for people."""
-    return DEFAULT_MODEL_NAME if config.model == default_model() else display_name(str(config.model))
+    return DEFAULT_MODEL_NAME if config.model == default_model() else shorten_name(str(config.model))
 
 
 def describe_surroundings(config: FinetuneConfig, data: Data, num_ranks: int) -> dict[str, Any]:
