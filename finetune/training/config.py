@@ -119,7 +119,10 @@ class FinetuneConfig:
     )
 
     epochs: int = setting(
-        40, "Most epochs. 0, which needs --transfer: the transferred model is used as it is.", OPTIMISATION
+        40,
+        "Most epochs; early stopping, see --patience, may end a run before. 0, which needs --transfer: the transferred "
+        "model is used as it is.",
+        OPTIMISATION,
     )
     max_steps: int | None = setting(None, "Most updates, if that ends before the epochs.", OPTIMISATION, ABOVE_0)
     learning_rate: float = setting(1e-5, "Peak learning rate of the triangular schedule.", OPTIMISATION, ABOVE_0)

@@ -74,6 +74,16 @@ def plan_stage(config: FinetuneConfig, stage: Stage, seed: int) -> Plan:
     return Plan(groups, epoch_steps, total, warmup)
 
 
+def describe_plan(config: FinetuneConfig, stage: Stage, plan: Plan) -> str:
+    """Says how long the stage is at most, and when it ends earlier."""
+    bound = f"{stage.what}: at most {plan.total:,} updates, {plan.epoch_steps:,} in an epoch"
+    every = stage.eval_steps or plan.epoch_steps
+    return (
+        f"{bound}; ends early when more than {config.patience} validations in a row, one every {every:,} updates, "
+        "have not improved the dev MAP"
+    )
+
+
 def largest_group(config: FinetuneConfig) -> int:
     """The most pairs that a group has."""
     return 1 if config.loss == "pointwise" else config.list_size

@@ -38,7 +38,7 @@ from .engine import Ranks, make_engine
 from .facts import write_card
 from .groups import Groups
 from .materials import Materials, load_materials
-from .plan import DEV, Stage, draw_groups, name_best
+from .plan import DEV, Stage, describe_plan, draw_groups, name_best
 from .update import Outcome, update_ranker
 
 SUMS = ("loss", "groups")  # what the log is made of, see update.Outcome
@@ -158,7 +158,7 @@ class _Run:
     def start(self) -> None:
         """Builds the engine, and takes up the newest checkpoint that is whole."""
         self.watch.mark("reading checkpoints", patient=True)
-        self.say(*self.materials.notes)
+        self.say(*self.materials.notes, describe_plan(self.config, self.stage, self.plan))
         found = find_resumable(self.checkpoints, self.say)
         world, materials = self.ranks.world, self.materials
         universal = convert_to_universal(found, world, self.ranks.rank) if found else None

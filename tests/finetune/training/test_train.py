@@ -166,6 +166,14 @@ def test_the_log_has_loss_rate_gradient_and_speed_every_few_steps(job):
     assert list(folder.glob("tensorboard/events*"))
 
 
+def test_a_run_says_how_long_it_is_at_most_and_what_ends_it_early(job, capsys):
+    job(epochs=1, patience=2)
+    said = (
+        "fine-tuning: at most 3 updates, 3 in an epoch; ends early when more than 2 validations in a row, one every 3"
+    )
+    assert said in capsys.readouterr().out
+
+
 def test_a_run_of_one_step(job):
     summary, _ = job(max_steps=1)
     assert summary["steps"] == 1
