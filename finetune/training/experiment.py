@@ -25,6 +25,7 @@ from finetune.evaluation.metrics import (
 )
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
 from finetune.ranking.score import score_answers
+from finetune.reports.facts import describe_surroundings, name_model, write_card
 from finetune.reports.study_report import Entry, write_page
 from finetune.reports.study_table import format_cell
 from pretrain.modeling.default_model import default_model
@@ -33,7 +34,6 @@ from pretrain.runtime.stop import listen_for_stop
 
 from .config import FinetuneConfig, check, list_seeds
 from .engine import Ranks, join_ranks
-from .facts import describe_surroundings, name_model, write_card
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
 from .plan import BEST, DEV, Stage, name_best, plan_stage
 from .search import search_settings

@@ -17,6 +17,7 @@ from data_pipeline.files import read_object, write_atomically
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from finetune.ranking.ranker import save_ranker
 from finetune.ranking.score import score_pairs
+from finetune.reports.facts import write_card
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import find_resumable, load_checkpoint
@@ -35,7 +36,6 @@ from pretrain.runtime.watch import Watch, watch_ranks
 
 from .config import FinetuneConfig
 from .engine import Ranks, make_engine
-from .facts import write_card
 from .groups import Groups
 from .materials import Materials, load_materials
 from .plan import DEV, Stage, describe_plan, draw_groups, name_best

@@ -10,13 +10,13 @@ import torch
 
 from data_pipeline.files import write_atomically
 from data_pipeline.tokenizers import shorten_name
-from finetune.ranking.card import format_card
+from finetune.training.config import FinetuneConfig
+from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
+from finetune.training.plan import Stage
+from finetune.training.stages import Data
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 
-from .config import FinetuneConfig
-from .fingerprints import fingerprint_answers, fingerprint_model
-from .plan import Stage
-from .stages import Data
+from .card import format_card
 
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 
