@@ -183,7 +183,7 @@ def _pick_examples(test: AnswerSet, entries: list[Entry]) -> tuple[list[Example]
     chosen = np.argsort(-gain, kind="stable")[:NUM_EXAMPLES].tolist()
     how = f"most above that of {first.name}" if len(entries) > 1 else "lowest"
     words = (
-        f"The ranking is that of {last.name}, seed {seed}. Of {test.num_questions:,} {test.split} questions these are the "
-        f"{len(chosen)} whose average precision is {how}: they are chosen, and do not show how it does on average."
+        f"The ranking is that of {last.name}, seed {seed}. Of {test.num_questions:,} {test.split} questions these are "
+        f"the {len(chosen)} whose average precision is {how}: they are chosen, and do not show how it does on average."
     )
     return pick_examples(test, scores, chosen), words
