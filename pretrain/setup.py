@@ -22,7 +22,7 @@ from pretrain.modeling.compatibility import check_fits
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
-from pretrain.modeling.pair_model import PairModel, fingerprint_weights, load_config, load_model
+from pretrain.modeling.pair_model import PairModel, fingerprint_weights, holds_no_weights, load_config, load_model
 from pretrain.planning.defaults import default_corpus
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.engine import (
@@ -115,6 +115,8 @@ def set_up(config: PretrainConfig) -> Setup:
     settings = complete_settings(deepspeed_settings, OptimizerSettings.of(config), layout, precision)
     facts = _collect_facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["token_loss"] = token_loss
+    facts["from_scratch"] = holds_no_weights(model_name)
+    facts["validation_documents"] = _count_documents(validation, config.eval_pairs) if validation else None
     facts["objectives"] = _describe_objectives(mixture)
     facts["generator"] = tokenizers.shorten_name(config.generator) if token_loss == "rtd" else None
     facts["warmup_steps"] = warmup
@@ -138,6 +140,12 @@ def set_up(config: PretrainConfig) -> Setup:
     _check_same_everywhere(setup)
     broadcast_from_rank_0(lambda: _claim(setup))
     return setup
+
+
+def _count_documents(validation: PairStream, num_pairs: int) -> int:
+    """Documents that the first ``num_pairs`` held-out pairs come from, at most."""
+    held_out = max(sum(order.documents) for order in validation.orders)
+    return min(held_out, num_pairs)
 
 
 def _check_same_everywhere(setup: Setup) -> None:

@@ -63,6 +63,12 @@ def test_output_that_cannot_be_written(refused, tmp_path):
     assert "cannot be written" in refused(output_dir=str(tmp_path / "file" / "run"))
 
 
+def test_checkpoints_that_could_not_be_written_are_refused_at_the_start(refused, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/checkpoints").write_text("")
+    assert "run/checkpoints cannot be written: Not a directory" in refused()
+
+
 def test_output_that_holds_something_else(refused, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
