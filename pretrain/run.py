@@ -21,6 +21,7 @@ from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import Watch, watch_ranks
 
 from .config import PretrainConfig, as_dict, check
+from .finished import SUMMARY
 from .measure import measure
 from .metrics import compute_figures
 from .recovery import count_skips, look_for_spike
@@ -29,7 +30,7 @@ from .saving import release, save, stop
 from .setup import Setup, set_up
 from .state import Probe, Run, close_run, open_run, start_run
 from .step import StepResult, train_step, try_largest
-from .summary import SUMMARY, describe_run, write_summary
+from .summary import describe_run, write_summary
 
 
 def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, Any]:

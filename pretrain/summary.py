@@ -11,11 +11,11 @@ from data_pipeline.files import write_atomically
 from pretrain.runtime.log import complete_lines
 
 from .config import as_dict
+from .finished import SUMMARY
 from .progress import Progress
 from .setup import Setup
 
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
-SUMMARY = "summary.json"
 
 
 def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:

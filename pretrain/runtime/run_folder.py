@@ -102,7 +102,7 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
         raise KinspanError(f"{path} is damaged (it names no run): {ADVICE}")
     ours = json.loads(json.dumps(record.get("identity", record)))  # as it would be read back
     for key, value in ours.items():
-        if theirs.get(key) != value:
+        if theirs.get(key, False if value is False else None) != value:  # a switch of a later version was off
             change = f"its {key} is {shorten(theirs.get(key))}, now it is {shorten(value)}; {ADVICE}"
             raise KinspanError(f"--output_dir {path.parent} holds a different run: {explanations.get(key, change)}")
 

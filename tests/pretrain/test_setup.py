@@ -46,6 +46,11 @@ def test_a_corpus_of_another_tokenizer(refused, roberta_corpus):
     assert "--tokenizer" in text
 
 
+def test_a_kind_of_model_that_cannot_be_trained_is_not_called_a_missing_tokenizer(refused, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    assert "is of the type t5, not an encoder" in refused(model=str(tmp_path))
+
+
 def test_max_length_too_short(refused):
     assert "--max_length 9 is too short" in refused(max_length=9)
 
@@ -245,3 +250,11 @@ def test_ranks_whose_machines_hold_different_things_are_refused(
         assert process.returncode == 2, said
         assert says in said.splitlines()[-1]
     assert not list(tmp_path.glob("run*/run.json"))
+
+
+def test_a_lone_loss_and_a_control_say_what_they_are():
+    (note,) = find_unused_flags(PretrainConfig(pair_weight=0.0, mlm_weight=0.05), "mlm")
+    assert "--mlm_weight 0.05 acts through the clipping of gradients alone" in note
+    assert not find_unused_flags(PretrainConfig(pair_weight=0.0), "rtd")  # two losses are left
+    (note,) = find_unused_flags(PretrainConfig(permute_pair_labels=True), "mlm")
+    assert "this run is a control" in note
