@@ -96,7 +96,7 @@ def draw_curves(curves: Mapping[str, Points], label: str) -> str:
     points = [point for curve in curves.values() for point in curve]
     last = max(step for step, _ in points) or 1
     low, high = (f(value for _, value in points) for f in (min, max))
-    margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
+    margin = (high - low) * 0.05 or abs(high) * 0.05 or 0.1
     low, high = low - margin, high + margin
 
     def place(step: float, value: float) -> tuple[float, float]:
@@ -104,11 +104,11 @@ def draw_curves(curves: Mapping[str, Points], label: str) -> str:
         return round(x, 1), round(TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low), 1)
 
     parts = []
-    for k in range(4):
-        value = low + (high - low) * k / 3
+    ticks = [low + (high - low) * k / 3 for k in range(4)]
+    for value, text in zip(ticks, _format_ticks(ticks), strict=True):
         x, y = place(0, value)
         parts.append(f'<line x1="{x}" x2="{WIDTH - 10}" y1="{y}" y2="{y}" stroke="currentColor" opacity=".15"/>')
-        parts.append(f'<text x="{x - 6}" y="{y + 4}" text-anchor="end">{value:.4g}</text>')
+        parts.append(f'<text x="{x - 6}" y="{y + 4}" text-anchor="end">{text}</text>')
     parts.append(f'<text x="{LEFT}" y="{HEIGHT - 6}">0</text>')
     parts.append(f'<text x="{WIDTH - 10}" y="{HEIGHT - 6}" text-anchor="end">{last:,} updates</text>')
     for number, curve in enumerate(curves.values()):
@@ -124,6 +124,12 @@ def draw_curves(curves: Mapping[str, Points], label: str) -> str:
     )
     svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
     return f'{svg}<div class="muted">{legend}</div>'
+
+
+def _format_ticks(values: Sequence[float]) -> list[str]:
+    """The values with as few digits as tell them apart, and three at least."""
+    texts = [[f"{value:.{digits}g}" for value in values] for digits in range(3, 9)]
+    return next((of_digits for of_digits in texts if len(set(of_digits)) == len(values)), texts[-1])
 
 
 def _compare(first: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[str]]]]:
