@@ -48,7 +48,7 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
 
 def describe_write_error(path: Path, error: Exception) -> str:
     """One line that names the file and why it could not be written; of a disk without room also where it is mounted."""
-    reason = (isinstance(error, OSError) and error.strerror) or one_line(error)
+    reason = (isinstance(error, OSError) and error.strerror) or quote_error(error)
     try:
         disk = next(p for p in [path.absolute(), *path.absolute().parents] if p.is_dir())
         free = shutil.disk_usage(disk).free

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from data_pipeline.errors import one_line
+from data_pipeline.errors import quote_error
 from data_pipeline.files import describe_write_error, sync, write_atomically
 from pretrain.runtime import ranks
 
@@ -96,7 +96,7 @@ class Writer:
         try:
             mine: Files | str = self._write_files(partial, captured, weights, state)
         except Exception as error:  # of any type: torch raises RuntimeError on a full disk
-            mine = f"rank {self.rank}: {one_line(error)}"
+            mine = f"rank {self.rank}: {quote_error(error)}"
         results = ranks.gather(mine, "writer")
         failures = [result for result in results if isinstance(result, str)]
         failure = None

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError, quote_first_line, quote_error
+from data_pipeline.errors import KinspanError, quote_error, quote_first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
@@ -147,7 +147,7 @@ def build_fresh(build: Callable[[], Any], name_or_dir: str, flag: str = "--model
         raise
     except Exception as error:  # heads that do not divide the width, an unknown activation, ...
         raise KinspanError(
-            f"{flag} {name_or_dir}: no model can be built of its config.json: {one_line(error)}"
+            f"{flag} {name_or_dir}: no model can be built of its config.json: {quote_error(error)}"
         ) from error
 
 

@@ -43,7 +43,7 @@ def release(source: Path, output: Path, tell: Callable[[str], None] = print) -> 
             break
         except (OSError, KinspanError) as error:
             if checkpoint.exists():
-                raise KinspanError(f"{checkpoint} cannot be read: {one_line(error)}") from error
+                raise KinspanError(f"{checkpoint} cannot be read: {quote_error(error)}") from error
     else:
         raise KinspanError(f"{source}: the run removes its checkpoints faster than they can be read: try again")
     try:

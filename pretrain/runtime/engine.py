@@ -162,7 +162,7 @@ def _describe_network_error(error: Exception) -> str:
             f"port {port}, over which the ranks find one another, is in use, perhaps by another run on this machine: "
             "give the launcher a free one, such as deepspeed --master_port 29501 or torchrun --master_port 29501"
         )
-    return f"rank 0 is not reached at {host}, port {port}, over which the ranks find one another: {one_line(error)}"
+    return f"rank 0 is not reached at {host}, port {port}, over which the ranks find one another: {quote_error(error)}"
 
 
 def _free_port() -> str:
