@@ -71,7 +71,8 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
     if not (source / "run.json").is_file():
         raise KinspanError(f"{source} is neither a run nor a checkpoint: give the --output_dir of launch/pretrain.py")
     for _ in range(ATTEMPTS):
-        listed, skipped = list_checkpoints(source / "checkpoints"), []
+        listed = list_checkpoints(source / "checkpoints")
+        skipped: list[str] = []
         for checkpoint in listed:
             wrong, beside = _judge(checkpoint)
             if not wrong:

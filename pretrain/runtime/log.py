@@ -42,7 +42,7 @@ class Log:
         self.unwritten = ""  # lines that are not yet in metrics.jsonl
         self.board: Any = None
         self.settings = settings
-        self.first_step, self.began = first_step, time.monotonic()
+        self.first_step, self.total_steps, self.began = first_step, total_steps, time.monotonic()
         self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=task, disable=None)
         if damaged:
             self.say(f"{self.path}: {damaged} damaged line(s) left out")
@@ -64,7 +64,7 @@ class Log:
         if step <= self.first_step or not seconds:
             return []
         rate = (step - self.first_step) / seconds
-        return [f"{rate:.3g} steps/s", f"{format_time((self.bar.total - step) / rate)} left"]
+        return [f"{rate:.3g} steps/s", f"{format_time((self.total_steps - step) / rate)} left"]
 
     def _write_lines(self) -> None:
         size = self.path.stat().st_size

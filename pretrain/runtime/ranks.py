@@ -92,8 +92,9 @@ def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
 
 def describe_storage_error(error: OSError, folder: Path | None = None) -> str:
     """One line that names the file and the system's reason. ``folder``: where it is where the error names no file"""
-    if error.errno in (ENOSPC, EDQUOT) and (error.filename or folder):
-        return f"{describe_write_error(Path(error.filename or folder), error)}: make room, and start it again"
+    place = Path(error.filename) if error.filename else folder
+    if place and error.errno in (ENOSPC, EDQUOT):
+        return f"{describe_write_error(place, error)}: make room, and start it again"
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}: mend that, and start it again"
 
