@@ -2,12 +2,15 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterable
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any
 
 from .errors import KinspanError, quote_error
 
+LITTLE_ROOM = 100e6  # bytes: with less, a disk is named wherever a file on it could not be written
 BESIDE_THE_PACKAGES = Path(__file__).resolve().parents[1]
 
 
@@ -41,6 +44,23 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     sync(partial)
     partial.replace(path)
     sync(path.parent)
+
+
+def describe_write_error(path: Path, error: Exception) -> str:
+    """One line that names the file and why it could not be written; of a disk without room also where it is mounted."""
+    reason = (isinstance(error, OSError) and error.strerror) or quote_error(error)
+    try:
+        disk = next(p for p in [path.absolute(), *path.absolute().parents] if p.is_dir())
+        free = shutil.disk_usage(disk).free
+        disk = next(p for p in [disk.resolve(), *disk.resolve().parents] if p.is_mount())
+    except (OSError, StopIteration):
+        return f"{path} cannot be written: {reason}"
+    room = f"; the disk at {disk} has {free / 1e6:,.0f} MB left" if free < LITTLE_ROOM or _says_full(error) else ""
+    return f"{path} cannot be written: {reason}{room}"
+
+
+def _says_full(error: Exception) -> bool:
+    return getattr(error, "errno", None) in (ENOSPC, EDQUOT) or "no space left" in str(error).lower()
 
 
 def sync(path: Path) -> None:

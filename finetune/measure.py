@@ -1,6 +1,6 @@
 """What ``launch/evaluate.py`` measures: anyone's TREC files, models on a data set, and what of it a corpus contains.
 
-Each function prints its notes and a table, and last a line of JSON.
+Each function prints its notes and a table, and where that is asked for last a line of JSON.
 """
 
 import json
@@ -25,7 +25,7 @@ from finetune.reports.comparison_page import render_comparison
 BM25 = "BM25"
 
 
-def measure_files(runs: list[str], qrels: str, csv: str | None = None) -> None:
+def measure_files(runs: list[str], qrels: str, csv: str | None = None, *, as_json: bool = False) -> None:
     """Measures TREC run files, of which the first is the baseline, by the judgements of ``qrels``.
 
     csv: file for the metrics of every question
@@ -40,7 +40,7 @@ def measure_files(runs: list[str], qrels: str, csv: str | None = None) -> None:
     if csv:
         trec.write_lines(Path(csv), [format_per_question(systems, list(judged))])
     print(f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged")
-    _report(compare_systems(systems), notes, {"qrels": qrels, "questions": len(judged)})
+    _report(compare_systems(systems), notes, {"qrels": qrels, "questions": len(judged)}, as_json)
 
 
 def measure_models(
@@ -52,6 +52,7 @@ def measure_models(
     columns: str | None = None,
     max_length: int = 128,
     precision: str = "fp32",
+    as_json: bool = False,
     output_dir: str | None = None,
 ) -> None:
     """Measures models, of which the first is the baseline, and BM25 on a data set such as "wikiqa=FOLDER".
@@ -83,7 +84,7 @@ def measure_models(
         trec.write_lines(output / "comparison.html", [page])
         notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
-    _report(rows, notes, {**facts, "candidates": data.num_pairs})
+    _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
 
 
 def _render_page(
@@ -117,6 +118,7 @@ def measure_contamination(
     columns: str | None = None,
     max_length: int = 128,
     precision: str = "fp32",
+    as_json: bool = False,
 ) -> None:
     """Says which sentences of the data set stand in a corpus, and how models do with and without their questions."""
     corpus = Corpus(corpus_folder)
@@ -127,7 +129,8 @@ def measure_contamination(
     scores = {name: _score(name, data, max_length, precision, print) for name in models}
     found = find_contamination(data, corpus)
     print(format_contamination(data, corpus, found, scores))
-    print(json.dumps({"notes": notes, **summarize_contamination(data, corpus, found, scores)}, ensure_ascii=False))
+    if as_json:
+        print(json.dumps({"notes": notes, **summarize_contamination(data, corpus, found, scores)}, ensure_ascii=False))
 
 
 def _score(name: str, data: AnswerSet, max_length: int, precision: str, say: Callable[[str], None]) -> np.ndarray:
@@ -144,9 +147,10 @@ def _call_for(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise KinspanError(f"{name}: {error}") from error
 
 
-def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any]) -> None:
-    """Prints the notes, the table and the line of JSON."""
+def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any], as_json: bool) -> None:
+    """Prints the notes, the table and perhaps the line of JSON."""
     for note in notes:
         print(note)
     print("", format_table(rows), "", sep="\n")
-    print(json.dumps({**facts, "notes": notes, "systems": rows}, ensure_ascii=False))
+    if as_json:
+        print(json.dumps({**facts, "notes": notes, "systems": rows}, ensure_ascii=False))

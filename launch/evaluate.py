@@ -21,7 +21,7 @@ first, paired over questions, by t-test and by randomisation test.
 (by 8-grams), and show examples; with --model also the metrics with and without the questions whose answers it contains.
 
 Candidates are ranked by score as a 32-bit float, and ties by candidate id in descending order; the rank column is
-ignored. Prints a table, and last a line of JSON."""
+ignored. Prints a table, and with --json a line of JSON after it."""
 
 EPILOG = f"""examples:
   python launch/evaluate.py --run run.txt --qrels qrels.txt
@@ -42,9 +42,9 @@ def main() -> None:
     from finetune.measure import measure_contamination, measure_files, measure_models  # after the flags
 
     if mode == "run":
-        measure_files(config.run, str(config.qrels), config.per_question)
+        measure_files(config.run, str(config.qrels), config.per_question, as_json=config.json)
         return
-    of_data = {name: getattr(config, name) for name in MODES["contamination"][1:-1]}
+    of_data = {name: getattr(config, name) for name in MODES["contamination"][1:-1]} | {"as_json": config.json}
     if mode == "contamination":
         measure_contamination(str(config.contamination), str(config.data), config.model, **of_data)
     else:

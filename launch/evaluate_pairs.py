@@ -20,7 +20,7 @@ Scores a release, any sequence classifier with 1 or 2 labels, BERT with its next
 sentence-order head. Where the model's tokenizer is not the corpus's, texts are decoded and encoded again; tokens of
 RoBERTa decode to the exact text, those of uncased BERT to lower case.
 Prints accuracy, F1 and AUC over all pairs, and of positives against hard and easy negatives alone, with 95% confidence
-intervals (bootstrap over anchors), the same at one positive in two, and last a line of JSON."""
+intervals (bootstrap over anchors), the same at one positive in two, and with --json a line of JSON after them."""
 
 EPILOG = """examples:
   python launch/evaluate_pairs.py --model releases/ssp --corpus corpora/docs --objective ssp
@@ -41,6 +41,7 @@ class EvaluatePairsConfig:
     max_length: int | None = setting(None, "Most tokens of a pair. Without it: each objective's own.", within=ABOVE_0)
     micro_batch_size: int = setting(64, "Most pairs in one forward pass.", within=ABOVE_0, old_name="batch_size")
     seed: int = setting(0, "Seed of the order of anchors, their spans and the bootstrap.", within=SEEDS)
+    json: bool = setting(False, "Print the figures as a line of JSON too, last.")
 
 
 def main() -> None:
@@ -60,7 +61,8 @@ def main() -> None:
         config.seed,
     )
     print(format_figures(result))
-    print(json.dumps(result))
+    if config.json:
+        print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 from launch._cli import parse, run
 from pretrain.config import PretrainConfig
+from pretrain.finished import find_finished
 
 DESCRIPTION = """Continued pre-training of a text encoder with a sentence-level objective, together with
 masked language modelling or ELECTRA's replaced-token detection.
@@ -36,6 +37,10 @@ def main() -> None:
 
         if os.environ.get("RANK", "0") == "0":
             print(format_plan(make_plan(config)))
+        return
+    if finished := find_finished(config):
+        if os.environ.get("RANK", "0") == "0":
+            print(f"this run is complete: see {finished}")
         return
     from launch._stages import pretrain_with_probe  # after the flags: torch takes seconds to import
 

@@ -50,6 +50,7 @@ class StudyConfig:
         "NAME=VALUE: settings of launch/finetune.py that replace the study's; those that a row sets itself cannot be "
         "replaced.",
     )
+    json: bool = setting(False, "Print the tables as a line of JSON too, last.")
     local_rank: int = setting(-1, "Set by the deepspeed launcher.")
 
 
@@ -81,7 +82,7 @@ def main() -> None:
     results = run_study(
         study, config.data, Path(config.output_dir), given, config.transfer, stages={"pretrain": prepare_pretraining}
     )
-    if not int(os.environ.get("RANK", "0")):
+    if config.json and not int(os.environ.get("RANK", "0")):
         print(json.dumps(results))
 
 

@@ -90,6 +90,12 @@ class PretrainConfig:
     pair_weight: float = setting(
         1.0, "Weight of the sentence-level loss; with 0 only the token loss is trained.", OBJECTIVE, NOT_BELOW_0
     )
+    permute_pair_labels: bool = setting(
+        False,
+        "A control for studies: permute the labels among each anchor's pairs, so that the pair loss stays in place "
+        "and its labels say nothing. Validation, and the accuracies and F1 of the log, go by the true labels.",
+        OBJECTIVE,
+    )
     mlm_probability: float = setting(0.15, "Share of tokens chosen for the token loss.", OBJECTIVE, BETWEEN_0_AND_1)
     whole_word_masking: bool = setting(False, "Choose whole words for the token loss, not single tokens.", OBJECTIVE)
 

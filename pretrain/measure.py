@@ -1,13 +1,22 @@
 """Measuring the model while it trains: validation on held-out pairs, and the probe."""
 
+import json
 import shutil
 
+from data_pipeline.files import describe_write_error, write_atomically
+from data_pipeline.sampling.describe import describe_pairs
 from pretrain.checkpoints.capture import full_weights
+from pretrain.evaluation.page import render_page
 from pretrain.evaluation.validation import evaluate
+from pretrain.release.card import find_warnings
 from pretrain.release.release import write_release
+from pretrain.runtime.log import complete_lines
 
 from .runtime import ranks
 from .state import Run
+
+PAGE = "report.html"
+PAIRS_SHOWN = 10  # on the page
 
 
 def measure(run: Run) -> None:
@@ -18,6 +27,8 @@ def measure(run: Run) -> None:
         validate(run)
     if config.probe and (step % config.probe_steps == 0 or is_last):
         run_probe(run)
+    if run.log and (step % config.eval_steps == 0 or is_last):
+        write_page(run)
     run.progress.due = False
 
 
@@ -55,3 +66,20 @@ def run_probe(run: Run) -> None:
         shutil.rmtree(folder)
         run.log.write(step, "probe", values)
     ranks.barrier()
+
+
+def write_page(run: Run) -> None:
+    """Writes report.html. Training goes on where it cannot be written."""
+    setup, folder = run.setup, run.setup.folder
+    lines = [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
+    validation = [line for line in lines if line["split"] == "validation"]
+    facts = {**setup.facts, "last_validation": validation[-1:]}
+    warnings = find_warnings(facts) if run.progress.step == setup.total_steps else []
+    shown = list(describe_pairs(setup.validation, setup.tokenizer, 0, PAIRS_SHOWN)) if setup.validation else []
+    title = f"{facts['model']['name']}, {setup.config.objective}: pre-training"
+    try:
+        write_atomically(folder / PAGE, render_page(title, facts, lines, shown, warnings))
+    except OSError as error:
+        run.say(f"{describe_write_error(folder / PAGE, error)}; training goes on")
+    for text in warnings:
+        run.say(f"warning: {text}")

@@ -21,6 +21,7 @@ from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import Watch, watch_ranks
 
 from .config import PretrainConfig, as_dict, check
+from .finished import SUMMARY
 from .measure import measure
 from .metrics import compute_figures
 from .recovery import count_skips, look_for_spike
@@ -29,7 +30,7 @@ from .saving import release, save, stop
 from .setup import Setup, set_up
 from .state import Probe, Run, close_run, open_run, start_run
 from .step import StepResult, train_step, try_largest
-from .summary import SUMMARY, describe_run, write_summary
+from .summary import describe_run, write_summary
 
 
 def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
         _leave_at_exit()
         raise
     except OSError as error:  # a full disk, where the run cannot go on without it
-        raise KinspanError(ranks.describe_storage_error(error)) from error
+        raise KinspanError(ranks.describe_storage_error(error, folder)) from error
     except RuntimeError as error:
         if ranks.is_peer_failure(error):
             raise KinspanError("another rank has ended: see what it said") from error
@@ -163,7 +164,7 @@ def train(run: Run) -> None:
         if run.progress.step % config.log_steps == 0 or run.progress.step == total:
             write_log(run, rate, result.grad_norm)
     if failure := run.writer.finish():
-        raise KinspanError(f"the last checkpoint could not be written ({failure}): make room, then start it again")
+        raise KinspanError(f"the last checkpoint could not be written ({failure}): mend that, then start it again")
 
 
 def count_step(run: Run, result: StepResult) -> None:

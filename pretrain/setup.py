@@ -22,7 +22,7 @@ from pretrain.modeling.compatibility import check_fits
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
-from pretrain.modeling.pair_model import PairModel, fingerprint_weights, load_config, load_model
+from pretrain.modeling.pair_model import PairModel, fingerprint_weights, holds_no_weights, load_config, load_model
 from pretrain.planning.defaults import default_corpus
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.engine import (
@@ -40,6 +40,7 @@ from pretrain.runtime.run_folder import check_shared, claim_folder, open_folder,
 
 from .batches import average_tokens
 from .config import PretrainConfig, as_dict, check, identity
+from .finished import LENGTHS, advise
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
 PROBE_SETTINGS = ("probe_steps", "probe_pairs")
@@ -92,9 +93,10 @@ def set_up(config: PretrainConfig) -> Setup:
     torch.use_deterministic_algorithms(config.deterministic)
 
     model_name = config.model or default_model()
+    family = load_config(model_name).model_type  # first: a tokenizer of an unknown kind of model says less
     tokenizer = tokenizers.load_tokenizer(model_name)
     corpus = _open_corpus(config, tokenizer, local_rank)
-    token_loss = choose_token_loss(config, model_name, load_config(model_name).model_type)
+    token_loss = choose_token_loss(config, model_name, family)
     model, model_notes = _load_model(config, model_name, token_loss, mixture)
     notes += model_notes + find_unused_flags(config, token_loss)
     max_length = config.max_length or mixture.max_length
@@ -103,7 +105,13 @@ def set_up(config: PretrainConfig) -> Setup:
     template = tokenizers.read_pair_template(tokenizer)
     masking = make_masking(config, token_loss, tokenizer)
     shared: dict[str, Any] = {"template": template, "max_length": max_length, "masking": masking}
-    train = PairStream(mixture.read_from(corpus), seed=config.seed, split="train", **shared)
+    train = PairStream(
+        mixture.read_from(corpus),
+        seed=config.seed,
+        split="train",
+        permute_labels=config.permute_pair_labels,
+        **shared,
+    )
     validation = None
     try:
         if config.eval_pairs:
@@ -115,6 +123,8 @@ def set_up(config: PretrainConfig) -> Setup:
     settings = complete_settings(deepspeed_settings, OptimizerSettings.of(config), layout, precision)
     facts = _collect_facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["token_loss"] = token_loss
+    facts["from_scratch"] = holds_no_weights(model_name)
+    facts["validation_documents"] = _count_documents(validation, config.eval_pairs) if validation else None
     facts["objectives"] = _describe_objectives(mixture)
     facts["generator"] = tokenizers.shorten_name(config.generator) if token_loss == "rtd" else None
     facts["warmup_steps"] = warmup
@@ -138,6 +148,12 @@ def set_up(config: PretrainConfig) -> Setup:
     _check_same_everywhere(setup)
     broadcast_from_rank_0(lambda: _claim(setup))
     return setup
+
+
+def _count_documents(validation: PairStream, num_pairs: int) -> int:
+    """Documents that the first ``num_pairs`` held-out pairs come from, at most."""
+    held_out = max(sum(order.documents) for order in validation.orders)
+    return min(held_out, num_pairs)
 
 
 def _check_same_everywhere(setup: Setup) -> None:
@@ -197,6 +213,19 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
         for names in (RTD_SETTINGS, PROBE_SETTINGS)
     )
     notes = []
+    if config.permute_pair_labels and config.pair_weight:
+        notes.append("--permute_pair_labels: the labels say nothing of the pairs; this run is a control")
+    if config.permute_pair_labels and not config.pair_weight:
+        notes.append("--permute_pair_labels does nothing with --pair_weight 0")
+    weights = {"mlm_weight": config.mlm_weight, "pair_weight": config.pair_weight}
+    weights |= {"rtd_weight": config.rtd_weight} if token_loss == "rtd" else {}
+    given = [name for name, weight in weights.items() if weight]
+    if len(given) == 1 and not config.pair_weight:
+        notes.append(
+            f"--pair_weight 0: one loss is left, and Adam's updates do not depend on its scale: --{given[0]} "
+            f"{weights[given[0]]:g} acts through the clipping of gradients alone (--max_grad_norm). As a control "
+            "of a run with both losses, use --permute_pair_labels with the same weights"
+        )
     if token_loss != "rtd" and of_rtd:
         notes.append(f"the token loss is mlm: {of_rtd} of replaced-token detection do nothing")
     if config.probe is None and of_probe:
@@ -310,7 +339,8 @@ def _claim(setup: Setup) -> None:
         f"the code of --objective {setup.config.objective} was edited since; choose another --output_dir, or take the "
         "edit back"
     )
-    if not claim_folder(setup.folder, setup.facts, {"own_objectives": edited}):
+    longer = dict.fromkeys(LENGTHS, f"let it finish as it is; {advise(setup.folder)}")
+    if not claim_folder(setup.folder, setup.facts, {"own_objectives": edited, **longer}):
         return
     shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
     shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)

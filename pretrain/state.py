@@ -118,7 +118,9 @@ def open_run(run: Run) -> None:
     setup, progress = run.setup, run.progress
     run.window = torch.tensor(progress.window, dtype=torch.float64, device=run.engine.device)
     if setup.rank == 0:
-        run.log = Log(setup.folder, progress.step, setup.total_steps, undone=MEASURES if progress.due else ())
+        undone = MEASURES if progress.due else ()
+        settings = setup.facts["settings"]
+        run.log = Log(setup.folder, progress.step, setup.total_steps, undone=undone, settings=settings)
     else:
         run.window.zero_()
     workers = setup.config.num_workers

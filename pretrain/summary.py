@@ -11,11 +11,11 @@ from data_pipeline.files import write_atomically
 from pretrain.runtime.log import complete_lines
 
 from .config import as_dict
+from .finished import SUMMARY
 from .progress import Progress
 from .setup import Setup
 
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
-SUMMARY = "summary.json"
 
 
 def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:
@@ -30,7 +30,7 @@ def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:
         f"{layout.accumulation} micro-batch(es) of up to {layout.micro} pairs = {layout.size} pairs per step",
         f"{setup.total_steps} steps of {setup.train.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "
         f"epochs), pairs of at most {setup.train.max_length} tokens",
-        f"watch it: tensorboard --logdir {setup.folder / 'tensorboard'}",
+        f"watch it: {setup.folder / 'report.html'}, or tensorboard --logdir {setup.folder / 'tensorboard'}",
     ]
 
 

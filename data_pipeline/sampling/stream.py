@@ -30,6 +30,7 @@ class PairRows:
 
     texts: the Spans of each text, ``[n]``
     kinds: ``[n]`` POSITIVE, HARD or EASY
+    labels: ``[n]`` bools: what the pair loss is to learn
     index: ``[n]`` the examples' numbers in the global order, ascending
     part:  its number in the mixture
     """
@@ -37,6 +38,7 @@ class PairRows:
     block: Block
     texts: tuple[Spans, ...]
     kinds: np.ndarray
+    labels: np.ndarray
     index: np.ndarray
     part: int
 
@@ -65,6 +67,8 @@ class PairStream:
         split:      "train" or "validation"
         max_length: tokens of a pair, special tokens included; longer pairs are cut longest-first
         masking:    the token objective, or None for pairs as they are
+        permute_labels: a control for studies: each anchor's labels are permuted among its pairs, so that they say
+            nothing of a pair, and as many are positive as before; kinds stay what they are
 
     Raises KinspanError where the split cannot give what an objective needs.
     """
@@ -78,9 +82,11 @@ class PairStream:
         split: str = "train",
         max_length: int | None = None,
         masking: Masking | None = None,
+        permute_labels: bool = False,
         block_anchors: int = BLOCK_ANCHORS,
     ) -> None:
         self.mixture, self.template, self.seed, self.masking, self.split = mixture, template, seed, masking, split
+        self.permute_labels = permute_labels
         self.max_length = mixture.max_length if max_length is None else max_length
         if self.max_length < template.num_special + MIN_TEXT_TOKENS:
             raise KinspanError(
@@ -119,11 +125,14 @@ class PairStream:
             random_bits = draw_random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_draws)
             pairs = objective.sample(block, segment.anchors, random_bits)
             objective.check(pairs, n, self.template.num_texts)
+            labels = pairs.kind == POSITIVE
+            if self.permute_labels:
+                labels = _permute_rows(labels, self.seed, objective.name, segment.first_anchor)
             start = segment.first_anchor * group
             rows = slice(max(first - start, 0), min(end - start, n * group))
             index = self.mixture.index_of(number, np.arange(start + rows.start, start + rows.stop))
             texts = tuple(spans.map(lambda x: x.ravel()[rows]) for spans in pairs.texts)  # noqa: B023
-            yield PairRows(block, texts, pairs.kind.ravel()[rows], index, number)
+            yield PairRows(block, texts, pairs.kind.ravel()[rows], labels.ravel()[rows], index, number)
 
     def _block(self, part: Part, shards: tuple[int, ...]) -> Block:
         """The part's block of these shards. Parts that use the same paragraphs of one corpus share it."""
@@ -149,29 +158,29 @@ class PairStream:
         """One chunk: first the lengths of all pairs, then every pair's tokens to their place, part by part."""
         n = min(CHUNK, end - first)
         full = tuple(np.empty(n, dtype=np.int64) for _ in range(self.template.num_texts))
-        kinds, part = np.empty(n, dtype=np.int8), np.empty(n, dtype=np.int8)
+        kinds, labels, part = (np.empty(n, dtype=np.int8) for _ in range(3))
         runs = [[rows.block.find_runs(spans) for spans in rows.texts] for rows in parts]
         for rows, of_texts in zip(parts, runs, strict=True):
             at = rows.index - first
             for length, of_text in zip(full, of_texts, strict=True):
                 length[at] = sum(stop - start for start, stop in of_text)
-            kinds[at], part[at] = rows.kinds, rows.part
+            kinds[at], labels[at], part[at] = rows.kinds, rows.labels, rows.part
         lengths = cut_longest_first(full, self.max_length - self.template.num_special)
         row = lay_out(self.template, lengths)
         for rows, of_texts in zip(parts, runs, strict=True):
             at = rows.index - first
             for spans, of_text, start, length in zip(rows.texts, of_texts, row.text_starts, lengths, strict=True):
                 copy_text(row.ids, start[at], length[at], rows.block, spans.paragraph, of_text)
-        positions, labels, noise = self._mask(row, first)
+        positions, masked_labels, noise = self._mask(row, first)
         return Batch(
             input_ids=row.ids,
             token_type_ids=row.types,
             position_ids=row.positions,
             starts=row.starts,
             masked_positions=positions,
-            masked_labels=labels,
+            masked_labels=masked_labels,
             noise=noise,
-            labels=(kinds == POSITIVE).astype(np.int8),
+            labels=labels,
             kinds=kinds,
             part=part,
             index=np.arange(first, first + n),
@@ -192,6 +201,13 @@ class PairStream:
             pair = np.searchsorted(row.starts, positions, side="right") - 1
             noise = numbers[pair, positions - row.starts[pair]] / 2**32
         return positions.astype(np.int64), labels.astype(np.int64), noise
+
+
+def _permute_rows(labels: np.ndarray, seed: int, objective: str, first_anchor: int) -> np.ndarray:
+    """The labels ``[n, g]`` of n anchors in a row, each anchor's among its pairs in an order of its own."""
+    n, g = labels.shape
+    random_bits = draw_random_bits(seed, f"permuted labels/{objective}", first_anchor, n, -(-g // 4) * 4)
+    return np.take_along_axis(labels, random_bits[:, :g].argsort(axis=1, kind="stable"), axis=1)
 
 
 def _order_anchors(part: Part, seed: int, split: str, block_anchors: int) -> Order:

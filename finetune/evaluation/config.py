@@ -32,6 +32,7 @@ class EvaluateConfig:
     max_length: int = setting(128, "With --model: most tokens of a question with a candidate.", within=ABOVE_0)
     precision: Literal["fp32", "bf16"] = setting("fp32", "With --model: bf16 is faster, and rounds scores.")
     output_dir: str | None = setting(None, "With --model: folder for the predictions and the page.", old_name="output")
+    json: bool = setting(False, "Print the figures as a line of JSON too, last.")
 
 
 # What is done, by the flag that asks for it: the flags that go with it, of which the first must be given.
@@ -50,7 +51,7 @@ def check(config: EvaluateConfig) -> str:
         choices = " or ".join(f"--{mode} with --{needed}" for mode, (needed, *_) in MODES.items())
         raise KinspanError(f"nothing to evaluate: give {choices}; see --help")
     for name in given:
-        if name != mode and name not in MODES[mode]:
+        if name not in (mode, "json", *MODES[mode]):
             raise KinspanError(f"--{name} does not go with --{mode}; see --help")
     if MODES[mode][0] not in given:
         raise KinspanError(f"--{mode} needs --{MODES[mode][0]}; see --help")

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ def write_manifest(folder: Path, files: dict[str, dict[str, Any]]) -> None:
     write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1))
 
 
-def find_damage(folder: Path) -> str | None:
+def find_damage(folder: Path, needed: Collection[str] | None = None) -> str | None:
     """What is wrong with a folder, judged by its manifest; None where every file is as it was written.
+
+    needed: names of files: no other is looked at
 
     Raises OSError where the storage does not let the folder be read, because it may be whole nevertheless.
     """
@@ -36,14 +39,16 @@ def find_damage(folder: Path) -> str | None:
         if (folder / MANIFEST).stat().st_size > LARGEST:
             return f"{MANIFEST} is too large"
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        entries = [(name, entry["bytes"], entry["sha256"]) for name, entry in files.items()]
+        entries = [
+            (name, entry["bytes"], entry["sha256"]) for name, entry in files.items() if needed is None or name in needed
+        ]
     except OSError as error:
         if error.errno not in DAMAGE:
             raise
         return f"{MANIFEST} is missing or damaged"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} is missing or damaged"
-    if not entries:
+    if not files:
         return f"{MANIFEST} names no file"
     for name, size, digest in entries:
         path = folder / name
@@ -58,5 +63,8 @@ def find_damage(folder: Path) -> str | None:
             if isinstance(error, OSError) and error.errno not in DAMAGE:
                 raise
             return f"{name!r} cannot be read: {error}"
+    if needed is not None:
+        missing = set(needed) - files.keys()
+        return f"{MANIFEST} does not name {min(missing)}" if missing else None
     known = {folder / MANIFEST, *(folder / name for name in files)}
     return next((f"{p.name} is not of it" for p in sorted(folder.rglob("*")) if p.is_file() and p not in known), None)

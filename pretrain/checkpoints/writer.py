@@ -11,14 +11,16 @@ import json
 import secrets
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
-from data_pipeline.files import sync, write_atomically
+from data_pipeline.errors import quote_error
+from data_pipeline.files import describe_write_error, sync, write_atomically
 from pretrain.runtime import ranks
 
 from .capture import capture, full_weights
@@ -94,7 +96,7 @@ class Writer:
         try:
             mine: Files | str = self._write_files(partial, captured, weights, state)
         except Exception as error:  # of any type: torch raises RuntimeError on a full disk
-            mine = f"rank {self.rank}: {' '.join(str(error).split())[:300]}"
+            mine = f"rank {self.rank}: {quote_error(error)}"
         results = ranks.gather(mine, "writer")
         failures = [result for result in results if isinstance(result, str)]
         failure = None
@@ -107,7 +109,7 @@ class Writer:
             shutil.rmtree(partial, ignore_errors=True)
             self.tell(
                 f"the checkpoint of step {state['step']} could not be written ({self.failure}): training goes on, and "
-                "the one before stays; make room before the next"
+                "the one before stays; mend that before the next"
             )
 
     def _write_files(
@@ -116,13 +118,16 @@ class Writer:
         """Writes and syncs this rank's files; returns their entries in the manifest."""
         names = []
         for name, value in captured.items():
-            (partial / name).parent.mkdir(parents=True, exist_ok=True)
-            torch.save(value, partial / name)
+            with _naming(partial / name):
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                torch.save(value, partial / name)
             names.append(name)
         if self.rank == 0:
-            partial.mkdir(parents=True, exist_ok=True)
-            save_file(weights, str(partial / "weights.safetensors"), metadata={"format": "pt"})
-            (partial / "state.json").write_text(json.dumps(state))
+            with _naming(partial / "weights.safetensors"):
+                partial.mkdir(parents=True, exist_ok=True)
+                save_file(weights, str(partial / "weights.safetensors"), metadata={"format": "pt"})
+            with _naming(partial / "state.json"):
+                (partial / "state.json").write_text(json.dumps(state))
             names += ["weights.safetensors", "state.json"]
         return {name: describe_file(partial / name) for name in names}
 
@@ -140,10 +145,19 @@ class Writer:
             sync(self.folder)
             write_atomically(self.folder / "latest", final.name)
         except OSError as error:
-            return f"rank 0: {error}"
+            return f"rank 0: {describe_write_error(Path(error.filename or partial), error)}"
         for old in _find_stale(self.folder, step, self.keep, self.keep_every):
             shutil.rmtree(old, ignore_errors=True)
         return None
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Makes an error of writing say which file it was, and which disk is full: libraries of tensors say neither."""
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(describe_write_error(path, error)) from error
 
 
 def _find_stale(folder: Path, step: int, keep: int, keep_every: int = 0) -> list[Path]:

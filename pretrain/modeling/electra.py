@@ -196,5 +196,6 @@ def _check_same_shapes(theirs: nn.Module, own: nn.Module, how: str) -> None:
         if one != two:
             raise KinspanError(
                 f"--embedding_sharing {how}: the generator's {name} are {one[0]} x {one[1]}, the discriminator's "
-                f"{two[0]} x {two[1]}: use another --generator, or --embedding_sharing none"
+                f"{two[0]} x {two[1]}: use --generator 1/3, whose embeddings are of the same width, or "
+                "--embedding_sharing none"
             )

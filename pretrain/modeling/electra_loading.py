@@ -2,6 +2,7 @@
 
 import copy
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from pretrain.modeling import attention
 
 from .compatibility import check_generator
 from .electra import ReplacedTokenModel, share_embeddings
-from .pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
+from .pair_model import build_fresh, holds_no_weights, load_config, load_part, start_at_base_rate
 
 OPTIONS: dict[str, Any] = {"attn_implementation": attention.NAME, "dtype": torch.float32}
 
@@ -55,7 +56,8 @@ def _discriminator(name_or_dir: str) -> tuple[Any, nn.Module, bool, list[str]]:
     config = load_config(name_or_dir)
     if holds_no_weights(name_or_dir):
         classifier, whole = (
-            c._from_config(config, **OPTIONS) for c in (ElectraForSequenceClassification, ElectraForPreTraining)
+            build_fresh(partial(c._from_config, config, **OPTIONS), name_or_dir)
+            for c in (ElectraForSequenceClassification, ElectraForPreTraining)
         )
         note = f"{shorten_name(name_or_dir)} holds no weights: the discriminator starts from scratch"
         return classifier, whole.discriminator_predictions, True, [note]
@@ -78,8 +80,8 @@ def _generator(text: str, model_name: str, discriminator: Any) -> tuple[Any, boo
         config = load_config(text, "--generator")
         check_generator(text, config, model_name, discriminator)
         if holds_no_weights(text, "--generator"):
-            made, note = ElectraForMaskedLM._from_config(config, **OPTIONS), f"{shorten_name(text)} holds no weights"
-            return made, False, [f"{note}: the generator starts from scratch"]
+            made = build_fresh(partial(ElectraForMaskedLM._from_config, config, **OPTIONS), text, "--generator")
+            return made, False, [f"{shorten_name(text)} holds no weights: the generator starts from scratch"]
         made, missing = load_part(ElectraForMaskedLM, text, {"config": config, **OPTIONS}, "--generator")
         note = f"the generator's masked-LM head starts fresh ({len(missing)} tensors are not in {shorten_name(text)})"
         return made, True, [note] if missing else []
@@ -88,7 +90,7 @@ def _generator(text: str, model_name: str, discriminator: Any) -> tuple[Any, boo
         f"the generator starts fresh: {config.num_hidden_layers} layers of {config.hidden_size}, "
         f"{config.num_attention_heads} heads"
     )
-    return ElectraForMaskedLM._from_config(config, **OPTIONS), False, [note]
+    return build_fresh(partial(ElectraForMaskedLM._from_config, config, **OPTIONS), model_name), False, [note]
 
 
 def parse_size_factor(text: str) -> float | None:

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError, quote_first_line
+from data_pipeline.errors import KinspanError, quote_error, quote_first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
@@ -117,7 +119,7 @@ def load_model(
     torch.manual_seed(seed)  # of fresh weights
     for head, auto in (("pair", AutoModelForSequenceClassification), ("masked-LM", AutoModelForMaskedLM)):
         if scratch:
-            parts.append(auto.from_config(**options, trust_remote_code=False))
+            parts.append(build_fresh(partial(auto.from_config, **options, trust_remote_code=False), name_or_dir))
             continue
         subfolder = Path(name_or_dir) / family.masked_lm_folder  # of a release, where its two heads share names
         where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
@@ -137,12 +139,24 @@ def load_model(
     return assemble(classifier, masked_lm, objectives), notes
 
 
+def build_fresh(build: Callable[[], Any], name_or_dir: str, flag: str = "--model") -> Any:
+    """What ``build`` makes of a config alone. Raises KinspanError where the config's values do not go together."""
+    try:
+        return build()
+    except KinspanError:
+        raise
+    except Exception as error:  # heads that do not divide the width, an unknown activation, ...
+        raise KinspanError(
+            f"{flag} {name_or_dir}: no model can be built of its config.json: {quote_error(error)}"
+        ) from error
+
+
 def load_part(
     model_class: Any, name_or_dir: str, options: dict[str, Any], flag: str = "--model"
 ) -> tuple[Any, list[str]]:
     """The model that ``model_class`` makes of the weights, and the names of its tensors that they lack: a head's.
 
-    Raises KinspanError, by ``flag``, where they cannot be loaded, or lack some of the encoder.
+    Raises KinspanError, by ``flag``, where they cannot be loaded, lack some of the encoder, or are not all finite.
     """
     try:
         model, info = model_class.from_pretrained(
@@ -154,6 +168,9 @@ def load_part(
     lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
     if lost:
         raise KinspanError(f"{flag} {name_or_dir} lacks weights of the encoder itself, such as {lost[0]}")
+    broken = next((name for name, tensor in model.named_parameters() if not torch.isfinite(tensor).all()), None)
+    if broken:
+        raise KinspanError(f"{flag} {name_or_dir} holds numbers that are not finite, in {broken}: use other weights")
     return model, missing
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from pretrain.modeling.compatibility import check_fits, check_generator
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra import ReplacedTokenModel, share_embeddings
 from pretrain.modeling.electra_loading import parse_size_factor, scale_config
-from pretrain.modeling.pair_model import PairModel, assemble, load_config
+from pretrain.modeling.pair_model import PairModel, assemble, build_fresh, load_config
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
 from pretrain.setup import choose_token_loss, count_steps, count_warmup_steps, find_unused_flags, make_masking
@@ -105,7 +106,7 @@ def make_plan(config: PretrainConfig) -> Plan:
     model_config, built_in = _load_config(name, "--model", notes)
     token_loss = choose_token_loss(config, name, model_config.model_type)
     notes += find_unused_flags(config, token_loss)
-    model = _build_on_meta(config, model_config, token_loss, mixture, notes)
+    model = build_fresh(partial(_build_on_meta, config, model_config, token_loss, mixture, notes), name)
     max_length = config.max_length or mixture.max_length
     tokenizer = None if built_in else _load_tokenizer(name)
     check_fits(model, name, config.generator, tokenizer, max_length)

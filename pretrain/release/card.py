@@ -13,7 +13,7 @@ _TEXT = """---
 
 # {title}
 
-{base} after continued pre-training with **{objective}** and {token_loss}{scores}
+{base} {how} with **{objective}** and {token_loss}{scores}
 
 ## Use
 
@@ -39,13 +39,14 @@ model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 
 ## Figures
 
-On {pairs} pairs of held-out documents, before training and at this checkpoint:
+{warnings}On {pairs} pairs of held-out documents, before training and at this checkpoint:
 
 {figures}
 
 Always predicting the share of positives ({positives:.0%}) gives a pair loss of {chance:.3f}.
 """
 
+FEWEST_DOCUMENTS = 20  # held out: with fewer, the figures of validation say little of other documents
 _FIGURES = (
     "pair_loss",
     "pair_auc",
@@ -58,7 +59,7 @@ _FIGURES = (
     "rtd_loss",
     "rtd_recall",
 )
-
+_OF_EACH = ("pair_loss", "pair_auc", "pair_accuracy", "pair_f1")  # of each objective of a mixture
 
 _SCORES = """: given two texts A and B, it
 scores {asks}. Made to be fine-tuned on answer sentence selection, and usable as it is to rank
@@ -69,6 +70,9 @@ data, and **the pair head is untrained**. Made to be fine-tuned, and to compare 
 
 _BESIDE = """`AutoModelForMaskedLM` (`{masked_lm}`) the masked-LM head. One file holds both heads, so that
 `transformers` lists the other one's tensors as UNEXPECTED; none is missing or fresh."""
+
+_PERMUTED = """. **The labels of the pairs were permuted**, as a
+control for studies: the pair head has learned nothing that would rank anything."""
 
 _IN_A_FOLDER = """the masked-LM model (`{masked_lm}`) is in the folder `{folder}`:
 `AutoModelForMaskedLM.from_pretrained("path/to/this/folder/{folder}")`, or with `subfolder="{folder}"` from the Hub."""
@@ -96,7 +100,7 @@ def format_card(facts: dict[str, Any], model_type: str) -> str:
     metadata = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="text-ranking",
-        tags=["cross-encoder", "answer-sentence-selection", settings["objective"], "kinspan"],
+        tags=["cross-encoder", "answer-sentence-selection", *(_shorten(o["name"]) for o in objectives), "kinspan"],
     )
     rows = {
         "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
@@ -113,9 +117,10 @@ def format_card(facts: dict[str, Any], model_type: str) -> str:
     training = "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows.items())
     return _TEXT.format(
         metadata=metadata.to_yaml().strip(),
-        title=f"{facts['model']['name']}-{settings['objective']}",
+        title=f"{facts['model']['name']}-{'-'.join(_shorten(o['name']) for o in objectives)}",
         base=facts["model"]["name"],
-        objective=settings["objective"] if ":" in settings["objective"] else settings["objective"].upper(),
+        how="trained from scratch" if facts.get("from_scratch") else "after continued pre-training",
+        objective=_name_objective(facts),
         scores=_format_scores(facts),
         objectives="\n".join(map(_format_objective, objectives)),
         positives=_compute_positive_share(objectives),
@@ -126,8 +131,41 @@ def format_card(facts: dict[str, Any], model_type: str) -> str:
         training=training,
         data=_format_data(corpus),
         pairs=f"{facts['eval_pairs']:,}",
+        warnings="".join(f"**Mind that {text}.**\n\n" for text in find_warnings(facts)),
         figures=_format_figures(facts),
     )
+
+
+def find_warnings(facts: dict[str, Any]) -> list[str]:
+    """What should make a reader of a release's figures wary, as clauses without a full stop.
+
+    facts: from ``release.read_run_facts``
+    """
+    warnings = []
+    for last in facts["last_validation"]:
+        if facts["settings"]["pair_weight"] and last.get("pair_accuracy_positive") == 0:
+            warnings.append(
+                "the pair head calls no held-out pair positive: its scores may rank, but as a classifier it always "
+                "says no, and the accuracy is only the share of negatives"
+            )
+        documents = facts.get("validation_documents")
+        if documents is not None and documents < FEWEST_DOCUMENTS:
+            warnings.append(
+                f"the figures rest on {documents} held-out documents: with fewer than {FEWEST_DOCUMENTS} they say "
+                "little (a larger --validation_share of launch/prepare.py holds out more)"
+            )
+    return warnings
+
+
+def _name_objective(facts: dict[str, Any]) -> str:
+    """The objectives in a few words: "SSP", "SSP, SP and PSD", or a name of the user's own as it is."""
+    names = [_shorten(o["name"]) if ":" in o["name"] else o["name"].upper() for o in facts["objectives"]]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _shorten(objective: str) -> str:
+    """The name of an objective of the user's own without what names it within its module."""
+    return objective.partition(":")[0]
 
 
 def _format_weights(settings: dict[str, Any], with_generator: bool) -> str:
@@ -138,6 +176,8 @@ def _format_weights(settings: dict[str, Any], with_generator: bool) -> str:
 def _format_scores(facts: dict[str, Any]) -> str:
     if not facts["settings"]["pair_weight"]:
         return _TOKENS_ALONE
+    if facts["settings"].get("permute_pair_labels"):
+        return _PERMUTED
     return _SCORES.format(asks="; or ".join(o["asks"] for o in facts["objectives"]))
 
 
@@ -166,6 +206,8 @@ def _format_data(corpus: dict[str, Any]) -> str:
         "",
     ]
     lines += [f"- {s['origin']}: {s['documents']:,} documents, licence: {s['licence']}" for s in corpus["sources"]]
+    if any(s["licence"] == "not stated" for s in corpus["sources"]):
+        lines += ["", "To state a licence here, prepare the corpus with `--licence NAME`, or edit this card."]
     return "\n".join(lines)
 
 
@@ -174,5 +216,7 @@ def _format_figures(facts: dict[str, Any]) -> str:
         return "(this run was not validated)"
     first, last = facts["first_validation"][0], facts["last_validation"][0]
     lines = [f"| | step {first['step']} | step {last['step']} |", "|---|---|---|"]
-    lines += [f"| {n} | {first[n]:.3f} | {last[n]:.3f} |" for n in _FIGURES if n in first and n in last]
+    of_parts = [f"{o['name']}/{n}" for o in facts["objectives"] for n in _OF_EACH]
+    names = [n for n in (*_FIGURES, *of_parts) if n in first and n in last]
+    lines += [f"| {n} | {first[n]:.3f} | {last[n]:.3f} |" for n in names]
     return "\n".join(lines)

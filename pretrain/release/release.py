@@ -3,61 +3,95 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import read_object
+from data_pipeline.files import describe_write_error, read_object
 from pretrain.checkpoints.manifest import find_damage
-from pretrain.checkpoints.reader import find_newest
+from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.modeling.families import FAMILIES
 from pretrain.runtime.log import complete_lines
 
-from .card import format_card
+from .card import find_warnings, format_card
 
 MODEL_FOLDER = "model"  # in a run: the config and the tokenizer
 GENERATOR_FOLDER = "generator"  # in a run with replaced-token detection: the config; in its release: the model
+RELEASED_FILES = ("weights.safetensors", "state.json")  # of a checkpoint: all that a release needs
+ATTEMPTS = 5  # to find a checkpoint that a run under way does not remove meanwhile
 WORD_TABLE = "electra.embeddings.word_embeddings"
 
 
-def release(source: Path, output: Path) -> Path:
-    """Writes the release of one checkpoint, or of a run's newest whole checkpoint, to ``output``, and returns that.
+def release(source: Path, output: Path, tell: Callable[[str], None] = print) -> Path:
+    """Writes the release of one checkpoint, or of a run's newest one with whole weights, and returns ``output``.
 
-    Raises KinspanError where there is no whole checkpoint, or ``output`` holds something that is not a release.
+    tell: is given a line about each newer checkpoint that is left out, about damage beside the weights, and about
+          figures that should make the reader wary
+
+    Raises KinspanError where there are no whole weights, or ``output`` holds something that is not a release.
     """
-    run, checkpoint = _find_checkpoint(source)
-    state = read_object(checkpoint / "state.json", "release another checkpoint")
+    for _ in range(ATTEMPTS):  # a run that is still training removes checkpoints while they are being read
+        run, checkpoint, notes = _find_checkpoint(source)
+        try:
+            state = read_object(checkpoint / "state.json", "release another checkpoint")
+            weights = load_file(str(checkpoint / "weights.safetensors"))
+            break
+        except (OSError, KinspanError) as error:
+            if checkpoint.exists():
+                raise KinspanError(f"{checkpoint} cannot be read: {quote_error(error)}") from error
+    else:
+        raise KinspanError(f"{source}: the run removes its checkpoints faster than they can be read: try again")
     try:
-        weights = load_file(str(checkpoint / "weights.safetensors"))
         write_release(run, weights, state["step"], output)
-    except OSError as error:
-        raise KinspanError(f"--output_dir {output} cannot be written: {error}") from error
+        notes += find_warnings(read_run_facts(run, state["step"]))
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise KinspanError(
             f"{run} cannot be released ({quote_error(error)}): its run.json or {MODEL_FOLDER}/config.json is damaged"
         ) from error
+    for note in notes:
+        tell(f"warning: {note}")
     return output
 
 
-def _find_checkpoint(source: Path) -> tuple[Path, Path]:
-    """The run's folder, and the checkpoint that ``source`` means."""
+def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
+    """The run's folder, the checkpoint that ``source`` means, and what the user should know of the choice."""
     if (source / "weights.safetensors").is_file():
-        wrong = find_damage(source)
+        wrong, beside = _judge(source)
         if wrong:
             raise KinspanError(f"checkpoint {source}: {wrong}; release another one")
         run = source.resolve().parent.parent
         if not (run / "run.json").is_file():
             raise KinspanError(f"checkpoint {source} does not lie in its run's folder, which a release needs too")
-        return run, source
+        return run, source, beside
     if not (source / "run.json").is_file():
         raise KinspanError(f"{source} is neither a run nor a checkpoint: give the --output_dir of launch/pretrain.py")
-    checkpoint, skipped = find_newest(source / "checkpoints")
-    if checkpoint is None:
-        raise KinspanError(f"{source} has no whole checkpoint: {'; '.join(skipped) or 'none was written yet'}")
-    return source, checkpoint
+    for _ in range(ATTEMPTS):
+        listed = list_checkpoints(source / "checkpoints")
+        skipped: list[str] = []
+        for checkpoint in listed:
+            wrong, beside = _judge(checkpoint)
+            if not wrong:
+                notes = [f"left out {text}; the older {checkpoint.name} is released instead" for text in skipped]
+                return source, checkpoint, notes + beside
+            if checkpoint.exists():
+                skipped.append(f"{checkpoint}: {wrong}")
+        if len(skipped) == len(listed):
+            break  # none was removed meanwhile
+    raise KinspanError(f"{source} has no checkpoint of whole weights: {'; '.join(skipped) or 'none was written yet'}")
+
+
+def _judge(checkpoint: Path) -> tuple[str | None, list[str]]:
+    """What keeps a checkpoint from being released, if anything does, and a note where it is damaged only elsewhere."""
+    damage = find_damage(checkpoint)
+    wrong = damage and find_damage(checkpoint, RELEASED_FILES)
+    if wrong or not damage:
+        return wrong, []
+    return None, [f"{checkpoint}: {damage}; its weights are whole and are released, but no run can resume from it"]
 
 
 def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output: Path) -> None:
@@ -69,9 +103,21 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
     if output.exists() and any(output.iterdir()) and not (output / "kinspan.json").exists():
         raise KinspanError(f"--output_dir {output} holds something that is no release: choose another folder")
     partial = output.with_name(output.name + ".tmp")
-    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        _fill_release(run, weights, step, partial)
+        shutil.rmtree(output, ignore_errors=True)
+        os.replace(partial, output)
+    except (OSError, SafetensorError) as error:
+        raise KinspanError(f"the release {describe_write_error(output, error)}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _fill_release(run: Path, weights: dict[str, torch.Tensor], step: int, partial: Path) -> None:
+    """Writes every file of a release to the folder ``partial``, which does not exist yet."""
+    config = read_object(run / MODEL_FOLDER / "config.json", f"{run} cannot be released without it")
     shutil.copytree(run / MODEL_FOLDER, partial)
-    config = read_object(partial / "config.json", f"{run} cannot be released without it")
     facts = read_run_facts(run, step)
     if facts["token_loss"] == "rtd":
         generator = read_object(run / GENERATOR_FOLDER / "config.json", f"{run} cannot be released without it")
@@ -86,8 +132,6 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
         (folder / "config.json").write_text(json.dumps(own_config, indent=2, sort_keys=True) + "\n")
     (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
     (partial / "README.md").write_text(format_card(facts, config["model_type"]), encoding="utf-8")
-    shutil.rmtree(output, ignore_errors=True)
-    os.replace(partial, output)
 
 
 def split_models(

@@ -15,7 +15,17 @@ from typing import Any
 
 import torch
 
+STARTING = ("Setting accelerator to", "Setting ds_accelerator to", "Detected CUDA_VISIBLE_DEVICES")
 VERSIONS_TRIED = ("0.19.8",)
+
+
+def silence_start() -> None:
+    """Keeps DeepSpeed from saying, on every rank, that it found no GPU, which processor it uses and which it loads.
+
+    Called before ``deepspeed`` is imported, which writes the first of these lines. Its loggers keep their filters.
+    """
+    for name in ("DeepSpeed", "DeepSpeedPySpy"):
+        logging.getLogger(name).addFilter(lambda record: not record.getMessage().startswith(STARTING))
 
 
 def skip_inference_operator() -> None:

@@ -12,7 +12,7 @@ from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import find_file
 from pretrain.runtime import ranks
 
-from .deepspeed_compat import disable_overflow_error, skip_inference_operator
+from .deepspeed_compat import disable_overflow_error, silence_start, skip_inference_operator
 from .layout import Layout
 
 FLAGS = {  # keys of a DeepSpeed config that flags of ours set
@@ -129,6 +129,7 @@ def read_launcher_variables() -> tuple[int, int, int]:
 
 def start_distributed() -> None:
     """Joins the other ranks. Without a launcher, this process becomes a world of one rank."""
+    silence_start()
     import deepspeed
 
     # DeepSpeed calls collectives by deprecated names, and each rank would warn of each
@@ -145,9 +146,23 @@ def start_distributed() -> None:
         local = int(os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
     skip_inference_operator()
-    deepspeed.init_distributed(verbose=False)
+    try:
+        deepspeed.init_distributed(verbose=False)
+    except torch.distributed.DistNetworkError as error:
+        raise KinspanError(_describe_network_error(error)) from error
     if ranks.is_distributed():  # the groups must be made in the same order on all ranks
         ranks.process_group("control"), ranks.process_group("writer")
+
+
+def _describe_network_error(error: Exception) -> str:
+    """One line about ranks that could not find one another."""
+    host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    if "EADDRINUSE" in str(error) or "address already in use" in str(error):
+        return (
+            f"port {port}, over which the ranks find one another, is in use, perhaps by another run on this machine: "
+            "give the launcher a free one, such as deepspeed --master_port 29501 or torchrun --master_port 29501"
+        )
+    return f"rank 0 is not reached at {host}, port {port}, over which the ranks find one another: {quote_error(error)}"
 
 
 def _free_port() -> str:

@@ -19,7 +19,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other runs off ``folder`` while the block runs; rank 0 holds the lock for all ranks.
 
     The system releases the lock of a process that has died, so that a killed run never blocks the next. Between
-    machines the lock is only as good as the storage's ``flock``. Raises KinspanError where a live run holds it.
+    machines the lock is only as good as the storage's ``flock``. A folder that holds nothing but the lock in the end,
+    as a refused run leaves it, is removed. Raises KinspanError where a live run holds it.
     """
     locked: list[IO[str]] = []
     ranks.broadcast_from_rank_0(lambda: locked.append(_lock_file(folder / LOCK)))
@@ -27,11 +28,15 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         for file in locked:
+            if [path.name for path in folder.iterdir()] == [LOCK]:
+                (folder / LOCK).unlink()
+                folder.rmdir()
             file.close()
 
 
 def _lock_file(path: Path) -> IO[str]:
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+", encoding="utf-8")
     except OSError as error:
         raise KinspanError(f"--output_dir: {path} cannot be written: {error.strerror}") from error
@@ -45,6 +50,9 @@ def _lock_file(path: Path) -> IO[str]:
         ) from error
     except OSError:
         pass  # the storage has no locks, but checkpoints are whole or absent even so
+    if not path.exists():  # the run before has just removed it, with its empty folder
+        file.close()
+        return _lock_file(path)
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()

@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ class Log:
     first_step: that of the checkpoint, or 0
     task:       is shown beside the progress bar
     undone:     splits whose lines of ``first_step`` itself are removed too, because they will be written again
+    settings:   of the run, which TensorBoard shows as hyperparameters
     """
 
     def __init__(
@@ -27,6 +30,7 @@ class Log:
         total_steps: int,
         task: str = "pre-training",
         undone: tuple[str, ...] = (),
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         from tqdm import tqdm
 
@@ -37,6 +41,8 @@ class Log:
         write_atomically(self.path, "".join(line for line in sound if _is_kept(line, first_step, undone)))
         self.unwritten = ""  # lines that are not yet in metrics.jsonl
         self.board: Any = None
+        self.settings = settings
+        self.first_step, self.total_steps, self.began = first_step, total_steps, time.monotonic()
         self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=task, disable=None)
         if damaged:
             self.say(f"{self.path}: {damaged} damaged line(s) left out")
@@ -49,7 +55,16 @@ class Log:
             self._write_board(step, split, values)
         except OSError as error:
             self.say(f"the log cannot be written ({error.strerror or error}): training goes on")
-        self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(_format_figures(values)))
+        shown = _format_figures(values) + (self._estimate(step) if split == "train" else [])
+        self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(shown))
+
+    def _estimate(self, step: int) -> list[str]:
+        """The speed since the start, validation and checkpoints included, and the time left at that speed."""
+        seconds = time.monotonic() - self.began
+        if step <= self.first_step or not seconds:
+            return []
+        rate = (step - self.first_step) / seconds
+        return [f"{rate:.3g} steps/s", f"{format_time((self.total_steps - step) / rate)} left"]
 
     def _write_lines(self) -> None:
         size = self.path.stat().st_size
@@ -68,12 +83,21 @@ class Log:
             if self.board is None:
                 self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge_step)
                 self.purge_step = None
+                self._write_settings()
             for name, value in values.items():
-                self.board.add_scalar(f"{split}/{name}", value, step)
+                self.board.add_scalar(f"{find_group(name)}/{name}/{split}", value, step)
             self.board.flush()
         except OSError:
             self.board = None  # its thread has ended: the next line needs a new one
             raise
+
+    def _write_settings(self) -> None:
+        from torch.utils.tensorboard.summary import hparams
+
+        if self.settings:
+            known = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in self.settings.items()}
+            for summary in hparams(known, {f"{find_group('loss')}/loss/validation": 0.0}):
+                self.board._get_file_writer().add_summary(summary)
 
     def say(self, text: str) -> None:
         """Prints a line above the progress bar."""
@@ -118,6 +142,31 @@ FORMATS = {  # of the figures that the screen shows
     "pairs_per_second": "{:,.0f} pairs/s",
     "data_wait_percent": "wait {:.1f}%",
 }
+
+
+GROUPS = (  # of curves in TensorBoard, which sorts them by name: what to look at first is numbered first
+    ("1 loss", ("loss", "pair_loss", "mlm_loss", "rtd_loss")),
+    ("2 quality", ("pair_", "map", "mrr", "p@1", "ndcg")),
+    ("3 tokens", ("mlm_", "rtd_", "replaced_share", "masked")),
+    ("5 course", ("learning_rate", "grad_norm", "tokens", "skipped_steps", "share_")),
+    ("6 speed", ("tokens_per_second", "pairs_per_second", "padding_", "data_wait", "mfu")),
+)
+
+
+def find_group(name: str) -> str:
+    """The group of a figure's curve in TensorBoard; figures of one objective of a mixture have a group of their own."""
+    if "/" in name:
+        return "4 by objective"
+    starts = {start: group for group, names in GROUPS for start in names if name.startswith(start)}
+    return starts[max(starts, key=len)] if starts else "2 quality"
+
+
+def format_time(seconds: float) -> str:
+    """A duration as people say it: "40 s", "12 min" or "3 h 05 min"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _format_figures(values: dict[str, float]) -> list[str]:

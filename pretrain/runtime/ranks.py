@@ -6,13 +6,16 @@ the device travel over the default group.
 
 from collections.abc import Callable
 from datetime import timedelta
+from errno import EDQUOT, ENOSPC
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import describe_write_error
 
 Value = TypeVar("Value")
 TIMEOUT = timedelta(hours=24)  # so long because the watchdog notices a stalled rank much earlier, and names it
@@ -87,8 +90,11 @@ def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
     return result[0]
 
 
-def describe_storage_error(error: OSError) -> str:
-    """One line that names the file and the system's reason."""
+def describe_storage_error(error: OSError, folder: Path | None = None) -> str:
+    """One line that names the file and the system's reason. ``folder``: where it is where the error names no file"""
+    place = Path(error.filename) if error.filename else folder
+    if place and error.errno in (ENOSPC, EDQUOT):
+        return f"{describe_write_error(place, error)}: make room, and start it again"
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}: mend that, and start it again"
 

@@ -27,14 +27,21 @@ ADVICE = "choose another --output_dir, or delete that folder"
 
 
 def open_folder(name: str | Path) -> Path:
-    """The output folder, made where there is none. Raises KinspanError where it cannot be written."""
+    """The output folder, made where there is none.
+
+    Raises KinspanError where it cannot be written, or its checkpoints could not be: at the start, not after hours.
+    """
     folder = Path(name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror}") from error
+    checkpoints = folder / CHECKPOINTS
+    for place in (folder, checkpoints):
+        try:
+            if place == folder:
+                place.mkdir(parents=True, exist_ok=True)
+            if place.exists():
+                with tempfile.TemporaryFile(dir=place):
+                    pass
+        except OSError as error:
+            raise KinspanError(f"--output_dir {place} cannot be written: {error.strerror}") from error
     return folder
 
 
@@ -95,7 +102,7 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
         raise KinspanError(f"{path} is damaged (it names no run): {ADVICE}")
     ours = json.loads(json.dumps(record.get("identity", record)))  # as it would be read back
     for key, value in ours.items():
-        if theirs.get(key) != value:
+        if theirs.get(key, False if value is False else None) != value:  # a switch of a later version was off
             change = f"its {key} is {shorten(theirs.get(key))}, now it is {shorten(value)}; {ADVICE}"
             raise KinspanError(f"--output_dir {path.parent} holds a different run: {explanations.get(key, change)}")
 

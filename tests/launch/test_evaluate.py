@@ -42,7 +42,7 @@ def files(tmp_path):
 
 
 def test_files_give_a_table_notes_and_a_line_of_json(files):
-    done = run("--run", "run.txt", "--qrels", "qrels.txt", "--per_question", "each.csv", cwd=files)
+    done = run("--run", "run.txt", "--qrels", "qrels.txt", "--per_question", "each.csv", "--json", cwd=files)
     assert done.returncode == 0, done.stderr
     *text, last = done.stdout.splitlines()
     assert "run.txt   0.5000   0.5000   0.3333   0.5436" in text  # (1/2 + 1 + 0) / 3, and so on
@@ -141,7 +141,7 @@ def scored(monkeypatch):
 
 
 def evaluate_here(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--json", *map(str, arguments)])
     evaluate.main()
     *text, last = capsys.readouterr().out.splitlines()
     return text, json.loads(last)
@@ -184,7 +184,7 @@ def test_scores_that_cannot_be_ranked_name_the_model(data_set, scored, monkeypat
 
 @pytest.mark.slow
 def test_a_real_model_by_the_path_of_the_entry(data_set, tmp_path):
-    done = run("--model", default_model(), "--data", data_set, "--output_dir", "out", cwd=tmp_path)
+    done = run("--model", default_model(), "--data", data_set, "--output_dir", "out", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert [system["name"] for system in result["systems"]] == [str(default_model()), "BM25"]

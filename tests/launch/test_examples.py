@@ -113,7 +113,7 @@ def place(tmp_path, tiny_corpus, tiny_documents, helpers, monkeypatch):
 )
 def test_an_example_that_costs_little_runs(entry, part, shown, place, monkeypatch, capsys):
     (arguments,) = (arguments for _, arguments in examples_of(entry) if part in " ".join(arguments))
-    monkeypatch.setattr(sys, "argv", [f"{entry}.py", *arguments])
+    monkeypatch.setattr(sys, "argv", [f"{entry}.py", *arguments, *(["--json"] if entry == "evaluate" else [])])
     importlib.import_module(f"launch.{entry}").main()
     said = capsys.readouterr().out
     assert shown in said

@@ -108,7 +108,7 @@ def test_a_study(folder, tmp_path):
         "title: Losses\nsettings: {model: another, seeds: 1, epochs: 1, max_length: 32}\n" + rows
     )
     arguments = ["--study", "study.yaml", "--data", f"files={folder}/data", "--model", f"{folder}/small"]
-    done = run("study", *arguments, "--set", "batch_size=8", "precision=fp32", cwd=tmp_path)
+    done = run("study", "--json", *arguments, "--set", "batch_size=8", "precision=fp32", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     *_, last = done.stdout.splitlines()
     assert [row["name"] for row in json.loads(last)["tables"][0]["rows"]] == ["BM25", "one", "two"]
@@ -130,7 +130,7 @@ def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeyp
     monkeypatch.chdir(tmp_path)
     Path("study.yaml").write_text(PRETRAINED.replace("CORPUS", str(tiny_corpus)))
     arguments = ["--study", "study.yaml", "--data", f"files={folder}/data", "--model", f"{folder}/small"]
-    monkeypatch.setattr(sys, "argv", ["study.py", *arguments])
+    monkeypatch.setattr(sys, "argv", ["study.py", "--json", *arguments])
     study.main()
     _, plain, pretrained = json.loads(capsys.readouterr().out.splitlines()[-1])["tables"][0]["rows"]
     assert (plain["name"], pretrained["name"]) == ("as it is", "SSP first")

@@ -46,6 +46,11 @@ def test_a_corpus_of_another_tokenizer(refused, roberta_corpus):
     assert "--tokenizer" in text
 
 
+def test_a_kind_of_model_that_cannot_be_trained_is_not_called_a_missing_tokenizer(refused, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    assert "is of the type t5, not an encoder" in refused(model=str(tmp_path))
+
+
 def test_max_length_too_short(refused):
     assert "--max_length 9 is too short" in refused(max_length=9)
 
@@ -61,6 +66,12 @@ def test_micro_batch_larger_than_the_global_one(refused):
 def test_output_that_cannot_be_written(refused, tmp_path):
     (tmp_path / "file").write_text("")
     assert "cannot be written" in refused(output_dir=str(tmp_path / "file" / "run"))
+
+
+def test_checkpoints_that_could_not_be_written_are_refused_at_the_start(refused, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/checkpoints").write_text("")
+    assert "run/checkpoints cannot be written: Not a directory" in refused()
 
 
 def test_output_that_holds_something_else(refused, tmp_path):
@@ -239,3 +250,11 @@ def test_ranks_whose_machines_hold_different_things_are_refused(
         assert process.returncode == 2, said
         assert says in said.splitlines()[-1]
     assert not list(tmp_path.glob("run*/run.json"))
+
+
+def test_a_lone_loss_and_a_control_say_what_they_are():
+    (note,) = find_unused_flags(PretrainConfig(pair_weight=0.0, mlm_weight=0.05), "mlm")
+    assert "--mlm_weight 0.05 acts through the clipping of gradients alone" in note
+    assert not find_unused_flags(PretrainConfig(pair_weight=0.0), "rtd")  # two losses are left
+    (note,) = find_unused_flags(PretrainConfig(permute_pair_labels=True), "mlm")
+    assert "this run is a control" in note

@@ -325,3 +325,19 @@ def test_an_empty_split_is_an_error(make_corpus, make_stream, helpers):
         make_stream(corpus, split="validation")
     assert str(corpus) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+# Permuted labels ------------------------------------------------------------------------------------------
+
+
+def test_permuted_labels_say_nothing_and_change_nothing_else(tiny_corpus, make_stream):
+    plain, permuted = (make_stream(tiny_corpus, objective="ssp+nsp", permute_labels=p) for p in (False, True))
+    one, other = plain.batch(0, 1000), permuted.batch(0, 1000)
+    for name in set(FIELDS) - {"labels"}:
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    for part, group in ((0, 5), (1, 2)):
+        kinds, labels = other.kinds[other.part == part], other.labels[other.part == part]
+        assert (labels.reshape(-1, group).sum(axis=1) == 1).all()
+        assert abs(labels[kinds == POSITIVE].mean() - 1 / group) < 0.1  # a positive is called so as often as any pair
+    assert_equal(concatenate([permuted.batch(0, 333), permuted.batch(333, 667)]), other)
+    assert not np.array_equal(other.labels, make_stream(tiny_corpus, seed=2, permute_labels=True).batch(0, 1000).labels)

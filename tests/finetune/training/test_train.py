@@ -121,7 +121,7 @@ def test_what_cannot_start_leaves_the_folder_free(job, make_model, tmp_path):
             job(start=start)
     with pytest.raises(KinspanError, match="--warmup_steps 9 is not below the 9 steps of the fine-tuning"):
         job(warmup_steps=9)
-    assert {p.name for p in (tmp_path / "run").iterdir()} == {"lock"}
+    assert not (tmp_path / "run").exists()
     job(epochs=1)
     (tmp_path / "other").mkdir()
     (tmp_path / "other/thesis.txt").write_text("mine")

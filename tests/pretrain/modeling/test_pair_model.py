@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, GPT2Config
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    BertForMaskedLM,
+    GPT2Config,
+)
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
@@ -232,3 +238,22 @@ def test_damaged_weights_are_one_line(make_model):
     with pytest.raises(KinspanError, match="cannot be loaded") as caught:
         load_model(str(folder), seed=1)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"), [({"num_attention_heads": 5}, "not a multiple"), ({"hidden_act": "glue"}, "glue")]
+)
+def test_a_config_that_no_model_can_be_built_of_is_one_line(make_model, config, says):
+    with pytest.raises(KinspanError, match=f"no model can be built of its config.json: .*{says}"):
+        load_model(str(make_model(**config)), seed=1)
+
+
+def test_weights_that_are_not_finite_are_named(make_model):
+    folder = make_model()
+    model = BertForMaskedLM(AutoConfig.from_pretrained(folder))
+    model.bert.encoder.layer[1].output.dense.weight.data[3, 4] = float("nan")
+    model.save_pretrained(str(folder))
+    with pytest.raises(
+        KinspanError, match=r"not finite, in bert.encoder.layer.1.output.dense.weight: use other weights"
+    ):
+        load_model(str(folder), seed=1)

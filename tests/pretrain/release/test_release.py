@@ -1,12 +1,16 @@
+import errno
 import json
+import shutil
 import warnings
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
+import pretrain.release.release as product
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.batches import to_tensors
@@ -138,7 +142,7 @@ def test_one_checkpoint_can_be_released_and_a_harmed_one_not(trained, tmp_path):
     (whole / "weights.safetensors").write_bytes(b"x")
     with pytest.raises(KinspanError, match=r"weights.safetensors is damaged"):
         release(whole, tmp_path / "other")
-    with pytest.raises(KinspanError, match="no whole checkpoint"):
+    with pytest.raises(KinspanError, match="no checkpoint of whole weights"):
         release(run, tmp_path / "other")
 
 
@@ -179,3 +183,105 @@ def test_the_card_of_a_run_without_the_pair_loss_says_that_its_head_is_untrained
     facts["settings"]["pair_weight"] = 0.0
     (run / "run.json").write_text(json.dumps(facts))
     assert "pair head is untrained" in (release(run, tmp_path / "release") / "README.md").read_text()
+
+
+def write_checkpoint(run, step, like):
+    folder = run / f"checkpoints/step-{step:08d}"
+    shutil.copytree(like, folder)
+    (folder / "state.json").write_text(json.dumps({"step": step}))
+    (folder / "engine").mkdir()
+    (folder / "engine/optimizer.pt").write_bytes(b"moments")
+    files = ["weights.safetensors", "state.json", "engine/optimizer.pt"]
+    write_manifest(folder, {name: describe_file(folder / name) for name in files})
+    return folder
+
+
+def test_an_older_step_is_never_released_without_a_word(trained, tmp_path, capsys):
+    run, _ = trained
+    newer = write_checkpoint(run, 5, run / "checkpoints/step-00000003")
+    released = release(run, tmp_path / "release")
+    assert json.loads((released / "kinspan.json").read_text())["step"] == 5
+    assert "warning" not in capsys.readouterr().out
+    (newer / "engine/optimizer.pt").write_bytes(b"moment")
+    assert json.loads((release(run, released) / "kinspan.json").read_text())["step"] == 5
+    assert "its weights are whole and are released, but no run can resume from it" in capsys.readouterr().out
+    (newer / "weights.safetensors").write_bytes(b"x")
+    assert json.loads((release(run, released) / "kinspan.json").read_text())["step"] == 3
+    said = capsys.readouterr().out
+    assert f"left out {newer}: weights.safetensors is damaged; the older step-00000003 is released instead" in said
+
+
+@pytest.mark.parametrize("moment", ["while it is checked", "while it is read"])
+def test_a_checkpoint_that_the_run_removes_meanwhile_is_not_missed(trained, tmp_path, monkeypatch, moment):
+    run, _ = trained
+    old = run / "checkpoints/step-00000003"
+
+    def go_on(function):
+        def first_move_on(*arguments):
+            if old.exists():
+                write_checkpoint(run, 6, old)
+                shutil.rmtree(old)
+            return function(*arguments)
+
+        return first_move_on
+
+    name = "find_damage" if moment == "while it is checked" else "load_file"
+    monkeypatch.setattr(product, name, go_on(getattr(product, name)))
+    assert json.loads((release(run, tmp_path / "release") / "kinspan.json").read_text())["step"] == 6
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("No space left")])
+def test_a_full_disk_is_one_line_and_leaves_the_older_release(trained, tmp_path, monkeypatch, error):
+    run, _ = trained
+    released = release(run, tmp_path / "release")
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(product, "save_file", fail)
+    says = r"release .*/release cannot be written: No space left.*; the disk at /.* MB left"
+    with pytest.raises(KinspanError, match=says):
+        release(run, released)
+    assert {p.name for p in tmp_path.iterdir()} >= {"release"}
+    assert not (tmp_path / "release.tmp").exists()
+    assert (released / "model.safetensors").exists()
+
+
+def write_facts(run, figures=None, **changes):
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(facts | changes))
+    lines = [json.loads(line) | (figures or {}) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_figures_that_mean_little_are_warned_of(trained, tmp_path, capsys):
+    run, _ = trained
+    write_facts(run, {"pair_accuracy_positive": 0.0}, validation_documents=2)
+    card = (release(run, tmp_path / "release") / "README.md").read_text()
+    for text in (capsys.readouterr().out, card):
+        assert "the pair head calls no held-out pair positive" in text
+        assert "the figures rest on 2 held-out documents" in text
+    write_facts(run, {"pair_accuracy_positive": 0.1}, validation_documents=200)
+    assert "Mind that" not in (release(run, tmp_path / "release") / "README.md").read_text()
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_the_card_of_a_mixture_from_scratch(trained, tmp_path):
+    run, _ = trained
+    facts = json.loads((run / "run.json").read_text())
+    own = facts["objectives"][0] | {"name": "next_paragraph:OBJECTIVE", "share": 0.5}
+    source = {"origin": "mine", "documents": 1, "licence": "not stated"}
+    write_facts(
+        run,
+        {"ssp/pair_auc": 0.61, "next_paragraph:OBJECTIVE/pair_auc": 0.72},
+        objectives=[facts["objectives"][0] | {"share": 0.5}, own],
+        from_scratch=True,
+        corpus=facts["corpus"] | {"sources": [source]},
+    )
+    card = (release(run, tmp_path / "release") / "README.md").read_text()
+    assert "# small-ssp-next_paragraph\n" in card
+    assert "small trained from scratch with **SSP and next_paragraph**" in card
+    assert "continued" not in card
+    assert "| ssp/pair_auc | 0.610 | 0.610 |" in card
+    assert "| next_paragraph:OBJECTIVE/pair_auc | 0.720 | 0.720 |" in card
+    assert "prepare the corpus with `--licence NAME`" in card

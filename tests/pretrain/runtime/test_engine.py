@@ -125,3 +125,15 @@ def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path)
     (loss + torch.nn.functional.binary_cross_entropy_with_logits(pair, labels)).backward()
     plain = torch.stack([p.grad.double().square().sum() for p in model.parameters()]).sum().sqrt()
     assert norm == pytest.approx(float(plain), rel=1e-4)
+
+
+def test_a_port_in_use_is_one_line(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}.items():
+        monkeypatch.setenv(name, value)
+
+    def fail(**_):
+        raise torch.distributed.DistNetworkError("The server socket has failed to listen. code: -98, name: EADDRINUSE")
+
+    monkeypatch.setattr("deepspeed.init_distributed", fail)
+    with pytest.raises(KinspanError, match=r"port 29577.* is in use.*--master_port 29501"):
+        start_distributed()

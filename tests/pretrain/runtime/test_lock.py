@@ -29,3 +29,12 @@ def test_it_is_free_after_the_run(tmp_path):
     for _ in range(2):
         with lock_folder(tmp_path):
             pass
+
+
+def test_a_refused_run_leaves_no_folder_and_another_keeps_its_own(tmp_path):
+    for name in ("refused", "kept"):
+        with lock_folder(tmp_path / name):
+            (tmp_path / name / "run.json").touch()
+            if name == "refused":
+                (tmp_path / name / "run.json").unlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept"]

@@ -100,3 +100,35 @@ def test_what_could_not_be_written_is_tried_again_at_the_end(open_log, tmp_path,
         log.write(10, "train", {"loss": 1.0})
     log.close()
     assert steps(tmp_path) == [(10, "train")]
+
+
+def test_a_line_of_training_says_how_long_the_rest_takes(open_log, monkeypatch, capsys):
+    now = [1000.0]
+    monkeypatch.setattr("pretrain.runtime.log.time.monotonic", lambda: now[0])
+    log = open_log(20)
+    now[0] += 100
+    log.write(30, "train", {"loss": 1.0})
+    assert "0.1 steps/s  12 min left" in capsys.readouterr().out
+    log.write(30, "validation", {"loss": 1.0})
+    assert "left" not in capsys.readouterr().out
+
+
+def test_tensorboard_groups_related_curves_and_shows_the_settings(open_log, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    names = ("loss", "pair_loss", "pair_auc", "mlm_accuracy", "sp/pair_loss", "tokens", "tokens_per_second")
+    log = open_log(settings={"seed": 1, "max_epochs": None, "objective": "ssp"})
+    log.write(10, "train", dict.fromkeys(names, 1.0))
+    log.close()
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    assert sorted(board.Tags()["scalars"]) == [
+        "1 loss/loss/train",
+        "1 loss/pair_loss/train",
+        "2 quality/pair_auc/train",
+        "3 tokens/mlm_accuracy/train",
+        "4 by objective/sp/pair_loss/train",
+        "5 course/tokens/train",
+        "6 speed/tokens_per_second/train",
+    ]
+    assert "_hparams_/session_start_info" in board.summary_metadata

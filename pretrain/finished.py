@@ -1,0 +1,55 @@
+"""Whether a run is complete: read from its folder alone, before torch, a model or a corpus is loaded."""
+
+import json
+from pathlib import Path
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import find_file, read_object
+from pretrain.runtime.settings import settings_of_identity
+
+from .config import PretrainConfig, as_dict
+
+SUMMARY = "summary.json"
+LENGTHS = ("max_steps", "max_epochs", "max_tokens", "warmup_steps")
+READ = ("corpus", "model", "generator", "deepspeed_config")  # a run is recognised by their content, not by their names
+
+
+def find_finished(config: PretrainConfig) -> Path | None:
+    """The summary of the run that these settings describe; None where it is not complete, or a look at its folder does
+    not tell: a file that the run has read may have changed since.
+
+    Raises KinspanError where the settings differ from those of the complete run in its length alone.
+    """
+    folder = Path(config.output_dir)
+    summary = folder / SUMMARY
+    try:
+        found = read_object(summary, "")
+        theirs, steps = dict(found["config"]), int(found["steps"])
+    except (KinspanError, LookupError, TypeError, ValueError):
+        return None
+    ours = json.loads(json.dumps(as_dict(config)))
+    differing = {name for name in (*settings_of_identity(config), *READ) if theirs.get(name) != ours[name]}
+    if not (folder / f"checkpoints/step-{steps:08d}/manifest.json").is_file() or differing - set(LENGTHS):
+        return None
+    if differing:
+        raise KinspanError(f"--output_dir {folder} holds a run that is complete after {steps} steps: {advise(folder)}")
+    has_own_objective = "+" not in config.objective and ":" in config.objective  # whose code may have changed
+    return None if has_own_objective or any(_is_newer(ours[name], summary) for name in READ) else summary
+
+
+def advise(folder: Path) -> str:
+    """How to train a run's model for longer."""
+    return (
+        "its length cannot change, because the learning rate has fallen to zero at its end. To train on, release it "
+        f"(launch/release.py --run_dir {folder} --output_dir {folder}/release), and start another run from there "
+        f"(--model {folder}/release, and another --output_dir)"
+    )
+
+
+def _is_newer(name: str | None, summary: Path) -> bool:
+    """Whether a file of this name, or in the folder of this name, was written after the summary."""
+    place = find_file(name) if name and not Path(name).is_dir() else name and Path(name)
+    if not place:
+        return False
+    files = [place, *place.iterdir()] if place.is_dir() else [place]
+    return any(file.stat().st_mtime > summary.stat().st_mtime for file in files)

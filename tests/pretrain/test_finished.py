@@ -1,0 +1,59 @@
+"""A complete run says so before anything is loaded, and so it says how to train its model for longer."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from pretrain.config import PretrainConfig, as_dict
+from pretrain.finished import SUMMARY, find_finished
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """The settings of a complete run, in a folder with what tells that it is."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "manifest.json").write_text("{}")
+    config = PretrainConfig(corpus=str(corpus), output_dir=str(tmp_path / "run"), max_steps=7)
+    last = tmp_path / "run/checkpoints/step-00000007"
+    last.mkdir(parents=True)
+    (last / "manifest.json").write_text("{}")
+    (tmp_path / "run" / SUMMARY).write_text(json.dumps({"steps": 7, "config": as_dict(config)}))
+    return as_dict(config)
+
+
+def test_the_same_settings_again(finished, tmp_path):
+    assert find_finished(PretrainConfig(**finished | {"log_steps": 3})) == tmp_path / "run" / SUMMARY
+
+
+def test_more_steps_are_refused_with_the_way_to_go_on(finished):
+    with pytest.raises(
+        KinspanError, match=r"complete after 7 steps: .*release.py --run_dir .*/run .*--model .*/release"
+    ):
+        find_finished(PretrainConfig(**finished | {"max_steps": 14}))
+
+
+@pytest.mark.parametrize("change", ["seed", "corpus", "checkpoint", "summary"])
+def test_where_the_folder_does_not_tell_the_run_finds_out(change, finished, tmp_path):
+    if change == "seed":
+        finished["seed"] = 2
+    elif change == "corpus":
+        later = (tmp_path / "run" / SUMMARY).stat().st_mtime + 9
+        os.utime(tmp_path / "corpus/manifest.json", (later, later))
+    elif change == "checkpoint":
+        (tmp_path / "run/checkpoints/step-00000007/manifest.json").unlink()
+    else:
+        (tmp_path / "run" / SUMMARY).write_text("{")
+    assert find_finished(PretrainConfig(**finished)) is None
+
+
+def test_nothing_heavy_is_imported_for_it():
+    code = "import launch.pretrain, sys; assert not {'torch', 'pyarrow', 'transformers'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
