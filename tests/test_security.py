@@ -190,9 +190,10 @@ def test_a_bi_encoders_pickles_run_nothing(tmp_path):
 def _answers(folder):
     from finetune.data.registry import load_split
 
-    rows = [{"question": f"why {q}", "answer": f"{a} stone", "label": int(not a)} for q in range(3) for a in range(3)]
     (folder / "sets").mkdir()
     for split in ("train", "dev", "test"):
+        pairs = [(f"why {split} {q}", a) for q in range(3) for a in range(3)]
+        rows = [{"question": q, "answer": f"{a} stone", "label": int(not a)} for q, a in pairs]
         (folder / f"sets/{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     return load_split(f"files={folder}/sets", "test")[0]
 

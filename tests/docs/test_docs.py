@@ -100,7 +100,7 @@ def write_questions(folder, documents):
         rows = [(f"what of {own[0][:30]} ?", text, text == own[0]) for own in groups for text in own]
         lines = [json.dumps({"question": q, "answer": a, "label": int(right)}) + "\n" for q, a, right in rows]
         (folder / "questions" / f"{split}.jsonl").write_text("".join(lines))
-        graded = [f"{q}\t{a}\t{4 if right else 1 + n % 3}\n" for n, (q, a, right) in enumerate(rows)]
+        graded = [f"say {q}\t{a}\t{4 if right else 1 + n % 3}\n" for n, (q, a, right) in enumerate(rows)]
         (folder / "asnq" / f"{split}.tsv").write_text("".join(graded))
 
 
