@@ -247,7 +247,7 @@ def test_labels_of_negatives_select_training_candidates_alone(config, tmp_path):
     folder = tmp_path / "asnq"
     folder.mkdir()
     for split in ("train", "dev", "test"):
-        rows = [f"q{k}\ta {grade} of {k}\t{grade}\n" for k in range(3) for grade in (1, 2, 3, 4)]
+        rows = [f"{split} {k}\ta {grade} of {k}\t{grade}\n" for k in range(3) for grade in (1, 2, 3, 4)]
         (folder / f"{split}.tsv").write_text("".join(rows))
     for own in ({"data": f"asnq={folder}"}, {"transfer": f"asnq={folder}"}):
         data = load_data(replace(config, negative_labels=[2], **own))
