@@ -219,7 +219,7 @@ def test_settings_of_replaced_token_detection_that_do_nothing_are_named():
 @pytest.mark.parametrize(
     ("flag", "says"),
     [
-        ("corpus", "rank 1 would train another run than rank 0: its corpus_content is "),
+        ("corpus", "rank 1 would not train the same run as rank 0: its corpus_content is "),
         ("output_dir", "rank 1 does not see there what rank 0 has written"),
     ],
 )
