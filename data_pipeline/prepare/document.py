@@ -21,3 +21,7 @@ class Document:
 
 class Rejected(Exception):
     """A record is not a document. The text is the reason that ``rejected.jsonl`` states."""
+
+
+class Unreadable(Rejected):
+    """The rest of a file cannot be read: nobody knows how many documents it holds."""

@@ -18,6 +18,8 @@ from .random_bits import make_philox_key, permute
 
 BLOCK_ANCHORS = 1_000_000  # easy negatives are drawn from about so many paragraphs; bounds memory
 
+MIN_DOCUMENTS = 2  # of a block, since easy negatives come from another document than the anchor
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -45,10 +47,11 @@ class Order:
     name: str = ""
 
     def __post_init__(self) -> None:
-        if sum(self.documents) < 2:
+        if sum(self.documents) < MIN_DOCUMENTS:
             raise KinspanError(
-                f"the corpus has {sum(self.documents)} documents with usable paragraphs; at least 2 are needed, "
-                "because negatives come from other documents: prepare more documents, or keep shorter paragraphs"
+                f"the corpus has {sum(self.documents)} documents with usable paragraphs; at least {MIN_DOCUMENTS} are "
+                "needed, because negatives come from other documents: prepare more documents, or keep shorter "
+                "paragraphs"
             )
 
     @property
