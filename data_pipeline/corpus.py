@@ -173,6 +173,8 @@ def _read_manifest(folder: Path) -> Manifest:
         shards = [ShardInfo(**s) for s in fields.pop("shards")]
         manifest = Manifest(shards=shards, **fields)
         wrong = next(filter(None, map(_find_impossible_count, shards)), None) or _find_missing_field(manifest)
+        if not wrong and fingerprint_corpus(shards, manifest.tokenizer["fingerprint"]) != manifest.fingerprint:
+            wrong = "its fingerprint is not that of its shards: somebody edited it"
         names = [s.file for s in shards] + [str(p.relative_to(folder)) for p in (folder / "tokenizer").glob("**/*")]
         outside = [name for name in names if not (folder / name).resolve().is_relative_to(folder.resolve())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
