@@ -17,7 +17,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from data_pipeline import tokenizers
-from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus, make_schema
+from data_pipeline.corpus import OPTIONAL_COLUMNS, Corpus, Manifest, ShardInfo, fingerprint_corpus, make_schema
 from data_pipeline.errors import KinspanError
 from data_pipeline.executors import check_workers, map_chunks
 from data_pipeline.sampling.pairs import Objective
@@ -231,12 +231,13 @@ def _encode_all(
 ) -> Tally:
     """Write encoded documents and rejected records to files in ``partial``, with a progress bar."""
     wide = len(tokenizer) > 1 << 16
+    schema = make_schema(wide, OPTIONAL_COLUMNS)  # columns that stay empty are left out of the shards
     worker = (tokenizers.serialize_backend(tokenizer), rules, wide)
     tally = Tally()
     with (
         tqdm(desc="tokenising", unit=" documents", mininterval=1.0, disable=quiet) as bar,
         pa.OSFile(str(partial / "spill.arrow"), "wb") as sink,
-        pa.ipc.new_file(sink, make_schema(wide)) as spill,
+        pa.ipc.new_file(sink, schema) as spill,
         (partial / "rejected.jsonl").open("w", encoding="utf-8", errors="backslashreplace") as rejected,
     ):
         began, checked = time.monotonic(), False
@@ -245,7 +246,7 @@ def _encode_all(
                 _check_joins(tokenizer, encoded.sample)
                 checked = True
             if encoded.rows is not None:
-                spill.write_batch(pa.ipc.read_record_batch(encoded.rows, make_schema(wide)))
+                spill.write_batch(pa.ipc.read_record_batch(encoded.rows, schema))
             for entry in encoded.rejected:
                 rejected.write(json.dumps(entry, ensure_ascii=False) + "\n")
             tally.add(encoded.tally)

@@ -15,7 +15,7 @@ from .anchors import get_usable_counts, open_block
 from .batch import Batch, concatenate
 from .block import Block
 from .mixture import Mixture, Part
-from .order import BLOCK_ANCHORS, Order
+from .order import BLOCK_ANCHORS, BLOCK_SHARDS, VALIDATION_ANCHORS, Order
 from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, lay_out
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
@@ -202,4 +202,8 @@ def _order_anchors(part: Part, seed: int, split: str, block_anchors: int) -> Ord
             f"corpus {part.corpus.folder} has no usable {split} paragraph for {part.objective.name}, which needs "
             f"{part.objective.needs}: prepare more documents"
         )
-    return Order(anchors, documents, seed, block_anchors, part.objective.name)
+    block_shards = None
+    if part.corpus.manifest.format_version >= 2:  # the order of version 1 stays as it was
+        block_shards = BLOCK_SHARDS
+        block_anchors = min(block_anchors, VALIDATION_ANCHORS) if split == "validation" else block_anchors
+    return Order(anchors, documents, seed, block_anchors, part.objective.name, block_shards)

@@ -200,6 +200,21 @@ def test_ids_beyond_the_vocabulary_are_refused(copy):
     told(lambda: Corpus(copy).shard(0), "vocabulary")
 
 
+def test_ids_beyond_the_vocabulary_are_refused_in_columns_that_few_corpora_have(copy):
+    rows = rows_of(copy)
+    titles = pa.array([[[60_000]]] * len(rows), pa.list_(pa.list_(pa.uint16())))
+    columns = [*rows.columns[:-1], titles, rows.columns[-1]]
+    rewrite(copy, pa.RecordBatch.from_arrays(columns, schema=make_schema(False, ["title_tokens"])))
+    told(lambda: Corpus(copy).shard(0), "vocabulary")
+
+
+def test_a_shard_of_documents_of_the_other_split_is_refused(copy):
+    change(copy, lambda fields: fields["shards"][0].update(split="validation"))
+    told(lambda: Corpus(copy).shard(0), "not of the split validation")
+    change(copy, lambda fields: fields["shards"][0].update(split="both"))
+    told(lambda: Corpus(copy), "is no split")
+
+
 @pytest.mark.parametrize("place", [1, -2])
 def test_offsets_that_lead_outside_the_file_are_refused(copy, place):
     rows = rows_of(copy)
