@@ -75,8 +75,20 @@ class Order:
             yield Segment(first_anchor, blocks[number], permute(np.arange(inside, inside + n), size, key))
             first_anchor, count = first_anchor + n, count - n
 
+    def look_ahead(self, anchor: int) -> tuple[int, ...] | None:
+        """The shards of the block after that of an anchor; None while the anchor lies in the first half of its own.
 
-@lru_cache(maxsize=4)
+        So a reader that needs only the beginning of a block opens no other one.
+        """
+        epoch, place = divmod(anchor, self.epoch_anchors)
+        starts, blocks = _blocks(self, epoch)
+        number = int(np.searchsorted(starts, place, side="right")) - 1
+        if 2 * place < starts[number] + starts[number + 1]:
+            return None
+        return blocks[number + 1] if number + 1 < len(blocks) else _blocks(self, epoch + 1)[1][0]
+
+
+@lru_cache(maxsize=64)
 def _blocks(order: Order, epoch: int) -> tuple[np.ndarray, list[tuple[int, ...]]]:
     """An epoch's blocks: where each starts in the epoch, ``[num_blocks + 1]``, and its shards.
 
