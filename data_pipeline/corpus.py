@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from .errors import KinspanError, quote_error
+from .verification import verify_once
 
 FORMAT_VERSION = 2
 READ_VERSIONS = (1, 2)
@@ -132,7 +133,7 @@ class Corpus:
 
     Args:
         folder: the output of ``launch/prepare.py``
-        verify: check each shard's SHA-256, offsets and token ids at its first use, as every rank that trains does
+        verify: check each shard's SHA-256, offsets and token ids at its first use, unless this machine did so before
 
     Raises KinspanError where there is no corpus, its manifest is damaged, or its format is of another version.
     """
@@ -164,17 +165,27 @@ class Corpus:
                 f"{path} has {path.stat().st_size} bytes, the manifest says {info.bytes}: it was truncated or "
                 "changed; prepare the corpus again, or copy that file again"
             )
-        if number in self.unverified and hash_file(path) != info.sha256:
+        if number in self.unverified:
+            claim = f"{info.sha256} {self.manifest.tokenizer['vocab_size']}"
+            verify_once(path, claim, lambda: self._verify(path, info))
+            self.unverified.discard(number)
+        shard = map_shard(path)
+        self._refuse_mismatch(path, shard, info, thorough=False)
+        return shard
+
+    def _verify(self, path: Path, info: ShardInfo) -> None:
+        """Read all of a shard, and raise KinspanError where it is not what the manifest says."""
+        if hash_file(path) != info.sha256:
             raise KinspanError(
                 f"{path} does not have the SHA-256 that the manifest says: the file is damaged; "
                 "prepare the corpus again, or copy that file again"
             )
-        shard = map_shard(path)
-        wrong = _find_mismatch(shard, info, self.manifest.tokenizer["vocab_size"], thorough=number in self.unverified)
+        self._refuse_mismatch(path, map_shard(path), info, thorough=True)
+
+    def _refuse_mismatch(self, path: Path, shard: Shard, info: ShardInfo, thorough: bool) -> None:
+        wrong = _find_mismatch(shard, info, self.manifest.tokenizer["vocab_size"], thorough)
         if wrong:
             raise KinspanError(f"{path} is not what its manifest says ({wrong}): prepare the corpus again")
-        self.unverified.discard(number)
-        return shard
 
 
 def _read_manifest(folder: Path) -> Manifest:
