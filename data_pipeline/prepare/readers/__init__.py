@@ -130,7 +130,7 @@ def read_records(path: Path) -> Iterator[Record]:
     except KinspanError:  # already says what to do
         raise
     except Exception as error:  # truncated archives, broken parquet, permissions: each library has its own
-        yield Record(str(path), line + 1, Unreadable(f"{UNREADABLE}: {type(error).__name__}: {one_line(error)}"))
+        yield Record(str(path), line + 1, Unreadable(f"{UNREADABLE}: {type(error).__name__}: {quote_error(error)}"))
 
 
 def parse_record(record: Record) -> list[Document]:
