@@ -46,7 +46,7 @@ def write_shards(
     batch_of = np.repeat(np.arange(len(batches)), sizes)
     first = np.cumsum(sizes) - sizes
     (folder / "shards").mkdir()
-    infos = []
+    infos: list[ShardInfo] = []
     for split, mine in _deal_out(batches, shard_tokens):
         parts = [
             batches[k].take(pa.array(mine[batch_of[mine] == k] - first[k])) for k in np.unique(batch_of[mine]).tolist()
