@@ -341,8 +341,8 @@ def test_a_corpus_that_nothing_can_train_on_says_what_is_missing(tmp_path, helpe
     manifest = helpers.prepare([source], default_model(), tmp_path / "out", validation_share=0.0).manifest
     train, *_, validate = find_lacks(manifest, OBJECTIVES)
     assert "ssp" in train
-    assert "cannot train on this corpus: 2 documents with" in train
-    assert "1 of those not held out" in train
+    assert "cannot train on this corpus: 2 documents or more must be usable" in train
+    assert "of those not held out 1 are (needed is a paragraph" in train
     assert "cannot validate on this corpus" in validate
     with pytest.raises(KinspanError, match="can train no objective"):
         check_trainable(manifest, "out")
