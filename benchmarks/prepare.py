@@ -45,7 +45,7 @@ EPILOG = """example:
 def documents_of(path: str, most: int | None) -> list[Document]:
     """The first documents of a file, parsed; what ``prepare`` rejects is left out."""
     found: list[Document] = []
-    for record in read_records(find_input_files([path])[0]):
+    for record in read_records(find_input_files([path])[0][0]):
         if most is not None and len(found) >= most:
             break
         with contextlib.suppress(Rejected):

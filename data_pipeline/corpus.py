@@ -2,11 +2,16 @@
 
 The folder holds ``manifest.json``, the tokenizer, and ``shards/00000.arrow ...`` in the Arrow IPC file format, with
 one row per document. Arrow's nested offsets are the index: nothing is copied, and there is no second index file.
+
+Format version 2 keeps the documents that are held out for validation in shards of their own, and may have columns
+that a reader gives, see OPTIONAL_COLUMNS. Version 1 mixes the documents in all shards, and is still read; its order
+of examples is as it was.
 """
 
 import hashlib
 import json
 import struct
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 from .errors import KinspanError, quote_error
+from .verification import verify_once
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READ_VERSIONS = (1, 2)
 SPLITS = ("train", "validation")
 MAX_MANIFEST_BYTES = 1 << 27  # enough for a hundred thousand shards
 MIN_BYTES = {"documents": 4, "paragraphs": 4, "sentences": 4, "tokens": 2}  # that one of them takes in a shard
@@ -28,6 +35,7 @@ class ShardInfo:
     """What the manifest says about a shard.
 
     usable: per objective and split, {"anchors": usable paragraphs, "documents": documents that have one}
+    split:  the one to which all its documents belong; empty in format version 1, which mixes them
     """
 
     file: str
@@ -38,6 +46,7 @@ class ShardInfo:
     usable: dict[str, dict[str, dict[str, int]]]
     bytes: int
     sha256: str
+    split: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,11 +82,22 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def make_schema(wide: bool) -> pa.Schema:
+# What a corpus has only where its reader gives it. A text is nested like a paragraph, so that it can be cut to spans.
+# title_tokens  document, sentence, token: the title as a text
+# answers       document, answer, sentence, token: the answers to the document's question
+# accepted      the number of the accepted answer, -1 where there is none
+# links         ids of the documents that this one refers to
+OPTIONAL_COLUMNS = ("title_tokens", "answers", "accepted", "links")
+
+
+def make_schema(wide: bool, optional: Collection[str] = ()) -> pa.Schema:
     """Name a shard's columns. ``wide`` is for a vocabulary that does not fit into 16 bits."""
-    tokens = pa.list_(pa.list_(pa.list_(pa.int32() if wide else pa.uint16())))
+    sentences = pa.list_(pa.list_(pa.int32() if wide else pa.uint16()))
+    nested = pa.list_(sentences)
     text = [(name, pa.string()) for name in ("id", "title", "source")]
-    return pa.schema([*text, ("held_out", pa.uint8()), ("tokens", tokens)])
+    types = dict(zip(OPTIONAL_COLUMNS, (sentences, nested, pa.int32(), pa.list_(pa.string())), strict=True))
+    more = [(name, types[name]) for name in OPTIONAL_COLUMNS if name in optional]
+    return pa.schema([*text, ("held_out", pa.uint8()), *more, ("tokens", nested)])
 
 
 @dataclass(frozen=True)
@@ -113,7 +133,7 @@ class Corpus:
 
     Args:
         folder: the output of ``launch/prepare.py``
-        verify: check each shard's SHA-256, offsets and token ids at its first use, as every rank that trains does
+        verify: check each shard's SHA-256, offsets and token ids at its first use, unless this machine did so before
 
     Raises KinspanError where there is no corpus, its manifest is damaged, or its format is of another version.
     """
@@ -123,6 +143,7 @@ class Corpus:
         manifest = _read_manifest(self.folder)
         self.unverified = set(range(len(manifest.shards))) if verify else set()
         self.manifest = manifest
+        self.counted: dict[tuple, dict[str, dict[str, int]]] = {}  # usable paragraphs that the manifest does not know
         self.shard = lru_cache(maxsize=64)(self._open_shard)
 
     def check_tokenizer(self, fingerprint: str, name: str) -> None:
@@ -144,17 +165,27 @@ class Corpus:
                 f"{path} has {path.stat().st_size} bytes, the manifest says {info.bytes}: it was truncated or "
                 "changed; prepare the corpus again, or copy that file again"
             )
-        if number in self.unverified and hash_file(path) != info.sha256:
+        if number in self.unverified:
+            claim = f"{info.sha256} {self.manifest.tokenizer['vocab_size']}"
+            verify_once(path, claim, lambda: self._verify(path, info))
+            self.unverified.discard(number)
+        shard = map_shard(path)
+        self._refuse_mismatch(path, shard, info, thorough=False)
+        return shard
+
+    def _verify(self, path: Path, info: ShardInfo) -> None:
+        """Read all of a shard, and raise KinspanError where it is not what the manifest says."""
+        if hash_file(path) != info.sha256:
             raise KinspanError(
                 f"{path} does not have the SHA-256 that the manifest says: the file is damaged; "
                 "prepare the corpus again, or copy that file again"
             )
-        shard = map_shard(path)
-        wrong = _find_mismatch(shard, info, self.manifest.tokenizer["vocab_size"], thorough=number in self.unverified)
+        self._refuse_mismatch(path, map_shard(path), info, thorough=True)
+
+    def _refuse_mismatch(self, path: Path, shard: Shard, info: ShardInfo, thorough: bool) -> None:
+        wrong = _find_mismatch(shard, info, self.manifest.tokenizer["vocab_size"], thorough)
         if wrong:
             raise KinspanError(f"{path} is not what its manifest says ({wrong}): prepare the corpus again")
-        self.unverified.discard(number)
-        return shard
 
 
 def _read_manifest(folder: Path) -> Manifest:
@@ -165,14 +196,16 @@ def _read_manifest(folder: Path) -> Manifest:
         raise KinspanError(f"{path} is damaged (larger than any corpus makes it): prepare the corpus again")
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-        if fields["format_version"] != FORMAT_VERSION:
+        if fields["format_version"] not in READ_VERSIONS:
             raise KinspanError(
-                f"{path} is of format version {fields['format_version']}, this program reads {FORMAT_VERSION}: "
-                "prepare the corpus again"
+                f"{path} is of format version {fields['format_version']}, this program reads up to {FORMAT_VERSION}: "
+                "use a newer version of this program, or prepare the corpus again"
             )
         shards = [ShardInfo(**s) for s in fields.pop("shards")]
         manifest = Manifest(shards=shards, **fields)
         wrong = next(filter(None, map(_find_impossible_count, shards)), None) or _find_missing_field(manifest)
+        if not wrong and fingerprint_corpus(shards, manifest.tokenizer["fingerprint"]) != manifest.fingerprint:
+            wrong = "its fingerprint is not that of its shards: somebody edited it"
         names = [s.file for s in shards] + [str(p.relative_to(folder)) for p in (folder / "tokenizer").glob("**/*")]
         outside = [name for name in names if not (folder / name).resolve().is_relative_to(folder.resolve())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -191,6 +224,8 @@ def _find_impossible_count(shard: ShardInfo) -> str | None:
     numbers = [shard.bytes, *own.values(), *(counts[name] for counts in usable for name in ("anchors", "documents"))]
     if any(type(number) is not int or number < 0 for number in numbers):
         return f"{shard.file}: a count is no whole number from 0"
+    if shard.split not in ("", *SPLITS):
+        return f"{shard.file}: {shard.split!r} is no split"
     for name, number in own.items():
         if number * MIN_BYTES[name] > shard.bytes:
             return f"{shard.file}: {number} {name} in {shard.bytes} bytes"
@@ -226,7 +261,7 @@ def map_shard(path: Path) -> Shard:
         source.seek(8)  # the messages follow the format's magic bytes
         messages = pa.ipc.MessageReader.open_stream(source)
         columns = pa.ipc.read_schema(messages.read_next_message())
-        if columns not in (make_schema(wide=False), make_schema(wide=True)):
+        if all(columns != make_schema(wide, columns.names) for wide in (False, True)):
             raise pa.ArrowInvalid("its columns are not those of a shard")
         message = messages.read_next_message()
         _refuse_compression(message, columns)
@@ -274,10 +309,28 @@ def _find_mismatch(shard: Shard, info: ShardInfo, vocab_size: int, thorough: boo
     for name, number in found.items():
         if number != getattr(info, name):
             return f"{number} {name}, not {getattr(info, name)}"
+    if info.split and (shard.held_out != SPLITS.index(info.split)).any():
+        return f"documents that are not of the split {info.split}"
     try:
         shard.rows.validate(full=thorough)
     except pa.ArrowException as error:
         return quote_error(error)
-    if thorough and len(shard.tokens) and not 0 <= int(shard.tokens.min()) <= int(shard.tokens.max()) < vocab_size:
+    if thorough and any(_leave_vocabulary(tokens, vocab_size) for tokens in _list_tokens(shard)):
         return f"ids that are not below the vocabulary's {vocab_size}"
     return None
+
+
+def _list_tokens(shard: Shard) -> list[np.ndarray]:
+    """List the flat token ids of all columns that hold some."""
+    found = [shard.tokens]
+    for name, depth in (("title_tokens", 2), ("answers", 3)):
+        if name in shard.rows.schema.names:
+            column = shard.rows.column(name)
+            for _ in range(depth):
+                column = column.values
+            found.append(column.to_numpy(zero_copy_only=True))
+    return found
+
+
+def _leave_vocabulary(tokens: np.ndarray, vocab_size: int) -> bool:
+    return len(tokens) > 0 and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size

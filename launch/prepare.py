@@ -11,7 +11,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import Rules
 from data_pipeline.prepare.pipeline import prepare
 from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS
-from data_pipeline.prepare.summary import format_counts
+from data_pipeline.prepare.summary import check_trainable, find_lacks, format_counts
 from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
 from launch._cli import parse, run
@@ -50,6 +50,8 @@ class PrepareConfig:
     )
     validation_share: float = setting(0.02, "Share of documents held out for validation.", within=FROM_0_TO_BELOW_1)
     shard_tokens: int = setting(SHARD_TOKENS, "About how many tokens a shard holds.", within=ABOVE_0)
+    allow_damaged: bool = setting(False, "Go without the rest of a file that cannot be read to its end.")
+    allow_skipped: bool = setting(False, "Go without the files in folders that are of no known format.")
     licence: str = setting("", "Licence of the input, for the manifest and model cards.")
 
 
@@ -73,13 +75,18 @@ def main() -> None:
         config.num_workers,
         config.shard_tokens,
         config.licence,
+        allow_damaged=config.allow_damaged,
+        allow_skipped=config.allow_skipped,
     )
     if result.reused:
         print(f"{output} already holds this corpus: nothing to do")
-        return
-    print(format_counts(result))
-    speed = result.tally.counts["characters read"] / 1e6 / result.seconds
-    print(f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.2f} MB/s)")
+    else:
+        print(format_counts(result))
+        speed = result.tally.counts["characters read"] / 1e6 / result.seconds
+        print(f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.2f} MB/s)")
+    for lack in find_lacks(result.manifest, OBJECTIVES):
+        print(f"note: {lack}")
+    check_trainable(result.manifest, output)
 
 
 if __name__ == "__main__":

@@ -154,6 +154,14 @@ def world_of_one() -> Iterator[None]:
         os.environ.pop(name, None)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_marks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Marks of verified files are left in a folder of this session, and not in the user's cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    with mock.patch("data_pipeline.verification.find_cache", return_value=folder):
+        yield
+
+
 @pytest.fixture(scope="session")
 def helpers() -> Helpers:
     return Helpers()

@@ -1,6 +1,6 @@
 """What every reader yields, and why a record may be turned away."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -11,13 +11,28 @@ class Document:
     title:      is shown to people, and may be empty
     paragraphs: hold running text, one string per paragraph
     source:     is the file or collection that the document came from
+
+    A reader of questions and answers also gives:
+
+    answers:       running text, one string per answer
+    accepted:      the number of the accepted answer; None where there is none
+    links:         ids of the documents that this one refers to
+    title_is_text: whether the title is kept as token ids too, because it is a text of its own, such as a question
     """
 
     id: str
     title: str
     paragraphs: list[str]
     source: str
+    answers: list[str] = field(default_factory=list)
+    accepted: int | None = None
+    links: list[str] = field(default_factory=list)
+    title_is_text: bool = False
 
 
 class Rejected(Exception):
     """A record is not a document. The text is the reason that ``rejected.jsonl`` states."""
+
+
+class Unreadable(Rejected):
+    """The rest of a file cannot be read: nobody knows how many documents it holds."""

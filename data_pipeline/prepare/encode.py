@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from data_pipeline.corpus import make_schema
+from data_pipeline.corpus import OPTIONAL_COLUMNS, make_schema
 
 from .document import Document, Rejected
 from .readers import parse_record
@@ -131,32 +131,53 @@ class Encoder:
 
     def _rows(self, kept: list[tuple[Document, list[list[str]]]], tally: Tally) -> pa.Buffer:
         """Tokenise all sentences of the chunk at once and nest their ids by document, paragraph and sentence."""
-        paragraphs = [sentences for _, nested in kept for sentences in nested]
-        texts = list(chain.from_iterable(paragraphs))
-        ids = [e.ids for e in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-        lengths = np.fromiter(map(len, ids), dtype=np.int32, count=len(ids))
-        tokens = np.fromiter(chain.from_iterable(ids), dtype=np.int32 if self.wide else np.uint16)
-        # A sentence whose characters the tokenizer drops has no ids and is not stored.
-        first = np.cumsum([0] + [len(p) for p in paragraphs[:-1]])
-        sentences = np.add.reduceat(lengths > 0, first, dtype=np.int32)
-        nested = pa.ListArray.from_arrays(_accumulate_offsets(lengths[lengths > 0]), pa.array(tokens))
-        nested = pa.ListArray.from_arrays(_accumulate_offsets(sentences), nested)
-        nested = pa.ListArray.from_arrays(_accumulate_offsets([len(n) for _, n in kept]), nested)
-        held_out = [int(is_held_out(d.id, self.rules.validation_share)) for d, _ in kept]
-        for document, _ in kept:
+        paragraphs = self._tokenise([sentences for _, nested in kept for sentences in nested])
+        tokens = pa.ListArray.from_arrays(_accumulate_offsets([len(n) for _, n in kept]), paragraphs)
+        documents = [document for document, _ in kept]
+        held_out = [int(is_held_out(d.id, self.rules.validation_share)) for d in documents]
+        for document in documents:
             tally.sources.setdefault(document.source, Counter()).update(documents=1)
         tally.counts.update(
             {
                 "documents kept": len(kept),
                 "documents held out for validation": sum(held_out),
                 "paragraphs kept": len(paragraphs),
-                "sentences kept": int(sentences.sum()),
-                "tokens kept": len(tokens),
+                "sentences kept": len(paragraphs.values),
+                "tokens kept": len(paragraphs.values.values),
             }
         )
-        columns = [pa.array([normalise(getattr(d, name)) for d, _ in kept]) for name in ("id", "title", "source")]
-        columns += [pa.array(held_out, pa.uint8()), nested]
-        return pa.RecordBatch.from_arrays(columns, schema=make_schema(self.wide)).serialize()
+        columns = [pa.array([normalise(getattr(d, name)) for d in documents]) for name in ("id", "title", "source")]
+        columns += [pa.array(held_out, pa.uint8()), *self._make_optional(documents), tokens]
+        schema = make_schema(self.wide, OPTIONAL_COLUMNS)
+        return pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
+
+    def _make_optional(self, documents: list[Document]) -> list[pa.Array]:
+        """Make the columns that only some readers give, see corpus.OPTIONAL_COLUMNS; they may be empty."""
+        titles = [normalise(d.title) if d.title_is_text else "" for d in documents]
+        answers = [normalise(answer) for d in documents for answer in d.answers]
+        return [
+            self._tokenise([split_sentences(title) if title else [] for title in titles]),
+            pa.ListArray.from_arrays(
+                _accumulate_offsets([len(d.answers) for d in documents]),
+                self._tokenise([split_sentences(answer) if answer else [] for answer in answers]),
+            ),
+            pa.array([-1 if d.accepted is None else d.accepted for d in documents], pa.int32()),
+            pa.array([[normalise(link) for link in d.links] for d in documents], pa.list_(pa.string())),
+        ]
+
+    def _tokenise(self, texts: list[list[str]]) -> pa.ListArray:
+        """Tokenise texts, which are lists of sentences, to ids nested by text and sentence.
+
+        A sentence whose characters the tokenizer drops has no ids and is not stored.
+        """
+        sentences = list(chain.from_iterable(texts))
+        ids = [e.ids for e in self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)]
+        lengths = np.fromiter(map(len, ids), dtype=np.int32, count=len(ids))
+        tokens = np.fromiter(chain.from_iterable(ids), dtype=np.int32 if self.wide else np.uint16)
+        stored_before = np.concatenate([[0], np.cumsum(lengths > 0)])
+        ends = np.cumsum([0, *map(len, texts)])
+        nested = pa.ListArray.from_arrays(_accumulate_offsets(lengths[lengths > 0]), pa.array(tokens))
+        return pa.ListArray.from_arrays(pa.array(stored_before[ends].astype(np.int32)), nested)
 
 
 def _accumulate_offsets(lengths: np.ndarray | list[int]) -> pa.Array:

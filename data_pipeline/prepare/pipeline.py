@@ -7,8 +7,9 @@ input; from there documents are dealt out to shards (``write.py``). The manifest
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from data_pipeline import tokenizers
-from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus, make_schema
+from data_pipeline.corpus import OPTIONAL_COLUMNS, Corpus, Manifest, ShardInfo, fingerprint_corpus, make_schema
 from data_pipeline.errors import KinspanError
 from data_pipeline.executors import check_workers, map_chunks
 from data_pipeline.sampling.pairs import Objective
 
+from .document import Unreadable
 from .encode import Encoder, Rules, Tally
-from .readers import PYTHON_DOCS, find_input_files, read_records
+from .readers import PYTHON_DOCS, UNREADABLE, find_input_files, read_records
 from .readers.python_docs import find_source_files
 from .readers.reader import Record
 from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest, write_shards
@@ -37,13 +39,15 @@ LICENCES = {PYTHON_DOCS: ("PSF-2.0, and that of each installed package", "docstr
 class Prepared:
     """What ``prepare`` did.
 
-    reused: the folder already held this corpus, and the tally is empty
+    reused:  the folder already held this corpus, and the tally is empty
+    skipped: the files in folders that are of no known format, by suffix
     """
 
     manifest: Manifest
     tally: Tally
     seconds: float
     reused: bool = False
+    skipped: Counter[str] = field(default_factory=Counter)
 
 
 def prepare(
@@ -56,6 +60,8 @@ def prepare(
     shard_tokens: int = SHARD_TOKENS,
     licence: str = "",
     quiet: bool = False,
+    allow_damaged: bool = False,
+    allow_skipped: bool = False,
 ) -> Prepared:
     """Write a corpus folder, and return its manifest and the tally of what was kept and dropped.
 
@@ -67,12 +73,14 @@ def prepare(
         objectives: for each of them, the manifest counts the usable anchors
         shard_tokens: about how many tokens a shard holds
         licence: of the inputs, for the manifest
+        allow_damaged: go without the rest of a file that cannot be read to its end
+        allow_skipped: go without the files of folders that are of no known format
 
     Raises KinspanError where an input or the tokenizer cannot be used, or no document is kept.
     """
     began, folder, rules = time.monotonic(), Path(output), rules or Rules()
     _check_settings(rules, num_workers, shard_tokens)
-    files = find_input_files(inputs)
+    files, skipped = find_input_files(inputs, allow_skipped)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
     described = tokenizers.describe_tokenizer(tokenizer)
     settings = {**asdict(rules), "shard_tokens": shard_tokens}
@@ -81,13 +89,13 @@ def prepare(
         "settings": settings,
         "tokenizer": described["fingerprint"],
     }
-    old = _find_finished(folder, request)
+    old = _find_finished(folder, request, allow_damaged)
     if old:
-        return Prepared(old, Tally(), time.monotonic() - began, reused=True)
+        return Prepared(old, Tally(), time.monotonic() - began, reused=True, skipped=skipped)
     partial = folder / "partial"
     _make_partial_folder(folder, partial)
     try:
-        tally = _encode_all(files, tokenizer, rules, num_workers, partial, quiet)
+        tally = _encode_all(files, tokenizer, rules, num_workers, partial, quiet, allow_damaged)
         with tqdm(desc="writing shards", unit=" documents", total=tally.counts["documents kept"], disable=quiet) as bar:
             shards = write_shards(partial / "spill.arrow", partial, objectives, shard_tokens, bar.update)
         manifest = _make_manifest(shards, described, settings, tally, inputs, licence)
@@ -101,7 +109,7 @@ def prepare(
     finally:
         if (folder / "manifest.json").exists() or not any((folder / name).exists() for name in CORPUS_PARTS):
             shutil.rmtree(partial, ignore_errors=True)  # if it stays, it marks what lies beside it as unfinished
-    return Prepared(manifest, tally, time.monotonic() - began)
+    return Prepared(manifest, tally, time.monotonic() - began, skipped=skipped)
 
 
 def _check_settings(rules: Rules, num_workers: int, shard_tokens: int) -> None:
@@ -120,13 +128,17 @@ def _check_settings(rules: Rules, num_workers: int, shard_tokens: int) -> None:
 def _identify_inputs(files: list[Path]) -> list[list]:
     """Describe the inputs without reading them: the name, size and modification time of each file."""
     names = [f for path in files for f in (find_source_files() if str(path) == PYTHON_DOCS else [path])]
-    return [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in names]
+    try:
+        return [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in names]
+    except OSError as error:
+        raise KinspanError(f"--input {error.filename} cannot be read: {error.strerror}") from error
 
 
-def _find_finished(folder: Path, request: dict) -> Manifest | None:
+def _find_finished(folder: Path, request: dict, allow_damaged: bool) -> Manifest | None:
     """Return the manifest of a corpus that is already there, whole, and what this request would make; else None.
 
-    Raises KinspanError where the folder holds the corpus of another request.
+    Raises KinspanError where the folder holds the corpus of another request, or one that lacks the rest of a damaged
+    file, unless ``allow_damaged``.
     """
     if not (folder / "manifest.json").exists():
         return None
@@ -139,6 +151,12 @@ def _find_finished(folder: Path, request: dict) -> Manifest | None:
             f"--output_dir {folder} already holds another corpus (other inputs, settings or tokenizer): "
             "choose another folder, or delete it first"
         )
+    damaged = _find_damaged(folder / "rejected.jsonl")
+    if damaged and not allow_damaged:
+        raise KinspanError(
+            f"--output_dir {folder} holds this corpus without the rest of {damaged}, which could not be read: choose "
+            "another folder or delete it to read the file again, or give --allow_damaged to use the corpus as it is"
+        )
     try:
         manifest = Corpus(folder).manifest
         if all((folder / s.file).stat().st_size == s.bytes for s in manifest.shards):
@@ -147,6 +165,16 @@ def _find_finished(folder: Path, request: dict) -> Manifest | None:
         pass  # it is this very corpus, but damaged, and is made again
     (folder / "partial").mkdir(exist_ok=True)  # marks the corpus as unfinished
     (folder / "manifest.json").unlink()
+    return None
+
+
+def _find_damaged(rejected: Path) -> str | None:
+    """Name the first input that could not be read to its end, by ``rejected.jsonl``; None where there is none."""
+    if rejected.exists():
+        with rejected.open(encoding="utf-8") as file:
+            for entry in map(json.loads, file):
+                if entry["reason"].startswith(UNREADABLE):
+                    return str(entry["file"])
     return None
 
 
@@ -168,13 +196,21 @@ def _make_partial_folder(folder: Path, partial: Path) -> None:
         raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror or error}") from error
 
 
-def _split_into_chunks(files: list[Path], bar: Any) -> Iterator[list[Record]]:
-    """Yield records in chunks of about CHUNK_BYTES, in order; a chunk may span files."""
+def _split_into_chunks(files: list[Path], bar: Any, allow_damaged: bool) -> Iterator[list[Record]]:
+    """Yield records in chunks of about CHUNK_BYTES, in order; a chunk may span files.
+
+    Raises KinspanError for a file that cannot be read to its end, unless ``allow_damaged``.
+    """
     chunk: list[Record] = []
     size = 0
     for number, path in enumerate(files):
         bar.set_postfix_str(f"file {number + 1} of {len(files)}: {path.name}", refresh=False)
         for record in read_records(path):
+            if isinstance(record.content, Unreadable) and not allow_damaged:
+                raise KinspanError(
+                    f"--input {path}, record {record.line}: {record.content}; copy or fetch the file again, or give "
+                    "--allow_damaged to go without the rest of it"
+                )
             chunk.append(record)
             size += len(record.content if isinstance(record.content, bytes) else str(record.content))
             if size >= CHUNK_BYTES:
@@ -184,24 +220,33 @@ def _split_into_chunks(files: list[Path], bar: Any) -> Iterator[list[Record]]:
         yield chunk
 
 
-def _encode_all(files: list[Path], tokenizer: Any, rules: Rules, num_workers: int, partial: Path, quiet: bool) -> Tally:
+def _encode_all(
+    files: list[Path],
+    tokenizer: Any,
+    rules: Rules,
+    num_workers: int,
+    partial: Path,
+    quiet: bool,
+    allow_damaged: bool,
+) -> Tally:
     """Write encoded documents and rejected records to files in ``partial``, with a progress bar."""
     wide = len(tokenizer) > 1 << 16
+    schema = make_schema(wide, OPTIONAL_COLUMNS)  # columns that stay empty are left out of the shards
     worker = (tokenizers.serialize_backend(tokenizer), rules, wide)
     tally = Tally()
     with (
         tqdm(desc="tokenising", unit=" documents", mininterval=1.0, disable=quiet) as bar,
         pa.OSFile(str(partial / "spill.arrow"), "wb") as sink,
-        pa.ipc.new_file(sink, make_schema(wide)) as spill,
+        pa.ipc.new_file(sink, schema) as spill,
         (partial / "rejected.jsonl").open("w", encoding="utf-8", errors="backslashreplace") as rejected,
     ):
         began, checked = time.monotonic(), False
-        for encoded in map_chunks(Encoder, worker, _split_into_chunks(files, bar), num_workers):
+        for encoded in map_chunks(Encoder, worker, _split_into_chunks(files, bar, allow_damaged), num_workers):
             if encoded.sample and not checked:
                 _check_joins(tokenizer, encoded.sample)
                 checked = True
             if encoded.rows is not None:
-                spill.write_batch(pa.ipc.read_record_batch(encoded.rows, make_schema(wide)))
+                spill.write_batch(pa.ipc.read_record_batch(encoded.rows, schema))
             for entry in encoded.rejected:
                 rejected.write(json.dumps(entry, ensure_ascii=False) + "\n")
             tally.add(encoded.tally)

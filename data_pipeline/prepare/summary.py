@@ -1,6 +1,14 @@
 """What a run of ``prepare`` did, as a table."""
 
+from collections.abc import Mapping
+
+from data_pipeline.corpus import SPLITS, Manifest
+from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.order import MIN_DOCUMENTS
+from data_pipeline.sampling.pairs import Objective
+
 from .pipeline import Prepared
+from .readers import format_skipped
 
 
 def format_counts(result: Prepared) -> str:
@@ -20,15 +28,43 @@ def format_counts(result: Prepared) -> str:
         ("sentences kept", counts["sentences kept"]),
         ("tokens kept", counts["tokens kept"]),
     ]
-    for name, splits in _count_anchors(result).items():
-        rows.append((f"anchors for {name}, training", splits["train"]))
-        rows.append((f"anchors for {name}, validation", splits["validation"]))
-    return "\n".join(f"{name:<40} {number:>14,}" for name, number in rows)
+    training, validation = (_count_usable(result.manifest, split, "anchors") for split in SPLITS)
+    for name, number in training.items():
+        rows.append((f"anchors for {name}, training", number))
+        rows.append((f"anchors for {name}, validation", validation[name]))
+    lines = [f"{name:<40} {number:>14,}" for name, number in rows]
+    if result.skipped:
+        lines.insert(0, f"skipped, of no known format: {format_skipped(result.skipped)}")
+    return "\n".join(lines)
 
 
-def _count_anchors(result: Prepared) -> dict[str, dict[str, int]]:
-    shards = result.manifest.shards
-    return {
-        name: {split: sum(s.usable[name][split]["anchors"] for s in shards) for split in ("train", "validation")}
-        for name in shards[0].usable
-    }
+def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[str]:
+    """Say which objectives a corpus cannot train, or cannot validate, and what is missing."""
+    lines = []
+    for split, use in zip(SPLITS, ("train", "validate"), strict=True):
+        alike: dict[tuple[int, str], list[str]] = {}  # objectives by what they lack
+        for name, number in _count_usable(manifest, split, "documents").items():
+            if number < MIN_DOCUMENTS:
+                alike.setdefault((number, objectives[name].needs), []).append(name)
+        lines += [
+            f"{', '.join(names)} cannot {use} on this corpus: {MIN_DOCUMENTS} documents or more must be usable, and of "
+            f"those {'held out' if split == 'validation' else 'not held out'} {number} are (needed is {needs})"
+            for (number, needs), names in alike.items()
+        ]
+    return lines
+
+
+def check_trainable(manifest: Manifest, folder: str) -> None:
+    """Raise KinspanError where no objective can train on the corpus."""
+    if all(number < MIN_DOCUMENTS for number in _count_usable(manifest, "train", "documents").values()):
+        raise KinspanError(
+            f"the corpus in {folder} can train no objective: each needs {MIN_DOCUMENTS} documents or more that are not "
+            "held out, because negatives come from other documents; prepare more documents, or keep shorter ones "
+            "(--min_paragraph_chars, --min_document_chars)"
+        )
+
+
+def _count_usable(manifest: Manifest, split: str, what: str) -> dict[str, int]:
+    """Count the usable anchors, or the documents that have one, of each objective."""
+    shards = manifest.shards
+    return {name: sum(s.usable[name][split][what] for s in shards) for name in shards[0].usable}

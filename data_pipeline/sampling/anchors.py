@@ -21,13 +21,23 @@ def count_usable(shard: Shard, objective: Objective) -> dict[str, dict[str, int]
 def get_usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """For each shard its usable anchors, and the documents that have one.
 
-    The manifest says it; for an objective that it does not know, such as a user's own, the shards' offsets do.
+    The manifest says it; for an objective that it does not know, such as a user's own, the offsets of the split's
+    shards do.
     """
-    counts = [
-        (info.usable.get(objective.name) or count_usable(corpus.shard(number), objective))[split]
-        for number, info in enumerate(corpus.manifest.shards)
-    ]
+    counts = [_get_counts(corpus, number, objective, split) for number in range(len(corpus.manifest.shards))]
     return tuple(c["anchors"] for c in counts), tuple(c["documents"] for c in counts)
+
+
+def _get_counts(corpus: Corpus, number: int, objective: Objective, split: str) -> dict[str, int]:
+    info = corpus.manifest.shards[number]
+    if objective.name in info.usable:
+        return info.usable[objective.name][split]
+    if info.split not in ("", split):
+        return {"anchors": 0, "documents": 0}
+    key = (number, objective.name, objective.usable)
+    if key not in corpus.counted:  # both splits of a shard of format version 1 are counted at once
+        corpus.counted[key] = count_usable(corpus.shard(number), objective)
+    return corpus.counted[key][split]
 
 
 def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objective: Objective) -> Block:

@@ -17,6 +17,10 @@ from data_pipeline.errors import KinspanError
 from .random_bits import make_philox_key, permute
 
 BLOCK_ANCHORS = 1_000_000  # easy negatives are drawn from about so many paragraphs; bounds memory
+BLOCK_SHARDS = 32  # of a corpus of format version 2: this bounds the files that a reader opens
+VALIDATION_ANCHORS = 1 << 16  # of such a corpus, for validation, which reads a few thousand: this bounds its waiting
+
+MIN_DOCUMENTS = 2  # of a block, since easy negatives come from another document than the anchor
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Order:
     documents: documents with at least one of them, of each shard
     name:      of the objective. All objectives go through the shards in one order, and through the anchors of a block
                each in an order of its own
+    block_anchors, block_shards: a block has no more, unless one shard or two documents need it; None is no bound
     """
 
     anchors: tuple[int, ...]
@@ -43,12 +48,14 @@ class Order:
     seed: int
     block_anchors: int = BLOCK_ANCHORS
     name: str = ""
+    block_shards: int | None = None
 
     def __post_init__(self) -> None:
-        if sum(self.documents) < 2:
+        if sum(self.documents) < MIN_DOCUMENTS:
             raise KinspanError(
-                f"the corpus has {sum(self.documents)} documents with usable paragraphs; at least 2 are needed, "
-                "because negatives come from other documents: prepare more documents, or keep shorter paragraphs"
+                f"the corpus has {sum(self.documents)} documents with usable paragraphs; at least {MIN_DOCUMENTS} are "
+                "needed, because negatives come from other documents: prepare more documents, or keep shorter "
+                "paragraphs"
             )
 
     @property
@@ -68,13 +75,25 @@ class Order:
             yield Segment(first_anchor, blocks[number], permute(np.arange(inside, inside + n), size, key))
             first_anchor, count = first_anchor + n, count - n
 
+    def look_ahead(self, anchor: int) -> tuple[int, ...] | None:
+        """The shards of the block after that of an anchor; None while the anchor lies in the first half of its own.
 
-@lru_cache(maxsize=4)
+        So a reader that needs only the beginning of a block opens no other one.
+        """
+        epoch, place = divmod(anchor, self.epoch_anchors)
+        starts, blocks = _blocks(self, epoch)
+        number = int(np.searchsorted(starts, place, side="right")) - 1
+        if 2 * place < starts[number] + starts[number + 1]:
+            return None
+        return blocks[number + 1] if number + 1 < len(blocks) else _blocks(self, epoch + 1)[1][0]
+
+
+@lru_cache(maxsize=64)
 def _blocks(order: Order, epoch: int) -> tuple[np.ndarray, list[tuple[int, ...]]]:
     """An epoch's blocks: where each starts in the epoch, ``[num_blocks + 1]``, and its shards.
 
-    Shards are permuted, then gathered until a block would pass ``block_anchors``. A last block of fewer than
-    two documents joins the one before it, since it could give no easy negatives.
+    Shards are permuted, then gathered until a block would pass ``block_anchors`` or ``block_shards``. A last block of
+    fewer than two documents joins the one before it, since it could give no easy negatives.
     """
     num_shards = len(order.anchors)
     permuted = permute(np.arange(num_shards), num_shards, make_philox_key(order.seed, f"shards/{epoch}"))
@@ -83,13 +102,16 @@ def _blocks(order: Order, epoch: int) -> tuple[np.ndarray, list[tuple[int, ...]]
     for shard in permuted.tolist():
         if not order.anchors[shard]:
             continue
-        if not blocks or (documents >= 2 and anchors + order.anchors[shard] > order.block_anchors):
+        full = anchors + order.anchors[shard] > order.block_anchors
+        if blocks and order.block_shards is not None:
+            full = full or len(blocks[-1]) >= order.block_shards
+        if not blocks or (documents >= MIN_DOCUMENTS and full):
             blocks.append([])
             anchors = documents = 0
         blocks[-1].append(shard)
         anchors += order.anchors[shard]
         documents += order.documents[shard]
-    if documents < 2 and len(blocks) > 1:
+    if documents < MIN_DOCUMENTS and len(blocks) > 1:
         last = blocks.pop()
         blocks[-1] += last
     sizes = [sum(order.anchors[s] for s in block) for block in blocks]

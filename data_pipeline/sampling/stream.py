@@ -1,9 +1,8 @@
 """Pairs of a corpus as packed batches, by index: ``stream.batch(first, count)`` is a pure function."""
 
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -14,8 +13,9 @@ from data_pipeline.tokenizers import PairTemplate
 from .anchors import get_usable_counts, open_block
 from .batch import Batch, concatenate
 from .block import Block
+from .block_cache import BlockCache
 from .mixture import Mixture, Part
-from .order import BLOCK_ANCHORS, Order
+from .order import BLOCK_ANCHORS, BLOCK_SHARDS, VALIDATION_ANCHORS, Order
 from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, lay_out
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
@@ -96,8 +96,7 @@ class PairStream:
         if self.max_length >= 2**31:
             raise KinspanError(f"--max_length {self.max_length}: must be below 2^31")
         self.orders = [_order_anchors(part, seed, split, block_anchors) for part in mixture.parts]
-        self._lock = threading.Lock()
-        self._blocks: OrderedDict[tuple, Block] = OrderedDict()
+        self._blocks = BlockCache(3 * len(self.orders))  # of each part, those before, at and after its place
 
     @property
     def epoch_pairs(self) -> int:
@@ -120,8 +119,11 @@ class PairStream:
         objective, group = part.objective, part.objective.pairs_per_anchor
         first_anchor = first // group
         for segment in self.orders[number].segments(first_anchor, -(-end // group) - first_anchor):
-            block = self._block(part, segment.shards)
             purpose, n = f"pairs/{objective.name}", len(segment.anchors)
+            block = self._blocks.get(*self._describe_block(part, segment.shards))
+            ahead = self.orders[number].look_ahead(segment.first_anchor + n - 1)
+            if ahead is not None:
+                self._blocks.fetch_ahead(*self._describe_block(part, ahead))
             random_bits = draw_random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_draws)
             pairs = objective.sample(block, segment.anchors, random_bits)
             objective.check(pairs, n, self.template.num_texts)
@@ -134,17 +136,12 @@ class PairStream:
             texts = tuple(spans.map(lambda x: x.ravel()[rows]) for spans in pairs.texts)  # noqa: B023
             yield PairRows(block, texts, pairs.kind.ravel()[rows], labels.ravel()[rows], index, number)
 
-    def _block(self, part: Part, shards: tuple[int, ...]) -> Block:
-        """The part's block of these shards. Parts that use the same paragraphs of one corpus share it."""
-        key = (part.corpus, shards, part.objective.usable)
-        with self._lock:  # two prefetching threads must not both build a block
-            if key not in self._blocks:
-                assert part.corpus is not None
-                self._blocks[key] = open_block(part.corpus, shards, self.split, part.objective)
-                if len(self._blocks) > 2 * len(self.orders):
-                    self._blocks.popitem(last=False)
-            self._blocks.move_to_end(key)
-            return self._blocks[key]
+    def _describe_block(self, part: Part, shards: tuple[int, ...]) -> tuple[tuple, Callable[[], Block]]:
+        """The key and the maker of the part's block. Parts that use the same paragraphs of one corpus share it."""
+        assert part.corpus is not None
+        return (part.corpus, shards, part.objective.usable), partial(
+            open_block, part.corpus, shards, self.split, part.objective
+        )
 
     def batch(self, first: int, count: int) -> Batch:
         """Examples ``first .. first + count``, packed and masked."""
@@ -218,4 +215,8 @@ def _order_anchors(part: Part, seed: int, split: str, block_anchors: int) -> Ord
             f"corpus {part.corpus.folder} has no usable {split} paragraph for {part.objective.name}, which needs "
             f"{part.objective.needs}: prepare more documents"
         )
-    return Order(anchors, documents, seed, block_anchors, part.objective.name)
+    block_shards = None
+    if part.corpus.manifest.format_version >= 2:  # the order of version 1 stays as it was
+        block_shards = BLOCK_SHARDS
+        block_anchors = min(block_anchors, VALIDATION_ANCHORS) if split == "validation" else block_anchors
+    return Order(anchors, documents, seed, block_anchors, part.objective.name, block_shards)

@@ -1,5 +1,7 @@
 import json
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -136,16 +138,51 @@ def test_a_damaged_shard_is_still_refused_when_asked_for_again(copy):
             corpus.shard(1)
 
 
-def test_a_shard_is_hashed_once_if_at_all(tiny_corpus, monkeypatch):
-    hashed = []
-    monkeypatch.setattr(corpus_module, "hash_file", lambda path: hashed.append(path) or hash_file(path))
-    corpus = Corpus(tiny_corpus)
+@pytest.fixture
+def hashed(monkeypatch):
+    """The names of the shards that were hashed, in order."""
+    names = []
+    monkeypatch.setattr(corpus_module, "hash_file", lambda path: names.append(path.name) or hash_file(path))
+    return names
+
+
+def test_a_shard_is_hashed_once_per_machine_if_at_all(copy, hashed):
+    """Later processes, which open the corpus anew, find a mark; a shard that was touched since is hashed again."""
+    open_all(copy, verify=False)
+    assert hashed == []
     for _ in range(2):
+        corpus = Corpus(copy)
         corpus.shard(0)
         corpus.shard.cache_clear()
-    assert hashed == [tiny_corpus / "shards/00000.arrow"]
-    open_all(tiny_corpus, verify=False)
-    assert len(hashed) == 1
+        corpus.shard(0)
+    assert hashed == ["00000.arrow"]
+    os.utime(copy / "shards/00000.arrow", ns=(1, 1))
+    Corpus(copy).shard(0)
+    assert hashed == ["00000.arrow"] * 2
+
+
+def test_a_mark_does_not_hide_damage_that_keeps_size_and_time(copy, hashed):
+    open_all(copy)
+    shard = copy / "shards/00001.arrow"
+    before = shard.stat()
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x00")
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with refused("SHA-256"):
+        Corpus(copy).shard(1)
+
+
+def test_who_needs_a_shard_while_another_hashes_it_waits_for_the_mark(copy, hashed):
+    with ThreadPoolExecutor(4) as pool:  # a lock of the file holds threads apart as it does processes
+        list(pool.map(lambda corpus: corpus.shard(2), [Corpus(copy) for _ in range(4)]))
+    assert hashed == ["00002.arrow"]
+
+
+def test_where_the_cache_cannot_be_written_each_verifies_for_itself(copy, hashed, monkeypatch):
+    (copy.parent / "file").touch()
+    monkeypatch.setattr("data_pipeline.verification.find_cache", lambda: copy.parent / "file")
+    for _ in range(2):
+        Corpus(copy).shard(0)
+    assert hashed == ["00000.arrow"] * 2
 
 
 @pytest.mark.parametrize("verify", [True, False])

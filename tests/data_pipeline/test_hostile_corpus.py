@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from data_pipeline import corpus as corpus_module
-from data_pipeline.corpus import Corpus, hash_file, make_schema
+from data_pipeline.corpus import Corpus, ShardInfo, fingerprint_corpus, hash_file, make_schema
 from data_pipeline.errors import KinspanError
 
 
@@ -30,8 +30,20 @@ def rewrite(folder, table, number=0, options=None):
     name = f"shards/{number:05d}.arrow"
     with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, table.schema, options=options) as writer:
         writer.write_batch(table)
-    facts = {"bytes": (folder / name).stat().st_size, "sha256": hash_file(folder / name)}
-    change(folder, lambda fields: fields["shards"][number].update(facts))
+    declare(folder, number)
+
+
+def declare(folder, number):
+    """Makes the manifest say of a shard, and of the corpus, what is true of the file that now lies there."""
+    name = f"shards/{number:05d}.arrow"
+
+    def edit(fields):
+        facts = {"bytes": (folder / name).stat().st_size, "sha256": hash_file(folder / name)}
+        fields["shards"][number].update(facts)
+        shards = [ShardInfo(**shard) for shard in fields["shards"]]
+        fields["fingerprint"] = fingerprint_corpus(shards, fields["tokenizer"]["fingerprint"])
+
+    change(folder, edit)
 
 
 def rows_of(folder, number=0):
@@ -82,6 +94,21 @@ def test_usable_paragraphs_that_are_not_there_are_refused(copy, make_stream):
     told(lambda: make_stream(copy).batch(0, 5), copy / "manifest.json")
 
 
+def test_a_shard_that_was_edited_with_its_hash_is_another_corpus(copy):
+    """A run takes a corpus for its own by the fingerprint: it must be that of the shards."""
+    before = Corpus(copy).manifest.fingerprint
+
+    def edit(tokens):
+        tokens[0] = tokens[1]
+
+    rewrite(copy, with_tokens(rows_of(copy), edit))
+    edited = Corpus(copy)
+    assert edited.manifest.fingerprint != before
+    assert edited.shard(0).tokens[0] == edited.shard(0).tokens[1]
+    change(copy, lambda fields: fields.update(fingerprint=before))
+    told(lambda: Corpus(copy), copy / "manifest.json", "fingerprint")
+
+
 def test_a_manifest_larger_than_any_is_not_read(copy, monkeypatch):
     monkeypatch.setattr(corpus_module, "MAX_MANIFEST_BYTES", 1000)
     told(lambda: Corpus(copy), "larger than any")
@@ -119,10 +146,8 @@ def bomb(folder, compression):
 
 
 def place(folder, content):
-    path = folder / "shards/00000.arrow"
-    path.write_bytes(content)
-    facts = {"bytes": len(content), "sha256": hash_file(path)}
-    change(folder, lambda fields: fields["shards"][0].update(facts))
+    (folder / "shards/00000.arrow").write_bytes(content)
+    declare(folder, 0)
 
 
 @pytest.fixture
@@ -173,6 +198,21 @@ def test_ids_beyond_the_vocabulary_are_refused(copy):
 
     rewrite(copy, with_tokens(rows_of(copy), edit))
     told(lambda: Corpus(copy).shard(0), "vocabulary")
+
+
+def test_ids_beyond_the_vocabulary_are_refused_in_columns_that_few_corpora_have(copy):
+    rows = rows_of(copy)
+    titles = pa.array([[[60_000]]] * len(rows), pa.list_(pa.list_(pa.uint16())))
+    columns = [*rows.columns[:-1], titles, rows.columns[-1]]
+    rewrite(copy, pa.RecordBatch.from_arrays(columns, schema=make_schema(False, ["title_tokens"])))
+    told(lambda: Corpus(copy).shard(0), "vocabulary")
+
+
+def test_a_shard_of_documents_of_the_other_split_is_refused(copy):
+    change(copy, lambda fields: fields["shards"][0].update(split="validation"))
+    told(lambda: Corpus(copy).shard(0), "not of the split validation")
+    change(copy, lambda fields: fields["shards"][0].update(split="both"))
+    told(lambda: Corpus(copy), "is no split")
 
 
 @pytest.mark.parametrize("place", [1, -2])

@@ -5,11 +5,13 @@ records and how a record becomes documents (see ``reader.Reader``), and add a li
 """
 
 import glob
-from collections.abc import Iterator
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.prepare.document import Document, Rejected
+from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.prepare.document import Document, Rejected, Unreadable
 
 from . import jsonl, parquet, python_docs, text
 from .compression import COMPRESSED_SUFFIXES
@@ -44,13 +46,20 @@ def find_reader(path: Path) -> Reader | None:
     return None if reader and is_compressed and not reader.may_be_compressed else reader
 
 
-def find_input_files(inputs: list[str]) -> list[Path]:
+UNREADABLE = "cannot read on"  # how the reason begins, in rejected.jsonl
+
+
+def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[list[Path], Counter[str]]:
     """Find the files that ``--input`` names: paths, globs, folders (searched through), or ``python-docs``.
 
-    They are sorted within each input, and each file comes once.
-    Raises KinspanError for an input that names nothing, or a file of no known format.
+    They are sorted within each input, and each file comes once. With them come the numbers of the files in folders
+    that are of no known format, by suffix.
+
+    Raises KinspanError for an input that names nothing, for a named file of no known format, for a folder that cannot
+    be searched, and, unless ``allow_skipped``, for a folder that holds files of no known format.
     """
     files: dict[Path, None] = {}
+    skipped: set[Path] = set()
     for name in inputs:
         if name == PYTHON_DOCS:
             files[Path(PYTHON_DOCS)] = None
@@ -58,29 +67,70 @@ def find_input_files(inputs: list[str]) -> list[Path]:
         found = [Path(p) for p in sorted(glob.glob(name, recursive=True))] or [Path(name)]
         for path in found:
             if path.is_dir():
-                inside = [p for p in sorted(path.rglob("*")) if p.is_file() and find_reader(p)]
-                if not inside:
-                    raise KinspanError(f"--input {path}: no file in this folder is of a known format: {FORMATS}")
-                files.update(dict.fromkeys(inside))
+                inside = _list_files(path)
+                known = [p for p in inside if find_reader(p)]
+                others = [p for p in inside if not find_reader(p)]
+                if not known:
+                    raise KinspanError(
+                        f"--input {path}: no file in this folder is of a known format ({count_suffixes(others)}); "
+                        f"known are {FORMATS}"
+                    )
+                if others and not allow_skipped:
+                    raise KinspanError(
+                        f"--input {path}: {count_suffixes(others)} in this folder are of no known format, so their "
+                        f"text would be missing; known are {FORMATS}: convert them, name the files to read, or give "
+                        "--allow_skipped to leave them out"
+                    )
+                files.update(dict.fromkeys(known))
+                skipped.update(others)
             elif not path.is_file():
                 raise KinspanError(f"--input {name}: no such file")
             elif find_reader(path) is None:
                 raise KinspanError(f"--input {path}: not a known format; known are {FORMATS}")
             else:
                 files[path] = None
-    return list(files)
+    return list(files), Counter(map(_name_suffix, skipped))
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """List all files below a folder, sorted. Raises KinspanError where a folder cannot be searched."""
+
+    def refuse(error: OSError) -> None:
+        raise KinspanError(f"--input {error.filename} cannot be searched: {error.strerror}") from error
+
+    found = [Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names]
+    return sorted(path for path in found if path.is_file())
+
+
+def _name_suffix(path: Path) -> str:
+    """Name the suffix by which a file's format is known, such as ``.csv.gz``."""
+    is_compressed = path.suffix in COMPRESSED_SUFFIXES
+    return (Path(path.stem).suffix + path.suffix if is_compressed else path.suffix) or "no suffix"
+
+
+def count_suffixes(paths: Iterable[Path]) -> str:
+    """Say how many files there are of each suffix: ``60 files (.html), 59 files (.md)``."""
+    return format_skipped(Counter(map(_name_suffix, paths)))
+
+
+def format_skipped(skipped: Counter[str]) -> str:
+    """Say how many files were skipped, by suffix, the most frequent first."""
+    ordered = sorted(skipped.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{number} file{'s' * (number > 1)} ({suffix})" for suffix, number in ordered) or "it is empty"
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Yield the raw records of a file. Where it cannot be read on, the last record holds the error as Rejected."""
+    """Yield the raw records of a file. Where it cannot be read on, the last record holds the error as Unreadable."""
     reader = find_reader(path)
     assert reader is not None
     line = 0
     try:
         for line, content in reader.read(path):
             yield Record(str(path), line, content)
+    except KinspanError:  # already says what to do
+        raise
     except Exception as error:  # truncated archives, broken parquet, permissions: each library has its own
-        yield Record(str(path), line + 1, Rejected(f"cannot read on: {type(error).__name__}: {error}"))
+        yield Record(str(path), line + 1, Unreadable(f"{UNREADABLE}: {type(error).__name__}: {quote_error(error)}"))
 
 
 def parse_record(record: Record) -> list[Document]:

@@ -142,7 +142,7 @@ def test_tokens_take_two_bytes_where_the_vocabulary_allows(tiny_corpus):
 
 def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path, source, helpers, make_stream, monkeypatch):
     helpers.prepare([source], default_model(), tmp_path / "narrow")
-    monkeypatch.setattr(prepare_module, "make_schema", lambda wide: make_schema(True))
+    monkeypatch.setattr(prepare_module, "make_schema", lambda wide, optional: make_schema(True, optional))
     monkeypatch.setattr(prepare_module, "Encoder", lambda spec, rules, wide: Encoder(spec, rules, True))
     helpers.prepare([source], default_model(), tmp_path / "wide")
     wide, narrow = Corpus(tmp_path / "wide"), Corpus(tmp_path / "narrow")

@@ -1,6 +1,9 @@
+import errno
 import gzip
 import json
 import lzma
+import os
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +15,10 @@ from hypothesis import strategies as st
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
-from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
+from data_pipeline.prepare.readers import READERS, find_input_files, parse_record, read_records
 from data_pipeline.prepare.readers.text import split_paragraphs
+from data_pipeline.prepare.summary import check_trainable, find_lacks
+from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 
 COMPRESS = {
@@ -120,22 +125,40 @@ def names(files, tree):
 
 
 def test_a_folder_is_searched_through_for_known_formats(tree):
-    assert names(find_input_files([str(tree)]), tree) == [
-        "a.jsonl.gz",
-        "b.jsonl",
-        "deep/d.parquet",
-        "deep/er/c.txt",
-    ]
+    files, skipped = find_input_files([str(tree)], allow_skipped=True)
+    assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
+    assert skipped == {".csv": 1, ".md": 1}
+
+
+def test_files_of_no_known_format_are_an_error_that_counts_them_by_suffix(tree):
+    (tree / "deep/more.md").touch()
+    with pytest.raises(KinspanError, match=r"2 files \(\.md\), 1 file \(\.csv\) .* --allow_skipped") as error:
+        find_input_files([str(tree)])
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_cannot_be_searched_is_named(tree, monkeypatch):
+    """Not left out without a word. Whoever runs the tests may be allowed to read everything, so it is made up here."""
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("er"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(KinspanError, match=r"deep/er cannot be searched: Permission denied"):
+        find_input_files([str(tree)], allow_skipped=True)
 
 
 def test_globs_are_expanded_and_each_file_comes_once(tree):
-    files = find_input_files([f"{tree}/*.jsonl*", f"{tree}/b.jsonl", f"{tree}/**/c.txt"])
+    files, _ = find_input_files([f"{tree}/*.jsonl*", f"{tree}/b.jsonl", f"{tree}/**/c.txt"])
     assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/er/c.txt"]
 
 
 def test_a_name_that_looks_like_a_glob_can_be_a_file(tmp_path):
     path = written(tmp_path / "part[1].jsonl", JSONL)
-    assert find_input_files([str(path)]) == [path]
+    assert find_input_files([str(path)])[0] == [path]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +292,7 @@ def test_prepare_counts_what_is_broken_by_file_line_and_reason(tmp_path, helpers
     )
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(JSONL * 50)[:150])
     (tmp_path / "latin.txt").write_bytes("Café".encode("latin-1"))
-    result = helpers.prepare([tmp_path], default_model(), tmp_path / "out")
+    result = helpers.prepare([tmp_path], default_model(), tmp_path / "out", allow_damaged=True)
     lines = (tmp_path / "out/rejected.jsonl").read_text().splitlines()
     rejected = {(e["file"].rsplit("/", 1)[1], e["line"]): e["reason"] for e in map(json.loads, lines)}
     assert result.tally.counts["records rejected"] == len(lines) == len(rejected)
@@ -281,6 +304,48 @@ def test_prepare_counts_what_is_broken_by_file_line_and_reason(tmp_path, helpers
     }
     assert any("cannot read on" in reason for (name, _), reason in rejected.items() if name == "cut.jsonl.gz")
     assert result.tally.counts["documents kept"] == Corpus(tmp_path / "out").manifest.totals["documents"] == 7
+
+
+def test_a_file_that_cannot_be_read_to_its_end_is_an_error_and_no_corpus(tmp_path, helpers):
+    """Unless a flag allows it; and a corpus without the rest of it is not taken for the whole one later."""
+    source = helpers.write_jsonl(tmp_path / "in.jsonl", helpers.synthetic_documents(6))
+    cut = written(tmp_path / "cut.jsonl.gz", gzip.compress(source.read_bytes())[:-200])
+    inputs, output = [source, cut], tmp_path / "out"
+    for _ in range(2):
+        with pytest.raises(KinspanError, match=r"cut.jsonl.gz, record \d: cannot read on: EOFError") as error:
+            helpers.prepare(inputs, default_model(), output)
+        assert "\n" not in str(error.value)
+        with pytest.raises(KinspanError, match="no corpus"):
+            Corpus(output)
+    assert not helpers.prepare(inputs, default_model(), output, allow_damaged=True).reused
+    with pytest.raises(KinspanError, match=r"without the rest of .*cut.jsonl.gz"):
+        helpers.prepare(inputs, default_model(), output)
+    assert helpers.prepare(inputs, default_model(), output, allow_damaged=True).reused
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_an_error_of_the_storage_is_no_rejected_record(tmp_path, helpers, monkeypatch, number):
+    source = helpers.write_jsonl(tmp_path / "in.jsonl", helpers.synthetic_documents(6))
+
+    def read(path):
+        yield 1, source.read_bytes().split(b"\n")[0]
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setitem(READERS, ".jsonl", replace(READERS[".jsonl"], read=read))
+    with pytest.raises(KinspanError, match=rf"in.jsonl, record 2: .*{os.strerror(number)}"):
+        helpers.prepare([source], default_model(), tmp_path / "out")
+
+
+def test_a_corpus_that_nothing_can_train_on_says_what_is_missing(tmp_path, helpers):
+    source = helpers.write_jsonl(tmp_path / "in.jsonl", helpers.synthetic_documents(1))
+    manifest = helpers.prepare([source], default_model(), tmp_path / "out", validation_share=0.0).manifest
+    train, *_, validate = find_lacks(manifest, OBJECTIVES)
+    assert "ssp" in train
+    assert "cannot train on this corpus: 2 documents or more must be usable" in train
+    assert "of those not held out 1 are (needed is a paragraph" in train
+    assert "cannot validate on this corpus" in validate
+    with pytest.raises(KinspanError, match="can train no objective"):
+        check_trainable(manifest, "out")
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
+from data_pipeline.sampling import anchors
 from data_pipeline.sampling.anchors import get_usable_counts, open_block
 from data_pipeline.sampling.block import ClassIndex
 from data_pipeline.sampling.spans import Spans, join_columns
@@ -145,3 +148,14 @@ def test_spans_side_by_side_and_put_in_place_keep_their_holes(corpus):
         array, source = getattr(pairs, name), getattr(spans, name)
         assert [array[3, 2], array[1, 0], array[4, 1]] == [source[0], source[5], source[6]]
         assert array[3, 1] == source[16]
+
+
+def test_an_objective_that_the_manifest_does_not_know_counts_each_shard_once(tiny_corpus, monkeypatch):
+    """Whatever the split: training and validation are set up one after the other."""
+    counted, corpus = [], Corpus(tiny_corpus)
+    own = replace(SSP, name="my_module:MINE")
+    count = anchors.count_usable
+    monkeypatch.setattr(anchors, "count_usable", lambda *given: counted.append(given[0]) or count(*given))
+    for split in ("train", "validation", "train"):
+        assert get_usable_counts(corpus, own, split) == get_usable_counts(corpus, SSP, split)
+    assert len(counted) == len({id(shard) for shard in counted}) == len(corpus.manifest.shards)

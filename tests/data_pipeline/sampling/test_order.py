@@ -60,6 +60,17 @@ def test_a_block_is_no_larger_than_asked_unless_two_documents_need_it(shards, bl
         assert size <= block_anchors or len(block) == 1 or excused
 
 
+def test_a_block_has_no_more_shards_than_asked():
+    """Unless two documents need them."""
+    counts = [(5, 2)] * 20 + [(9, 3)] * 20
+    order = Order(tuple(a for a, _ in counts), tuple(d for _, d in counts), 4, block_shards=3)
+    blocks = {segment.shards for segment in order.segments(0, order.epoch_anchors)}
+    assert sorted(shard for block in blocks for shard in block) == list(range(40))
+    assert max(map(len, blocks)) == 3
+    single = Order((5, 5, 5), (1, 1, 1), 4, block_shards=1)
+    assert [len(segment.shards) for segment in single.segments(0, 15)] == [3]
+
+
 def test_numbers_of_segments_follow_each_other():
     order = order_of([(7, 2), (5, 2), (9, 3)], block_anchors=8)
     expected = 4

@@ -1,5 +1,9 @@
+import json
+import shutil
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -7,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_pipeline.corpus import Corpus, ShardInfo, fingerprint_corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import Rules, normalise, split_sentences
+from data_pipeline.sampling.anchors import open_block
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.packing import cut_longest_first
 from data_pipeline.sampling.pairs import KINDS, POSITIVE
@@ -276,6 +282,30 @@ def test_threads_read_what_one_reader_reads(tiny_corpus, make_stream):
             assert_equal(one, other)
 
 
+def test_the_next_block_is_built_by_another_thread_while_the_present_one_is_used(
+    tiny_corpus, make_stream, masked, monkeypatch
+):
+    built, alike = [], [masked.batch(first, 5) for first in range(0, masked.epoch_pairs, 5)]
+
+    def note(corpus, shards, *rest):
+        built.append((shards, threading.get_ident()))
+        return open_block(corpus, shards, *rest)
+
+    monkeypatch.setattr("data_pipeline.sampling.stream.open_block", note)
+    fresh = make_stream(tiny_corpus, seed=3, masking=True, block_anchors=60)
+    [whole] = fresh.orders
+    expected = list(dict.fromkeys(segment.shards for segment in whole.segments(0, whole.epoch_anchors)))
+    assert len(expected) >= 3
+    for number, batch in enumerate(alike):
+        assert_equal(fresh.batch(5 * number, 5), batch)
+        if number == 0:
+            assert [shards for shards, _ in built] == expected[:1]  # the beginning of a block needs no other
+    assert [shards for shards, _ in built][: len(expected)] == expected
+    assert [thread == threading.get_ident() for _, thread in built[: len(expected)]] == [True] + [False] * (
+        len(expected) - 1
+    )
+
+
 # Blocks and splits ----------------------------------------------------------------------------------------
 
 
@@ -294,6 +324,42 @@ def test_both_texts_of_a_pair_come_from_one_block_of_two_documents_or_more(any_c
         blocks.add(segment.shards)
     assert len(blocks) >= 2
     assert sum(len(b) for b in blocks) <= len(stream.orders[0].anchors)
+
+
+def test_the_first_validation_of_a_corpus_of_many_shards_opens_a_handful(tiny_corpus, make_stream, tmp_path):
+    """A corpus that names the same few shards again and again."""
+    folder = shutil.copytree(tiny_corpus, tmp_path / "corpus")
+    fields = json.loads((folder / "manifest.json").read_text())
+    held_out = [shard for shard in fields["shards"] if shard["split"] == "validation"]
+    fields["shards"] = [shard for shard in fields["shards"] if shard["split"] == "train"] * 100 + held_out * 6
+    shards = [ShardInfo(**shard) for shard in fields["shards"]]
+    fields["fingerprint"] = fingerprint_corpus(shards, fields["tokenizer"]["fingerprint"])
+    (folder / "manifest.json").write_text(json.dumps(fields))
+    corpus = Corpus(folder)
+    stream, opened = make_stream(corpus, split="validation"), corpus.shard.cache_info
+    assert (len(shards) > 300, opened().misses) == (True, 0)
+    stream.batch(0, 1000)
+    assert 1 <= opened().misses <= 12
+
+
+def test_an_order_of_validation_is_cut_to_blocks_of_a_few_shards(tiny_corpus, make_stream):
+    """The shards of six thousand of the usual size, of which 2% hold what is held out."""
+    order = make_stream(tiny_corpus, split="validation").orders[0]
+    held_out = replace(order, anchors=(150_000,) * 120, documents=(3_000,) * 120)
+    assert [len(segment.shards) for segment in held_out.segments(0, 2_000)] == [1]
+
+
+def test_the_order_of_a_corpus_of_format_version_1_stays_as_it_was(tiny_corpus, make_stream, tmp_path):
+    folder = shutil.copytree(tiny_corpus, tmp_path / "corpus")
+    fields = json.loads((folder / "manifest.json").read_text())
+    fields["format_version"] = 1
+    for shard in fields["shards"]:
+        del shard["split"]
+    (folder / "manifest.json").write_text(json.dumps(fields))
+    for split in ("train", "validation"):
+        order = make_stream(folder, split=split).orders[0]
+        assert (order.block_shards, order.block_anchors) == (None, 1_000_000)
+        assert_equal(make_stream(folder, split=split).batch(0, 50), make_stream(tiny_corpus, split=split).batch(0, 50))
 
 
 def test_the_two_splits_share_no_document(any_corpus, make_stream):
