@@ -60,8 +60,8 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
     except OSError as error:  # a full disk, where the run cannot go on without it
         raise KinspanError(ranks.describe_storage_error(error, folder)) from error
     except RuntimeError as error:
-        if ranks.is_peer_failure(error):
-            raise KinspanError("another rank has ended: see what it said") from error
+        if ranks.is_communication_failure(error):
+            raise KinspanError(ranks.describe_communication_failure(error)) from error
         raise
     _leave_at_exit()  # not after an error: the other ranks may be waiting for this one
     return summary
@@ -77,15 +77,16 @@ def _leave_at_exit() -> None:
 
 
 def _run_watched(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
-    """Says what to do about a lack of memory. Where another rank has ended, gives the watchdog time to say which."""
+    """Says what to do about a lack of memory. Where a collective failed, prints the cause, and gives the watchdog time
+    to find out whether another rank has ended."""
     try:
         return _run(setup, probe, request, watch)
     except Exception as error:
         if is_out_of_memory(error):
             text = describe_out_of_memory(setup.layout.largest, setup.train.max_length)
             raise KinspanError(text) from error
-        if ranks.is_peer_failure(error):
-            watch.wait_for_verdict()
+        if ranks.is_communication_failure(error):
+            watch.wait_for_verdict(ranks.describe_communication_failure(error))
         raise
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, one_line
 from data_pipeline.files import describe_write_error
 
 Value = TypeVar("Value")
@@ -99,9 +99,18 @@ def describe_storage_error(error: OSError, folder: Path | None = None) -> str:
     return f"{where}{error.strerror or error}: mend that, and start it again"
 
 
-def is_peer_failure(error: BaseException) -> bool:
-    """Whether an error of a collective says that another rank has ended."""
+def is_communication_failure(error: BaseException) -> bool:
+    """Whether an error is that of a collective. Another rank may have ended, or the network may have failed: only the
+    watchdog can tell."""
     text = str(error).lower()
     return is_distributed() and any(
         sign in text for sign in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl")
+    )
+
+
+def describe_communication_failure(error: BaseException) -> str:
+    """One line with the cause, which blames nobody."""
+    return (
+        f"rank {dist.get_rank()}: communication with the other ranks failed ({one_line(error)}): see what they said; "
+        "where they said nothing, look at the network between the machines"
     )
