@@ -152,7 +152,13 @@ class PretrainConfig:
 
     global_batch_size: int = setting(64, "Pairs in one update, over all ranks.", BATCHES, ABOVE_0)
     micro_batch_size: int = setting(
-        32, "Most pairs in one forward pass of one rank; gradient accumulation follows from it.", BATCHES, ABOVE_0
+        32,
+        "Most pairs in one forward pass of one rank; gradient accumulation follows from it. A run may go on with "
+        "another: the gradient is the same but for rounding and the random numbers of dropout, which belong to "
+        "micro-batches.",
+        BATCHES,
+        ABOVE_0,
+        free=True,
     )
     num_workers: int = setting(
         1,

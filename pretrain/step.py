@@ -124,13 +124,24 @@ def make_largest_batch(stream: PairStream, micro: int) -> Batch:
     )
 
 
+def reserve_moments(optimizer: Any) -> list[torch.Tensor]:
+    """Tensors as large as Adam's moments will be: two for each parameter that has none yet.
+
+    Under ZeRO the parameters are this rank's shares of the fp32 copy, wherever they lie.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
+    return [torch.empty_like(p) for p in parameters for _ in range(2)]
+
+
 def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     """Forward and backward of the largest batch, at no weight, so that too little memory shows at once.
 
-    Twice where gradients accumulate, since the second pass holds those of the first. Leaves parameters, gradients
-    and counters as they were. Raises KinspanError where memory is short.
+    Twice where gradients accumulate, since the second pass holds those of the first. Adam's moments, which the first
+    update makes, take their room meanwhile. Leaves parameters, gradients and counters as they were. Raises
+    KinspanError where memory is short.
     """
     try:
+        moments = reserve_moments(engine.optimizer)
         batch = make_largest_batch(stream, layout.largest)
         scales = {loss.name: 0.0 for loss in engine.module.losses}
         with without_updates(engine):
@@ -138,6 +149,7 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
                 loss, _, _ = engine(**to_tensors(batch, engine.device), scales=scales)
                 engine.backward(loss)
                 engine.step()
+        del moments
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -12,7 +12,7 @@ from pretrain.modeling.losses import LossWeights
 from pretrain.modeling.pair_model import load_model
 from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.layout import Layout
-from pretrain.step import make_largest_batch, train_step, try_largest
+from pretrain.step import make_largest_batch, reserve_moments, train_step, try_largest
 
 SIZE = 23
 
@@ -21,7 +21,7 @@ class PlainEngine:
     """DeepSpeed's arithmetic without DeepSpeed: divides by the micro-steps, gradients add up."""
 
     device = torch.device("cpu")
-    optimizer = SimpleNamespace(overflow=False)
+    optimizer = SimpleNamespace(overflow=False, param_groups=[], state={})
 
     def __init__(self, model, accumulation):
         self.module, self.accumulation, self.micro_steps = model, accumulation, 0
@@ -177,6 +177,17 @@ def test_too_little_memory_says_what_to_lower(error, make_model, tiny_corpus, ma
     monkeypatch.setattr(engine, "backward", lambda loss: (_ for _ in ()).throw(error))
     with pytest.raises(KinspanError, match=r"lower --micro_batch_size below 4"):
         try_largest(engine, make_stream(tiny_corpus, masking=True), Layout(8, 4, 1))
+
+
+@pytest.mark.parametrize("updates", [0, 1])
+def test_the_trial_counts_the_moments_that_the_first_update_makes(updates):
+    parameters = [torch.nn.Parameter(torch.ones(5)), torch.nn.Parameter(torch.ones(2, 3))]
+    optimizer = torch.optim.AdamW(parameters)
+    for _ in range(updates):
+        sum(p.sum() for p in parameters).backward()
+        optimizer.step()
+    missing = 0 if updates else 2 * (5 + 6)
+    assert sum(reserved.numel() for reserved in reserve_moments(optimizer)) == missing
 
 
 def test_other_errors_are_not_taken_for_memory(make_model, tiny_corpus, make_stream, monkeypatch):
