@@ -96,6 +96,7 @@ def complete_settings(
     return {
         **(exact if precision == "bf16" else {}),  # otherwise gradients would be summed with 8 bits of precision
         "steps_per_print": 10**9,
+        "timers": {"throughput": {"enabled": False}},  # it waits for the device twice per micro-batch
         "zero_allow_untested_optimizer": True,  # torch's AdamW, which is the same on every device
         "zero_force_ds_cpu_optimizer": False,
         **settings,

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from deepspeed.accelerator import get_accelerator
 
 from data_pipeline.errors import KinspanError
+from pretrain import step as steps
 from pretrain.batches import to_tensors
 from pretrain.checkpoints.capture import full_weights
 from pretrain.config import PretrainConfig
@@ -99,10 +101,22 @@ def test_saved_weights_are_those_that_score(stage, precision, make_model, tiny_c
 
 
 @pytest.mark.parametrize("stage", ["zero0", "zero2", "zero3", "offload"])
-def test_trying_the_largest_batch_changes_nothing(stage, make_model, tiny_corpus, tmp_path):
+def test_trying_the_largest_batch_changes_nothing_and_no_step_waits_for_the_device(
+    stage, make_model, tiny_corpus, tmp_path, monkeypatch
+):
+    """Adam's moments are reserved for the trial; ZeRO 3 has made them by then."""
+    waits, reserved = [], []
+    accelerator = get_accelerator()
+    monkeypatch.setattr(accelerator, "synchronize", lambda *_: waits.append(stage))
+    reserve = steps.reserve_moments
+    monkeypatch.setattr(steps, "reserve_moments", lambda optimizer: reserved.append(reserve(optimizer)) or [])
     tried, plain = (
         trained(make_model, tiny_corpus, tmp_path / str(probe), stage, "fp32", probe) for probe in (True, False)
     )
+    assert not waits
+    states = tried[1].optimizer.state.values()
+    made = sum(s["exp_avg"].numel() + s["exp_avg_sq"].numel() for s in states)
+    assert sum(tensor.numel() for tensor in reserved[0]) == (0 if stage == "zero3" else made)
     assert tried[2] == plain[2]
     one, two = full_weights(tried[1]), full_weights(plain[1])
     assert all(torch.equal(one[name], two[name]) for name in one)
