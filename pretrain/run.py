@@ -28,7 +28,7 @@ from .recovery import count_skips, look_for_spike
 from .runtime import ranks
 from .saving import release, save, stop
 from .setup import Setup, set_up
-from .state import Probe, Run, close_run, open_run, start_run
+from .state import Probe, Run, close_run, fetch_next, open_run, start_run
 from .step import StepResult, train_step, try_largest
 from .summary import describe_run, write_summary
 
@@ -124,14 +124,18 @@ def _say(setup: Setup, *lines: str) -> None:
 
 
 def train(run: Run) -> None:
-    """Once per step, in this order: stop if asked, measure, save, release, train, log."""
+    """Once per step, in this order: stop if asked, measure, save, release, train, log.
+
+    While a step runs, the ranks count the next one's batch, and tell whether one of them is to stop before it.
+    """
     setup, config, total = run.setup, run.setup.config, run.setup.total_steps
     filler = setup.train.batch(0, 1)  # stands in for an empty micro-batch
-    stopping = False
     while True:
         step, began = run.progress.step, time.monotonic()
         saved = step == run.resumed_at  # then the checkpoint was written after this step was measured
-        if stopping:
+        run.watch.mark(f"step {step}, counting tokens with the other ranks")
+        counted = run.coming()
+        if counted.stop:
             stop(run, saved)
         if run.progress.due or not saved:
             measure(run)
@@ -144,22 +148,20 @@ def train(run: Run) -> None:
         rate = learning_rate_of(step, config.learning_rate, setup.warmup_steps, total)
         set_learning_rate(run.engine, rate)
         run.clock.start()
-        run.watch.mark(f"step {step}, waiting for its batch")
-        batches = run.feeder.next()
+        run.watch.mark(f"step {step}, waiting for the next batch")
+        fetch_next(run, run.request.wanted())
         result = train_step(
             run.engine,
-            batches=batches,
+            counted=counted,
             filler=filler,
             layout=setup.layout,
             rank=setup.rank,
             seed=config.seed,
             step=step,
             weights=run.weights,
-            stopping=run.request.wanted(),
             mark=run.watch.mark,
         )
-        run.clock.stop(batches, result.tokens)
-        stopping = result.stop
+        run.clock.stop(counted.batches, result.tokens)
         count_step(run, result)
         run.progress.wall_seconds += time.monotonic() - began
         if run.progress.step % config.log_steps == 0 or run.progress.step == total:

@@ -42,18 +42,32 @@ def barrier() -> None:
         dist.barrier(group=process_group("control"))
 
 
-def sum_over_ranks(values: torch.Tensor, group: Any = None) -> torch.Tensor:
-    """The sum of all ranks' tensors, element by element. ``group``: the default group, unless another is given."""
+def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """The sum of all ranks' tensors, element by element, over the default group."""
     total = values.clone()
     if is_distributed():
-        dist.all_reduce(total, group=group)
+        dist.all_reduce(total)
     return total
+
+
+def start_sum(values: list[int]) -> Callable[[], list[int]]:
+    """Begins to sum each of the numbers over all ranks, and returns what waits for the sums, without the device."""
+    total = torch.tensor(values, dtype=torch.int64)
+    work: Any = None
+    if is_distributed():
+        work = dist.all_reduce(total, group=process_group("control"), async_op=True)
+
+    def wait() -> list[int]:
+        if work:
+            work.wait()
+        return total.tolist()
+
+    return wait
 
 
 def sum_integers(values: list[int]) -> list[int]:
     """Each of the numbers, summed over all ranks without waiting for the device."""
-    group = process_group("control") if is_distributed() else None
-    return sum_over_ranks(torch.tensor(values, dtype=torch.int64), group).tolist()
+    return start_sum(values)()
 
 
 def sum_by_name(sums: torch.Tensor, names: tuple[str, ...]) -> dict[str, float]:

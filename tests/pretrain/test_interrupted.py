@@ -16,7 +16,7 @@ from pretrain.run import pretrain
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.runtime.stop import Stopped, StopRequest
 from pretrain.setup import set_up
-from pretrain.step import train_step
+from pretrain.step import start_counting, train_step
 
 
 @pytest.fixture
@@ -152,7 +152,15 @@ def test_an_update_that_is_not_finite_is_skipped_whole(kind, stage, precision, c
             remove = poison(kind)(engine) if step in poisoned else None
             batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
             results.append(
-                train_step(engine, batches=batches, filler=batches[0], layout=setup.layout, rank=0, seed=1, step=step)
+                train_step(
+                    engine,
+                    counted=start_counting(batches, engine.module.losses)(),
+                    filler=batches[0],
+                    layout=setup.layout,
+                    rank=0,
+                    seed=1,
+                    step=step,
+                )
             )
             if remove:
                 remove()

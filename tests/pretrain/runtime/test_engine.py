@@ -21,7 +21,7 @@ from pretrain.runtime.engine import (
     zero_stage,
 )
 from pretrain.setup import set_up
-from pretrain.step import train_step, try_largest
+from pretrain.step import start_counting, train_step, try_largest
 
 
 def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
@@ -76,7 +76,15 @@ def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
         try_largest(engine, setup.train, setup.layout)
     for step in range(3):
         batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
-        result = train_step(engine, batches=batches, filler=batches[0], layout=setup.layout, rank=0, seed=1, step=step)
+        result = train_step(
+            engine,
+            counted=start_counting(batches, engine.module.losses)(),
+            filler=batches[0],
+            layout=setup.layout,
+            rank=0,
+            seed=1,
+            step=step,
+        )
     return setup, engine, float(result.grad_norm)
 
 
@@ -128,7 +136,15 @@ def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path)
     batches = [setup.train.batch(30 + a, b - a) for a, b in setup.layout.micro_batches(0)]
     weights = full_weights(engine)
     norm = float(
-        train_step(engine, batches=batches, filler=batches[0], layout=setup.layout, rank=0, seed=1, step=3).grad_norm
+        train_step(
+            engine,
+            counted=start_counting(batches, engine.module.losses)(),
+            filler=batches[0],
+            layout=setup.layout,
+            rank=0,
+            seed=1,
+            step=3,
+        ).grad_norm
     )
     model = set_up(setup.config).model
     model.load_state_dict(weights, strict=False)
