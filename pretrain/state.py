@@ -139,8 +139,8 @@ def fetch_next(run: Run, stopping: bool) -> None:
 
 
 def close_run(run: Run) -> None:
-    """Closes what ``open_run`` has opened. The last count is not waited for: it ends by itself once all ranks have begun
-    it, and after an error the others may never do so."""
+    """Closes what ``open_run`` has opened. The last count is not waited for: it ends by itself once all ranks have
+    begun it, and after an error the others may never do so."""
     run.feeder.close()
     if run.log:
         run.log.close()
