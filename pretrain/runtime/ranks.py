@@ -104,6 +104,26 @@ def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
     return result[0]
 
 
+def make_first_on_each_machine(local_rank: int, make: Callable[[], Value]) -> Value:
+    """What ``make`` returns on this rank. The first rank of each machine calls it before the others there do, which
+    then find in the cache what it has downloaded.
+
+    If ``make`` raises KinspanError on any rank, all ranks raise it.
+    """
+    made: list[Value] = []
+    for turn in (True, False):
+        failure = None
+        if (local_rank == 0) == turn:
+            try:
+                made.append(make())
+            except KinspanError as error:
+                failure = str(error)
+        for text in gather(failure):
+            if text:
+                raise KinspanError(text)
+    return made[0]
+
+
 def describe_storage_error(error: OSError, folder: Path | None = None) -> str:
     """One line that names the file and the system's reason. ``folder``: where it is where the error names no file"""
     place = Path(error.filename) if error.filename else folder

@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from data_pipeline.errors import KinspanError
+from pretrain import setup
+from pretrain.runtime import ranks
 from pretrain.runtime.engine import raise_descriptor_limit, read_launcher_variables
 
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_WORLD_SIZE")
@@ -85,3 +87,33 @@ def test_a_group_takes_one_descriptor_per_other_rank():
     ]
     for process in started:
         assert 2 <= int(process.communicate(timeout=100)[0]) <= 6
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "order"), [(0, ["make", "gather", "gather"]), (3, ["gather", "make", "gather"])]
+)
+def test_the_first_rank_of_a_machine_loads_before_the_others(local_rank, order, monkeypatch):
+    done = []
+    monkeypatch.setattr(ranks, "gather", lambda value: done.append("gather") or [value, None])
+    assert ranks.make_first_on_each_machine(local_rank, lambda: done.append("make") or 5) == 5
+    assert done == order
+
+
+def test_what_one_rank_cannot_load_is_refused_by_all(monkeypatch):
+    monkeypatch.setattr(ranks, "gather", lambda value: [value, "no model at x"])
+    with pytest.raises(KinspanError, match="no model at x"):
+        ranks.make_first_on_each_machine(0, lambda: 5)
+
+
+def test_weights_are_hashed_once_per_machine_and_compared(monkeypatch):
+    hashed = []
+    monkeypatch.setattr(setup, "fingerprint_weights", lambda *_: hashed.append(1) or "ours")
+    monkeypatch.setattr(setup, "_list_configs", lambda model: {})
+    others = ["ours", None, "ours", None]
+    monkeypatch.setattr(setup, "gather", lambda value: [*others[:3], value])
+    assert setup.fingerprint_once_per_machine(None, 3, 1) == "ours"
+    assert not hashed
+    others[2] = "theirs"
+    with pytest.raises(KinspanError, match="rank 2 starts from other weights than rank 0"):
+        setup.fingerprint_once_per_machine(None, 3, 0)
+    assert hashed
