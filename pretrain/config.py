@@ -137,7 +137,7 @@ class PretrainConfig:
         OPTIMISATION,
     )
     deepspeed_config: str = setting(
-        "ds_configs/zero2.json",
+        "ds_configs/zero1.json",
         "DeepSpeed's JSON file: one of ds_configs/zero0.json to zero3.json, ds_configs/offload.json, or your own.",
         OPTIMISATION,
         free=True,
