@@ -35,7 +35,7 @@ def measure_run(flags: list[str], folder: Path) -> dict[int, int]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
             step = _read_last_step(metrics)
-            if step not in readings and (held := _read_anonymous_bytes(process.pid)) and step:
+            if step and step % EVERY == 0 and step not in readings and (held := _read_anonymous_bytes(process.pid)):
                 readings[step] = held
                 print(f"step {step}: RssAnon {held / 1e9:.2f} GB", flush=True)
             time.sleep(0.2)
@@ -71,7 +71,7 @@ def main() -> None:
         raise KinspanError(f"--steps {args.steps}: more than {FIRST} are needed to compare")
     flags = ["--corpus", args.corpus, "--precision", args.precision, "--max_steps", str(args.steps)]
     flags += ["--global_batch_size", str(args.pairs), "--micro_batch_size", str(args.pairs), "--eval_pairs", "0"]
-    flags += ["--log_steps", str(EVERY), "--save_steps", str(args.steps)]
+    flags += ["--save_steps", str(args.steps)]
     flags += ["--model", args.model] if args.model else []
     with TemporaryDirectory() as folder:
         readings = measure_run(flags, Path(folder) / "run")

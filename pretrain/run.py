@@ -14,7 +14,7 @@ from data_pipeline.files import read_object, write_atomically
 from pretrain.checkpoints.reader import find_resumable, get_step
 from pretrain.runtime.engine import set_learning_rate, start_distributed
 from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
+from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory, return_freed_memory
 from pretrain.runtime.run_folder import CHECKPOINTS, open_folder
 from pretrain.runtime.schedule import learning_rate_of
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
@@ -186,6 +186,7 @@ def write_log(run: Run, rate: float, grad_norm: Any) -> None:
     run.window.zero_()
     count_skips(run)
     speed = run.clock.read(run.feeder.waited)
+    return_freed_memory()
     if not any(sums.values()):  # every update was skipped
         return
     progress = run.progress

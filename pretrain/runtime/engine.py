@@ -1,6 +1,5 @@
 """The DeepSpeed engine: its settings, its optimizer, and what the launcher tells each rank."""
 
-import ctypes
 import json
 import os
 import resource
@@ -18,8 +17,6 @@ from pretrain.runtime import ranks
 from .deepspeed_compat import disable_overflow_error, silence_start, skip_inference_operator
 from .layout import Layout
 
-M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
-RETURNED_BYTES = 2**20  # blocks of so many bytes go back to the system when they are freed
 FLAGS = {  # keys of a DeepSpeed config that flags of ours set
     "train_batch_size": "--global_batch_size",
     "train_micro_batch_size_per_gpu": "--micro_batch_size",
@@ -162,26 +159,12 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def return_freed_memory() -> None:
-    """Has glibc give large freed blocks back to the system, where tensors lie in the machine's memory.
-
-    By itself glibc raises the size from which it does so to that of the largest block that was ever freed, up to 32 MB.
-    Since every batch has other shapes, what it keeps then falls into pieces that fit no later one, and a process grows
-    by gigabytes within some hundred steps. Other C libraries have no ``mallopt``.
-    """
-    if not torch.cuda.is_available():
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-        if mallopt:
-            mallopt(M_MMAP_THRESHOLD, RETURNED_BYTES)
-
-
 def start_distributed() -> None:
     """Joins the other ranks. Without a launcher, this process becomes a world of one rank."""
     silence_start()
     import deepspeed
 
     raise_descriptor_limit()
-    return_freed_memory()
     adopt_slurm_variables()
     # DeepSpeed calls collectives by deprecated names, and each rank would warn of each
     warnings.filterwarnings("ignore", category=FutureWarning, message=r".*torch\.distributed.*")
