@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from data_pipeline.errors import KinspanError, one_line
+from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import describe_write_error
 
 Value = TypeVar("Value")
@@ -145,6 +145,6 @@ def is_communication_failure(error: BaseException) -> bool:
 def describe_communication_failure(error: BaseException) -> str:
     """One line with the cause, which blames nobody."""
     return (
-        f"rank {dist.get_rank()}: communication with the other ranks failed ({one_line(error)}): see what they said; "
+        f"rank {dist.get_rank()}: communication with the other ranks failed ({quote_error(error)}): see what they said; "
         "where they said nothing, look at the network between the machines"
     )
