@@ -53,7 +53,7 @@ def worker(options: Namespace) -> None:
     from pretrain.runtime.engine import read_launcher_variables
     from pretrain.runtime.layout import Layout
     from pretrain.setup import set_up
-    from pretrain.step import train_step
+    from pretrain.step import start_counting, train_step
 
     rank, _, size = read_launcher_variables()
     folder = Path(options.folder)
@@ -89,7 +89,13 @@ def worker(options: Namespace) -> None:
                 spans = layout.micro_batches(rank)
                 batches = [setup.train.batch(first + a, b - a) if b > a else None for a, b in spans]
                 train_step(
-                    engine, batches=batches, filler=filler, layout=layout, rank=rank, seed=config.seed, step=step
+                    engine,
+                    counted=start_counting(batches, engine.module.losses)(),
+                    filler=filler,
+                    layout=layout,
+                    rank=rank,
+                    seed=config.seed,
+                    step=step,
                 )
                 step += 1
             if kind in writers:

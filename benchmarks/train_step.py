@@ -38,7 +38,7 @@ from pretrain.modeling.default_model import default_model
 from pretrain.modeling.pair_model import load_model
 from pretrain.runtime.engine import build_engine, complete_settings, read_deepspeed_config, start_distributed
 from pretrain.runtime.layout import Layout
-from pretrain.step import train_step
+from pretrain.step import start_counting, train_step
 
 RATE, CLIP, SEED = 1e-4, 1.0, 1
 
@@ -74,7 +74,15 @@ def our_updates(model_name: str, stream: PairStream, layout: Layout) -> Callable
         spans = layout.micro_batches(0)
         batches: list[Batch | None] = [stream.batch(first + a, b - a) for a, b in spans]
         began = time.perf_counter()
-        result = train_step(engine, batches=batches, filler=filler, layout=layout, rank=0, seed=SEED, step=step)
+        result = train_step(
+            engine,
+            counted=start_counting(batches, engine.module.losses)(),
+            filler=filler,
+            layout=layout,
+            rank=0,
+            seed=SEED,
+            step=step,
+        )
         seconds = time.perf_counter() - began
         sums = dict(zip(engine.module.sum_names, result.stats.tolist(), strict=True))
         mlm_loss, pair_loss = sums["mlm_loss"] / sums["mlm_tokens"], sums["ssp/pair_loss"] / layout.size

@@ -14,6 +14,13 @@ def expect_hub(name_or_dir: str) -> None:
         _go_offline_if_unreachable()
 
 
+def use_cache_alone() -> None:
+    """Switch the hub's library offline: another process of this machine has asked the hub already."""
+    from huggingface_hub import constants
+
+    constants.HF_HUB_OFFLINE = True
+
+
 @cache
 def _go_offline_if_unreachable() -> None:
     from huggingface_hub import constants, get_session

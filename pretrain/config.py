@@ -137,7 +137,7 @@ class PretrainConfig:
         OPTIMISATION,
     )
     deepspeed_config: str = setting(
-        "ds_configs/zero2.json",
+        "ds_configs/zero1.json",
         "DeepSpeed's JSON file: one of ds_configs/zero0.json to zero3.json, ds_configs/offload.json, or your own.",
         OPTIMISATION,
         free=True,
@@ -152,7 +152,13 @@ class PretrainConfig:
 
     global_batch_size: int = setting(64, "Pairs in one update, over all ranks.", BATCHES, ABOVE_0)
     micro_batch_size: int = setting(
-        32, "Most pairs in one forward pass of one rank; gradient accumulation follows from it.", BATCHES, ABOVE_0
+        32,
+        "Most pairs in one forward pass of one rank; gradient accumulation follows from it. A run may go on with "
+        "another: the gradient is the same but for rounding and the random numbers of dropout, which belong to "
+        "micro-batches.",
+        BATCHES,
+        ABOVE_0,
+        free=True,
     )
     num_workers: int = setting(
         1,

@@ -14,7 +14,7 @@ from data_pipeline.files import read_object, write_atomically
 from pretrain.checkpoints.reader import find_resumable, get_step
 from pretrain.runtime.engine import set_learning_rate, start_distributed
 from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
+from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory, return_freed_memory
 from pretrain.runtime.run_folder import CHECKPOINTS, open_folder
 from pretrain.runtime.schedule import learning_rate_of
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
@@ -28,7 +28,7 @@ from .recovery import count_skips, look_for_spike
 from .runtime import ranks
 from .saving import release, save, stop
 from .setup import Setup, set_up
-from .state import Probe, Run, close_run, open_run, start_run
+from .state import Probe, Run, close_run, fetch_next, open_run, start_run
 from .step import StepResult, train_step, try_largest
 from .summary import describe_run, write_summary
 
@@ -60,8 +60,8 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
     except OSError as error:  # a full disk, where the run cannot go on without it
         raise KinspanError(ranks.describe_storage_error(error, folder)) from error
     except RuntimeError as error:
-        if ranks.is_peer_failure(error):
-            raise KinspanError("another rank has ended: see what it said") from error
+        if ranks.is_communication_failure(error):
+            raise KinspanError(ranks.describe_communication_failure(error)) from error
         raise
     _leave_at_exit()  # not after an error: the other ranks may be waiting for this one
     return summary
@@ -77,15 +77,16 @@ def _leave_at_exit() -> None:
 
 
 def _run_watched(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
-    """Says what to do about a lack of memory. Where another rank has ended, gives the watchdog time to say which."""
+    """Says what to do about a lack of memory. Where a collective failed, prints the cause, and gives the watchdog time
+    to find out whether another rank has ended."""
     try:
         return _run(setup, probe, request, watch)
     except Exception as error:
         if is_out_of_memory(error):
             text = describe_out_of_memory(setup.layout.largest, setup.train.max_length)
             raise KinspanError(text) from error
-        if ranks.is_peer_failure(error):
-            watch.wait_for_verdict()
+        if ranks.is_communication_failure(error):
+            watch.wait_for_verdict(ranks.describe_communication_failure(error))
         raise
 
 
@@ -123,14 +124,18 @@ def _say(setup: Setup, *lines: str) -> None:
 
 
 def train(run: Run) -> None:
-    """Once per step, in this order: stop if asked, measure, save, release, train, log."""
+    """Once per step, in this order: stop if asked, measure, save, release, train, log.
+
+    While a step runs, the ranks count the next one's batch, and tell whether one of them is to stop before it.
+    """
     setup, config, total = run.setup, run.setup.config, run.setup.total_steps
     filler = setup.train.batch(0, 1)  # stands in for an empty micro-batch
-    stopping = False
     while True:
         step, began = run.progress.step, time.monotonic()
         saved = step == run.resumed_at  # then the checkpoint was written after this step was measured
-        if stopping:
+        run.watch.mark(f"step {step}, counting tokens with the other ranks")
+        counted = run.coming()
+        if counted.stop:
             stop(run, saved)
         if run.progress.due or not saved:
             measure(run)
@@ -143,22 +148,20 @@ def train(run: Run) -> None:
         rate = learning_rate_of(step, config.learning_rate, setup.warmup_steps, total)
         set_learning_rate(run.engine, rate)
         run.clock.start()
-        run.watch.mark(f"step {step}, waiting for its batch")
-        batches = run.feeder.next()
+        run.watch.mark(f"step {step}, waiting for the next batch")
+        fetch_next(run, run.request.wanted())
         result = train_step(
             run.engine,
-            batches=batches,
+            counted=counted,
             filler=filler,
             layout=setup.layout,
             rank=setup.rank,
             seed=config.seed,
             step=step,
             weights=run.weights,
-            stopping=run.request.wanted(),
             mark=run.watch.mark,
         )
-        run.clock.stop(batches, result.tokens)
-        stopping = result.stop
+        run.clock.stop(counted.batches, result.tokens)
         count_step(run, result)
         run.progress.wall_seconds += time.monotonic() - began
         if run.progress.step % config.log_steps == 0 or run.progress.step == total:
@@ -183,6 +186,7 @@ def write_log(run: Run, rate: float, grad_norm: Any) -> None:
     run.window.zero_()
     count_skips(run)
     speed = run.clock.read(run.feeder.waited)
+    return_freed_memory()
     if not any(sums.values()):  # every update was skipped
         return
     progress = run.progress

@@ -12,6 +12,7 @@ import torch
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.hub import use_cache_alone
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from objectives import hash_own_sources, parse_mixture
@@ -35,7 +36,7 @@ from pretrain.runtime.engine import (
 )
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.precision import choose_precision
-from pretrain.runtime.ranks import barrier, broadcast_from_rank_0, gather
+from pretrain.runtime.ranks import barrier, broadcast_from_rank_0, gather, make_first_on_each_machine
 from pretrain.runtime.run_folder import check_shared, claim_folder, open_folder, shorten
 
 from .batches import average_tokens
@@ -93,11 +94,13 @@ def set_up(config: PretrainConfig) -> Setup:
     torch.use_deterministic_algorithms(config.deterministic)
 
     model_name = config.model or default_model()
-    family = load_config(model_name).model_type  # first: a tokenizer of an unknown kind of model says less
-    tokenizer = tokenizers.load_tokenizer(model_name)
+    tokenizer, family = make_first_on_each_machine(local_rank, lambda: _load_names(model_name, local_rank))
     corpus = _open_corpus(config, tokenizer, local_rank)
     token_loss = choose_token_loss(config, model_name, family)
-    model, model_notes = _load_model(config, model_name, token_loss, mixture)
+    model, model_notes = make_first_on_each_machine(
+        local_rank, lambda: _load_model(config, model_name, token_loss, mixture)
+    )
+    fingerprint = fingerprint_once_per_machine(model, rank, local_rank)
     notes += model_notes + find_unused_flags(config, token_loss)
     max_length = config.max_length or mixture.max_length
     check_fits(model, model_name, config.generator, tokenizer, max_length)
@@ -121,7 +124,9 @@ def set_up(config: PretrainConfig) -> Setup:
     total = count_steps(config, train)
     warmup = count_warmup_steps(config, total)
     settings = complete_settings(deepspeed_settings, OptimizerSettings.of(config), layout, precision)
-    facts = _collect_facts(config, corpus, model, model_name, deepspeed_settings, precision, mixture, max_length, total)
+    facts = _collect_facts(
+        config, corpus, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total
+    )
     facts["token_loss"] = token_loss
     facts["from_scratch"] = holds_no_weights(model_name)
     facts["validation_documents"] = _count_documents(validation, config.eval_pairs) if validation else None
@@ -159,12 +164,10 @@ def _count_documents(validation: PairStream, num_pairs: int) -> int:
 def _check_same_everywhere(setup: Setup) -> None:
     """Raises KinspanError on all ranks where they read different settings or files on their machines.
 
-    The parts of a batch would then not belong together. Only the weights may differ, because training starts from those
-    of rank 0.
+    The parts of a batch would then not belong together.
     """
-    mine = {key: value for key, value in setup.facts["identity"].items() if key != "model_weights"}
-    mine |= {"total_steps": setup.total_steps, "warmup_steps": setup.warmup_steps}
-    everyone = gather(mine)
+    steps = {"total_steps": setup.total_steps, "warmup_steps": setup.warmup_steps}
+    everyone = gather(setup.facts["identity"] | steps)
     for rank, theirs in enumerate(everyone):
         for key, value in everyone[0].items():
             if theirs[key] != value:
@@ -233,6 +236,30 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     return notes
 
 
+def _load_names(model_name: str, local_rank: int) -> tuple[Any, str]:
+    """The model's tokenizer and family. Only the first rank of a machine asks the hub for them, and for weights."""
+    if local_rank:
+        use_cache_alone()
+    family = load_config(model_name).model_type  # first: a tokenizer of an unknown kind of model says less
+    return tokenizers.load_tokenizer(model_name), family
+
+
+def fingerprint_once_per_machine(model: PairModel | ReplacedTokenModel, rank: int, local_rank: int) -> str:
+    """Names the starting point by its content, hashed by the first rank of each machine.
+
+    Raises KinspanError on all ranks where a machine has other weights than that of rank 0.
+    """
+    is_first = rank == 0 or local_rank == 0
+    everyone = gather(fingerprint_weights(model, *_list_configs(model).values()) if is_first else None)
+    for other, theirs in enumerate(everyone):
+        if theirs not in (None, everyone[0]):
+            raise KinspanError(
+                f"rank {other} starts from other weights than rank 0: all machines need the same --model, packages "
+                "and kind of processor"
+            )
+    return str(everyone[0])
+
+
 def _load_model(
     config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture
 ) -> tuple[PairModel | ReplacedTokenModel, list[str]]:
@@ -290,7 +317,7 @@ def count_warmup_steps(config: PretrainConfig, total: int) -> int:
 def _collect_facts(
     config: PretrainConfig,
     corpus: Corpus,
-    model: PairModel | ReplacedTokenModel,
+    model_fingerprint: str,
     model_name: str,
     deepspeed_settings: dict[str, Any],
     precision: str,
@@ -304,8 +331,6 @@ def _collect_facts(
     paths += ["generator"] if parse_size_factor(config.generator) is None else []
     settings = {k: v for k, v in as_dict(config).items() if k not in paths}
     manifest = corpus.manifest
-    configs = _list_configs(model)
-    model_fingerprint = fingerprint_weights(model, *configs.values())
     sources = sorted(manifest.sources, key=lambda source: -source["documents"])[:SOURCES_NAMED]
     known = {
         "model": {"name": Path(name).name, "fingerprint": model_fingerprint},

@@ -24,6 +24,7 @@ from .clock import Clock
 from .metrics import FlopCounter, look_up_peak_tflops
 from .progress import Progress
 from .setup import Setup
+from .step import Counted, start_counting
 
 Probe = Callable[[Path], dict[str, float]]  # figures of the release in a folder
 MEASURES = ("validation", "probe")  # splits of the log that are written when a step is measured
@@ -31,7 +32,7 @@ MEASURES = ("validation", "probe")  # splits of the log that are written when a 
 
 @dataclass(kw_only=True)
 class Run:
-    """What the training loop works with. ``open_run`` makes what is not given: log, window and feeder.
+    """What the training loop works with. ``open_run`` makes what is not given: log, window, feeder and coming.
 
     probe:      measures a release; None without ``--probe``, and on all ranks but the first
     request:    says whether somebody asked for a stop
@@ -43,6 +44,7 @@ class Run:
     log:        None on all ranks but the first
     window:     float64 ``[len(sum_names)]`` on the device, this rank's sums since the last line of the log
     feeder:     makes the batches from ``progress.step`` on
+    coming:     waits for the next step's batch to be counted; see step.start_counting
     """
 
     setup: Setup
@@ -59,6 +61,7 @@ class Run:
     log: Log | None = None
     window: torch.Tensor = field(init=False)
     feeder: Feeder = field(init=False)
+    coming: Callable[[], Counted] = field(init=False)
 
     def say(self, *lines: str) -> None:
         """Prints lines on rank 0, above the progress bar where there is one."""
@@ -114,7 +117,8 @@ def load(run: Run, found: Path, universal: Path | None) -> None:
 
 
 def open_run(run: Run) -> None:
-    """Opens log, window and feeder where ``progress`` stands. Rank 0 continues the sums of all ranks."""
+    """Opens log, window and feeder where ``progress`` stands, and fetches the first batch. Rank 0 continues the sums of
+    all ranks."""
     setup, progress = run.setup, run.progress
     run.window = torch.tensor(progress.window, dtype=torch.float64, device=run.engine.device)
     if setup.rank == 0:
@@ -125,10 +129,18 @@ def open_run(run: Run) -> None:
         run.window.zero_()
     workers = setup.config.num_workers
     run.feeder = Feeder(setup.train, setup.layout, setup.rank, progress.step, workers, progress.left_out)
+    fetch_next(run, stopping=False)  # at least one step is trained before a stop
+    run.feeder.waited = 0.0  # no step is under way yet
+
+
+def fetch_next(run: Run, stopping: bool) -> None:
+    """Takes the next batch from the feeder, and has the ranks begin to count it. ``stopping``: this one is to stop"""
+    run.coming = start_counting(run.feeder.next(), run.engine.module.losses, stopping)
 
 
 def close_run(run: Run) -> None:
-    """Closes what ``open_run`` has opened."""
+    """Closes what ``open_run`` has opened. The last count is not waited for: it ends by itself once all ranks have
+    begun it, and after an error the others may never do so."""
     run.feeder.close()
     if run.log:
         run.log.close()

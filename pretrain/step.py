@@ -10,7 +10,7 @@ import torch
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
-from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
+from pretrain.modeling.losses import PAPER_WEIGHTS, Loss, LossWeights
 from pretrain.runtime.deepspeed_compat import without_updates
 from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
@@ -28,37 +28,59 @@ class StepResult:
     stats:   float64 ``[len(sum_names)]`` of the model, on the device; zeros where the update was skipped
     tokens:  in the global batch
     skipped: bool ``[]`` on the device, the same on all ranks: a loss or gradient was not finite, nothing was updated
-    stop:    some rank was asked to stop
     """
 
     stats: torch.Tensor
     tokens: int
     grad_norm: Any  # a number, or a tensor that is read only when it is logged
     skipped: torch.Tensor
-    stop: bool = False
 
 
-def count_globally(batches: list[Batch | None], counts: Iterable[str], stopping: bool) -> tuple[dict[str, int], bool]:
-    """Adds up these properties of Batch over the global batch, and says whether any rank is stopping.
+@dataclass(frozen=True)
+class Counted:
+    """A global batch as this rank knows it.
 
-    It is one collective, before the first backward.
+    batches: this rank's micro-batches; None for an empty one
+    counts:  properties of Batch by name, added up over the global batch
+    stop:    some rank was asked to stop
     """
-    local = {name: sum(getattr(batch, name) for batch in batches if batch) for name in sorted(counts)}
-    *totals, stop = ranks.sum_integers([*local.values(), int(stopping)])
-    return dict(zip(local, totals, strict=True)), stop > 0
+
+    batches: list[Batch | None]
+    counts: dict[str, int]
+    stop: bool
+
+
+def start_counting(
+    batches: list[Batch | None], losses: Iterable[Loss], stopping: bool = False
+) -> Callable[[], Counted]:
+    """Begins to add up over the ranks what divides the losses of a global batch, and returns what waits for it.
+
+    It is one collective. Begun while the step before runs, it is over when it is waited for.
+
+    batches:  this rank's micro-batches; None for an empty one
+    stopping: this rank was asked to stop
+    """
+    names = sorted({"num_tokens", *(loss.count for loss in losses)})
+    local = [sum(getattr(batch, name) for batch in batches if batch) for name in names]
+    wait = ranks.start_sum([*local, int(stopping)])
+
+    def finish() -> Counted:
+        *totals, stop = wait()
+        return Counted(batches, dict(zip(names, totals, strict=True)), stop > 0)
+
+    return finish
 
 
 def train_step(
     engine: Any,
     *,
-    batches: list[Batch | None],
+    counted: Counted,
     filler: Batch,
     layout: Layout,
     rank: int,
     seed: int,
     step: int,
     weights: LossWeights = PAPER_WEIGHTS,
-    stopping: bool = False,
     mark: Callable[[str], None] = lambda place: None,
 ) -> StepResult:
     """Forward and backward over this rank's micro-batches, then the update.
@@ -70,32 +92,44 @@ def train_step(
     A loss that is not finite makes every gradient so, on all ranks, and the update is then skipped on all: by
     DeepSpeed under ZeRO, without it by the optimizer's own kernel. Nothing here waits for the device.
 
-    batches:  this rank's micro-batches; None for an empty one
-    filler:   stands in for an empty micro-batch, at no weight
-    stopping: this rank was asked to stop
-    mark:     is told where the step is
+    filler: stands in for an empty micro-batch, at no weight
+    mark:   is told where the step is
     """
-    mark(f"step {step}, counting tokens with the other ranks")
-    losses = engine.module.losses
-    counts, stop = count_globally(batches, {"num_tokens", *(loss.count for loss in losses)}, stopping)
-    undo = layout.world * layout.accumulation
+    scales = make_scales(engine.module.losses, counted.counts, weights, layout, engine.device)
+    nothing = {name: torch.zeros_like(scale) for name, scale in scales.items()}
+    norm = None
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
-    for number, batch in enumerate(batches):
+    for number, batch in enumerate(counted.batches):
         torch.manual_seed(dropout_seed(seed, step, rank * layout.accumulation + number))
-        real = 0.0 if batch is None else 1.0
         mark(f"step {step}, forward of micro-batch {number}")
-        scales = {loss.name: real * getattr(weights, loss.name) * undo / max(counts[loss.count], 1) for loss in losses}
-        loss, sums, _ = engine(**to_tensors(batch or filler, engine.device), scales=scales)
+        inputs = to_tensors(batch or filler, engine.device)
+        loss, sums, _ = engine(**inputs, scales=scales if batch else nothing)
         mark(f"step {step}, backward of micro-batch {number}")
         if batch is not None:
             stats += sums
             loss = loss * one_if_finite(sums).to(loss.dtype)
         engine.backward(loss)
-        norm = guard_update(engine) if number == len(batches) - 1 else None
+        if number == len(counted.batches) - 1:
+            norm = guard_update(engine)
         mark(f"step {step}, update {number}")
         engine.step()
     skipped, norm = read_outcome(engine, norm)
-    return StepResult(stats.masked_fill(skipped, 0.0), counts["num_tokens"], norm, skipped, stop)
+    return StepResult(stats.masked_fill(skipped, 0.0), counted.counts["num_tokens"], norm, skipped)
+
+
+def make_scales(
+    losses: Iterable[Loss], counts: dict[str, int], weights: LossWeights, layout: Layout, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """What each loss's sum is multiplied by, on the device: its weight by its count, times what DeepSpeed divides by.
+
+    They travel together and are not waited for.
+    """
+    undo = layout.world * layout.accumulation
+    values = {loss.name: getattr(weights, loss.name) * undo / max(counts[loss.count], 1) for loss in losses}
+    row = torch.tensor(list(values.values()))
+    if device.type == "cuda":
+        row = row.pin_memory().to(device, non_blocking=True)
+    return dict(zip(values, row.unbind(), strict=True))
 
 
 def make_largest_batch(stream: PairStream, micro: int) -> Batch:
@@ -124,13 +158,24 @@ def make_largest_batch(stream: PairStream, micro: int) -> Batch:
     )
 
 
+def reserve_moments(optimizer: Any) -> list[torch.Tensor]:
+    """Tensors as large as Adam's moments will be: two for each parameter that has none yet.
+
+    Under ZeRO the parameters are this rank's shares of the fp32 copy, wherever they lie.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
+    return [torch.empty_like(p) for p in parameters for _ in range(2)]
+
+
 def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     """Forward and backward of the largest batch, at no weight, so that too little memory shows at once.
 
-    Twice where gradients accumulate, since the second pass holds those of the first. Leaves parameters, gradients
-    and counters as they were. Raises KinspanError where memory is short.
+    Twice where gradients accumulate, since the second pass holds those of the first. Adam's moments, which the first
+    update makes, take their room meanwhile. Leaves parameters, gradients and counters as they were. Raises
+    KinspanError where memory is short.
     """
     try:
+        moments = reserve_moments(engine.optimizer)
         batch = make_largest_batch(stream, layout.largest)
         scales = {loss.name: 0.0 for loss in engine.module.losses}
         with without_updates(engine):
@@ -138,6 +183,7 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
                 loss, _, _ = engine(**to_tensors(batch, engine.device), scales=scales)
                 engine.backward(loss)
                 engine.step()
+        del moments
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -28,7 +28,15 @@ from pretrain.runtime.finite import Skips
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.log import Log
 from pretrain.runtime.out_of_memory import is_out_of_memory
-from pretrain.runtime.ranks import barrier, broadcast_from_rank_0, gather, is_peer_failure, sum_by_name, sum_integers
+from pretrain.runtime.ranks import (
+    barrier,
+    broadcast_from_rank_0,
+    describe_communication_failure,
+    gather,
+    is_communication_failure,
+    sum_by_name,
+    sum_integers,
+)
 from pretrain.runtime.run_folder import CHECKPOINTS, SUMMARY, check_shared, claim_folder, holds_this_run, open_folder
 from pretrain.runtime.schedule import learning_rate_of
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
@@ -79,7 +87,7 @@ def _read_summary(folder: Path, record: dict[str, Any]) -> dict[str, Any] | None
 
 @contextmanager
 def _explain_failures(config: FinetuneConfig) -> Iterator[None]:
-    """Says in one line that memory is short, or that another rank is gone."""
+    """Says in one line that memory is short, or that a collective failed."""
     try:
         yield
     except Exception as error:
@@ -88,8 +96,8 @@ def _explain_failures(config: FinetuneConfig) -> Iterator[None]:
                 f"out of memory with {config.micro_batch_size} pairs of {config.max_length} tokens: lower "
                 "--micro_batch_size (the batch stays), with another --output_dir"
             ) from error
-        if is_peer_failure(error):
-            raise KinspanError("another rank has ended: see what it said") from error
+        if is_communication_failure(error):
+            raise KinspanError(describe_communication_failure(error)) from error
         raise
 
 
@@ -148,8 +156,8 @@ class _Run:
             self.loop()
             return self.finish()
         except Exception as error:
-            if is_peer_failure(error):
-                self.watch.wait_for_verdict()
+            if is_communication_failure(error):
+                self.watch.wait_for_verdict(describe_communication_failure(error))
             raise
         finally:
             if self.log:

@@ -6,6 +6,7 @@ whether it is the original. Together with a pair loss on the discriminator as in
 Both are one module in one engine, since ZeRO-2 does not work with two.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -88,7 +89,9 @@ class ReplacedTokenModel(nn.Module):
         """Token logits ``[T]``: above 0 a token is called replaced."""
         return self.discriminator_predictions(hidden).float()
 
-    def forward(self, *, scales: dict[str, float], **inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(
+        self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The weighted loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its pair logits ``[n]``.
 
         One call does all of it, because ZeRO's hooks go by the calls of the module that DeepSpeed wraps.

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,9 @@ class PairModel(nn.Module):
         pair = self.score_pairs(hidden, inputs["starts"])
         return pair, self.predict_masked(hidden, inputs["masked_positions"])
 
-    def forward(self, *, scales: dict[str, float], **inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(
+        self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The weighted loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its pair logits ``[n]``.
 
         One call does all of it, because ZeRO's hooks go by the calls of the module that DeepSpeed wraps.

@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -96,6 +98,7 @@ def complete_settings(
     return {
         **(exact if precision == "bf16" else {}),  # otherwise gradients would be summed with 8 bits of precision
         "steps_per_print": 10**9,
+        "timers": {"throughput": {"enabled": False}},  # it waits for the device twice per micro-batch
         "zero_allow_untested_optimizer": True,  # torch's AdamW, which is the same on every device
         "zero_force_ds_cpu_optimizer": False,
         **settings,
@@ -124,7 +127,36 @@ def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[s
 
 def read_launcher_variables() -> tuple[int, int, int]:
     """Rank, local rank and world size from the launcher's variables; 0, 0 and 1 without a launcher."""
+    adopt_slurm_variables()
     return tuple(int(os.environ.get(n, d)) for n, d in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 1)))  # type: ignore[return-value]
+
+
+def adopt_slurm_variables() -> None:
+    """Takes a task that ``srun`` started for a rank, where no launcher has said which rank this is.
+
+    Only ``srun`` sets SLURM_STEP_NUM_TASKS: a program that a batch script starts by itself is no task among others.
+    Raises KinspanError where the tasks run on several machines and nobody says where rank 0 is.
+    """
+    env = os.environ
+    if "RANK" in env or int(env.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
+        return
+    if "MASTER_ADDR" not in env and env.get("SLURM_STEP_NUM_NODES", "1") != "1":
+        raise KinspanError(
+            "srun started tasks on several machines: tell them where the first is, by a line before srun: export "
+            "MASTER_ADDR=$(scontrol show hostnames | head -n 1)"
+        )
+    env |= {"RANK": env["SLURM_PROCID"], "LOCAL_RANK": env["SLURM_LOCALID"], "WORLD_SIZE": env["SLURM_STEP_NUM_TASKS"]}
+    on_this_machine = env.get("SLURM_STEP_TASKS_PER_NODE", "").split("(")[0]  # such as 8(x2)
+    if on_this_machine.isdigit():
+        env.setdefault("LOCAL_WORLD_SIZE", on_this_machine)
+
+
+def raise_descriptor_limit() -> None:
+    """Lets this process open as many files as the system allows: each gloo group takes one descriptor per other rank,
+    and the usual limit of 1,024 would not do for 512 ranks."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # of a system that promises more than it gives
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def start_distributed() -> None:
@@ -132,6 +164,8 @@ def start_distributed() -> None:
     silence_start()
     import deepspeed
 
+    raise_descriptor_limit()
+    adopt_slurm_variables()
     # DeepSpeed calls collectives by deprecated names, and each rank would warn of each
     warnings.filterwarnings("ignore", category=FutureWarning, message=r".*torch\.distributed.*")
     for name, value in (

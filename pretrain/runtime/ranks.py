@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import describe_write_error
 
 Value = TypeVar("Value")
@@ -42,18 +42,32 @@ def barrier() -> None:
         dist.barrier(group=process_group("control"))
 
 
-def sum_over_ranks(values: torch.Tensor, group: Any = None) -> torch.Tensor:
-    """The sum of all ranks' tensors, element by element. ``group``: the default group, unless another is given."""
+def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """The sum of all ranks' tensors, element by element, over the default group."""
     total = values.clone()
     if is_distributed():
-        dist.all_reduce(total, group=group)
+        dist.all_reduce(total)
     return total
+
+
+def start_sum(values: list[int]) -> Callable[[], list[int]]:
+    """Begins to sum each of the numbers over all ranks, and returns what waits for the sums, without the device."""
+    total = torch.tensor(values, dtype=torch.int64)
+    work: Any = None
+    if is_distributed():
+        work = dist.all_reduce(total, group=process_group("control"), async_op=True)
+
+    def wait() -> list[int]:
+        if work:
+            work.wait()
+        return total.tolist()
+
+    return wait
 
 
 def sum_integers(values: list[int]) -> list[int]:
     """Each of the numbers, summed over all ranks without waiting for the device."""
-    group = process_group("control") if is_distributed() else None
-    return sum_over_ranks(torch.tensor(values, dtype=torch.int64), group).tolist()
+    return start_sum(values)()
 
 
 def sum_by_name(sums: torch.Tensor, names: tuple[str, ...]) -> dict[str, float]:
@@ -90,6 +104,26 @@ def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
     return result[0]
 
 
+def make_first_on_each_machine(local_rank: int, make: Callable[[], Value]) -> Value:
+    """What ``make`` returns on this rank. The first rank of each machine calls it before the others there do, which
+    then find in the cache what it has downloaded.
+
+    If ``make`` raises KinspanError on any rank, all ranks raise it.
+    """
+    made: list[Value] = []
+    for turn in (True, False):
+        failure = None
+        if (local_rank == 0) == turn:
+            try:
+                made.append(make())
+            except KinspanError as error:
+                failure = str(error)
+        for text in gather(failure):
+            if text:
+                raise KinspanError(text)
+    return made[0]
+
+
 def describe_storage_error(error: OSError, folder: Path | None = None) -> str:
     """One line that names the file and the system's reason. ``folder``: where it is where the error names no file"""
     place = Path(error.filename) if error.filename else folder
@@ -99,9 +133,18 @@ def describe_storage_error(error: OSError, folder: Path | None = None) -> str:
     return f"{where}{error.strerror or error}: mend that, and start it again"
 
 
-def is_peer_failure(error: BaseException) -> bool:
-    """Whether an error of a collective says that another rank has ended."""
+def is_communication_failure(error: BaseException) -> bool:
+    """Whether an error is that of a collective. Another rank may have ended, or the network may have failed: only the
+    watchdog can tell."""
     text = str(error).lower()
     return is_distributed() and any(
         sign in text for sign in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl")
+    )
+
+
+def describe_communication_failure(error: BaseException) -> str:
+    """One line with the cause, which blames nobody."""
+    return (
+        f"rank {dist.get_rank()}: communication with the other ranks failed ({quote_error(error)}): see what they said; "
+        "where they said nothing, look at the network between the machines"
     )

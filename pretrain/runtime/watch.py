@@ -161,8 +161,10 @@ class Watch:
             with (self.folder / STACKS / f"rank-{self.own.rank}.txt").open("w") as file:
                 faulthandler.dump_traceback(file)
 
-    def wait_for_verdict(self) -> None:
-        """Gives the threads time to find out which rank is gone. They then end this process."""
+    def wait_for_verdict(self, cause: str) -> None:
+        """Prints the cause of a failure, and gives the threads time to find out whether a rank is gone. They then end
+        this process; it returns where all ranks are alive."""
+        os.write(2, f"{cause}\n".encode())
         time.sleep(SILENCE + 2 * FAREWELL)
 
     def leave(self) -> None:

@@ -1,6 +1,7 @@
 """Runs that are stopped, that meet losses which are not finite, that leap, or whose disk is full, in this process."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
+from pretrain.runtime import ranks
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.runtime.stop import Stopped, StopRequest
 from pretrain.setup import set_up
-from pretrain.step import train_step
+from pretrain.step import start_counting, train_step
 
 
 @pytest.fixture
@@ -152,7 +154,15 @@ def test_an_update_that_is_not_finite_is_skipped_whole(kind, stage, precision, c
             remove = poison(kind)(engine) if step in poisoned else None
             batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
             results.append(
-                train_step(engine, batches=batches, filler=batches[0], layout=setup.layout, rank=0, seed=1, step=step)
+                train_step(
+                    engine,
+                    counted=start_counting(batches, engine.module.losses)(),
+                    filler=batches[0],
+                    layout=setup.layout,
+                    rank=0,
+                    seed=1,
+                    step=step,
+                )
             )
             if remove:
                 remove()
@@ -269,3 +279,49 @@ def test_without_a_last_checkpoint_a_run_is_not_complete(config, monkeypatch):
         with pytest.raises(KinspanError, match="the last checkpoint could not be written"):
             pretrain(config())
     assert pretrain(config())["steps"] == 12
+
+
+def test_a_step_waits_for_no_collective_on_the_host(config, monkeypatch):
+    """Its batch was counted while the step before ran: one sum per step, begun before the step and read after it.
+
+    The group has one rank here; what is called on it is what more ranks call.
+    """
+    monkeypatch.setattr(ranks, "is_distributed", lambda: True)
+    events, plain_step = [], run.train_step
+
+    def record(name):
+        plain = getattr(torch.distributed, name)
+
+        def call(*values, **named):
+            if named.get("group") is ranks.process_group("control"):
+                events.append(f"{name} begun" if named.get("async_op") else f"{name} waited for")
+            return plain(*values, **named)
+
+        monkeypatch.setattr(torch.distributed, name, call)
+
+    def step_with(*values, **named):
+        events.append("step")
+        return plain_step(*values, **named)
+
+    monkeypatch.setattr(run, "train_step", step_with)
+    set_up(config("warm"))  # makes the group
+    for name in ("all_reduce", "barrier", "all_gather_object", "broadcast_object_list"):
+        record(name)
+    pretrain(config(max_steps=6, save_steps=6, eval_steps=6, log_steps=6, eval_pairs=0))
+    first = events.index("step") - 1
+    assert events[first : first + 12] == ["all_reduce begun", "step"] * 6
+    assert not events[first + 12].startswith("all_reduce")  # nothing is begun that nobody waits for
+
+
+def test_a_run_goes_on_with_smaller_micro_batches(config, make_model, monkeypatch):
+    """As the message on too little memory advises. Without dropout only rounding differs."""
+    still = {"model": str(make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))}
+    whole, other = (replace(config(name), **still) for name in ("whole", "other"))
+    pretrain(whole)
+    with monkeypatch.context() as patch:
+        ask_in_step(patch, 6)
+        with pytest.raises(Stopped):
+            pretrain(other)
+    pretrain(replace(other, micro_batch_size=2))
+    before, after = ([loss for _, loss in lines(c.output_dir, "train", "step", "loss")] for c in (whole, other))
+    assert after == pytest.approx(before, rel=1e-5)

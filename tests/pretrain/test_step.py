@@ -12,7 +12,7 @@ from pretrain.modeling.losses import LossWeights
 from pretrain.modeling.pair_model import load_model
 from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.layout import Layout
-from pretrain.step import make_largest_batch, train_step, try_largest
+from pretrain.step import Counted, make_largest_batch, reserve_moments, start_counting, train_step, try_largest
 
 SIZE = 23
 
@@ -21,7 +21,7 @@ class PlainEngine:
     """DeepSpeed's arithmetic without DeepSpeed: divides by the micro-steps, gradients add up."""
 
     device = torch.device("cpu")
-    optimizer = SimpleNamespace(overflow=False)
+    optimizer = SimpleNamespace(overflow=False, param_groups=[], state={})
 
     def __init__(self, model, accumulation):
         self.module, self.accumulation, self.micro_steps = model, accumulation, 0
@@ -48,7 +48,7 @@ class PlainEngine:
         pass
 
 
-def gradient(model, stream, layout, monkeypatch):
+def gradient(model, stream, layout):
     """Loss sums and the gradient of global batch 2, averaged over the layout's ranks."""
     shares = [
         [stream.batch(2 * SIZE + a, b - a) if b > a else None for a, b in layout.micro_batches(rank)]
@@ -56,12 +56,11 @@ def gradient(model, stream, layout, monkeypatch):
     ]
     every = [b for share in shares for b in share if b]
     counts = {name: sum(getattr(b, name) for b in every) for name in ("num_masked", "num_tokens", "num_pairs")}
-    monkeypatch.setattr(step, "count_globally", lambda *_: (counts, False))
     model.zero_grad()
     stats = sum(
         train_step(
             PlainEngine(model, layout.accumulation),
-            batches=share,
+            counted=Counted(share, counts, stop=False),
             filler=every[0],
             layout=layout,
             rank=rank,
@@ -76,26 +75,24 @@ def gradient(model, stream, layout, monkeypatch):
 
 @pytest.mark.parametrize("token_loss", ["mlm", "rtd"])
 @pytest.mark.parametrize(("world", "micro"), [(1, 5), (2, 23), (2, 4), (3, 2), (5, 3), (8, 1), (30, 7)])
-def test_loss_and_gradient_do_not_depend_on_the_cut(
-    world, micro, token_loss, make_model, tiny_corpus, make_stream, monkeypatch
-):
+def test_loss_and_gradient_do_not_depend_on_the_cut(world, micro, token_loss, make_model, tiny_corpus, make_stream):
     if token_loss == "rtd":
         model, _ = load_replaced_token_model(str(make_model("electra")), "1/2", "tied", seed=3)
     else:
         model, _ = load_model(str(make_model()), seed=3)
     model.eval()  # no dropout
     stream = make_stream(tiny_corpus, masking=mask_for_generator(103, 30522) if token_loss == "rtd" else True)
-    stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1), monkeypatch)
-    cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world), monkeypatch)
+    stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1))
+    cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world))
     assert torch.allclose(stats, cut_stats, rtol=1e-6)
     assert (cut - whole).norm() / whole.norm() <= 1e-6
 
 
-def test_the_whole_gradient_is_that_of_the_mean_losses(make_model, tiny_corpus, make_stream, monkeypatch):
+def test_the_whole_gradient_is_that_of_the_mean_losses(make_model, tiny_corpus, make_stream):
     model, _ = load_model(str(make_model()), seed=3)
     model.eval()
     stream = make_stream(tiny_corpus, masking=True)
-    _, ours = gradient(model, stream, Layout(SIZE, 4, 2), monkeypatch)
+    _, ours = gradient(model, stream, Layout(SIZE, 4, 2))
     batch = stream.batch(2 * SIZE, SIZE)
     pair, vocabulary = model.logits(step.to_tensors(batch, torch.device("cpu")))
     pair_loss = torch.nn.functional.binary_cross_entropy_with_logits(pair, torch.from_numpy(batch.labels).float())
@@ -110,7 +107,13 @@ def test_the_weights_of_the_losses_reach_the_gradient(make_model, tiny_corpus, m
     model, _ = load_model(str(make_model()), seed=3)
     batch = make_stream(tiny_corpus, masking=True).batch(0, SIZE)
     of_all = {"layout": Layout(SIZE, SIZE, 1), "rank": 0, "seed": 1, "step": 0}
-    train_step(PlainEngine(model, 1), batches=[batch], filler=batch, **of_all, weights=LossWeights(mlm=0.0))
+    train_step(
+        PlainEngine(model, 1),
+        counted=start_counting([batch], model.losses)(),
+        filler=batch,
+        **of_all,
+        weights=LossWeights(mlm=0.0),
+    )
     assert all(p.grad is None or not p.grad.any() for p in model.mlm_head.cls.predictions.transform.parameters())
     assert model.classifier.classifier.weight.grad.any()
 
@@ -129,7 +132,7 @@ def test_a_frozen_encoder_stays_as_it_is_and_the_heads_learn(token_loss, make_mo
     masking = mask_for_generator(103, 30522) if token_loss == "rtd" else True
     batch = make_stream(tiny_corpus, masking=masking).batch(0, SIZE)
     cut = {"layout": Layout(SIZE, SIZE, 1), "rank": 0, "seed": 1, "step": 0}
-    result = train_step(PlainEngine(model, 1), batches=[batch], filler=batch, **cut)
+    result = train_step(PlainEngine(model, 1), counted=start_counting([batch], model.losses)(), filler=batch, **cut)
     optimizer.step()
     assert torch.isfinite(result.stats).all()
     after = dict(model.named_parameters())
@@ -177,6 +180,17 @@ def test_too_little_memory_says_what_to_lower(error, make_model, tiny_corpus, ma
     monkeypatch.setattr(engine, "backward", lambda loss: (_ for _ in ()).throw(error))
     with pytest.raises(KinspanError, match=r"lower --micro_batch_size below 4"):
         try_largest(engine, make_stream(tiny_corpus, masking=True), Layout(8, 4, 1))
+
+
+@pytest.mark.parametrize("updates", [0, 1])
+def test_the_trial_counts_the_moments_that_the_first_update_makes(updates):
+    parameters = [torch.nn.Parameter(torch.ones(5)), torch.nn.Parameter(torch.ones(2, 3))]
+    optimizer = torch.optim.AdamW(parameters)
+    for _ in range(updates):
+        sum(p.sum() for p in parameters).backward()
+        optimizer.step()
+    missing = 0 if updates else 2 * (5 + 6)
+    assert sum(reserved.numel() for reserved in reserve_moments(optimizer)) == missing
 
 
 def test_other_errors_are_not_taken_for_memory(make_model, tiny_corpus, make_stream, monkeypatch):

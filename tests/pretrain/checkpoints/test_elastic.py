@@ -28,7 +28,7 @@ from pretrain.checkpoints.writer import Writer
 from pretrain.config import PretrainConfig
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.setup import set_up
-from pretrain.step import train_step
+from pretrain.step import start_counting, train_step
 
 ROOT = Path(__file__).resolve().parents[3]
 OPTIONS = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -75,7 +75,7 @@ def train(setup, engine, first, end):
         batches = [setup.train.batch(7 * step + a, b - a) if b > a else None for a, b in spans]
         stats = train_step(
             engine,
-            batches=batches,
+            counted=start_counting(batches, engine.module.losses)(),
             filler=setup.train.batch(0, 1),
             layout=setup.layout,
             rank=setup.rank,

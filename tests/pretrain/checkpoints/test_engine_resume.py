@@ -14,7 +14,7 @@ from pretrain.modeling.losses import LossWeights
 from pretrain.release.release import write_release
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.setup import set_up
-from pretrain.step import train_step
+from pretrain.step import start_counting, train_step
 
 STAGES = ["zero0", "zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3", "offload"))]
 WORDS = "electra.embeddings.word_embeddings"
@@ -46,7 +46,14 @@ def train(setup, engine, first, end):
     for step in range(first, end):
         batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
         stats = train_step(
-            engine, batches=batches, filler=batches[0], layout=setup.layout, rank=0, seed=1, step=step, weights=weights
+            engine,
+            counted=start_counting(batches, engine.module.losses)(),
+            filler=batches[0],
+            layout=setup.layout,
+            rank=0,
+            seed=1,
+            step=step,
+            weights=weights,
         ).stats
     return stats
 

@@ -47,10 +47,10 @@ def test_parameters_of_roberta_base():
     assert plan.parameters["pair head"] == pair_head
     assert plan.num_parameters == 124_697_433 + pair_head
     assert plan.num_parameters == pytest.approx(124.6e6 + pair_head, rel=0.001)
-    gigabytes = {g: compute_states(plan.num_parameters, 2, "bf16", g).on_gpu / 1e9 for g in (1, 8, 64)}
-    line = next(x for x in format_plan(plan).splitlines() if x.startswith("ZeRO 2, bf16"))
+    gigabytes = {g: compute_states(plan.num_parameters, 1, "bf16", g).on_gpu / 1e9 for g in (1, 8, 64)}
+    line = next(x for x in format_plan(plan).splitlines() if x.startswith("ZeRO 1, bf16"))
     assert line.split()[3:6] == [f"{x:.2f}" for x in gigabytes.values()]
-    assert gigabytes[8] == pytest.approx((2 + 16 / 8) * plan.num_parameters / 1e9)
+    assert gigabytes[8] == pytest.approx((6 + 12 / 8) * plan.num_parameters / 1e9)
     assert line.endswith("<- the settings'")
 
 

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from deepspeed.accelerator import get_accelerator
 
 from data_pipeline.errors import KinspanError
+from pretrain import step as steps
 from pretrain.batches import to_tensors
 from pretrain.checkpoints.capture import full_weights
 from pretrain.config import PretrainConfig
@@ -19,7 +21,7 @@ from pretrain.runtime.engine import (
     zero_stage,
 )
 from pretrain.setup import set_up
-from pretrain.step import train_step, try_largest
+from pretrain.step import start_counting, train_step, try_largest
 
 
 def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
@@ -74,7 +76,15 @@ def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
         try_largest(engine, setup.train, setup.layout)
     for step in range(3):
         batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
-        result = train_step(engine, batches=batches, filler=batches[0], layout=setup.layout, rank=0, seed=1, step=step)
+        result = train_step(
+            engine,
+            counted=start_counting(batches, engine.module.losses)(),
+            filler=batches[0],
+            layout=setup.layout,
+            rank=0,
+            seed=1,
+            step=step,
+        )
     return setup, engine, float(result.grad_norm)
 
 
@@ -99,10 +109,22 @@ def test_saved_weights_are_those_that_score(stage, precision, make_model, tiny_c
 
 
 @pytest.mark.parametrize("stage", ["zero0", "zero2", "zero3", "offload"])
-def test_trying_the_largest_batch_changes_nothing(stage, make_model, tiny_corpus, tmp_path):
+def test_trying_the_largest_batch_changes_nothing_and_no_step_waits_for_the_device(
+    stage, make_model, tiny_corpus, tmp_path, monkeypatch
+):
+    """Adam's moments are reserved for the trial; ZeRO 3 has made them by then."""
+    waits, reserved = [], []
+    accelerator = get_accelerator()
+    monkeypatch.setattr(accelerator, "synchronize", lambda *_: waits.append(stage))
+    reserve = steps.reserve_moments
+    monkeypatch.setattr(steps, "reserve_moments", lambda optimizer: reserved.append(reserve(optimizer)) or [])
     tried, plain = (
         trained(make_model, tiny_corpus, tmp_path / str(probe), stage, "fp32", probe) for probe in (True, False)
     )
+    assert not waits
+    states = tried[1].optimizer.state.values()
+    made = sum(s["exp_avg"].numel() + s["exp_avg_sq"].numel() for s in states)
+    assert sum(tensor.numel() for tensor in reserved[0]) == (0 if stage == "zero3" else made)
     assert tried[2] == plain[2]
     one, two = full_weights(tried[1]), full_weights(plain[1])
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -114,7 +136,15 @@ def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path)
     batches = [setup.train.batch(30 + a, b - a) for a, b in setup.layout.micro_batches(0)]
     weights = full_weights(engine)
     norm = float(
-        train_step(engine, batches=batches, filler=batches[0], layout=setup.layout, rank=0, seed=1, step=3).grad_norm
+        train_step(
+            engine,
+            counted=start_counting(batches, engine.module.losses)(),
+            filler=batches[0],
+            layout=setup.layout,
+            rank=0,
+            seed=1,
+            step=3,
+        ).grad_norm
     )
     model = set_up(setup.config).model
     model.load_state_dict(weights, strict=False)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pretrain.runtime import watch
+from pretrain.runtime import ranks, watch
 from pretrain.runtime.watch import SILENCE, Watch
 
 
@@ -118,3 +118,18 @@ def test_alone_a_stall_is_noticed_too(clock, tmp_path):
     assert alone.look() is None
     clock[0] += 101
     assert "rank 0" in alone.look().text
+
+
+def test_the_cause_of_a_failed_collective_is_printed_and_no_rank_is_blamed_for_it(tmp_path, monkeypatch, capfd):
+    """Only the watchdog says that a rank has ended, once it has seen that."""
+    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(ranks, "is_distributed", lambda: True)
+    monkeypatch.setattr(ranks.dist, "get_rank", lambda: 1)
+    error = RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:37\nunhandled cuda error")
+    assert ranks.is_communication_failure(error)
+    Watch(tmp_path, 1, 2, 100.0).wait_for_verdict(ranks.describe_communication_failure(error))
+    said = capfd.readouterr().err
+    assert said.startswith("rank 1: communication with the other ranks failed (NCCL error in: ")
+    assert "unhandled cuda error" in said
+    assert "has ended" not in said
+    assert said.count("\n") == 1

@@ -1,0 +1,134 @@
+"""Ranks of a few processes that import torch alone, and what the environment says of them."""
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+
+from data_pipeline.errors import KinspanError
+from pretrain import setup
+from pretrain.runtime import ranks
+from pretrain.runtime.engine import raise_descriptor_limit, read_launcher_variables
+from pretrain.runtime.out_of_memory import return_freed_memory
+
+VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_WORLD_SIZE")
+SLURM = {"SLURM_STEP_NUM_TASKS": "16", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": "8(x2)"}
+SLURM |= {"SLURM_PROCID": "11", "SLURM_LOCALID": "3"}
+COUNT = """
+import os
+import torch.distributed as dist
+from pretrain.runtime import ranks
+dist.init_process_group("gloo")
+counts = []
+for name in ("control", "writer"):
+    ranks.process_group(name)
+    ranks.gather(None, name)
+    counts.append(len(os.listdir("/proc/self/fd")))
+print(counts[1] - counts[0])
+"""
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in (*VARIABLES, *SLURM):
+        monkeypatch.setenv(name, "")  # so that what the test sets is taken back
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_a_task_of_srun_is_a_rank(environment):
+    for name, value in {**SLURM, "MASTER_ADDR": "node-1"}.items():
+        environment.setenv(name, value)
+    assert read_launcher_variables() == (11, 3, 16)
+    assert os.environ["LOCAL_WORLD_SIZE"] == "8"
+
+
+def test_the_launcher_counts_and_not_the_task_that_it_is(environment):
+    for name, value in {**SLURM, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
+        environment.setenv(name, value)
+    assert read_launcher_variables() == (1, 1, 4)
+
+
+def test_a_batch_script_without_srun_is_one_rank(environment):
+    environment.setenv("SLURM_NTASKS", "16")
+    environment.setenv("SLURM_PROCID", "0")
+    assert read_launcher_variables() == (0, 0, 1)
+
+
+def test_tasks_on_several_machines_must_know_the_first(environment):
+    for name, value in SLURM.items():
+        environment.setenv(name, value)
+    with pytest.raises(KinspanError, match="export MASTER_ADDR="):
+        read_launcher_variables()
+
+
+def test_as_many_descriptors_as_the_system_allows():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_group_takes_one_descriptor_per_other_rank():
+    """And a few for itself. So two groups of 512 ranks need more than the usual limit of 1,024."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    common = {**os.environ, "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    command = [sys.executable, "-c", COUNT]
+    started = [
+        subprocess.Popen(command, env={**common, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(3)
+    ]
+    for process in started:
+        assert 2 <= int(process.communicate(timeout=100)[0]) <= 6
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "order"), [(0, ["make", "gather", "gather"]), (3, ["gather", "make", "gather"])]
+)
+def test_the_first_rank_of_a_machine_loads_before_the_others(local_rank, order, monkeypatch):
+    done = []
+    monkeypatch.setattr(ranks, "gather", lambda value: done.append("gather") or [value, None])
+    assert ranks.make_first_on_each_machine(local_rank, lambda: done.append("make") or 5) == 5
+    assert done == order
+
+
+def test_what_one_rank_cannot_load_is_refused_by_all(monkeypatch):
+    monkeypatch.setattr(ranks, "gather", lambda value: [value, "no model at x"])
+    with pytest.raises(KinspanError, match="no model at x"):
+        ranks.make_first_on_each_machine(0, lambda: 5)
+
+
+def test_weights_are_hashed_once_per_machine_and_compared(monkeypatch):
+    hashed = []
+    monkeypatch.setattr(setup, "fingerprint_weights", lambda *_: hashed.append(1) or "ours")
+    monkeypatch.setattr(setup, "_list_configs", lambda model: {})
+    others = ["ours", None, "ours", None]
+    monkeypatch.setattr(setup, "gather", lambda value: [*others[:3], value])
+    assert setup.fingerprint_once_per_machine(None, 3, 1) == "ours"
+    assert not hashed
+    others[2] = "theirs"
+    with pytest.raises(KinspanError, match="rank 2 starts from other weights than rank 0"):
+        setup.fingerprint_once_per_machine(None, 3, 0)
+    assert hashed
+
+
+def test_freed_tensors_go_back_to_the_system():
+    """Those that stay lie between them: glibc alone keeps the room of the others."""
+    process = psutil.Process()
+    torch.ones(7_000_000)  # from now on glibc keeps blocks that are smaller
+    before = process.memory_info().rss
+    blocks = [torch.ones(size) for size in range(400_000, 500_000, 1000)][::10]
+    assert process.memory_info().rss - before > 100e6
+    return_freed_memory()
+    assert process.memory_info().rss - before < 40e6
+    assert blocks
