@@ -81,7 +81,9 @@ FIGURES = {
 def configs(name, data="wikiqa=W"):
     """Of each row of a study, what it fine-tunes with."""
     study = read_study(FOLDER / f"{name}.yaml")
-    return {row.name: (row, _make_row_config(study, row, data, Path("runs"), {}, "asnq=A")) for row in study.rows}
+    return {
+        row.name: (row, _make_row_config(study, row, data, [data], Path("runs"), {}, "asnq=A")) for row in study.rows
+    }
 
 
 def test_there_is_one_for_each_table():
