@@ -1,4 +1,4 @@
-"""Ranks the sentences of a held-out document for one of them, with a release as a CrossEncoder."""
+"""Ranks the sentences of a held-out document for one of them: with a release, and with the start's own cosine."""
 
 import sys
 from dataclasses import dataclass
@@ -7,25 +7,37 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
+import numpy as np
+
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from launch._cli import parse, run
-from pretrain.evaluation.document_ranking import find_questions, load_cross_encoder, mean_auc, rank_sentences
-from pretrain.modeling.default_model import default_model
+from pretrain.evaluation.document_ranking import (
+    Question,
+    Score,
+    compute_aucs,
+    find_questions,
+    load_bi_encoder,
+    load_cross_encoder,
+    rank_sentences,
+)
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.planning.defaults import default_corpus
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
 
-DESCRIPTION = """Ranks the sentences of one held-out document for a sentence taken from it.
+DESCRIPTION = """Ranks the sentences of one held-out document for a sentence taken from it, twice, side by side: by the
+cosine of the encoder that training started from, and by the release. Sentences of the paragraph that the sentence was
+taken from are marked with *; a good ranking has them first.
 
-The release is loaded with sentence-transformers alone. A good one puts the sentences of the paragraph that the
-sentence was taken from first; they are marked with *."""
+Both are loaded with sentence-transformers alone. Below, the area under the ROC curve (AUC) of both over many held-out
+documents says which one ranks better, also where that is the cosine."""
 
 EPILOG = """examples:
   python launch/rank_document.py --model runs/quickstart/release
-  python launch/rank_document.py --model releases/docs --corpus corpora/docs --document 3"""
+  python launch/rank_document.py --model releases/docs --start path/to/start --corpus corpora/docs --document 3"""
 
-SHOWN = 8  # sentences
+SHOWN, WIDTH = 8, 62  # sentences, and characters of each
 
 
 @dataclass
@@ -33,8 +45,13 @@ class RankConfig:
     """Flags of this entry."""
 
     model: str = setting(REQUIRED, "A release: a folder that launch/release.py wrote.", old_name="release")
+    start: str | None = setting(
+        None,
+        "What training started from, or any other model that embeds sentences, to compare with. Without it: "
+        "all-MiniLM-L6-v2, which is installed with this package.",
+    )
     corpus: str | None = setting(None, "Corpus folder. Without it: the documentation that comes with Python.")
-    average_over: int = setting(30, "Number of documents that the closing figure is averaged over.", within=ABOVE_0)
+    average_over: int = setting(100, "Most documents that the closing figures are averaged over.", within=ABOVE_0)
     document: int = setting(0, "Which of the suitable held-out documents, counted from 0.", within=NOT_BELOW_0)
 
 
@@ -46,16 +63,42 @@ def main() -> None:
     questions = find_questions(corpus, tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
     if config.document >= len(questions):
         raise KinspanError(f"--document {config.document}: the corpus has {len(questions)} suitable held-out documents")
-    question, encoder = questions[config.document], load_cross_encoder(config.model)
+    name = tokenizers.shorten_name(config.start) if config.start else DEFAULT_MODEL_NAME
+    systems = {
+        f"cosine of {name}": load_bi_encoder(config.start or default_model()),
+        config.model: load_cross_encoder(config.model),
+    }
+    _show_rankings(systems, questions[config.document])
+    _show_figures(systems, questions[: config.average_over])
+
+
+def _show_rankings(systems: dict[str, Score], question: Question) -> None:
+    """Prints how both rank the sentences of one document, side by side."""
     print(f"\nheld-out document: {question.title}\nsentence: {question.sentence}\n")
-    for place, (score, same, text) in enumerate(rank_sentences(encoder, question)[:SHOWN], 1):
-        print(f"{place:2d}. {'*' if same else ' '} {score:.3f}  {text[:150]}")
+    print("    " + "".join(f"  {name:<{WIDTH}.{WIDTH}}" for name in systems).rstrip())
+    rankings = [rank_sentences(score, question)[:SHOWN] for score in systems.values()]
+    for place, cells in enumerate(zip(*rankings, strict=True), 1):
+        texts = (f"{'*' if same else ' '} {text:<{WIDTH}.{WIDTH}}" for same, text in cells)
+        print(f"{place:2d}. " + "".join(texts).rstrip())
     print(f"\n* from the same paragraph ({sum(question.same_paragraph)} of {len(question.candidates)} candidates)")
-    asked = questions[: config.average_over]
-    print(
-        f"over {len(asked)} such documents, a sentence of the same paragraph is ranked above another one in "
-        f"{100 * mean_auc(encoder, asked):.0f}% of cases (by chance 50%)"
-    )
+
+
+def _show_figures(systems: dict[str, Score], questions: list[Question]) -> None:
+    """Prints the mean AUC of both over the documents, and on how many of them which one is better."""
+    from scipy.stats import binomtest
+
+    aucs = {name: compute_aucs(score, questions) for name, score in systems.items()}
+    print(f"\nmean AUC over {len(questions)} held-out documents (1: all sentences of the paragraph first; 0.5: chance)")
+    for name, of_system in aucs.items():
+        print(f"  {np.mean(of_system):.3f}  {name}")
+    cosine, release = aucs.values()
+    wins, losses = int((release > cosine).sum()), int((release < cosine).sum())
+    p = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+    if p >= 0.05:
+        verdict = "no difference is shown"
+    else:
+        verdict = "the release ranks better" if wins > losses else "the cosine of the start ranks better"
+    print(f"the release is better on {wins} documents and worse on {losses} (sign test p {p:.3f}): {verdict}")
 
 
 if __name__ == "__main__":

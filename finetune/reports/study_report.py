@@ -38,7 +38,7 @@ from .report import (
 )
 
 NUM_EXAMPLES = 8
-BM25 = "BM25"
+BM25, ZERO_SHOT = "BM25", "zero-shot cosine"  # the names of rows that no training comes before
 UNSHOWN = {"output_dir", "local_rank", "save_steps", "stall_minutes", "max_skipped_steps", "log_steps", "max_hours"}
 ALWAYS_SHOWN = {"model", "data", "loss", "epochs", "learning_rate", "batch_size", "max_length", "seeds", "patience"}
 ALWAYS_SHOWN |= {"train_filter", "eval_filter", "precision"}
@@ -61,24 +61,34 @@ class Entry:
 
 
 def write_page(
-    path: Path, title: str, notes: list[str], splits: Sequence[tuple[AnswerSet, str]], entries: list[Entry]
+    path: Path,
+    title: str,
+    notes: list[str],
+    splits: Sequence[tuple[AnswerSet, str]],
+    entries: list[Entry],
+    zero_shot: Figures | None = None,
 ) -> None:
     """Writes the page of experiments that share their data, and of BM25.
 
-    splits: each with the filter that it has been through, last the one that is measured: test, or dev without one
+    splits:    each with the filter that it has been through, last the one that is measured: test, or dev without one
+    zero_shot: the metrics of every measured question by the start's cosine, which then has a row too
 
     Raises KinspanError where ``path`` cannot be written.
     """
     test = splits[-1][0]
-    bm25 = compute_question_metrics(test, score_bm25(test))
-    named = [*((entry.name, entry.figures, entry.paper) for entry in entries), (BM25, [bm25], {})]
+    untrained = {BM25: compute_question_metrics(test, score_bm25(test))}
+    if zero_shot is not None:
+        untrained[ZERO_SHOT] = zero_shot
+    named: list[tuple[str, list[Figures], dict[str, float]]]
+    named = [(entry.name, entry.figures, entry.paper) for entry in entries]
+    named += [(name, [figures], {}) for name, figures in untrained.items()]
     tests = compare_rows([np.stack([seed[MAP] for seed in figures]) for _, figures, _ in named])
     rows = []
     for (name, figures, paper), difference in zip(named, tests, strict=True):
         means = {m: np.array([seed[m].mean() for seed in figures]) for m in METRICS}
         p = {MAP: take_greater_p(difference)} if difference else {}
         starred = [MAP] if difference and is_established(difference) else []
-        rows.append(ResultRow(name, means, p, {m: (v, None) for m, v in paper.items()}, starred, name != BM25))
+        rows.append(ResultRow(name, means, p, {m: (v, None) for m, v in paper.items()}, starred, name not in untrained))
     own, shared = _part_settings(entries)
     examples, examples_are = _pick_examples(test, entries)
     report = Report(

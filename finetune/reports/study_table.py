@@ -1,9 +1,12 @@
 """A study's results as tables for the screen, with the papers' figures beside ours."""
 
+import textwrap
 from typing import Any
 
 from finetune.evaluation.metrics import MAP, METRICS, TITLES
 from finetune.evaluation.significance import format_p
+
+WIDTH = 120  # of the note below the tables
 
 
 def format_study(results: dict[str, Any]) -> str:
@@ -28,6 +31,8 @@ def format_study(results: dict[str, Any]) -> str:
         if any(row.get("seeds") == 1 for row in table["rows"]):
             lines.append("a row of one seed says nothing of how other seeds would do")
         lines += [*_describe_drops(table), *_describe_kept_transfers(table), f"page: {table['report']}"]
+    if results["about"]:
+        lines += ["", *textwrap.wrap(results["about"], WIDTH)]
     return "\n".join(lines)
 
 

@@ -13,8 +13,11 @@ from data_pipeline.files import write_atomically
 from finetune.evaluation.bm25 import score_bm25
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from finetune.evaluation.significance import compare_rows
-from finetune.reports.study_report import BM25, Entry, write_page
+from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.score import score_answers
+from finetune.reports.study_report import BM25, ZERO_SHOT, Entry, write_page
 from finetune.reports.study_table import format_study
+from pretrain.modeling.default_model import default_model
 from pretrain.runtime.engine import read_launcher_variables
 from pretrain.runtime.stop import listen_for_stop
 
@@ -64,6 +67,8 @@ def run_study(
         [PlannedRow(row, _make_row_config(study, row, spec, specs, output, overrides, transfer)) for row in study.rows]
         for spec in specs
     ]
+    if study.zero_shot:
+        _check_embeds(study, planned[0][0].config)
     pretrainings = _prepare_pretrainings(study, output, overrides, stages or {})
     leads = read_launcher_variables()[0] == 0
     say = say if leads else _be_silent
@@ -128,6 +133,16 @@ def _check_request(study: Study, specs: list[str], overrides: dict[str, Any], tr
             raise KinspanError(f"--set {name}: it is what sets rows apart ({rows_named}): change a copy of the study")
 
 
+def _check_embeds(study: Study, first: FinetuneConfig) -> None:
+    """Raises KinspanError where the model that the first row starts from has no embeddings to take cosines of."""
+    model = first.model or default_model()
+    if not is_bi_encoder(model):
+        raise KinspanError(
+            f"{study.title}: zero_shot needs a model that embeds texts, and {model} is none: name another one in "
+            "--model, or remove the line zero_shot"
+        )
+
+
 def _make_row_config(
     study: Study,
     row: StudyRow,
@@ -168,11 +183,18 @@ def _summarize_set(
     data = load_data(next((row.config for row in rows if row.config.transfer), first))
     measured = data.measured[-1]
     figures = [read_figures(Path(row.config.output_dir), measured, list_seeds(row.config)) for row in rows]
-    bm25 = compute_question_metrics(measured, score_bm25(measured))
-    *tests, bm25_test = compare_rows([np.stack([seed[MAP] for seed in row]) for row in (*figures, [bm25])])
+    untrained = {BM25: compute_question_metrics(measured, score_bm25(measured))}
+    if study.zero_shot:
+        scores = score_answers(first.model or default_model(), measured, first.max_length)
+        untrained[ZERO_SHOT] = compute_question_metrics(measured, scores)
+    runs = [*figures, *([of_name] for of_name in untrained.values())]
+    tests = compare_rows([np.stack([seed[MAP] for seed in row]) for row in runs])
     papers = [row.row.paper.get(PAPERS_NAME.get(name_set(spec), name_set(spec)), {}) for row in rows]
-    lines = [{"name": BM25, **{m: {"mean": v, "sd": None} for m, v in compute_means(bm25).items()}, "p": bm25_test}]
-    for row, experiment, test, paper in zip(rows, experiments, tests, papers, strict=True):
+    lines = [
+        {"name": name, **{m: {"mean": v, "sd": None} for m, v in compute_means(of_name).items()}, "p": test}
+        for (name, of_name), test in zip(untrained.items(), tests[len(rows) :], strict=True)
+    ]
+    for row, experiment, test, paper in zip(rows, experiments, tests[: len(rows)], papers, strict=True):
         lines.append(_summarize_row(row, experiment[measured.split], experiment["seeds"], test, paper, rows))
     splits = [(data.train, first.train_filter), *((split, first.eval_filter) for split in data.measured)]
     if data.transfer is not None:
@@ -183,7 +205,8 @@ def _summarize_set(
             for row, of_row, paper in zip(rows, figures, papers, strict=True)
         ]
         notes = [line for line in (study.source, study.about) if line]
-        write_page(page, f"{study.title}: {name_set(spec)}", [*notes, *data.notes], splits, entries)
+        title = f"{study.title}: {name_set(spec)}"
+        write_page(page, title, [*notes, *data.notes], splits, entries, untrained.get(ZERO_SHOT))
     return {
         "data": name_set(spec),
         "split": measured.split,

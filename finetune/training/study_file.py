@@ -20,7 +20,7 @@ OWN = {"data", "transfer", "transfer_targets", "transfer_dir", "output_dir", "lo
 SETTINGS = {f.name for f in fields(FinetuneConfig)} - OWN
 COMMON = ("eval_filter", "columns")  # rows are compared question by question, so that all measure the same ones
 ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain"}
-STUDY_KEYS = {"title", "source", "settings", "rows", "about"}
+STUDY_KEYS = {"title", "source", "settings", "rows", "about", "zero_shot"}
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,10 @@ class StudyRow:
 class Study:
     """What a study's file says.
 
-    source:   the table of a paper that the study reproduces
-    about:    what a reader of the results must keep in mind
-    settings: of all rows
+    source:    the table of a paper that the study reproduces
+    about:     what a reader of the results must keep in mind; it is printed below the tables
+    settings:  of all rows
+    zero_shot: whether the table has the start of the first row too, as a bi-encoder without any training
     """
 
     title: str
@@ -58,6 +59,7 @@ class Study:
     about: str
     settings: dict[str, Any]
     rows: list[StudyRow]
+    zero_shot: bool = False
 
 
 def read_study(path: Path) -> Study:
@@ -77,7 +79,10 @@ def read_study(path: Path) -> Study:
         if not row.folder or [other.folder for other in rows].count(row.folder) > 1:
             raise KinspanError(f"--study {path}: row {row.name}: its letters and digits must set it apart, as a folder")
     title, source, about = (str(content.get(key, "")) for key in ("title", "source", "about"))
-    return Study(title or path.stem, source, about, content.get("settings") or {}, rows)
+    zero_shot = content.get("zero_shot", False)
+    if not isinstance(zero_shot, bool):
+        raise KinspanError(f"--study {path}: zero_shot {zero_shot}: must be true or false")
+    return Study(title or path.stem, source, about, content.get("settings") or {}, rows, zero_shot)
 
 
 def _parse_row(path: Path, entry: Any) -> StudyRow:

@@ -1,5 +1,6 @@
-"""Sentences of held-out documents as questions: does a release find the other sentences of the same paragraph?"""
+"""Sentences of held-out documents as questions: does a model find the other sentences of the same paragraph?"""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,6 +20,9 @@ class Question:
     sentence: str
     candidates: list[str]
     same_paragraph: list[bool]
+
+
+Score = Callable[[Question], np.ndarray]  # the scores of a question's candidates, the higher the better
 
 
 def find_questions(corpus: Corpus, tokenizer: object) -> list[Question]:
@@ -51,32 +55,53 @@ def _texts(shard: Shard, row: int, tokenizer: object) -> list[list[str]]:
     return paragraphs
 
 
-def load_cross_encoder(folder: str) -> Any:
-    """A release as sentence-transformers' CrossEncoder. Raises KinspanError where it cannot be loaded."""
+def load_cross_encoder(folder: str) -> Score:
+    """Returns how a release scores candidates, as sentence-transformers' CrossEncoder.
+
+    Raises KinspanError where it cannot be loaded.
+    """
     from sentence_transformers import CrossEncoder
+
+    encoder = _load("--model", folder, CrossEncoder)
+    return lambda question: encoder.predict([(question.sentence, text) for text in question.candidates])
+
+
+def load_bi_encoder(folder: str) -> Score:
+    """Returns how an encoder scores candidates without any training here: by the cosine of its embeddings, with the
+    pooling that sentence-transformers finds in its folder, or else the mean.
+
+    Raises KinspanError where it cannot be loaded.
+    """
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    encoder = _load("--start", folder, SentenceTransformer, model_kwargs={"dtype": torch.float32})
+
+    def score(question: Question) -> np.ndarray:
+        texts = [question.sentence, *question.candidates]
+        embeddings = encoder.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+        return embeddings[1:] @ embeddings[0]
+
+    return score
+
+
+def _load(flag: str, folder: str, kind: Callable[..., Any], **options: Any) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # a release has heads that one of its classes does not use
     try:
-        return CrossEncoder(folder, trust_remote_code=False)
+        return kind(folder, trust_remote_code=False, **options)
     except Exception as error:  # a damaged file, a missing one: one line to the user
-        raise KinspanError(f"--model {folder} cannot be loaded: {quote_first_line(error)}") from error
+        raise KinspanError(f"{flag} {folder} cannot be loaded: {quote_first_line(error)}") from error
 
 
-def rank_sentences(encoder: Any, question: Question) -> list[tuple[float, bool, str]]:
-    """The question's candidates, the best first: score, whether it shares the paragraph, and the sentence."""
-    hits = encoder.rank(question.sentence, question.candidates)
-    numbers = [int(hit["corpus_id"]) for hit in hits]
-    return [
-        (float(hit["score"]), question.same_paragraph[number], question.candidates[number])
-        for hit, number in zip(hits, numbers, strict=True)
-    ]
+def rank_sentences(score: Score, question: Question) -> list[tuple[bool, str]]:
+    """Returns the question's candidates, the best first: whether it shares the paragraph, and the sentence."""
+    order = np.argsort(-score(question), kind="stable").tolist()
+    return [(question.same_paragraph[number], question.candidates[number]) for number in order]
 
 
-def mean_auc(encoder: Any, questions: list[Question]) -> float:
-    """How often a sentence of the same paragraph is ranked above another one, on average over questions."""
-    aucs = [
-        roc_auc_score(q.same_paragraph, encoder.predict([(q.sentence, candidate) for candidate in q.candidates]))
-        for q in questions
-    ]
-    return float(np.mean(aucs))
+def compute_aucs(score: Score, questions: list[Question]) -> np.ndarray:
+    """Returns for each question how often a sentence of the same paragraph is ranked above another one: ``[Q]``."""
+    return np.array([roc_auc_score(q.same_paragraph, score(q)) for q in questions])

@@ -124,16 +124,16 @@ def _is_kept(text: str, first_step: int, undone: tuple[str, ...]) -> bool:
     return 0 < first_step >= line["step"] and not (line["step"] == first_step and line["split"] in undone)
 
 
-FORMATS = {  # of the figures that the screen shows
+# Of the figures that the screen shows, those first that move from the beginning. Accuracy and F1 of pairs are in
+# metrics.jsonl alone: they stay where always saying "negative" puts them for long, while the AUC already grows.
+FORMATS = {
     "loss": "loss {:.3f}",
+    "pair_auc": "AUC {:.3f}",
+    "pair_loss": "pair {:.4f}",
     "mlm_loss": "mlm {:.3f}",
     "mlm_accuracy": "mlm acc {:.3f}",
     "rtd_loss": "rtd {:.4f}",
     "rtd_recall": "found {:.3f}",
-    "pair_loss": "pair {:.3f}",
-    "pair_accuracy": "acc {:.3f}",
-    "pair_f1": "F1 {:.3f}",
-    "pair_auc": "AUC {:.3f}",
     "map": "MAP {:.4f}",
     "mrr": "MRR {:.4f}",
     "p@1": "P@1 {:.4f}",

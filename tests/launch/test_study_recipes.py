@@ -81,7 +81,9 @@ FIGURES = {
 def configs(name, data="wikiqa=W"):
     """Of each row of a study, what it fine-tunes with."""
     study = read_study(FOLDER / f"{name}.yaml")
-    return {row.name: (row, _make_row_config(study, row, data, Path("runs"), {}, "asnq=A")) for row in study.rows}
+    return {
+        row.name: (row, _make_row_config(study, row, data, [data], Path("runs"), {}, "asnq=A")) for row in study.rows
+    }
 
 
 def test_there_is_one_for_each_table():
@@ -131,9 +133,16 @@ def test_has_the_numbers_of_tandas_section_5(name):
             assert (config.learning_rate, config.epochs) == (1e-6, 3)
 
 
-def test_a_head_that_had_no_loss_is_not_taken_up():
-    for row, config in configs("as2").values():
-        assert config.fresh_head == (row.name.startswith("MLM") or "fresh head" in row.name)
+def test_only_a_pair_head_that_was_trained_is_kept():
+    kept = {name for name, (_, config) in configs("as2").items() if not config.fresh_head}
+    assert kept == {"SSP, trained head kept, then fine-tuned"}
+    assert read_study(FOLDER / "as2.yaml").zero_shot
+
+
+def test_both_arms_of_as2_differ_in_the_pair_loss_alone():
+    ssp, mlm = (yaml.safe_load((FOLDER / f"as2-{arm}.yaml").read_text()) for arm in ("ssp", "mlm"))
+    assert {name for name in ssp if ssp[name] != mlm[name]} == {"pair_weight"}
+    assert (ssp["mlm_weight"], mlm["pair_weight"]) == (1, 0)
 
 
 def test_nothing_stops_the_curves_of_stability_early():

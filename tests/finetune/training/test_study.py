@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from data_pipeline.errors import KinspanError
-from finetune.evaluation.metrics import METRICS
+from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
 from finetune.reports.study_table import format_study
 from finetune.training import train
 from finetune.training.study import run_study
@@ -87,6 +88,8 @@ def row(name="one", **more):
         ({"rows": [row(settings={"search_batch_sizes": []})]}, "search_batch_sizes: []: must be a list"),
         ({"rows": [row(settings={"search_batch_sizes": [1.5]})]}, "search_batch_sizes: 1.5: must be a whole number"),
         ({"rows": [row(), row("two", settings={"negative_labels": [4]})]}, "two: --negative_labels [4]"),
+        ({"rows": [row()], "zero_shot": "maybe"}, "zero_shot maybe: must be true or false"),
+        ({"rows": [row()], "zero_shot": True}, "zero_shot needs a model that embeds texts, and "),
         ({"rows": [row(tanda=True)]}, "rows of TANDA need --transfer"),
         (
             {"rows": [row(), row("two", settings={"epochs": 2})]},
@@ -183,6 +186,32 @@ def test_a_study(noisy, study_file, tmp_path, sets, write_sets, model, monkeypat
     again = run_study(*arguments, lambda _: None)
     assert again == results
     assert len(trained) == 5
+
+
+def test_a_study_shows_what_doing_nothing_comes_to(study_file, tmp_path, sets, make_model, answer_set, monkeypatch):
+    encoder = str(make_model())
+    monkeypatch.setattr("finetune.training.study.is_bi_encoder", lambda model: model == encoder)
+    seen = []
+
+    def score_by_length(model, data, max_length):
+        seen.append((model, max_length))
+        return np.array([float(len(text)) for text in data.answers.to_pylist()])
+
+    monkeypatch.setattr("finetune.training.study.score_answers", score_by_length)
+    content = {"zero_shot": True, "about": "One seed shows nothing.", "settings": SETTINGS, "rows": [row("FT")]}
+    results = run_study(
+        read_study(study_file(content)), [f"files={sets}"], tmp_path, {"model": encoder}, None, lambda _: None
+    )
+    assert seen == [(encoder, 32)]
+    _, cosine, tuned = results["tables"][0]["rows"]
+    data = answer_set(sets, "test")
+    lengths = np.array([float(len(text)) for text in data.answers.to_pylist()])
+    assert cosine["name"] == "zero-shot cosine"
+    assert cosine["map"] == {"mean": compute_means(compute_question_metrics(data, lengths))["map"], "sd": None}
+    assert cosine["p"]["difference"] == pytest.approx(cosine["map"]["mean"] - tuned["map"]["mean"])
+    assert "over_seeds" not in cosine["p"]  # it has none
+    assert format_study(results).endswith("One seed shows nothing.")
+    assert "zero-shot cosine" in Path(results["tables"][0]["report"]).read_text()
 
 
 def test_settings_over_the_studys_and_several_data_sets(study_file, tmp_path, sets, model, monkeypatch):

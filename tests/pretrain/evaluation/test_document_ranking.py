@@ -1,4 +1,6 @@
-"""Questions of held-out documents, and rankings of their sentences by an encoder that needs no weights."""
+"""Questions of held-out documents, and rankings of their sentences."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,22 +8,20 @@ import pytest
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from pretrain.evaluation.document_ranking import find_questions, load_cross_encoder, mean_auc, rank_sentences
+from launch.rank_document import _show_figures
+from pretrain.evaluation.document_ranking import (
+    compute_aucs,
+    find_questions,
+    load_bi_encoder,
+    load_cross_encoder,
+    rank_sentences,
+)
+from pretrain.modeling.default_model import default_model
 
 
-class Encoder:
-    """Scores candidates by what it is told, or by its opposite."""
-
-    def __init__(self, questions, sign=1):
-        self.same = {(q.sentence, c): s for q in questions for c, s in zip(q.candidates, q.same_paragraph, strict=True)}
-        self.sign = sign
-
-    def predict(self, pairs):
-        return np.array([self.sign * float(self.same[pair]) for pair in pairs])
-
-    def rank(self, sentence, candidates):
-        scores = self.predict([(sentence, candidate) for candidate in candidates])
-        return [{"corpus_id": int(n), "score": scores[n]} for n in np.argsort(-scores, kind="stable")]
+def know(question):
+    """Scores candidates by what they are."""
+    return np.array(question.same_paragraph, dtype=float)
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +43,37 @@ def test_a_question_is_a_sentence_and_the_others_of_its_document(questions, tiny
         assert 0 < sum(question.same_paragraph) < len(question.candidates)
 
 
-def test_the_paragraphs_own_sentences_come_first_where_the_encoder_knows(questions):
-    knows = Encoder(questions)
-    ranked = rank_sentences(knows, questions[0])
+def test_the_paragraphs_own_sentences_come_first_where_they_are_known(questions):
+    ranked = rank_sentences(know, questions[0])
     own = sum(questions[0].same_paragraph)
-    assert [same for _, same, _ in ranked] == [True] * own + [False] * (len(ranked) - own)
-    assert sorted(text for _, _, text in ranked) == sorted(questions[0].candidates)
-    assert mean_auc(knows, questions) == 1
-    assert mean_auc(Encoder(questions, sign=-1), questions) == 0
+    assert [same for same, _ in ranked] == [True] * own + [False] * (len(ranked) - own)
+    assert sorted(text for _, text in ranked) == sorted(questions[0].candidates)
+    np.testing.assert_array_equal(compute_aucs(know, questions), np.ones(len(questions)))
+    np.testing.assert_array_equal(compute_aucs(lambda q: -know(q), questions), np.zeros(len(questions)))
+    np.testing.assert_array_equal(compute_aucs(lambda q: 0 * know(q), questions), np.full(len(questions), 0.5))
+
+
+def test_a_bi_encoder_finds_a_sentence_in_itself(questions):
+    asked = replace(questions[0], candidates=[questions[0].sentence, *questions[0].candidates])
+    scores = load_bi_encoder(default_model())(asked)
+    assert scores[0] == pytest.approx(1, abs=1e-5)
+    assert (np.abs(scores) < 1 + 1e-5).all()
+    assert (scores[1:] < 0.999).all()
+
+
+@pytest.mark.parametrize("better", ["release", "cosine", "neither"])
+def test_the_closing_line_says_which_one_is_better(better, questions, capsys):
+    scores = {"cosine": know, "release": know}
+    if better != "neither":
+        scores["cosine" if better == "release" else "release"] = lambda q: -know(q)
+    _show_figures(scores, questions[:1] * 8)
+    verdict = {"release": "the release ranks", "cosine": "the cosine of the start ranks", "neither": "no difference"}
+    assert verdict[better] in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_what_is_no_model_is_one_line(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(KinspanError, match=r"--model .* cannot be loaded") as error:
-        load_cross_encoder(str(tmp_path))
-    assert "\n" not in str(error.value)
+    for load, flag in ((load_cross_encoder, "--model"), (load_bi_encoder, "--start")):
+        with pytest.raises(KinspanError, match=rf"{flag} .* cannot be loaded") as error:
+            load(str(tmp_path))
+        assert "\n" not in str(error.value)
