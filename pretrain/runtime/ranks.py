@@ -145,6 +145,6 @@ def is_communication_failure(error: BaseException) -> bool:
 def describe_communication_failure(error: BaseException) -> str:
     """One line with the cause, which blames nobody."""
     return (
-        f"rank {dist.get_rank()}: communication with the other ranks failed ({quote_error(error)}): see what they said; "
-        "where they said nothing, look at the network between the machines"
+        f"rank {dist.get_rank()}: communication with the other ranks failed ({quote_error(error)}): see what they "
+        "said; where they said nothing, look at the network between the machines"
     )
