@@ -1,6 +1,5 @@
 import json
 import shutil
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from data_pipeline.corpus import Corpus, ShardInfo, fingerprint_corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import Rules, normalise, split_sentences
-from data_pipeline.sampling.anchors import open_block
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.packing import cut_longest_first
 from data_pipeline.sampling.pairs import KINDS, POSITIVE
@@ -280,30 +278,6 @@ def test_threads_read_what_one_reader_reads(tiny_corpus, make_stream):
     with ThreadPoolExecutor(4) as pool:
         for one, other in zip(pool.map(lambda k: fresh.batch(50 * k, 50), range(30)), expected, strict=True):
             assert_equal(one, other)
-
-
-def test_the_next_block_is_built_by_another_thread_while_the_present_one_is_used(
-    tiny_corpus, make_stream, masked, monkeypatch
-):
-    built, alike = [], [masked.batch(first, 5) for first in range(0, masked.epoch_pairs, 5)]
-
-    def note(corpus, shards, *rest):
-        built.append((shards, threading.get_ident()))
-        return open_block(corpus, shards, *rest)
-
-    monkeypatch.setattr("data_pipeline.sampling.stream.open_block", note)
-    fresh = make_stream(tiny_corpus, seed=3, masking=True, block_anchors=60)
-    [whole] = fresh.orders
-    expected = list(dict.fromkeys(segment.shards for segment in whole.segments(0, whole.epoch_anchors)))
-    assert len(expected) >= 3
-    for number, batch in enumerate(alike):
-        assert_equal(fresh.batch(5 * number, 5), batch)
-        if number == 0:
-            assert [shards for shards, _ in built] == expected[:1]  # the beginning of a block needs no other
-    assert [shards for shards, _ in built][: len(expected)] == expected
-    assert [thread == threading.get_ident() for _, thread in built[: len(expected)]] == [True] + [False] * (
-        len(expected) - 1
-    )
 
 
 # Blocks and splits ----------------------------------------------------------------------------------------
