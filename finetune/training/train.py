@@ -126,6 +126,14 @@ class Progress:
     skipped_in_row: int = 0
 
 
+def read_progress(state: dict[str, Any]) -> Progress:
+    """The progress that a checkpoint holds. Older ones knew one dev set, and no step or MAP as -1."""
+    if not isinstance(state["best_step"], dict):
+        step, best = state["best_step"], state["best_map"]
+        state |= {"best_step": {DEV: step}, "best_map": {DEV: best}} if step >= 0 else {"best_step": {}, "best_map": {}}
+    return Progress(**state)
+
+
 class _Run:
     """The loop, and what it works with."""
 
@@ -172,7 +180,7 @@ class _Run:
         universal = convert_to_universal(found, world, self.ranks.rank) if found else None
         self.engine, self.precision = make_engine(materials.ranker, self.config, materials.layout, self.ranks.deepspeed)
         if found:
-            self.progress = Progress(**load_checkpoint(self.engine, found, world, universal))
+            self.progress = read_progress(load_checkpoint(self.engine, found, world, universal))
             disable_overflow_error(self.engine)  # what was loaded has its own scaler
             self.resumed_at = self.progress.step
             self.say(f"resuming from {found} at step {self.progress.step}")

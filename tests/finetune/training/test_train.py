@@ -188,3 +188,10 @@ def test_a_plan(job, sets, answer_set, model):
     made = plan_stage(config, stage, 1)
     assert (made.groups, made.epoch_steps, made.total, made.warmup) == (2, 2, 8, 4)  # 4 of 5 answers have negatives
     assert plan_stage(config, replace(stage, max_steps=5), 1).total == 5
+
+
+def test_an_older_checkpoint_of_one_dev_set_is_read():
+    state = {"step": 7, "best_step": 5, "best_map": 0.5, "not_improved": 1, "wall_seconds": 1.0, "world_size": 1}
+    progress = train.read_progress(dict(state))
+    assert (progress.best_step, progress.best_map) == ({"dev": 5}, {"dev": 0.5})
+    assert train.read_progress(state | {"best_step": -1, "best_map": -1.0}).best_step == {}
