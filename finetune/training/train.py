@@ -190,7 +190,8 @@ class _Run:
                 f"{self.stage.what}, seed {self.seed}",
                 tuple(self.materials.measured) if self.progress.due else (),
             )
-            self.log = Log(self.folder, self.progress.step, self.plan.total, what, undone)
+            settings = {**asdict(self.config), "seed": self.seed}
+            self.log = Log(self.folder, self.progress.step, self.plan.total, what, undone, settings)
 
     def loop(self) -> None:
         """Stop?, validate, save, keep the best, enough?, update, log: in this order, once a step."""

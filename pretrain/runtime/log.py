@@ -96,7 +96,8 @@ class Log:
 
         if self.settings:
             known = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in self.settings.items()}
-            for summary in hparams(known, {f"{find_group('loss')}/loss/validation": 0.0}):
+            judged = {f"{find_group(name)}/{name}/{split}": 0.0 for name, split in JUDGED_BY}
+            for summary in hparams(known, judged):
                 self.board._get_file_writer().add_summary(summary)
 
     def say(self, text: str) -> None:
@@ -144,6 +145,7 @@ FORMATS = {
 }
 
 
+JUDGED_BY = (("loss", "validation"), ("map", "dev"))  # the figures beside which TensorBoard shows a run's settings
 GROUPS = (  # of curves in TensorBoard, which sorts them by name: what to look at first is numbered first
     ("1 loss", ("loss", "pair_loss", "mlm_loss", "rtd_loss")),
     ("2 quality", ("pair_", "map", "mrr", "p@1", "ndcg")),

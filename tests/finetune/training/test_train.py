@@ -163,7 +163,11 @@ def test_the_log_has_loss_rate_gradient_and_speed_every_few_steps(job):
         assert all(line[name] > 0 for name in ("loss", "learning_rate", "grad_norm", "pairs_per_second"))
         assert line["skipped_steps"] == 0
         assert line["epoch"] == pytest.approx(line["step"] / summary["epoch_steps"])
-    assert list(folder.glob("tensorboard/events*"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert min(board.Tags()["scalars"]) == "1 loss/loss/train"  # TensorBoard shows them in this order
+    assert "_hparams_/session_start_info" in board.summary_metadata
 
 
 def test_a_run_says_how_long_it_is_at_most_and_what_ends_it_early(job, capsys):
