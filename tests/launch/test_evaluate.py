@@ -131,7 +131,7 @@ def scored(monkeypatch):
     """Models by name: one that knows, one that is always wrong. What was asked of them."""
     asked = []
 
-    def score_answers(name, data, max_length=128, batch_tokens=None, precision="fp32"):
+    def score_answers(name, data, max_length=128, batch_tokens=None, precision="fp32", say=print):
         asked.append((name, data.num_questions, max_length))
         noise = np.random.default_rng(0).random(data.num_pairs) / 2
         return {"knows": data.labels + noise, "wrong": noise - data.labels, "breaks": noise * np.nan}[Path(name).name]

@@ -163,7 +163,7 @@ def test_a_pretrain_block_that_cannot_be_meant_is_refused_before_anything_runs(b
         run_study(read_study(tmp_path / "study.yaml"), ["files=absent"], tmp_path, {}, None, stages=stages)
 
 
-@pytest.mark.parametrize("wrong", ["batch_size=[", "data=files=x", "output_dir=x", "batch", "seed=1"])
+@pytest.mark.parametrize("wrong", ["batch_size=[", "data=files=x", "output_dir=x", "batch", "seeed=1"])
 def test_settings_of_a_study_that_are_none(wrong):
     with pytest.raises(KinspanError, match="--set ") as error:
         overrides(["seeds=2", wrong])

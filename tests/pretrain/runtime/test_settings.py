@@ -103,7 +103,7 @@ def test_what_a_run_may_change_when_it_resumes():
     assert fixed == {
         *("objective", "token_loss", "mlm_weight", "rtd_weight", "pair_weight", "mlm_probability"),
         *("whole_word_masking", "sampling", "max_length", "embedding_sharing", "global_batch_size"),
-        *("micro_batch_size", "max_steps", "max_epochs", "max_tokens", "learning_rate", "warmup_steps"),
+        *("permute_pair_labels", "max_steps", "max_epochs", "max_tokens", "learning_rate", "warmup_steps"),
         *("weight_decay", "max_grad_norm", "precision", "seed"),
     }
     free = {f.name for f in fields(FinetuneConfig) if f.metadata["free"]}
