@@ -157,7 +157,7 @@ def test_two_ranks_give_the_losses_of_one(family, objective, settings, tmp_path,
     """With masked language modelling (bert) and replaced-token detection (electra), in fp32, without dropout."""
     settings |= {"model": make_model(family, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)}
     settings |= {"objective": objective}
-    settings |= {"global_batch_size": 7, "micro_batch_size": 2, "max_steps": 20, "save_steps": 20}
+    settings |= {"global_batch_size": 7, "micro_batch_size": 2, "max_steps": 10, "save_steps": 10}
     one, two = ({**settings, "output_dir": tmp_path / name} for name in ("one", "two"))
     run_here(one)
     run(two, 2)
