@@ -68,18 +68,26 @@ def correct_holm(p: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
+def drop_equal_seeds(row: np.ndarray) -> np.ndarray:
+    """Returns one run of a row, ``[1, Q]``, where all its runs, ``[S, Q]``, are equal, and else the row.
+
+    A transferred ranker that no seed trains on is such a row: S copies say no more of other seeds than one does.
+    """
+    return row[:1] if (row == row[0]).all() else row
+
+
 def compare_rows(rows: Sequence[np.ndarray], seed: int = 0) -> list[dict[str, Any] | None]:
     """Compares each row of a table with the first, by one metric, and corrects p for the number of rows.
 
     rows: of each, ``[S, Q]`` for S runs that differ in their seed, on the same Q questions
 
     Returns None for the first row, and for each other ``difference``, p of each test (``t_test`` and ``randomisation``
-    over questions; ``over_seeds`` where both rows have two runs or more), and ``corrected``, p of each test after
-    Holm's correction over the rows.
+    over questions; ``over_seeds`` where both rows have two runs or more, and these are not all equal), and
+    ``corrected``, p of each test after Holm's correction over the rows.
     """
-    first = rows[0]
+    first, *others = map(drop_equal_seeds, rows)
     tests: list[dict[str, Any]] = []
-    for row in rows[1:]:
+    for row in others:
         test: dict[str, Any] = asdict(compare(row, first, seed))
         if min(len(row), len(first)) > 1:
             test[OVER_SEEDS] = compare_seeds(row.mean(axis=1), first.mean(axis=1))

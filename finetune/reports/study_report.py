@@ -15,7 +15,7 @@ from finetune.data.answers import AnswerSet
 from finetune.data.registry import get_paper_counts
 from finetune.evaluation.bm25 import score_bm25
 from finetune.evaluation.metrics import MAP, METRICS, Figures, compute_question_metrics
-from finetune.evaluation.significance import compare_rows, is_established, take_greater_p
+from finetune.evaluation.significance import compare_rows, drop_equal_seeds, is_established, take_greater_p
 from finetune.evaluation.trec import read_run
 from finetune.training.config import FinetuneConfig, list_seeds
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
@@ -85,6 +85,10 @@ def write_page(
     tests = compare_rows([np.stack([seed[MAP] for seed in figures]) for _, figures, _ in named])
     rows = []
     for (name, figures, paper), difference in zip(named, tests, strict=True):
+        of_seeds = drop_equal_seeds(
+            np.stack([[seed[m] for m in METRICS] for seed in figures]).reshape(len(figures), -1)
+        )
+        figures = figures[: len(of_seeds)]
         means = {m: np.array([seed[m].mean() for seed in figures]) for m in METRICS}
         p = {MAP: take_greater_p(difference)} if difference else {}
         starred = [MAP] if difference and is_established(difference) else []

@@ -30,6 +30,11 @@ def format_study(results: dict[str, Any]) -> str:
             lines.append(f"p is corrected by Holm's method for the {num_tests} rows that are compared with the first")
         if any(row.get("seeds") == 1 for row in table["rows"]):
             lines.append("a row of one seed says nothing of how other seeds would do")
+        lines += [
+            f"{row['name']}: its {row['seeds']} seeds have the same figures, and count as one"
+            for row in table["rows"]
+            if row.get("seeds", 1) > 1 and row[MAP]["sd"] is None
+        ]
         lines += [*_describe_drops(table), *_describe_kept_transfers(table), f"page: {table['report']}"]
     if results["about"]:
         lines += ["", *textwrap.wrap(results["about"], WIDTH)]

@@ -175,7 +175,12 @@ def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:
 
 
 def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float | None]]:
-    """Returns the mean and the sample's standard deviation of each metric over the runs; a single run has none."""
+    """Returns the mean and the sample's standard deviation of each metric over the runs.
+
+    A single run has no deviation, and neither have runs that are equal in all metrics, see ``drop_equal_seeds``.
+    """
+    if all(run[metric] == runs[0][metric] for run in runs for metric in METRICS):
+        runs = runs[:1]
     out = {}
     for metric in METRICS:
         values = np.array([run[metric] for run in runs])

@@ -99,6 +99,16 @@ def test_rows_are_corrected_for_their_number_and_single_runs_have_no_p_over_seed
     assert tests[0]["over_seeds"] == compare_seeds(rows[1].mean(axis=1), first.mean(axis=1))
 
 
+def test_equal_runs_of_a_row_have_no_p_over_seeds():
+    """A transferred ranker that no seed trains on is the same for all seeds: no variance, and Welch's p would be 0."""
+    first = np.random.default_rng(5).random((3, 40))
+    copies = np.repeat(first[:1] + 0.2, 3, axis=0)
+    for rows in ([first, copies], [copies, first], [copies, copies - 0.2]):
+        _, test = compare_rows(rows)
+        assert "over_seeds" not in test
+        assert not is_established(test)
+
+
 def test_a_difference_is_established_over_questions_and_over_seeds():
     assert is_established({"corrected": {"t_test": 0.01, "over_seeds": 0.02}, "over_seeds": 0.02})
     assert not is_established({"corrected": {"t_test": 0.01, "over_seeds": 0.06}, "over_seeds": 0.02})
