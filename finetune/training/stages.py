@@ -44,7 +44,8 @@ def load_data(config: FinetuneConfig) -> Data:
     Raises KinspanError where a file is not as it must be, where all training candidates have one label, and where one
     split is a part of another.
     """
-    named = [spec for spec in (config.data, config.transfer) if spec and spec.startswith(("files=", "hub="))]
+    specs = (config.data, config.transfer, *config.transfer_targets)
+    named = [spec for spec in specs if spec and spec.startswith(("files=", "hub="))]
     notes: list[str] = []
 
     def read(spec: str, split: str, mode: str) -> AnswerSet:

@@ -270,6 +270,13 @@ def test_columns_are_of_the_set_that_has_them(config, tmp_path, sets):
     (asnq / "train.tsv").write_text("q\ta\t1\nq\tb\t4\n")
     config = replace(config, data=f"files={renamed}", columns="answer=passage", transfer=f"asnq={asnq}")
     assert load_data(config).train.num_pairs == 19
+    (asnq / "dev.tsv").write_text("q\ta\t1\nq\tb\t4\n")
+    (asnq / "test.tsv").write_text("r\ta\t1\nr\tb\t4\n")
+    one, other = replace(config, data=f"asnq={asnq}", transfer=f"asnq={asnq}"), [f"asnq={asnq}", f"files={renamed}"]
+    assert load_data(replace(one, transfer_targets=other, allow_identical_splits=True)).transfer_devs.keys() == {
+        "asnq",
+        "files",
+    }
     with pytest.raises(KinspanError, match="its columns have fixed names"):
         load_data(replace(config, data=f"asnq={asnq}"))
     with pytest.raises(KinspanError, match="--columns passage: write question=query"):
