@@ -18,6 +18,7 @@ from pretrain.runtime.settings import (
     OBJECTIVE,
     OPTIMISATION,
     REQUIRED,
+    SEEDS_FROM_1,
     VALIDATION,
     check_ranges,
     setting,
@@ -153,7 +154,7 @@ class FinetuneConfig:
         "Run these seeds alone, instead of 1 to --seeds, to spread them over GPUs or machines. Then a command without "
         "--seed finds them done, and makes one table of all.",
         OPTIMISATION,
-        ABOVE_0,
+        SEEDS_FROM_1,
         free=True,
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(

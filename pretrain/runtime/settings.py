@@ -41,6 +41,7 @@ BETWEEN_0_AND_1 = Range("must lie between 0 and 1", lambda number: 0 < number < 
 FROM_0_TO_BELOW_1 = Range("must be from 0 to less than 1", lambda number: 0 <= number < 1)
 AT_LEAST_2 = Range("must be 2 or more", lambda number: number >= 2)
 WORKERS = Range(f"must be from 1 to {MAX_WORKERS}", lambda number: 1 <= number <= MAX_WORKERS)
+SEEDS_FROM_1 = Range("must be from 1 to 2^63 - 1", lambda number: 1 <= number < 2**63)
 SEEDS = Range("must be from 0 to 2^63 - 1", lambda number: 0 <= number < 2**63)
 
 

@@ -118,6 +118,9 @@ def test_seeds_that_are_named_join_in_one_table(config, trained):
     assert len(trained) == 2
     with pytest.raises(KinspanError, match="--seed 3 3: name each seed once"):
         quietly(replace(config, seed=[3, 3]))
+    for seed in (0, 2**63):
+        with pytest.raises(KinspanError, match=rf"--seed {seed}: must be from 1 to 2\^63 - 1"):
+            quietly(replace(config, seed=[seed]))
 
 
 def test_more_seeds_add_to_those_that_are_done(config, trained):
