@@ -19,6 +19,7 @@ from finetune.reports.study_report import BM25, ZERO_SHOT, Entry, write_page
 from finetune.reports.study_table import format_study
 from pretrain.modeling.default_model import default_model
 from pretrain.runtime.engine import read_launcher_variables
+from pretrain.runtime.settings import convert_setting
 from pretrain.runtime.stop import listen_for_stop
 
 from .config import FinetuneConfig, list_seeds
@@ -72,11 +73,11 @@ def run_study(
     pretrainings = _prepare_pretrainings(study, output, overrides, stages or {})
     leads = read_launcher_variables()[0] == 0
     say = say if leads else _be_silent
-    for name, run_stage in pretrainings.items():
-        say(f"\n== {name}: pre-training")
-        run_stage()
     hours = [row.config.max_hours for rows in planned for row in rows if row.config.max_hours is not None]
-    with listen_for_stop(min(hours, default=None)):
+    with listen_for_stop(min([*hours, *_list_pretraining_hours(study)], default=None)):
+        for name, run_stage in pretrainings.items():
+            say(f"\n== {name}: pre-training")
+            run_stage()
         tables = [_run_set(study, spec, rows, output, say, leads) for spec, rows in zip(specs, planned, strict=True)]
     results = {"title": study.title, "source": study.source, "about": study.about, "tables": tables}
     if leads:
@@ -114,6 +115,12 @@ def _prepare_pretrainings(
         except KinspanError as error:
             raise KinspanError(f"{study.title}: {row.name}: pretrain: {error}") from error
     return prepared
+
+
+def _list_pretraining_hours(study: Study) -> list[float]:
+    """Returns the ``max_hours`` of the rows' pre-trainings: within the study's own hours, theirs would not count."""
+    given = [(row.pretrain or {}).get("max_hours") for row in study.rows]
+    return [convert_setting(FinetuneConfig, "max_hours", hours) for hours in given if hours is not None]
 
 
 def _be_silent(_: str) -> None:

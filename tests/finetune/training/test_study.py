@@ -13,6 +13,7 @@ from finetune.reports.study_table import format_study
 from finetune.training import train
 from finetune.training.study import run_study
 from finetune.training.study_file import read_study
+from pretrain.runtime.stop import listen_for_stop
 
 FAST = {"seeds": 1, "epochs": 1, "batch_size": 8, "max_length": 32, "learning_rate": "2e-3", "precision": "fp32"}
 SETTINGS = {**FAST, "transfer_epochs": 1}
@@ -232,3 +233,16 @@ def test_settings_over_the_studys_and_several_data_sets(study_file, tmp_path, se
     assert type(config.transfer_epochs) is int
     assert config.output_dir == str(tmp_path / "files/one")
     assert config.transfer_dir == str(tmp_path / "transfers")
+
+
+def test_a_stop_is_listened_for_from_the_first_pre_training_on(study_file, tmp_path, sets, model):
+    """A signal between two stages would otherwise end the process, and the hours would count from fine-tuning on."""
+
+    def pretrain():
+        with listen_for_stop(9) as request:
+            raise KinspanError(f"{request.max_hours} hours")
+
+    study = read_study(study_file({"title": "s", "settings": FAST, "rows": [row(pretrain={"max_hours": "5"})]}))
+    arguments = ([f"files={sets}"], tmp_path / "out", {"model": str(model), "max_hours": 7}, None, lambda _: None)
+    with pytest.raises(KinspanError, match=r"^5.0 hours$"):
+        run_study(study, *arguments, {"pretrain": lambda settings, folder: pretrain})
