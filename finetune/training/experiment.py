@@ -29,7 +29,7 @@ from finetune.reports.facts import describe_surroundings, name_model, write_card
 from finetune.reports.study_report import Entry, write_page
 from finetune.reports.study_table import format_cell
 from pretrain.modeling.default_model import default_model
-from pretrain.runtime.ranks import barrier
+from pretrain.runtime.ranks import barrier, broadcast_from_rank_0
 from pretrain.runtime.stop import listen_for_stop
 
 from .config import FinetuneConfig, check, list_seeds
@@ -133,9 +133,13 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
     """
     data, path = experiment.data, folder / "scores.json"
     measured_on = [name(split) for split in data.measured for name in (fingerprint_answers, fingerprint_ids)]
-    figures: dict[str, Any] = {}
-    with suppress(KinspanError):  # a file that is absent or damaged is written anew
-        figures = read_object(path, "")
+
+    def read() -> dict[str, Any]:
+        with suppress(KinspanError):  # a file that is absent or damaged is written anew
+            return read_object(path, "")
+        return {}
+
+    figures = broadcast_from_rank_0(read)  # a rank that read another file would score alone, and wait for ever
     if figures.get("of") == measured_on:
         return figures
     figures = {"of": measured_on}

@@ -316,6 +316,17 @@ def test_a_run_killed_before_its_scores_goes_on(config, trained, monkeypatch):
     assert len(trained) == 2
 
 
+def test_all_ranks_go_by_what_rank_0_read_of_the_scores(config, monkeypatch):
+    config = replace(config, seeds=1)
+    quietly(config)
+
+    def broadcast(read):  # stands in for another rank, whose own file system shows an older file
+        return read() | {"test": dict.fromkeys(METRICS, 0.125)}
+
+    monkeypatch.setattr(experiment, "broadcast_from_rank_0", broadcast)
+    assert quietly(config)["test"]["map"]["mean"] == 0.125
+
+
 def test_no_epochs_measure_the_transferred_model(tanda, trained, tmp_path):
     results = quietly(replace(tanda, epochs=0, warmup_steps=1))
     assert [stage.what for stage in trained] == ["transfer", "adaptation"]
