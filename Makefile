@@ -74,6 +74,7 @@ test-slow: $(INSTALLED)  ## Run the tests that take minutes each.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
 # benchmarks/RESULTS.md says what CORPUS, BERT_CORPUS and WIKIQA are.
+WIKIQA ?= ../shared/data/as2/wikiqa
 bench: $(INSTALLED)  ## Measure the figures of benchmarks/RESULTS.md.
 	$(BIN)/python benchmarks/stream.py --corpus $(CORPUS)
 	$(BIN)/python benchmarks/prepare.py

@@ -26,9 +26,9 @@ ignored. Prints a table, and with --json a line of JSON after it."""
 EPILOG = f"""examples:
   python launch/evaluate.py --run run.txt --qrels qrels.txt
   python launch/evaluate.py --run ours.txt theirs.txt --qrels qrels.txt --per_question questions.csv
-  python launch/evaluate.py --model runs/wikiqa/best --data wikiqa=data/WikiQACorpus
+  python launch/evaluate.py --model runs/wikiqa/seed-1/best --data wikiqa=data/WikiQACorpus
   python launch/evaluate.py --model runs/ssp runs/base --data trecqa=data/trecqa --split dev --output_dir compared
-  python launch/evaluate.py --contamination corpora/docs --data wikiqa=data/WikiQACorpus --model runs/wikiqa/best
+  python launch/evaluate.py --contamination corpora/docs --data wikiqa=data/WikiQACorpus --model runs/wikiqa/seed-1/best
 
 In --output_dir each model gets a folder of its name with run.txt, qrels.txt and predictions.jsonl; beside them are
 per_question.csv, the metrics of every question, and comparison.html, the questions where the models differ most.
