@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from data_pipeline.errors import KinspanError
+from pretrain.checkpoints.capture import TAG
 from pretrain.runtime.engine import (
     OptimizerSettings,
     build_engine,
@@ -115,6 +116,22 @@ def join_ranks(config: FinetuneConfig) -> Ranks:
     settings = read_deepspeed_config(config.deepspeed_config or SEVERAL_RANKS)
     start_distributed()
     return Ranks(rank=rank, world=world, deepspeed=settings)
+
+
+def check_begun_alike(checkpoint: Path, settings: dict[str, Any] | None) -> None:
+    """Raises KinspanError where torch alone wrote the checkpoint and DeepSpeed is to read it, or the reverse.
+
+    settings: as of ``make_engine``
+    """
+    by_torch = (checkpoint / TAG / STATE).is_file()
+    if by_torch == (settings is None):
+        return
+    begun, how = (
+        ("with torch alone", "with `python`, in one process")
+        if by_torch
+        else ("with DeepSpeed", "with the `deepspeed` launcher and two ranks or more")
+    )
+    raise KinspanError(f"{checkpoint}: the run was begun {begun}: go on {how}, or give another --output_dir")
 
 
 def make_engine(

@@ -43,7 +43,7 @@ from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import Watch, watch_ranks
 
 from .config import FinetuneConfig
-from .engine import Ranks, make_engine
+from .engine import Ranks, check_begun_alike, make_engine
 from .groups import Groups
 from .materials import Materials, load_materials
 from .plan import DEV, Stage, describe_plan, draw_groups, name_best
@@ -176,6 +176,8 @@ class _Run:
         self.watch.mark("reading checkpoints", patient=True)
         self.say(*self.materials.notes, describe_plan(self.config, self.stage, self.plan))
         found = find_resumable(self.checkpoints, self.say)
+        if found:
+            check_begun_alike(found, self.ranks.deepspeed)
         world, materials = self.ranks.world, self.materials
         universal = convert_to_universal(found, world, self.ranks.rank) if found else None
         self.engine, self.precision = make_engine(materials.ranker, self.config, materials.layout, self.ranks.deepspeed)

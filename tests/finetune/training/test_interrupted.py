@@ -114,6 +114,20 @@ def test_settings_of_the_runtime_may_change_on_resume(job, tmp_path):
     assert equal_runs(whole, job(log_steps=4, save_steps=2, stall_minutes=3.0, max_skipped_steps=7))
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        (None, "ds_configs/zero0.json", "begun with torch alone: go on with `python`"),
+        ("ds_configs/zero0.json", None, "begun with DeepSpeed: go on with the `deepspeed` launcher"),
+    ],
+)
+def test_torch_alone_and_deepspeed_do_not_read_one_anothers_checkpoints(first, then, message, job):
+    with pytest.raises(Stopped):
+        job(max_hours=1e-9, deepspeed_config=first)
+    with pytest.raises(KinspanError, match=message):
+        job(deepspeed_config=then)
+
+
 def test_a_folder_in_use_is_refused(job, tmp_path):
     (tmp_path / "run").mkdir()
     with lock_folder(tmp_path / "run"), pytest.raises(KinspanError, match="run is in use by process"):
