@@ -15,7 +15,7 @@ os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reach
 from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError, quote_error
 from data_pipeline.files import find_file
 from launch._flags import as_named_now, check_text, make_parser, new_name_of
-from pretrain.runtime.settings import check_ranges
+from pretrain.runtime.settings import check_ranges, may_be_empty
 
 Config = TypeVar("Config")
 
@@ -61,7 +61,7 @@ def _read_as_flags(name: str, config_class: type, given: set[str]) -> list[str]:
         key = new_name_of(config_class, key)
         if key not in known:
             raise KinspanError(f"--config {name}: there is no setting {key!r}; see --help")
-        if value is None or key in given:
+        if value is None or key in given or (value == [] and may_be_empty(config_class, key)):
             continue
         flags += [f"--{key}", *map(str, value)] if isinstance(value, list) else [f"--{key}={value}"]
     return flags

@@ -102,16 +102,23 @@ def kinds_of(config_class: type) -> dict[str, tuple[Any, bool, bool]]:
 
 
 def convert_setting(config_class: type, name: str, value: Any) -> Any:
-    """A value that YAML read, as its setting's type: YAML reads 1e-5 as text.
+    """A value that YAML read, as its setting's type: YAML reads 1e-5 as text. One value is a list of one.
 
     Raises KinspanError for a value of another type, with the setting's name and no more of where it stands.
     """
     kind, is_list, may_be_none = kinds_of(config_class)[name]
     if value is None and may_be_none:
         return None
-    if is_list and isinstance(value, list) and value:
-        return [_convert(name, one, kind) for one in value]
-    return _convert(name, value, list if is_list else kind)
+    if not is_list:
+        return _convert(name, value, kind)
+    if value == [] and not may_be_empty(config_class, name):
+        raise KinspanError(f"{name}: []: must have a value")
+    return [_convert(name, one, kind) for one in (value if isinstance(value, list) else [value])]
+
+
+def may_be_empty(config_class: type, name: str) -> bool:
+    """Whether a setting is a list that may have no values, as it is by default."""
+    return any(declared.name == name and default_of(declared) == [] for declared in fields(config_class))
 
 
 def _convert(name: str, value: Any, kind: Any) -> Any:
@@ -123,5 +130,5 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
             number = float(value)
             if kind is float or number == int(number):
                 return kind(number)
-    must = f"one of {', '.join(choices)}" if choices else TYPE_NAMES.get(kind, "a list")
+    must = f"one of {', '.join(choices)}" if choices else TYPE_NAMES[kind]
     raise KinspanError(f"{name}: {value}: must be {must}")

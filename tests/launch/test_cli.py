@@ -89,3 +89,10 @@ def test_what_is_no_value_or_no_flag_ends_with_a_line(argv, capsys):
 def test_a_recipe_is_found_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert parse(PretrainConfig, "", argv=["--config", "launch/recipes/quickstart.yaml"]).max_steps == 240
+
+
+def test_a_file_may_say_that_a_list_is_empty(tmp_path):
+    (tmp_path / "config.yaml").write_text("data: files=x\nseed: []\nnegative_labels: 2\n")
+    arguments = ["--config", str(tmp_path / "config.yaml"), "--data", "files=x"]
+    found = parse(FinetuneConfig, "", argv=arguments)
+    assert (found.seed, found.negative_labels) == ([], [2])

@@ -86,7 +86,7 @@ def row(name="one", **more):
         ({"rows": [row()], "settings": {"eval_filter": None}}, "eval_filter: None: must be one of raw"),
         ({"rows": [row(settings={"eval_filter": "raw"})]}, "row one sets eval_filter, but its rows are compared on"),
         ({"rows": [row()]}, "one: model: 5: must be text"),
-        ({"rows": [row(settings={"search_batch_sizes": []})]}, "search_batch_sizes: []: must be a list"),
+        ({"rows": [row(settings={"search_batch_sizes": []})]}, "search_batch_sizes: []: must have a value"),
         ({"rows": [row(settings={"search_batch_sizes": [1.5]})]}, "search_batch_sizes: 1.5: must be a whole number"),
         ({"rows": [row(), row("two", settings={"negative_labels": [4]})]}, "two: --negative_labels [4]"),
         ({"rows": [row()], "zero_shot": "maybe"}, "zero_shot maybe: must be true or false"),

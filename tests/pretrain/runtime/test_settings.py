@@ -65,7 +65,13 @@ def test_the_identity_is_what_is_not_free():
 
 @pytest.mark.parametrize(
     ("name", "value", "converted"),
-    [("size", "1e3", 1000), ("share", "1e-5", 1e-5), ("share", None, None), ("rates", ["1", 2], [1.0, 2.0])],
+    [
+        ("size", "1e3", 1000),
+        ("share", "1e-5", 1e-5),
+        ("share", None, None),
+        ("rates", ["1", 2], [1.0, 2.0]),
+        ("rates", 1, [1.0]),
+    ],
 )
 def test_values_of_yaml_get_the_settings_type(name, value, converted):
     found = convert_setting(Config, name, value)
@@ -78,8 +84,7 @@ def test_values_of_yaml_get_the_settings_type(name, value, converted):
         ("size", 1.5, "a whole number"),
         ("size", None, "a whole number"),
         ("share", True, "a number"),
-        ("rates", 1.0, "a list"),
-        ("rates", [], "a list"),
+        ("rates", "x", "a number"),
         ("kind", "c", "one of a, b"),
         ("flag", "yes", "true or false"),
         ("name", 3, "text"),
@@ -88,6 +93,12 @@ def test_values_of_yaml_get_the_settings_type(name, value, converted):
 def test_values_of_another_type_are_refused_by_name(name, value, must):
     with pytest.raises(KinspanError, match=f"^{name}: .*: must be {must}$"):
         convert_setting(Config, name, value)
+
+
+def test_a_list_may_be_empty_where_its_default_is():
+    assert convert_setting(FinetuneConfig, "seed", []) == []
+    with pytest.raises(KinspanError, match=r"^rates: \[\]: must have a value$"):
+        convert_setting(Config, "rates", [])
 
 
 @pytest.mark.parametrize("config_class", [PretrainConfig, FinetuneConfig])
