@@ -8,8 +8,10 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,14 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object, sync
 from data_pipeline.tokenizers import fingerprint_tokenizer
+from data_pipeline.verification import find_cache, verify_once
 
 CHUNK = 50_000  # texts that are tokenised at once
 LARGE = 200_000  # from so many texts on, they are tokenised once for all; TREC-QA's 53,000 take seconds
-ARRAYS = ("ids", "starts", "lengths")
+ARRAYS, HASHES = ("ids", "starts", "lengths"), "hashes.json"
 
 
 @dataclass(frozen=True)
@@ -43,51 +48,76 @@ def tokenise_texts(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> Tok
     """
     if len(texts) < LARGE:
         return _tokenise(tokenizer, texts, what)
-    folder = _choose_folder(tokenizer, texts)
+    try:
+        folder = find_cache() / _choose_name(tokenizer, texts)
+    except RuntimeError:
+        tqdm.write(f"no home directory: each process tokenises {what} for itself; XDG_CACHE_HOME may name a folder")
+        return _tokenise(tokenizer, texts, what)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return _map(folder) or _tokenise_into(folder, tokenizer, texts, what)
+            return _map(folder, len(texts)) or _tokenise_into(folder, tokenizer, texts, what)
     except OSError as error:
         tqdm.write(f"{folder} cannot be written ({error.strerror}): each process tokenises {what} for itself")
         return _tokenise(tokenizer, texts, what)
 
 
-def _choose_folder(tokenizer: Any, texts: pa.LargeStringArray) -> Path:
+def _choose_name(tokenizer: Any, texts: pa.LargeStringArray) -> str:
     """Names the file by all that the ids depend on."""
     added = json.dumps(tokenizer.get_added_vocab(), sort_keys=True)
     digest = hashlib.sha256(f"{fingerprint_tokenizer(tokenizer)} {added}".encode())
     for first in range(0, len(texts), CHUNK):
         digest.update(json.dumps(texts.slice(first, CHUNK).to_pylist()).encode())
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "kinspan" / f"token-ids-{digest.hexdigest()[:16]}"
+    return f"token-ids-{digest.hexdigest()[:16]}"
 
 
-def _map(folder: Path) -> TokenizedTexts | None:
-    """Maps the files into memory; None where they are not there, or damaged."""
+def _map(folder: Path, count: int) -> TokenizedTexts | None:
+    """Maps the files of so many texts into memory; None where they are not there, or damaged."""
+    paths = {name: folder / f"{name}.npy" for name in ARRAYS}
     try:
-        ids, starts, lengths = (np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ARRAYS)
-    except (OSError, ValueError, EOFError):
+        hashes = read_object(folder / HASHES, "")
+        for name, path in paths.items():
+            verify_once(path, hashes[name], partial(_check_hash, path, hashes[name]))
+        ids, starts, lengths = (np.asarray(np.load(path, mmap_mode="r")) for path in paths.values())
+    except (OSError, ValueError, EOFError, KeyError, KinspanError):
+        return None
+    if not len(starts) == len(lengths) == count or (starts + lengths).max(initial=0) > len(ids):
         return None
     return TokenizedTexts(ids, starts, lengths)
 
 
+def _check_hash(path: Path, expected: str) -> None:
+    """Raises ValueError for a file with another hash."""
+    if _hash_file(path) != expected:
+        raise ValueError(f"{path} is damaged")
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _tokenise_into(folder: Path, tokenizer: Any, texts: pa.LargeStringArray, what: str) -> TokenizedTexts:
-    """Writes the files, chunk by chunk, and maps them. They are whole or absent: the folder is renamed last."""
-    partial = folder.with_suffix(".tmp")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.mkdir()
+    """Writes the files, chunk by chunk, and maps them. They are whole or absent: the folder is renamed last.
+
+    Its name until then is this machine's and process's own, since a lock may not hold across machines.
+    """
+    own = f"{folder.name}.{socket.gethostname()}-"
+    for left in folder.parent.glob(f"{own}*.tmp"):  # of killed processes: those of this machine wait for the lock
+        shutil.rmtree(left, ignore_errors=True)
+    unfinished = folder.with_name(f"{own}{os.getpid()}.tmp")
+    unfinished.mkdir()
     try:
-        with (partial / "ids").open("wb") as file:
+        with (unfinished / "ids").open("wb") as file:
             sizes, which = _tokenise_chunks(tokenizer, texts, what, lambda ids: file.write(ids.tobytes()))
-        _write_arrays(partial, sizes, which)
+        _write_arrays(unfinished, sizes, which)
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.replace(folder)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    partial.replace(folder)
-    found = _map(folder)
+    found = _map(folder, len(texts))
     assert found is not None
     return found
 
@@ -99,6 +129,10 @@ def _write_arrays(folder: Path, sizes: np.ndarray, which: np.ndarray) -> None:
     ids = np.memmap(folder / "ids", dtype=np.int32, mode="r") if sizes.sum() else np.zeros(0, dtype=np.int32)
     np.save(folder / "ids.npy", ids)
     (folder / "ids").unlink()
+    hashes = {name: _hash_file(folder / f"{name}.npy") for name in ARRAYS}
+    (folder / HASHES).write_text(json.dumps(hashes))
+    for path in (*folder.iterdir(), folder):
+        sync(path)
 
 
 def _tokenise(tokenizer: Any, texts: pa.LargeStringArray, what: str) -> TokenizedTexts:

@@ -108,20 +108,35 @@ def test_a_large_set_is_tokenised_once_and_mapped(tmp_path, monkeypatch):
         assert isinstance(pairs.answers.starts.base, np.memmap)
         for name in ("ids", "starts", "lengths"):
             np.testing.assert_array_equal(getattr(pairs.answers, name), getattr(expected.answers, name))
-    folders = [path for path in (tmp_path / "kinspan").iterdir() if path.is_dir()]
+    folders = [path for path in (tmp_path / "kinspan").glob("token-ids-*") if path.is_dir()]
     assert len(folders) == 2  # of the questions and of the candidates
     for folder in folders:
-        assert {path.name for path in folder.iterdir()} == {"ids.npy", "starts.npy", "lengths.npy"}
+        assert {path.name for path in folder.iterdir()} == {"ids.npy", "starts.npy", "lengths.npy", "hashes.json"}
 
 
-def test_a_damaged_file_of_ids_is_written_anew_and_other_texts_have_their_own(tmp_path, monkeypatch):
+def flip_last_byte(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "ids.npy").write_bytes((folder / "ids.npy").read_bytes()[:-4]),
+        lambda folder: flip_last_byte(folder / "ids.npy"),
+        lambda folder: np.save(folder / "ids.npy", np.zeros(1, np.int32)),
+        lambda folder: (folder / "hashes.json").unlink(),
+    ],
+    ids=["cut", "flipped", "of-other-texts", "without-hashes"],
+)
+def test_a_damaged_file_of_ids_is_written_anew_and_other_texts_have_their_own(damage, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(token_ids, "LARGE", 2)
     tokenizer = load_own_tokenizer(str(default_model()))
     texts, others = (pa.array(words, pa.large_string()) for words in (["a b", "c"], ["a b", "d"]))
     before = token_ids.tokenise_texts(tokenizer, texts, "texts").ids.tolist()
     [folder] = (tmp_path / "kinspan").glob("token-ids-*[!k]")
-    (folder / "ids.npy").write_bytes((folder / "ids.npy").read_bytes()[:-4])
+    damage(folder)
     assert token_ids.tokenise_texts(tokenizer, texts, "texts").ids.tolist() == before
     assert token_ids.tokenise_texts(tokenizer, others, "texts").ids.tolist() != before
 
@@ -133,4 +148,16 @@ def test_ids_stay_in_memory_where_the_cache_cannot_be_written(tmp_path, monkeypa
     tokenizer = load_own_tokenizer(str(default_model()))
     found = token_ids.tokenise_texts(tokenizer, pa.array(["a", "b"], pa.large_string()), "the texts")
     assert len(found.ids) == 2
+    assert "each process tokenises the texts for itself" in capsys.readouterr().out
+
+
+def test_ids_stay_in_memory_where_there_is_no_home(monkeypatch, capsys):
+    def find_none():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pathlib.Path.home", find_none)
+    monkeypatch.setattr(token_ids, "LARGE", 2)
+    tokenizer = load_own_tokenizer(str(default_model()))
+    assert len(token_ids.tokenise_texts(tokenizer, pa.array(["a", "b"], pa.large_string()), "the texts").ids) == 2
     assert "each process tokenises the texts for itself" in capsys.readouterr().out
