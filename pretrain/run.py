@@ -161,10 +161,13 @@ def train(run: Run) -> None:
             weights=run.weights,
             mark=run.watch.mark,
         )
-        run.clock.stop(counted.batches, result.tokens)
+        logged = (step + 1) % config.log_steps == 0 or step + 1 == total
+        if logged:
+            run.watch.mark(f"step {step}, waiting for the device")
+        run.clock.stop(counted.batches, result.tokens, result.stats if logged else None)
         count_step(run, result)
         run.progress.wall_seconds += time.monotonic() - began
-        if run.progress.step % config.log_steps == 0 or run.progress.step == total:
+        if logged:
             write_log(run, rate, result.grad_norm)
     if failure := run.writer.finish():
         raise KinspanError(f"the last checkpoint could not be written ({failure}): mend that, then start it again")
