@@ -3,6 +3,7 @@
 import atexit
 import math
 import time
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -43,7 +44,12 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
     """
     check(config)
     folder = open_folder(config.output_dir)
-    start_distributed()
+    try:
+        start_distributed()
+    except KinspanError:
+        with suppress(OSError):  # where it holds something
+            folder.rmdir()
+        raise
     try:
         with lock_folder(folder), listen_for_stop(config.max_hours) as request:
             setup = set_up(config)
