@@ -9,6 +9,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -21,26 +22,31 @@ def verify_once(path: Path, claim: str, verify: Callable[[], None]) -> None:
     """Call ``verify`` unless this file was found to be what ``claim`` says, and is unchanged since.
 
     Processes that need the same file at the same time wait for the one that verifies it. Where the cache cannot be
-    written, each verifies for itself. What ``verify`` raises comes out, and leaves no mark.
+    written, each verifies for itself; where the disk is full, no mark is left. What ``verify`` raises comes out, and
+    leaves no mark.
     """
     place = f"{socket.gethostname()}\n{path.resolve()}"
     mark = find_cache() / "verified" / hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()
     try:
         mark.parent.mkdir(parents=True, exist_ok=True)
-        file = mark.open("a+")
+        file = mark.open("a+", encoding="utf-8", errors="replace")
         fcntl.flock(file, fcntl.LOCK_EX)
     except (OSError, RuntimeError):  # a RuntimeError where there is no home
         verify()
         return
-    with file:
+    try:
         facts = _state_facts(path, claim)
         file.seek(0)
         if file.read() == facts:
             return
         verify()
         if _state_facts(path, claim) == facts:  # it did not change while it was read
-            file.truncate(0)
-            file.write(facts)
+            with suppress(OSError):
+                file.truncate(0)
+                file.write(facts)
+    finally:
+        with suppress(OSError):  # closing writes what is not written yet, and closes even where it cannot
+            file.close()
 
 
 def _state_facts(path: Path, claim: str) -> str:

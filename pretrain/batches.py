@@ -28,7 +28,8 @@ class Feeder:
     """The micro-batches of one rank, step after step, which ``num_workers`` threads make ahead of time.
 
     The batches do not depend on the number of threads: those of step ``k`` are a function of ``k`` and ``left_out``
-    (see ``find_batch``). ``waited`` adds up the seconds that the training loop has waited for batches.
+    (see ``find_batch``). ``waited`` adds up the seconds that the training loop has waited for batches. From the step
+    ``end`` on there are none: nobody trains on them.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class Feeder:
         first_step: int,
         num_workers: int,
         left_out: Sequence[Sequence[int]] = (),
+        end: int | None = None,
     ) -> None:
         self.stream, self.layout, self.rank, self.left_out = stream, layout, rank, left_out
-        self.waited = 0.0
+        self.waited, self.end = 0.0, end
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="batches")
         self._next = first_step
         self._pending: deque[Future[list[Batch | None]]] = deque()
@@ -49,6 +51,8 @@ class Feeder:
             self._submit()
 
     def _submit(self) -> None:
+        if self.end is not None and self._next >= self.end:
+            return
         self._pending.append(self._pool.submit(self._make, self._next))
         self._next += 1
 
@@ -58,7 +62,9 @@ class Feeder:
         return [self.stream.batch(first + a, b - a) if b > a else None for a, b in spans]
 
     def next(self) -> list[Batch | None]:
-        """The next step's micro-batches; None in place of an empty one."""
+        """The next step's micro-batches; None in place of an empty one. An empty list after the last step."""
+        if not self._pending:
+            return []
         began = time.perf_counter()
         batches = self._pending.popleft().result()
         self.waited += time.perf_counter() - began

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+import torch
+
 from data_pipeline.sampling.batch import Batch
 
 from .metrics import count_padding
@@ -29,8 +31,16 @@ class Clock:
         """A step begins, with waiting for its batch."""
         self.began = time.perf_counter()
 
-    def stop(self, batches: list[Batch | None], tokens: int) -> None:
-        """A step has ended. ``batches``: this rank's micro-batches;  ``tokens``: of all ranks"""
+    def stop(self, batches: list[Batch | None], tokens: int, sums: torch.Tensor | None = None) -> None:
+        """A step has ended.
+
+        batches: this rank's micro-batches
+        tokens:  of all ranks
+        sums:    what the step left on the device. They are read where they are given, so that the time of all work
+                 that the device was given counts: without that, nothing may have waited for it
+        """
+        if sums is not None:
+            sums.tolist()
         self.seconds += time.perf_counter() - self.began
         self.tokens += tokens
         for batch in filter(None, batches):

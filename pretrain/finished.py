@@ -47,9 +47,13 @@ def advise(folder: Path) -> str:
 
 
 def _is_newer(name: str | None, summary: Path) -> bool:
-    """Whether a file of this name, or in the folder of this name, was written after the summary."""
+    """Whether a file of this name, or in the folder of this name, was written after the summary, or cannot be looked
+    at, such as a link to nothing."""
     place = find_file(name) if name and not Path(name).is_dir() else name and Path(name)
     if not place:
         return False
-    files = [place, *place.iterdir()] if place.is_dir() else [place]
-    return any(file.stat().st_mtime > summary.stat().st_mtime for file in files)
+    try:
+        files = [place, *place.iterdir()] if place.is_dir() else [place]
+        return any(file.stat().st_mtime > summary.stat().st_mtime for file in files)
+    except OSError:
+        return True

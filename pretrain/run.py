@@ -3,6 +3,7 @@
 import atexit
 import math
 import time
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -43,7 +44,12 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
     """
     check(config)
     folder = open_folder(config.output_dir)
-    start_distributed()
+    try:
+        start_distributed()
+    except KinspanError:
+        with suppress(OSError):  # where it holds something
+            folder.rmdir()
+        raise
     try:
         with lock_folder(folder), listen_for_stop(config.max_hours) as request:
             setup = set_up(config)
@@ -161,10 +167,13 @@ def train(run: Run) -> None:
             weights=run.weights,
             mark=run.watch.mark,
         )
-        run.clock.stop(counted.batches, result.tokens)
+        logged = (step + 1) % config.log_steps == 0 or step + 1 == total
+        if logged:
+            run.watch.mark(f"step {step}, waiting for the device")
+        run.clock.stop(counted.batches, result.tokens, result.stats if logged else None)
         count_step(run, result)
         run.progress.wall_seconds += time.monotonic() - began
-        if run.progress.step % config.log_steps == 0 or run.progress.step == total:
+        if logged:
             write_log(run, rate, result.grad_norm)
     if failure := run.writer.finish():
         raise KinspanError(f"the last checkpoint could not be written ({failure}): mend that, then start it again")

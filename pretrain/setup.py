@@ -37,13 +37,15 @@ from pretrain.runtime.engine import (
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.ranks import barrier, broadcast_from_rank_0, gather, make_first_on_each_machine
-from pretrain.runtime.run_folder import check_shared, claim_folder, open_folder, shorten
+from pretrain.runtime.run_folder import check_shared, claim_folder, leave_out_buckets, open_folder, shorten
 
 from .batches import average_tokens
 from .config import PretrainConfig, as_dict, check, identity
 from .finished import LENGTHS, advise
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
+# Free, but the same on all ranks: their collectives follow from them.
+ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every", "on_spike")
 PROBE_SETTINGS = ("probe_steps", "probe_pairs")
 SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
 
@@ -167,7 +169,8 @@ def _check_same_everywhere(setup: Setup) -> None:
     The parts of a batch would then not belong together.
     """
     steps = {"total_steps": setup.total_steps, "warmup_steps": setup.warmup_steps}
-    everyone = gather(setup.facts["identity"] | steps)
+    settings = {name: getattr(setup.config, name) for name in ALIKE} | {"deepspeed": setup.settings}
+    everyone = gather(setup.facts["identity"] | steps | settings)
     for rank, theirs in enumerate(everyone):
         for key, value in everyone[0].items():
             if theirs[key] != value:
@@ -348,7 +351,7 @@ def _collect_facts(
         config,
         model_weights=model_fingerprint,
         corpus_content=manifest.fingerprint,
-        deepspeed=deepspeed_settings,
+        deepspeed=leave_out_buckets(deepspeed_settings),
         precision_used=precision,
         own_objectives=hash_own_sources(mixture),
     )

@@ -128,7 +128,9 @@ def open_run(run: Run) -> None:
     else:
         run.window.zero_()
     workers = setup.config.num_workers
-    run.feeder = Feeder(setup.train, setup.layout, setup.rank, progress.step, workers, progress.left_out)
+    run.feeder = Feeder(
+        setup.train, setup.layout, setup.rank, progress.step, workers, progress.left_out, end=setup.total_steps
+    )
     fetch_next(run, stopping=False)  # at least one step is trained before a stop
     run.feeder.waited = 0.0  # no step is under way yet
 

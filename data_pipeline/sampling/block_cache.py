@@ -18,6 +18,7 @@ class BlockCache:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._lock = threading.Lock()  # of the dictionary
+        self._failed: set[Hashable] = set()  # blocks that could not be built, and are left to who asks for them
         self._blocks: OrderedDict[Hashable, Future[Block]] = OrderedDict()
 
     def get(self, key: Hashable, build: Callable[[], Block]) -> Block:
@@ -28,10 +29,19 @@ class BlockCache:
         return block.result()
 
     def fetch_ahead(self, key: Hashable, build: Callable[[], Block]) -> None:
-        """Have the block built in the background where it is not there, and return at once."""
+        """Have the block built in the background where it is not there, and return at once.
+
+        One that could not be built before is not tried again: it would be at every batch.
+        """
+        if key in self._failed:
+            return
         block, is_mine = self._claim(key)
         if is_mine:
-            threading.Thread(target=self._fill, args=(key, block, build), name="block ahead", daemon=True).start()
+            thread = threading.Thread(target=self._fill, args=(key, block, build), name="block ahead", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system allows no more threads
+                self._fill(key, block, build)
 
     def _claim(self, key: Hashable) -> tuple[Future[Block], bool]:
         """Return the block's future, and whether the caller is the one who must fill it."""
@@ -47,8 +57,10 @@ class BlockCache:
     def _fill(self, key: Hashable, block: Future[Block], build: Callable[[], Block]) -> None:
         try:
             block.set_result(build())
+            self._failed.discard(key)
         except BaseException as error:  # those who wait must not wait for ever
             with self._lock:
+                self._failed.add(key)
                 if self._blocks.get(key) is block:
                     del self._blocks[key]
             block.set_exception(error)

@@ -135,10 +135,12 @@ def describe_storage_error(error: OSError, folder: Path | None = None) -> str:
 
 def is_communication_failure(error: BaseException) -> bool:
     """Whether an error is that of a collective. Another rank may have ended, or the network may have failed: only the
-    watchdog can tell."""
+    watchdog can tell. A KinspanError says what to do already, whatever words it quotes."""
     text = str(error).lower()
-    return is_distributed() and any(
-        sign in text for sign in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl")
+    return (
+        not isinstance(error, KinspanError)
+        and is_distributed()
+        and any(sign in text for sign in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl"))
     )
 
 

@@ -24,6 +24,8 @@ from .lock import LOCK
 RUN, SUMMARY, CHECKPOINTS = "run.json", "summary.json", "checkpoints"
 SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
 ADVICE = "choose another --output_dir, or delete that folder"
+DEEPSPEED = "deepspeed"  # the key of an identity that holds DeepSpeed's settings
+BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")  # how large messages are, and not what is computed
 
 
 def open_folder(name: str | Path) -> Path:
@@ -102,9 +104,26 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
         raise KinspanError(f"{path} is damaged (it names no run): {ADVICE}")
     ours = json.loads(json.dumps(record.get("identity", record)))  # as it would be read back
     for key, value in ours.items():
-        if theirs.get(key, False if value is False else None) != value:  # a switch of a later version was off
-            change = f"its {key} is {shorten(theirs.get(key))}, now it is {shorten(value)}; {ADVICE}"
-            raise KinspanError(f"--output_dir {path.parent} holds a different run: {explanations.get(key, change)}")
+        old = theirs.get(key, False if value is False else None)  # a switch of a later version was off
+        if key == DEEPSPEED:
+            old, value = leave_out_buckets(old), leave_out_buckets(value)
+        if old == value:
+            continue
+        change = f"its {key} is {shorten(old)}, now it is {shorten(value)}; {ADVICE}"
+        if key == DEEPSPEED and isinstance(old, dict):
+            change = (
+                "to go on with it, give --deepspeed_config a file that holds its DeepSpeed settings, "
+                f"{json.dumps(old)}; or choose another --output_dir"
+            )
+        raise KinspanError(f"--output_dir {path.parent} holds a different run: {explanations.get(key, change)}")
+
+
+def leave_out_buckets(settings: Any) -> Any:
+    """DeepSpeed's settings without the sizes of its buckets, which a run may change."""
+    zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
+    if not isinstance(zero, dict):
+        return settings
+    return settings | {"zero_optimization": {key: value for key, value in zero.items() if key not in BUCKETS}}
 
 
 def shorten(value: Any) -> str:

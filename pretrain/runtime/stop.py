@@ -51,7 +51,9 @@ class StopRequest:
         is_first = self.reason is None
         self.ask(name)
         if is_first and os.environ.get("RANK", "0") == "0":
-            os.write(2, f"{name}: ending after this step, with a checkpoint; once more ends at once\n".encode())
+            os.write(
+                2, f"{name}: ending after this step or the next, with a checkpoint; once more ends at once\n".encode()
+            )
 
 
 _listening: list[StopRequest] = []  # the request of the outermost block that runs now

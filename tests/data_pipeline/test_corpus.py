@@ -1,12 +1,13 @@
 import json
 import os
+import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from data_pipeline import corpus as corpus_module
-from data_pipeline import tokenizers
+from data_pipeline import tokenizers, verification
 from data_pipeline.corpus import Corpus, hash_file
 from data_pipeline.errors import KinspanError
 
@@ -182,6 +183,25 @@ def test_where_the_cache_cannot_be_written_each_verifies_for_itself(copy, hashed
     monkeypatch.setattr("data_pipeline.verification.find_cache", lambda: copy.parent / "file")
     for _ in range(2):
         Corpus(copy).shard(0)
+    assert hashed == ["00000.arrow"] * 2
+
+
+def test_where_there_is_no_room_for_a_mark_the_shard_is_good_even_so(copy, hashed):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # as a full disk, it fails every write
+    try:
+        Corpus(copy).shard(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    Corpus(copy).shard(0)
+    assert hashed == ["00000.arrow"] * 2
+
+
+def test_a_mark_that_is_no_text_counts_as_none(copy, hashed):
+    Corpus(copy).shard(0)
+    for mark in (verification.find_cache() / "verified").iterdir():
+        mark.write_bytes(b"\xff\xfe")
+    Corpus(copy).shard(0)
     assert hashed == ["00000.arrow"] * 2
 
 

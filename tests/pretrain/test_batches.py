@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from pretrain.batches import Feeder
 from pretrain.runtime.layout import Layout
+from pretrain.step import start_counting
 
 sizes = st.integers(1, 500)
 
@@ -40,3 +41,14 @@ def test_batches_do_not_depend_on_the_number_of_threads(num_workers, tiny_corpus
             assert np.array_equal(batch.input_ids, expected.input_ids)
             assert np.array_equal(batch.masked_positions, expected.masked_positions)
     feeder.close()
+
+
+def test_after_the_last_step_no_batch_is_made(tiny_corpus, make_stream, monkeypatch):
+    stream, made = make_stream(tiny_corpus), []
+    make = stream.batch
+    monkeypatch.setattr(stream, "batch", lambda first, count: made.append(first) or make(first, count))
+    feeder = Feeder(stream, Layout(4, 4, 1), 0, 3, 2, end=5)
+    assert [len(feeder.next()) for _ in range(4)] == [1, 1, 0, 0]
+    feeder.close()
+    assert sorted(made) == [12, 16]
+    assert start_counting([], [])().counts == {"num_tokens": 0}

@@ -40,13 +40,15 @@ def test_more_steps_are_refused_with_the_way_to_go_on(finished):
         find_finished(PretrainConfig(**finished | {"max_steps": 14}))
 
 
-@pytest.mark.parametrize("change", ["seed", "corpus", "checkpoint", "summary"])
+@pytest.mark.parametrize("change", ["seed", "corpus", "link", "checkpoint", "summary"])
 def test_where_the_folder_does_not_tell_the_run_finds_out(change, finished, tmp_path):
     if change == "seed":
         finished["seed"] = 2
     elif change == "corpus":
         later = (tmp_path / "run" / SUMMARY).stat().st_mtime + 9
         os.utime(tmp_path / "corpus/manifest.json", (later, later))
+    elif change == "link":
+        (tmp_path / "corpus/nothing").symlink_to("absent")
     elif change == "checkpoint":
         (tmp_path / "run/checkpoints/step-00000007/manifest.json").unlink()
     else:

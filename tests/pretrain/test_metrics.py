@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -6,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
+from pretrain.clock import Clock
 from pretrain.metrics import FlopCounter, compute_figures
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.encoder import encode_packed
@@ -35,6 +38,18 @@ def test_accuracy_and_f1_are_scikit_learns():
         assert values[f"pair_accuracy_{name}"] == pytest.approx(
             accuracy_score(labels[kinds == kind], called[kinds == kind])
         )
+
+
+def test_the_speed_of_a_logged_step_counts_the_work_of_the_device():
+    class Sums:
+        def tolist(self):
+            time.sleep(0.1)  # the device is still at work
+
+    for sums, waits in ((None, False), (Sums(), True)):
+        clock = Clock(lambda batch: 0.0, False, None)
+        clock.start()
+        clock.stop([], 5, sums)
+        assert (clock.read(0.0)["tokens_per_second"] <= 50) == waits
 
 
 def test_what_no_item_gave_is_left_out():

@@ -33,6 +33,16 @@ SETTINGS = {
 }
 
 
+def test_a_start_that_is_refused_leaves_no_folder(tmp_path, monkeypatch):
+    def refuse():
+        raise KinspanError("port 29500 is in use")
+
+    monkeypatch.setattr("pretrain.run.start_distributed", refuse)
+    with pytest.raises(KinspanError, match="in use"):
+        pretrain(PretrainConfig(output_dir=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
 def environment():
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.setup import find_unused_flags, set_up
+from pretrain.setup import ALIKE, _check_same_everywhere, find_unused_flags, set_up
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -131,6 +132,34 @@ def test_settings_may_change_until_the_first_checkpoint(make_model, tiny_corpus,
     set_up(PretrainConfig(**common, micro_batch_size=8))  # cuts batches otherwise, and is free
     with pytest.raises(KinspanError, match="its global_batch_size is 64, now it is 32"):
         set_up(PretrainConfig(**common, global_batch_size=32))
+
+
+def test_a_run_of_older_deepspeed_settings_goes_on_or_says_how(make_model, tiny_corpus, tmp_path):
+    common = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
+    two, record = "ds_configs/zero2.json", tmp_path / "run/run.json"
+    set_up(PretrainConfig(**common, deepspeed_config=two))
+    (tmp_path / "run/checkpoints/step-00000005").mkdir(parents=True)
+    facts = json.loads(record.read_text())
+    for buckets in ({}, {"reduce_bucket_size": 7}):
+        facts["identity"]["deepspeed"] = {"zero_optimization": {"stage": 2} | buckets}
+        record.write_text(json.dumps(facts))
+        set_up(PretrainConfig(**common, deepspeed_config=two))
+    with pytest.raises(
+        KinspanError, match=r'--deepspeed_config a file that holds its .*"stage": 2}}; or choose'
+    ) as error:
+        set_up(PretrainConfig(**common))
+    assert "delete" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", [*ALIKE, "deepspeed"])
+def test_ranks_agree_on_free_settings_that_collectives_follow_from(name, monkeypatch, tmp_path):
+    alike = SimpleNamespace(
+        config=PretrainConfig(), settings={}, facts={"identity": {}}, total_steps=1, warmup_steps=0, folder=tmp_path
+    )
+    _check_same_everywhere(alike)
+    monkeypatch.setattr("pretrain.setup.gather", lambda value: [value, value | {name: "else"}])
+    with pytest.raises(KinspanError, match=f"rank 1 would not train the same run as rank 0: its {name} is else"):
+        _check_same_everywhere(alike)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -93,12 +93,29 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """List all files below a folder, sorted. Raises KinspanError where a folder cannot be searched."""
+    """List all files below a folder, sorted.
+
+    Links to folders are followed, after all that are there without one; each folder is listed once, so no loop of links
+    goes on for ever. Raises KinspanError where a folder cannot be searched.
+    """
 
     def refuse(error: OSError) -> None:
         raise KinspanError(f"--input {error.filename} cannot be searched: {error.strerror}") from error
 
-    found = [Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names]
+    found: list[Path] = []
+    searched: set[str] = set()
+    waiting = [folder]
+    while waiting:
+        links: list[Path] = []
+        for start in waiting:
+            for parent, folders, names in os.walk(start, onerror=refuse):
+                if (place := os.path.realpath(parent)) in searched:
+                    folders.clear()
+                    continue
+                searched.add(place)
+                found += [Path(parent, name) for name in names]
+                links += [Path(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]
+        waiting = sorted(links)
     return sorted(path for path in found if path.is_file())
 
 

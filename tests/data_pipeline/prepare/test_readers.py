@@ -151,6 +151,16 @@ def test_a_folder_that_cannot_be_searched_is_named(tree, monkeypatch):
         find_input_files([str(tree)], allow_skipped=True)
 
 
+def test_linked_folders_are_read_once(tree, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "more.txt").touch()
+    (outside / "back").symlink_to(tree)  # a loop
+    (tree / "aside").symlink_to(outside)
+    (tree / "again").symlink_to(tree / "deep")
+    files, _ = find_input_files([str(tree)], allow_skipped=True)
+    assert names(files, tree) == ["a.jsonl.gz", "aside/more.txt", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
+
+
 def test_globs_are_expanded_and_each_file_comes_once(tree):
     files, _ = find_input_files([f"{tree}/*.jsonl*", f"{tree}/b.jsonl", f"{tree}/**/c.txt"])
     assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/er/c.txt"]

@@ -48,6 +48,33 @@ def test_an_error_in_the_background_is_raised_where_the_block_is_asked_for():
     assert cache.get("a", lambda: "mended") == "mended"
 
 
+def test_a_block_that_could_not_be_built_ahead_is_left_to_who_asks_for_it():
+    cache, tried = BlockCache(2), threading.Semaphore(0)
+
+    def fail():
+        tried.release()
+        raise ValueError("damaged")
+
+    cache.fetch_ahead("a", fail)
+    assert tried.acquire(timeout=SECONDS)
+    with pytest.raises(ValueError, match="damaged"):
+        cache.get("a", fail)  # waits for the one above, or tries by itself
+    while tried.acquire(blocking=False):
+        pass
+    cache.fetch_ahead("a", fail)
+    assert not tried.acquire(timeout=0.2)
+
+
+def test_without_a_thread_the_block_is_built_at_once(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    cache = BlockCache(2)
+    cache.fetch_ahead("a", lambda: "ahead")
+    assert cache.get("a", lambda: "never") == "ahead"
+
+
 def test_the_next_block_is_built_by_another_thread_while_the_present_one_is_used(tiny_corpus, make_stream, monkeypatch):
     masked = make_stream(tiny_corpus, seed=3, masking=True, block_anchors=60)
     built, alike = [], [masked.batch(first, 5) for first in range(0, masked.epoch_pairs, 5)]

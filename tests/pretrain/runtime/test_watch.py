@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from data_pipeline.errors import KinspanError
 from pretrain.runtime import ranks, watch
 from pretrain.runtime.watch import SILENCE, Watch
 
@@ -127,6 +128,7 @@ def test_the_cause_of_a_failed_collective_is_printed_and_no_rank_is_blamed_for_i
     monkeypatch.setattr(ranks.dist, "get_rank", lambda: 1)
     error = RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:37\nunhandled cuda error")
     assert ranks.is_communication_failure(error)
+    assert not ranks.is_communication_failure(KinspanError("--corpus gloo: no such folder"))
     Watch(tmp_path, 1, 2, 100.0).wait_for_verdict(ranks.describe_communication_failure(error))
     said = capfd.readouterr().err
     assert said.startswith("rank 1: communication with the other ranks failed (NCCL error in: ")
