@@ -196,7 +196,15 @@ class FinetuneConfig:
     )
 
     batch_size: int = setting(32, "Pairs in one update, over all ranks.", BATCHES, ABOVE_0)
-    micro_batch_size: int = setting(16, "Most pairs in one forward pass of one rank.", BATCHES, ABOVE_0)
+    micro_batch_size: int = setting(
+        16,
+        "Most pairs in one forward pass of one rank; gradient accumulation follows from it. A run may go on with "
+        "another: the gradient is the same but for rounding and the random numbers of dropout, which belong to "
+        "micro-batches.",
+        BATCHES,
+        ABOVE_0,
+        free=True,
+    )
     transfer_batch_size: int | None = setting(
         None, "--batch_size of the transfer step. Without it: the same.", BATCHES, ABOVE_0
     )

@@ -54,8 +54,7 @@ def search_settings(
     settings = list(product(config.search_batch_sizes, config.search_learning_rates))
     curves: list[list[Curve]] = []
     for number, (size, rate) in enumerate(settings, 1):
-        micro = min(size, config.micro_batch_size)
-        tried = replace(config, batch_size=size, learning_rate=rate, micro_batch_size=micro)
+        tried = replace(config, batch_size=size, learning_rate=rate)
         curves.append(_cross_validate(tried, data, folder / f"batch-{size}-rate-{rate:g}", ranks))
         say(f"search: batch {size}, learning rate {rate:g}: trained ({number} of {len(settings)} settings)")
     epoch, scores = score_at_common_epoch(curves)

@@ -98,7 +98,7 @@ def name_set(spec: str) -> str:
 TRANSFER_SETTINGS = (
     *("transfer_learning_rate", "transfer_epochs", "transfer_steps", "transfer_eval_steps", "transfer_negatives"),
     *("max_length", "loss", "list_size", "positive_weight", "warmup_share", "warmup_steps", "weight_decay"),
-    *("max_grad_norm", "patience", "precision", "deepspeed_config", "micro_batch_size", "fresh_head"),
+    *("max_grad_norm", "patience", "precision", "deepspeed_config", "fresh_head"),
 )
 
 

@@ -25,17 +25,18 @@ from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
 from pretrain.runtime.engine import set_learning_rate
 from pretrain.runtime.finite import Skips
+from pretrain.runtime.layout import Layout
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.log import Log
-from pretrain.runtime.out_of_memory import is_out_of_memory
+from pretrain.runtime.out_of_memory import is_out_of_memory, return_freed_memory
 from pretrain.runtime.ranks import (
     barrier,
     broadcast_from_rank_0,
     describe_communication_failure,
     gather,
     is_communication_failure,
+    start_sum,
     sum_by_name,
-    sum_integers,
 )
 from pretrain.runtime.run_folder import CHECKPOINTS, SUMMARY, check_shared, claim_folder, holds_this_run, open_folder
 from pretrain.runtime.schedule import learning_rate_of
@@ -46,7 +47,7 @@ from .config import FinetuneConfig
 from .engine import Ranks, check_begun_alike, make_engine
 from .groups import Groups
 from .materials import Materials, load_materials
-from .plan import DEV, Stage, describe_plan, draw_groups, name_best
+from .plan import DEV, Stage, describe_plan, draw_groups, largest_group, name_best
 from .update import Outcome, update_ranker
 
 SUMS = ("loss", "groups")  # what the log is made of, see update.Outcome
@@ -63,7 +64,7 @@ def train_ranker(config: FinetuneConfig, stage: Stage, seed: int, folder: Path, 
     record = {**stage.identity, "seed": seed}
     if summary := _read_summary(folder, record):
         return summary
-    with lock_folder(open_folder(folder)), listen_for_stop(config.max_hours) as request, _explain_failures(config):
+    with lock_folder(open_folder(folder)), listen_for_stop(config.max_hours) as request, _explain_failures():
         if summary := _read_summary(folder, record):  # another process has completed it in the meantime
             return summary
         check_shared(folder)
@@ -86,19 +87,25 @@ def _read_summary(folder: Path, record: dict[str, Any]) -> dict[str, Any] | None
 
 
 @contextmanager
-def _explain_failures(config: FinetuneConfig) -> Iterator[None]:
-    """Says in one line that memory is short, or that a collective failed."""
+def _explain_failures() -> Iterator[None]:
+    """Says in one line that a collective failed."""
     try:
         yield
     except Exception as error:
-        if is_out_of_memory(error):
-            raise KinspanError(
-                f"out of memory with {config.micro_batch_size} pairs of {config.max_length} tokens: lower "
-                "--micro_batch_size (the batch stays), with another --output_dir"
-            ) from error
         if is_communication_failure(error):
             raise KinspanError(describe_communication_failure(error)) from error
         raise
+
+
+def describe_out_of_memory(config: FinetuneConfig, layout: Layout) -> str:
+    """One line with the flags to change. No micro-batch can be smaller than one group."""
+    group = largest_group(config)
+    pairs = layout.largest * group
+    short = f"out of memory with {pairs} pairs of {config.max_length} tokens"
+    if pairs > group:
+        return f"{short}: start it again with --micro_batch_size below {pairs} (the batch stays, and the run goes on)"
+    lower = "--max_length" if group == 1 else "--list_size or --max_length"
+    return f"{short}: lower {lower}, with another --output_dir"
 
 
 @dataclass
@@ -164,6 +171,8 @@ class _Run:
             self.loop()
             return self.finish()
         except Exception as error:
+            if is_out_of_memory(error):
+                raise KinspanError(describe_out_of_memory(self.config, self.materials.layout)) from error
             if is_communication_failure(error):
                 self.watch.wait_for_verdict(describe_communication_failure(error))
             raise
@@ -196,14 +205,19 @@ class _Run:
             self.log = Log(self.folder, self.progress.step, self.plan.total, what, undone, settings)
 
     def loop(self) -> None:
-        """Stop?, validate, save, keep the best, enough?, update, log: in this order, once a step."""
+        """Stop?, validate, save, keep the best, enough?, update, log: in this order, once a step.
+
+        While an update runs, the ranks tell one another whether one of them is to stop before the next one.
+        """
         config, plan, progress = self.config, self.plan, self.progress
         eval_steps = self.stage.eval_steps or plan.epoch_steps
-        groups, epoch, stopping = draw_groups(config, self.stage, self.seed, 0), 0, False
+        groups, epoch = draw_groups(config, self.stage, self.seed, 0), 0
+        requests = start_sum([0])  # at least one update is made before a stop
         while True:
             step, began = progress.step, time.monotonic()
             saved = step == self.resumed_at
-            if stopping:
+            self.watch.mark(f"step {step}, asking the other ranks whether to stop")
+            if requests()[0]:
                 self.stop()
             validates = (progress.due or not saved) and (step % eval_steps == 0 or step == plan.total)
             if validates:
@@ -220,8 +234,8 @@ class _Run:
                 groups = draw_groups(config, self.stage, self.seed, epoch)
             rate = learning_rate_of(step, self.stage.learning_rate, plan.warmup, plan.total)
             set_learning_rate(self.engine, rate)
+            requests = start_sum([int(self.request.wanted())])
             outcome = self.update(groups, step)
-            stopping = sum_integers([int(self.request.wanted())])[0] > 0
             progress.step += 1
             progress.wall_seconds += time.monotonic() - began
             if self.log:
@@ -316,6 +330,7 @@ class _Run:
         self.window.zero_()
         self.read_skips()
         speed = self.speed.read()
+        return_freed_memory()
         if not count or self.log is None:
             return
         progress = self.progress

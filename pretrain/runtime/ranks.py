@@ -65,11 +65,6 @@ def start_sum(values: list[int]) -> Callable[[], list[int]]:
     return wait
 
 
-def sum_integers(values: list[int]) -> list[int]:
-    """Each of the numbers, summed over all ranks without waiting for the device."""
-    return start_sum(values)()
-
-
 def sum_by_name(sums: torch.Tensor, names: tuple[str, ...]) -> dict[str, float]:
     """The sums of all ranks, by name. ``sums``: ``[len(names)]``, this rank's."""
     return dict(zip(names, sum_over_ranks(sums).tolist(), strict=True))

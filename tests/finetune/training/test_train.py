@@ -15,8 +15,11 @@ from finetune.ranking.ranker import load_ranker
 from finetune.ranking.score import score_answers
 from finetune.training import train
 from finetune.training.config import FinetuneConfig
+from finetune.training.engine import join_ranks
 from finetune.training.plan import Stage, plan_stage
 from pretrain.modeling.pair_model import load_model
+from pretrain.runtime import ranks
+from pretrain.runtime.layout import Layout
 from tests.finetune.training.runs import logged, weights
 
 LOSSES = ("pointwise", "pairwise", "listwise")
@@ -154,11 +157,15 @@ def test_a_fresh_head_is_not_the_one_that_pre_training_of_the_same_seed_began_wi
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.5
 
 
-def test_the_log_has_loss_rate_gradient_and_speed_every_few_steps(job):
+def test_the_log_has_loss_rate_gradient_and_speed_every_few_steps(job, monkeypatch):
+    """Freed memory goes back to the system as often."""
+    returned = []
+    monkeypatch.setattr(train, "return_freed_memory", lambda: returned.append(True))
     summary, folder = job(log_steps=4, batch_size=4)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in lines if line["split"] == "train"]
     assert [line["step"] for line in lines] == [4, 8, 12, summary["steps"]]
+    assert len(returned) == 4
     for line in lines:
         assert all(line[name] > 0 for name in ("loss", "learning_rate", "grad_norm", "pairs_per_second"))
         assert line["skipped_steps"] == 0
@@ -168,6 +175,76 @@ def test_the_log_has_loss_rate_gradient_and_speed_every_few_steps(job):
     board = EventAccumulator(str(folder / "tensorboard")).Reload()
     assert min(board.Tags()["scalars"]) == "1 loss/loss/train"  # TensorBoard shows them in this order
     assert "_hparams_/session_start_info" in board.summary_metadata
+
+
+def test_an_update_waits_for_no_collective_on_the_host(job, monkeypatch):
+    """Whether a rank is to stop was asked while the update before ran: one sum per update, begun before it and read
+    after it.
+
+    The group has one rank here; what is called on it is what more ranks call.
+    """
+    settings = {"deepspeed_config": "ds_configs/zero2.json", "max_steps": 6, "eval_steps": 6, "log_steps": 6}
+    join_ranks(FinetuneConfig("files=x", deepspeed_config=settings["deepspeed_config"]))  # makes the process group
+    monkeypatch.setattr(ranks, "is_distributed", lambda: True)
+    events, plain_update = [], train._Run.update
+
+    def record(name):
+        plain = getattr(torch.distributed, name)
+
+        def call(*values, **named):
+            if named.get("group") is ranks.process_group("control"):
+                events.append(f"{name} begun" if named.get("async_op") else f"{name} waited for")
+            return plain(*values, **named)
+
+        monkeypatch.setattr(torch.distributed, name, call)
+
+    def update(*values):
+        events.append("update")
+        return plain_update(*values)
+
+    monkeypatch.setattr(train._Run, "update", update)
+    for name in ("all_reduce", "barrier", "all_gather_object", "broadcast_object_list"):
+        record(name)
+    job(**settings)
+    first = events.index("update") - 1
+    assert events[first : first + 12] == ["all_reduce begun", "update"] * 6
+    assert not events[first + 12].startswith("all_reduce")  # nothing is begun that nobody waits for
+
+
+@pytest.mark.parametrize(
+    ("settings", "layout", "says"),
+    [
+        ({}, Layout(32, 16, 1), "16 pairs of 128 tokens: start it again with --micro_batch_size below 16 "),
+        ({}, Layout(32, 16, 4), "--micro_batch_size below 8 "),
+        ({"loss": "listwise", "list_size": 4}, Layout(8, 4, 1), "--micro_batch_size below 16 "),
+        ({"loss": "listwise"}, Layout(4, 1, 1), "8 pairs of 128 tokens: lower --list_size or --max_length, with anoth"),
+        ({}, Layout(32, 1, 1), "1 pairs of 128 tokens: lower --max_length, with another --output_dir"),
+    ],
+)
+def test_too_little_memory_says_what_to_lower(settings, layout, says):
+    assert says in train.describe_out_of_memory(FinetuneConfig("files=x", **settings), layout)
+
+
+@pytest.mark.parametrize("deepspeed_config", [None, "ds_configs/zero2.json"])
+def test_a_run_that_lacks_memory_goes_on_with_smaller_micro_batches(deepspeed_config, job, make_model, monkeypatch):
+    """Without dropout only rounding differs."""
+    still = make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    settings = {"start": still, "deepspeed_config": deepspeed_config, "save_steps": 2, "log_steps": 1}
+    _, whole = job("whole", **settings)
+    update = train._Run.update
+
+    def lacks_memory(run, groups, step):
+        if step == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return update(run, groups, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train._Run, "update", lacks_memory)
+        with pytest.raises(KinspanError, match="--micro_batch_size below 3 "):
+            job(**settings)
+    _, other = job(**settings, micro_batch_size=2)
+    before, after = ([line["loss"] for line in logged(folder, "train")] for folder in (whole, other))
+    assert after == pytest.approx(before, rel=1e-5)
 
 
 def test_a_run_says_how_long_it_is_at_most_and_what_ends_it_early(job, capsys):
