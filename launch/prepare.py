@@ -51,7 +51,9 @@ class PrepareConfig:
     validation_share: float = setting(0.02, "Share of documents held out for validation.", within=FROM_0_TO_BELOW_1)
     shard_tokens: int = setting(SHARD_TOKENS, "About how many tokens a shard holds.", within=ABOVE_0)
     allow_damaged: bool = setting(False, "Go without the rest of a file that cannot be read to its end.")
-    allow_skipped: bool = setting(False, "Go without the files in folders that are of no known format.")
+    allow_skipped: bool = setting(
+        False, "Go without the files in folders that are of no known format, and without links that lead nowhere."
+    )
     licence: str = setting("", "Licence of the input, for the manifest and model cards.")
 
 

@@ -40,7 +40,7 @@ class Prepared:
     """What ``prepare`` did.
 
     reused:  the folder already held this corpus, and the tally is empty
-    skipped: the files in folders that are of no known format, by suffix
+    skipped: the files in folders that are of no known format, by suffix, and the links that lead nowhere
     """
 
     manifest: Manifest
@@ -74,7 +74,7 @@ def prepare(
         shard_tokens: about how many tokens a shard holds
         licence: of the inputs, for the manifest
         allow_damaged: go without the rest of a file that cannot be read to its end
-        allow_skipped: go without the files of folders that are of no known format
+        allow_skipped: go without the files of folders that are of no known format, and links that lead nowhere
 
     Raises KinspanError where an input or the tokenizer cannot be used, or no document is kept.
     """

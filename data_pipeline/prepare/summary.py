@@ -34,7 +34,7 @@ def format_counts(result: Prepared) -> str:
         rows.append((f"anchors for {name}, validation", validation[name]))
     lines = [f"{name:<40} {number:>14,}" for name, number in rows]
     if result.skipped:
-        lines.insert(0, f"skipped, of no known format: {format_skipped(result.skipped)}")
+        lines.insert(0, f"skipped, of no known format or missing: {format_skipped(result.skipped)}")
     return "\n".join(lines)
 
 

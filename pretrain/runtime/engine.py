@@ -4,10 +4,12 @@ import json
 import os
 import resource
 import warnings
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
+import psutil
 import torch
 
 from data_pipeline.errors import KinspanError, quote_error
@@ -16,7 +18,9 @@ from pretrain.runtime import ranks
 
 from .deepspeed_compat import disable_overflow_error, silence_start, skip_inference_operator
 from .layout import Layout
+from .stop import DEEPSPEED_VARIABLE
 
+DEFAULT_PORT = "29500"  # of the launchers
 FLAGS = {  # keys of a DeepSpeed config that flags of ours set
     "train_batch_size": "--global_batch_size",
     "train_micro_batch_size_per_gpu": "--micro_batch_size",
@@ -175,7 +179,9 @@ def start_distributed() -> None:
         ("MASTER_ADDR", "127.0.0.1"),
     ):
         os.environ.setdefault(name, value)
-    os.environ.setdefault("MASTER_PORT", "29500" if os.environ["WORLD_SIZE"] != "1" else _free_port())
+    os.environ.setdefault("MASTER_PORT", DEFAULT_PORT if os.environ["WORLD_SIZE"] != "1" else _free_port())
+    if os.environ.get(DEEPSPEED_VARIABLE) == "1" and os.environ["MASTER_PORT"] == DEFAULT_PORT:
+        os.environ["MASTER_PORT"] = _choose_port()
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
         local = int(os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
@@ -197,6 +203,21 @@ def _describe_network_error(error: Exception) -> str:
             "give the launcher a free one, such as deepspeed --master_port 29501 or torchrun --master_port 29501"
         )
     return f"rank 0 is not reached at {host}, port {port}, over which the ranks find one another: {quote_error(error)}"
+
+
+def _choose_port() -> str:
+    """The port where DeepSpeed's launcher has all ranks of one machine meet and none was asked for: it gives the same
+    one to all runs, of which the second would then fail. All ranks of a launcher choose alike, by its process number;
+    two launchers choose alike once in 22,000 times. The ports are those that the system does not give out by itself.
+    """
+    above = psutil.Process().parents()
+    launcher = next((process for process in above if "deepspeed.launcher.launch" in process.cmdline()), None)
+    if launcher is None:
+        return DEFAULT_PORT
+    name = str(launcher.pid)
+    with suppress(OSError):  # containers may share ports, but not this
+        name += os.readlink("/proc/self/ns/pid")
+    return str(10_000 + zlib.crc32(name.encode()) % 22_000)
 
 
 def _free_port() -> str:

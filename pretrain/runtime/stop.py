@@ -1,5 +1,6 @@
 """Requests to stop: a signal, a time limit, or the death of the launcher. The run then ends with a checkpoint."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -14,7 +15,9 @@ import psutil
 STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this run ended
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 REPEAT_SECONDS = 2.0  # a signal that comes sooner again is the first one, which the launcher passes on to its ranks
-DEEPSPEED_VARIABLE, TORCH_VARIABLE = "CROSS_SIZE", "TORCHELASTIC_RUN_ID"  # each launcher sets one of its own for ranks
+DEEPSPEED_VARIABLE = "CROSS_SIZE"
+# Each launcher sets one of its own for ranks: DeepSpeed's, torch's, and accelerate's, which starts a process alone too.
+VARIABLES = (DEEPSPEED_VARIABLE, "TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 
 
 class Stopped(SystemExit):
@@ -95,19 +98,23 @@ def _watch_launchers(launchers: list[psutil.Process], ask: Callable[[str], None]
 
 
 def is_launched() -> bool:
-    """Whether DeepSpeed's or torch's launcher started this process as a rank."""
-    return DEEPSPEED_VARIABLE in os.environ or TORCH_VARIABLE in os.environ
+    """Whether DeepSpeed's launcher, torch's or accelerate's started this process."""
+    return any(name in os.environ for name in VARIABLES)
 
 
 def find_launchers(rank: psutil.Process) -> list[psutil.Process]:
     """The processes without which a launched rank is an orphan; none where the launcher has died already.
 
     Every launcher is a Python program, and starts its ranks itself or through a wrapper such as a shell: it is the
-    nearest Python process above the rank. DeepSpeed's was mostly started by another one, the command ``deepspeed``,
-    which users signal: it is watched too. (If that one dies before its ranks look, nothing tells it from a batch system
-    that started the ranks' launcher and ended: the ranks then train on.)
+    nearest Python process above the rank. Where torch's is called as a library with a function, it starts the ranks by
+    multiprocessing, which knows it: the nearest may then be a fork server, which outlives it. DeepSpeed's was mostly
+    started by another one, the command ``deepspeed``, which users signal: it is watched too. (If that one dies before
+    its ranks look, nothing tells it from a batch system that started the ranks' launcher and ended: the ranks then
+    train on.)
     """
     above = rank.parents()
+    if caller := multiprocessing.parent_process():
+        return [process for process in above if process.pid == caller.pid]
     number = next((number for number, process in enumerate(above) if _runs_python(process)), None)
     if number is None:
         return []

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
@@ -13,6 +15,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
+from finetune.evaluation.metrics import Figures, compute_question_metrics
 from pretrain.modeling.default_model import default_model
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -90,3 +93,36 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def model(make_model: Callable[..., Path]) -> Path:
     """A BERT with dropout and a head of one logit."""
     return make_model()
+
+
+@pytest.fixture
+def data() -> AnswerSet:
+    """60 questions of 8 candidates, of which one is right; their texts look like HTML."""
+    questions, candidates = 60, 8
+    rng = np.random.default_rng(0)
+    labels = np.zeros((questions, candidates), dtype=np.int8)
+    labels[np.arange(questions), rng.integers(candidates, size=questions)] = 1
+    count = labels.size
+    return AnswerSet(
+        name="made",
+        split="test",
+        question_ids=[f"q{n}" for n in range(questions)],
+        questions=[f"<b>Who & {n}?</b>" for n in range(questions)],
+        starts=np.arange(questions + 1) * candidates,
+        answer_ids=pa.array([f"d{n}" for n in range(count)], pa.large_string()),
+        answers=pa.array([f"<script>{n}</script>" for n in range(count)], pa.large_string()),
+        labels=labels.ravel(),
+    )
+
+
+@pytest.fixture
+def scores(data: AnswerSet) -> dict[str, np.ndarray]:
+    """A good system, a bad one, and the good one again."""
+    noise = np.random.default_rng(1).normal(size=data.num_pairs)
+    return {"good": data.labels + noise / 2, "bad": noise, "again": data.labels + noise / 2}
+
+
+@pytest.fixture
+def systems(data: AnswerSet, scores: dict[str, np.ndarray]) -> dict[str, Figures]:
+    """The figures of each question, by system."""
+    return {name: compute_question_metrics(data, values) for name, values in scores.items()}

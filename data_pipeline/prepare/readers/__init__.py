@@ -53,10 +53,10 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
     """Find the files that ``--input`` names: paths, globs, folders (searched through), or ``python-docs``.
 
     They are sorted within each input, and each file comes once. With them come the numbers of the files in folders
-    that are of no known format, by suffix.
+    that are of no known format, by suffix, and of the links there that lead nowhere.
 
     Raises KinspanError for an input that names nothing, for a named file of no known format, for a folder that cannot
-    be searched, and, unless ``allow_skipped``, for a folder that holds files of no known format.
+    be searched, and, unless ``allow_skipped``, for a folder that holds files of no known format or links to nothing.
     """
     files: dict[Path, None] = {}
     skipped: set[Path] = set()
@@ -68,19 +68,9 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
         for path in found:
             if path.is_dir():
                 inside = _list_files(path)
-                known = [p for p in inside if find_reader(p)]
-                others = [p for p in inside if not find_reader(p)]
-                if not known:
-                    raise KinspanError(
-                        f"--input {path}: no file in this folder is of a known format ({count_suffixes(others)}); "
-                        f"known are {FORMATS}"
-                    )
-                if others and not allow_skipped:
-                    raise KinspanError(
-                        f"--input {path}: {count_suffixes(others)} in this folder are of no known format, so their "
-                        f"text would be missing; known are {FORMATS}: convert them, name the files to read, or give "
-                        "--allow_skipped to leave them out"
-                    )
+                known = [p for p in inside if find_reader(p) and p.exists()]
+                others = sorted({*inside} - {*known})
+                _refuse_missing_text(path, known, others, allow_skipped)
                 files.update(dict.fromkeys(known))
                 skipped.update(others)
             elif not path.is_file():
@@ -92,8 +82,30 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
     return list(files), Counter(map(_name_suffix, skipped))
 
 
+def _refuse_missing_text(folder: Path, known: list[Path], others: list[Path], allow_skipped: bool) -> None:
+    """Raises KinspanError where a folder has no file that can be read, or, unless ``allow_skipped``, others too."""
+    if not known:
+        raise KinspanError(
+            f"--input {folder}: no file in this folder is of a known format ({count_suffixes(others)}); known are "
+            f"{FORMATS}"
+        )
+    if allow_skipped:
+        return
+    if broken := [path for path in others if not path.exists()]:
+        raise KinspanError(
+            f"--input {folder}: {broken[0]} is a link to nothing (the folder has {len(broken)} of them), so text would "
+            "be missing: mend it, remove it, or give --allow_skipped to leave it out"
+        )
+    if others:
+        raise KinspanError(
+            f"--input {folder}: {count_suffixes(others)} in this folder are of no known format, so their text would be "
+            f"missing; known are {FORMATS}: convert them, name the files to read, or give --allow_skipped to leave "
+            "them out"
+        )
+
+
 def _list_files(folder: Path) -> list[Path]:
-    """List all files below a folder, sorted.
+    """List all files below a folder, sorted, with the links that lead nowhere.
 
     Links to folders are followed, after all that are there without one; each folder is listed once, so no loop of links
     goes on for ever. Raises KinspanError where a folder cannot be searched.
@@ -116,11 +128,13 @@ def _list_files(folder: Path) -> list[Path]:
                 found += [Path(parent, name) for name in names]
                 links += [Path(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]
         waiting = sorted(links)
-    return sorted(path for path in found if path.is_file())
+    return sorted(path for path in found if path.is_file() or not path.exists())
 
 
 def _name_suffix(path: Path) -> str:
-    """Name the suffix by which a file's format is known, such as ``.csv.gz``."""
+    """Name the suffix by which a file's format is known, such as ``.csv.gz``; or say that it is a broken link."""
+    if not path.exists():
+        return "link to nothing"
     is_compressed = path.suffix in COMPRESSED_SUFFIXES
     return (Path(path.stem).suffix + path.suffix if is_compressed else path.suffix) or "no suffix"
 

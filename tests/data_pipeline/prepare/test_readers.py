@@ -161,6 +161,15 @@ def test_linked_folders_are_read_once(tree, tmp_path_factory):
     assert names(files, tree) == ["a.jsonl.gz", "aside/more.txt", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
 
 
+def test_links_to_nothing_are_an_error_that_names_one_and_are_counted(tree):
+    (tree / "deep/gone.jsonl").symlink_to(tree / "never.jsonl")
+    with pytest.raises(KinspanError, match=r"deep/gone\.jsonl is a link to nothing .* --allow_skipped"):
+        find_input_files([str(tree)])
+    files, skipped = find_input_files([str(tree)], allow_skipped=True)
+    assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
+    assert skipped == {".csv": 1, ".md": 1, "link to nothing": 1}
+
+
 def test_globs_are_expanded_and_each_file_comes_once(tree):
     files, _ = find_input_files([f"{tree}/*.jsonl*", f"{tree}/b.jsonl", f"{tree}/**/c.txt"])
     assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/er/c.txt"]

@@ -1,45 +1,10 @@
 import csv
 import io
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
-from finetune.data.answers import AnswerSet
 from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
-from finetune.evaluation.metrics import METRICS, compute_question_metrics
-
-QUESTIONS, CANDIDATES = 60, 8
-
-
-@pytest.fixture
-def data():
-    rng = np.random.default_rng(0)
-    labels = np.zeros((QUESTIONS, CANDIDATES), dtype=np.int8)
-    labels[np.arange(QUESTIONS), rng.integers(CANDIDATES, size=QUESTIONS)] = 1
-    count = labels.size
-    return AnswerSet(
-        name="made",
-        split="test",
-        question_ids=[f"q{n}" for n in range(QUESTIONS)],
-        questions=[f"<b>Who & {n}?</b>" for n in range(QUESTIONS)],
-        starts=np.arange(QUESTIONS + 1) * CANDIDATES,
-        answer_ids=pa.array([f"d{n}" for n in range(count)], pa.large_string()),
-        answers=pa.array([f"<script>{n}</script>" for n in range(count)], pa.large_string()),
-        labels=labels.ravel(),
-    )
-
-
-@pytest.fixture
-def scores(data):
-    """A good system, a bad one, and the good one again."""
-    noise = np.random.default_rng(1).normal(size=data.num_pairs)
-    return {"good": data.labels + noise / 2, "bad": noise, "again": data.labels + noise / 2}
-
-
-@pytest.fixture
-def systems(data, scores):
-    return {name: compute_question_metrics(data, values) for name, values in scores.items()}
+from finetune.evaluation.metrics import METRICS
 
 
 def test_every_row_is_tested_against_the_first(systems):
@@ -68,7 +33,7 @@ def test_the_table_has_four_decimals(systems):
 
 def test_per_question_is_csv_that_reads_back(data, systems):
     rows = list(csv.DictReader(io.StringIO(format_per_question(systems, data.question_ids))))
-    assert len(rows) == 3 * QUESTIONS
+    assert len(rows) == 3 * data.num_questions
     assert [float(row["p@1"]) for row in rows if row["system"] == "bad"] == systems["bad"]["p@1"].tolist()
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -54,6 +55,7 @@ def test_hours_end():
 
 SHELL = ["sh", "-c", '"$@"; exit $?', "wrapper"]
 TORCH, DEEPSPEED = {"TORCHELASTIC_RUN_ID": "none"}, {"CROSS_SIZE": "1"}
+ACCELERATE = {"ACCELERATE_MIXED_PRECISION": "no"}
 START = "import subprocess, sys\nsubprocess.run([*{wrapper!r}, sys.executable, '-c', {program!r}])\n"
 
 
@@ -63,9 +65,12 @@ def start(program, variables):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
 
 
-@pytest.mark.parametrize("variables", [TORCH, DEEPSPEED], ids=["torch", "deepspeed"])
-@pytest.mark.parametrize("wrapper", [[], SHELL], ids=["bare", "wrapped"])
-def test_a_launcher_that_dies_is_noticed(wrapper, variables):
+@pytest.mark.parametrize(
+    ("variables", "wrapper"),
+    [(TORCH, []), (TORCH, SHELL), (DEEPSPEED, []), (DEEPSPEED, SHELL), (ACCELERATE, [])],
+    ids=["torch", "torch-wrapped", "deepspeed", "deepspeed-wrapped", "accelerate"],
+)
+def test_a_launcher_that_dies_is_noticed(variables, wrapper):
     """A Python process starts the rank, perhaps through a shell, and is killed."""
     launcher = start(START.format(wrapper=wrapper, program=WAIT), variables)
     assert launcher.stdout.readline() == "ready\n"
@@ -77,6 +82,24 @@ def test_a_launcher_that_dies_is_noticed(wrapper, variables):
         assert launcher.stdout.readline() == "the launcher is gone\n"
     finally:
         rank.kill()
+
+
+def test_a_launcher_that_calls_a_function_is_the_one_that_is_watched():
+    """torch's, used as a library. A fork server stands between it and the ranks, and outlives it."""
+    program = "import multiprocessing\nif __name__ == '__main__':\n"
+    program += f"    rank = multiprocessing.get_context('forkserver').Process(target=exec, args=({WAIT!r},))\n"
+    program += "    rank.start()\n    rank.join()\n"
+    launcher = start(program, TORCH)
+    assert launcher.stdout.readline() == "ready\n"
+    started = psutil.Process(launcher.pid).children(recursive=True)
+    try:
+        launcher.kill()
+        launcher.wait()
+        assert launcher.stdout.readline() == "the launcher is gone\n"
+    finally:
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def test_the_command_above_the_launcher_is_watched_for_deepspeed_alone(monkeypatch):
@@ -120,7 +143,7 @@ def test_a_launcher_that_died_before_its_rank_looked_is_noticed(variables):
 
 def test_by_hand_there_is_no_launcher(monkeypatch):
     """A rank that a user started from Python, a notebook perhaps, is no orphan when that ends."""
-    for name in ("CROSS_SIZE", "TORCHELASTIC_RUN_ID"):
+    for name in {**DEEPSPEED, **TORCH, **ACCELERATE}:
         monkeypatch.delenv(name, raising=False)
     assert not is_launched()
     before = threading.active_count()
