@@ -71,9 +71,9 @@ def worker(options: Namespace) -> None:
     setup = set_up(config)
     from pretrain.runtime.engine import build_engine
 
-    engine = build_engine(setup.model, OptimizerSettings.of(config), setup.settings)
+    engine = build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
     engine.train()
-    layout, filler, step = Layout(options.pairs, options.pairs, size), setup.train.batch(0, 1), 0
+    layout, filler, step = Layout(options.pairs, options.pairs, size), setup.train_stream.batch(0, 1), 0
     writers = {kind: Writer(folder / kind, rank, background=kind == "async", tell=_fail) for kind in KINDS[1:]}
     seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     stood: dict[str, list[float]] = {kind: [] for kind in KINDS}
@@ -87,7 +87,7 @@ def worker(options: Namespace) -> None:
             for _ in range(options.save_steps):
                 first = step * layout.size
                 spans = layout.micro_batches(rank)
-                batches = [setup.train.batch(first + a, b - a) if b > a else None for a, b in spans]
+                batches = [setup.train_stream.batch(first + a, b - a) if b > a else None for a, b in spans]
                 train_step(
                     engine,
                     counted=start_counting(batches, engine.module.losses)(),

@@ -28,14 +28,15 @@ from pretrain.runtime.settings import (
 class PretrainConfig:
     """Settings of ``launch/pretrain.py``; each is a flag, or a line of a ``--config`` file.
 
-    Those that are ``free`` may change between runs of one output folder; any other change makes it another run.
+    Those with ``may_change`` may change when a run is resumed in its output folder; any other change makes it another
+    run.
     """
 
     corpus: str | None = setting(
         None,
         "Corpus folder, written by launch/prepare.py. Without it: the documentation that comes with Python.",
         DATA,
-        free=True,
+        may_change=True,
     )
     sampling: Literal["matched", "paper"] = setting(
         "matched",
@@ -55,14 +56,14 @@ class PretrainConfig:
         "Where training starts: a weights folder, a hub name (roberta-base), or a folder with only config and "
         "tokenizer (then from scratch). Without it: all-MiniLM-L6-v2, which is installed with this package.",
         MODEL,
-        free=True,
+        may_change=True,
     )
     generator: str = setting(
         "1/3",
         "For rtd: the generator's weights folder or hub name; or its size as a factor of --model's, such as 1/3 or "
         "0.25, and it starts from scratch.",
         MODEL,
-        free=True,
+        may_change=True,
     )
     embedding_sharing: Literal["none", "tied", "disentangled"] = setting(
         "tied",
@@ -140,14 +141,14 @@ class PretrainConfig:
         "ds_configs/zero1.json",
         "DeepSpeed's JSON file: one of ds_configs/zero0.json to zero3.json, ds_configs/offload.json, or your own.",
         OPTIMISATION,
-        free=True,
+        may_change=True,
     )
     seed: int = setting(1, "Seed of everything random: order, spans, masks, dropout, new weights.", OPTIMISATION, SEEDS)
     deterministic: bool = setting(
         False,
         "Use only algorithms that give the same bits every time. On a GPU they are slower; on a CPU all do.",
         OPTIMISATION,
-        free=True,
+        may_change=True,
     )
 
     global_batch_size: int = setting(64, "Pairs in one update, over all ranks.", BATCHES, ABOVE_0)
@@ -158,66 +159,70 @@ class PretrainConfig:
         "micro-batches.",
         BATCHES,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
     num_workers: int = setting(
         1,
         "Threads per rank that prepare batches ahead. The batches do not depend on it.",
         BATCHES,
         WORKERS,
-        free=True,
+        may_change=True,
     )
 
     eval_steps: int = setting(
-        100, "Validate on held-out documents every this many updates, and at the end.", VALIDATION, ABOVE_0, free=True
+        100,
+        "Validate on held-out documents every this many updates, and at the end.",
+        VALIDATION,
+        ABOVE_0,
+        may_change=True,
     )
     eval_pairs: int = setting(
-        1000, "Held-out pairs to validate on, the same every time; 0: none.", VALIDATION, NOT_BELOW_0, free=True
+        1000, "Held-out pairs to validate on, the same every time; 0: none.", VALIDATION, NOT_BELOW_0, may_change=True
     )
     probe: str | None = setting(
         None,
         "Data set for answer sentence selection, such as wikiqa=FOLDER (see launch/finetune.py): every --probe_steps "
         "a copy of the model is fine-tuned on a little of it, and ranks the candidates of its dev set.",
         VALIDATION,
-        free=True,
+        may_change=True,
     )
     probe_steps: int = setting(
-        1000, "Probe every this many updates, and at the start and the end.", VALIDATION, ABOVE_0, free=True
+        1000, "Probe every this many updates, and at the start and the end.", VALIDATION, ABOVE_0, may_change=True
     )
     probe_pairs: int = setting(
-        1000, "Most pairs that a probe fine-tunes on, the same every time.", VALIDATION, ABOVE_0, free=True
+        1000, "Most pairs that a probe fine-tunes on, the same every time.", VALIDATION, ABOVE_0, may_change=True
     )
 
     output_dir: str = setting(
         "runs/ssp",
         "Folder that the run writes to. The same command again resumes what is there.",
         CHECKPOINTS,
-        free=True,
+        may_change=True,
     )
     save_steps: int = setting(
-        100, "Write a checkpoint every this many updates, and at the end.", CHECKPOINTS, ABOVE_0, free=True
+        100, "Write a checkpoint every this many updates, and at the end.", CHECKPOINTS, ABOVE_0, may_change=True
     )
-    keep_checkpoints: int = setting(2, "Number of newest checkpoints to keep.", CHECKPOINTS, ABOVE_0, free=True)
+    keep_checkpoints: int = setting(2, "Number of newest checkpoints to keep.", CHECKPOINTS, ABOVE_0, may_change=True)
     keep_every: int = setting(
         0,
         "Also keep for good the checkpoints of steps that are a multiple of this; 0: none.",
         CHECKPOINTS,
         NOT_BELOW_0,
-        free=True,
+        may_change=True,
     )
     async_checkpoints: bool | None = setting(
         None,
         "true: training goes on while a checkpoint is written, from a copy in host memory; false: training waits, "
         "which costs less where the cores that write are those that train. Default: true on GPUs.",
         CHECKPOINTS,
-        free=True,
+        may_change=True,
     )
     release_every: int = setting(
         0,
         "Also write a release (see launch/release.py) every this many updates; 0: never.",
         CHECKPOINTS,
         NOT_BELOW_0,
-        free=True,
+        may_change=True,
     )
     max_hours: float | None = setting(
         None,
@@ -225,50 +230,50 @@ class PretrainConfig:
         "batch queue.",
         CHECKPOINTS,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
 
-    log_steps: int = setting(10, "Log every this many updates.", MONITORING, ABOVE_0, free=True)
+    log_steps: int = setting(10, "Log every this many updates.", MONITORING, ABOVE_0, may_change=True)
     stall_minutes: float = setting(
         10.0,
         "End all ranks when none has made progress for this many minutes, and print their stacks and the name of the "
         "rank that stalls.",
         MONITORING,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
     max_skipped_steps: int = setting(
         20,
         "End the run after this many updates in a row were skipped because a loss or gradient was not finite.",
         MONITORING,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
     on_spike: Literal["warn", "rewind", "ignore"] = setting(
         "warn",
         "What to do when the loss leaps up from one line of the log to the next: say so (warn), or go back to the "
         "checkpoint before and leave out the batches of that line (rewind).",
         MONITORING,
-        free=True,
+        may_change=True,
     )
     peak_tflops: float | None = setting(
         None,
         "Peak TFLOP/s of one device, for the model FLOP utilisation. Without it: looked up for known GPUs.",
         MONITORING,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
     dry_run: bool = setting(
-        False, "Print what these settings would do (tokens, memory, time), and stop.", MONITORING, free=True
+        False, "Print what these settings would do (tokens, memory, time), and stop.", MONITORING, may_change=True
     )
     tokens_per_second: float | None = setting(
         None,
         "For --dry_run: tokens per second of all ranks together, from which the hours are computed.",
         MONITORING,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
-    local_rank: int = setting(-1, "Set by the deepspeed launcher.", MONITORING, free=True)
+    local_rank: int = setting(-1, "Set by the deepspeed launcher.", MONITORING, may_change=True)
 
 
 def check(config: PretrainConfig) -> None:

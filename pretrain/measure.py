@@ -35,11 +35,11 @@ def measure(run: Run) -> None:
 def validate(run: Run) -> None:
     """Logs the figures of the held-out pairs, where there are any."""
     config, setup = run.setup.config, run.setup
-    if setup.validation is None:
+    if setup.validation_stream is None:
         return
     values = evaluate(
         run.engine,
-        setup.validation,
+        setup.validation_stream,
         config.eval_pairs,
         config.micro_batch_size,
         setup.rank,
@@ -75,7 +75,8 @@ def write_page(run: Run) -> None:
     validation = [line for line in lines if line["split"] == "validation"]
     facts = {**setup.facts, "last_validation": validation[-1:]}
     warnings = find_warnings(facts) if run.progress.step == setup.total_steps else []
-    shown = list(describe_pairs(setup.validation, setup.tokenizer, 0, PAIRS_SHOWN)) if setup.validation else []
+    held_out = setup.validation_stream
+    shown = list(describe_pairs(held_out, setup.tokenizer, 0, PAIRS_SHOWN)) if held_out else []
     title = f"{facts['model']['name']}, {setup.config.objective}: pre-training"
     try:
         write_atomically(folder / PAGE, render_page(title, facts, lines, shown, warnings))

@@ -89,7 +89,7 @@ def _run_watched(setup: Setup, probe: Probe | None, request: StopRequest, watch:
         return _run(setup, probe, request, watch)
     except Exception as error:
         if is_out_of_memory(error):
-            text = describe_out_of_memory(setup.layout.largest, setup.train.max_length)
+            text = describe_out_of_memory(setup.layout.largest, setup.train_stream.max_length)
             raise KinspanError(text) from error
         if ranks.is_communication_failure(error):
             watch.wait_for_verdict(ranks.describe_communication_failure(error))
@@ -107,7 +107,7 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
         return read_object(summary, "delete it to have it written again") if setup.rank == 0 else {}
     run = start_run(setup, found, probe, request, watch)
     watch.mark("trying the largest batch")
-    try_largest(run.engine, setup.train, setup.layout)
+    try_largest(run.engine, setup.train_stream, setup.layout)
     run.say(*describe_run(setup, run.engine.module))
     if setup.rank == 0:
         write_atomically(setup.folder / "config.yaml", yaml.safe_dump(as_dict(setup.config), sort_keys=False))
@@ -135,7 +135,7 @@ def train(run: Run) -> None:
     While a step runs, the ranks count the next one's batch, and tell whether one of them is to stop before it.
     """
     setup, config, total = run.setup, run.setup.config, run.setup.total_steps
-    filler = setup.train.batch(0, 1)  # stands in for an empty micro-batch
+    filler = setup.train_stream.batch(0, 1)  # stands in for an empty micro-batch
     while True:
         step, began = run.progress.step, time.monotonic()
         saved = step == run.resumed_at  # then the checkpoint was written after this step was measured

@@ -44,7 +44,7 @@ from .config import PretrainConfig, as_dict, check, identity
 from .finished import LENGTHS, advise
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
-# Free, but the same on all ranks: their collectives follow from them.
+# They may change, but must be the same on all ranks: their collectives follow from them.
 ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every", "on_spike")
 PROBE_SETTINGS = ("probe_steps", "probe_pairs")
 SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
@@ -54,11 +54,11 @@ SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
 class Setup:
     """What a run is made of, before it has an engine.
 
-    folder:     the output folder
-    validation: None where no pairs are held out
-    settings:   DeepSpeed's, completed
-    facts:      what run.json says: the run's identity (see config.identity), and what its release will say of it
-    notes:      lines for the user
+    folder:             the output folder
+    validation_stream:  None where no pairs are held out
+    deepspeed_settings: those of its JSON file, with those added that follow from our flags
+    facts:              what run.json says: the run's identity (see config.identity), and what its release will say
+    notes:              lines for the user
     """
 
     config: PretrainConfig
@@ -66,13 +66,13 @@ class Setup:
     model: PairModel | ReplacedTokenModel
     tokenizer: Any
     corpus: Corpus
-    train: PairStream
-    validation: PairStream | None
+    train_stream: PairStream
+    validation_stream: PairStream | None
     layout: Layout
     rank: int
     total_steps: int
     warmup_steps: int
-    settings: dict[str, Any]
+    deepspeed_settings: dict[str, Any]
     facts: dict[str, Any]
     notes: list[str]
 
@@ -125,7 +125,6 @@ def set_up(config: PretrainConfig) -> Setup:
         notes.append(f"no validation: too few of the corpus's documents are held out ({error})")
     total = count_steps(config, train)
     warmup = count_warmup_steps(config, total)
-    settings = complete_settings(deepspeed_settings, OptimizerSettings.of(config), layout, precision)
     facts = _collect_facts(
         config, corpus, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total
     )
@@ -142,13 +141,13 @@ def set_up(config: PretrainConfig) -> Setup:
         model=model,
         tokenizer=tokenizer,
         corpus=corpus,
-        train=train,
-        validation=validation,
+        train_stream=train,
+        validation_stream=validation,
         layout=layout,
         rank=rank,
         total_steps=total,
         warmup_steps=warmup,
-        settings=settings,
+        deepspeed_settings=complete_settings(deepspeed_settings, OptimizerSettings.of(config), layout, precision),
         facts=facts,
         notes=notes,
     )
@@ -169,7 +168,7 @@ def _check_same_everywhere(setup: Setup) -> None:
     The parts of a batch would then not belong together.
     """
     steps = {"total_steps": setup.total_steps, "warmup_steps": setup.warmup_steps}
-    settings = {name: getattr(setup.config, name) for name in ALIKE} | {"deepspeed": setup.settings}
+    settings = {name: getattr(setup.config, name) for name in ALIKE} | {"deepspeed": setup.deepspeed_settings}
     everyone = gather(setup.facts["identity"] | steps | settings)
     for rank, theirs in enumerate(everyone):
         for key, value in everyone[0].items():

@@ -92,7 +92,7 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
         probe=probe,
         request=request,
         watch=watch,
-        engine=build_engine(setup.model, OptimizerSettings.of(config), setup.settings),
+        engine=build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings),
         writer=writer,
         weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
         clock=clock,
@@ -129,7 +129,7 @@ def open_run(run: Run) -> None:
         run.window.zero_()
     workers = setup.config.num_workers
     run.feeder = Feeder(
-        setup.train, setup.layout, setup.rank, progress.step, workers, progress.left_out, end=setup.total_steps
+        setup.train_stream, setup.layout, setup.rank, progress.step, workers, progress.left_out, end=setup.total_steps
     )
     fetch_next(run, stopping=False)  # at least one step is trained before a stop
     run.feeder.waited = 0.0  # no step is under way yet

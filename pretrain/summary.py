@@ -23,13 +23,13 @@ def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:
     layout = setup.layout
     parameters = sum(int(getattr(p, "ds_numel", p.numel())) for p in module.parameters())
     and_generator = " and its generator" if setup.facts["token_loss"] == "rtd" else ""
-    epochs = setup.total_steps * layout.size / setup.train.epoch_pairs
+    epochs = setup.total_steps * layout.size / setup.train_stream.epoch_pairs
     return [
         f"{setup.facts['model']['name']}{and_generator}: {parameters / 1e6:.1f} M parameters, "
         f"{setup.facts['precision']}, ZeRO {setup.facts['zero_stage']}, {layout.world} rank(s) x "
         f"{layout.accumulation} micro-batch(es) of up to {layout.micro} pairs = {layout.size} pairs per step",
-        f"{setup.total_steps} steps of {setup.train.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "
-        f"epochs), pairs of at most {setup.train.max_length} tokens",
+        f"{setup.total_steps} steps of {setup.train_stream.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "
+        f"epochs), pairs of at most {setup.train_stream.max_length} tokens",
         f"watch it: {setup.folder / 'report.html'}, or tensorboard --logdir {setup.folder / 'tensorboard'}",
     ]
 
@@ -57,7 +57,7 @@ def write_summary(setup: Setup, progress: Progress) -> dict[str, Any]:
         "model": setup.facts["model"],
         "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
         "config": as_dict(setup.config),
-        "deepspeed": setup.settings,
+        "deepspeed": setup.deepspeed_settings,
     }
     write_atomically(setup.folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
     return summary

@@ -32,10 +32,11 @@ SPEC = "wikiqa=FOLDER, trecqa=FOLDER, jacana=FOLDER, asnq=FOLDER, insuranceqa=FO
 class FinetuneConfig:
     """Settings of ``launch/finetune.py``; each is a flag, or a line of a ``--config`` file.
 
-    Those that are ``free`` may change between runs of one output folder; any other change makes it another run.
+    Those with ``may_change`` may change when a run is resumed in its output folder; any other change makes it another
+    run.
     """
 
-    data: str = setting(REQUIRED, f"The target's data set: {SPEC}.", DATA, free=True)
+    data: str = setting(REQUIRED, f"The target's data set: {SPEC}.", DATA, may_change=True)
     columns: str | None = setting(
         None, "For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant.", DATA
     )
@@ -59,7 +60,7 @@ class FinetuneConfig:
         "Go on where all pairs of one split (train, dev, test, transfer) also stand in another. Figures then mean "
         "nothing: it is for trying things out.",
         DATA,
-        free=True,
+        may_change=True,
     )
     max_length: int = setting(128, "Most tokens of a pair; the longer text is cut first.", DATA, ABOVE_0)
 
@@ -68,7 +69,7 @@ class FinetuneConfig:
         "Where fine-tuning starts: a release, another weights folder, or a hub name. Without it: all-MiniLM-L6-v2, "
         "which is installed with this package.",
         MODEL,
-        free=True,
+        may_change=True,
     )
     fresh_head: bool = setting(
         False,
@@ -99,21 +100,21 @@ class FinetuneConfig:
         "TANDA: a data set to fine-tune on first, before --data. That is done once for all seeds; both steps stop "
         "early by the dev MAP of --data.",
         OBJECTIVE,
-        free=True,
+        may_change=True,
     )
     transfer_targets: list[str] = setting(
         [],
         "TANDA: all data sets that this transfer is for, --data among them. It stops when the dev MAP of none "
         "improves, and keeps the best ranker for each. Without it: --data alone.",
         OBJECTIVE,
-        free=True,
+        may_change=True,
     )
     transfer_dir: str | None = setting(
         None,
         "TANDA: folder of the transferred rankers, which the commands for several targets share. Without it: "
         "--output_dir.",
         CHECKPOINTS,
-        free=True,
+        may_change=True,
     )
     transfer_negatives: float | None = setting(
         None, "--negatives_per_positive of the transfer step.", OBJECTIVE, ABOVE_0
@@ -147,7 +148,7 @@ class FinetuneConfig:
         "Number of runs, with the seeds 1, 2, ...; a seed decides order, dropout, new weights and flipped labels.",
         OPTIMISATION,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
     seed: list[int] = setting(
         [],
@@ -155,7 +156,7 @@ class FinetuneConfig:
         "--seed finds them done, and makes one table of all.",
         OPTIMISATION,
         SEEDS_FROM_1,
-        free=True,
+        may_change=True,
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
@@ -203,7 +204,7 @@ class FinetuneConfig:
         "micro-batches.",
         BATCHES,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
     transfer_batch_size: int | None = setting(
         None, "--batch_size of the transfer step. Without it: the same.", BATCHES, ABOVE_0
@@ -224,7 +225,7 @@ class FinetuneConfig:
         "runs/as2",
         "Folder that the runs write to, one folder per seed. The same command again resumes.",
         CHECKPOINTS,
-        free=True,
+        may_change=True,
     )
     save_steps: int = setting(
         1000,
@@ -232,7 +233,7 @@ class FinetuneConfig:
         "epoch of ASNQ has 640,000 updates of 32 pairs.",
         CHECKPOINTS,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
     max_hours: float | None = setting(
         None,
@@ -240,27 +241,31 @@ class FinetuneConfig:
         "They count from the start of the command, over all its seeds.",
         CHECKPOINTS,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
 
     log_steps: int = setting(
-        50, "Log loss, learning rate, gradient norm and speed every so many updates.", MONITORING, ABOVE_0, free=True
+        50,
+        "Log loss, learning rate, gradient norm and speed every so many updates.",
+        MONITORING,
+        ABOVE_0,
+        may_change=True,
     )
     stall_minutes: float = setting(
         10.0,
         "End all ranks, with their stacks and the name of the one that stalls, when no rank came further for so long.",
         MONITORING,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
     max_skipped_steps: int = setting(
         20,
         "End the run after so many updates in a row that were skipped because a loss or gradient was not finite.",
         MONITORING,
         ABOVE_0,
-        free=True,
+        may_change=True,
     )
-    local_rank: int = setting(-1, "Set by the deepspeed launcher.", MONITORING, free=True)
+    local_rank: int = setting(-1, "Set by the deepspeed launcher.", MONITORING, may_change=True)
 
 
 def check(config: FinetuneConfig) -> None:

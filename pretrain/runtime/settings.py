@@ -51,19 +51,19 @@ def setting(
     group: str = "",
     within: Range | None = None,
     *,
-    free: bool = False,
+    may_change: bool = False,
     old_name: str | None = None,
 ) -> Any:
     """Declares a setting, as a field of a dataclass.
 
-    default:  ``REQUIRED`` where there is none; a list stands for a copy of itself
-    text:     the help, in sentences
-    group:    one of ``GROUPS``; without one, ``--help`` lists the setting under its options
-    within:   what its number, or each number of its list, may be; None passes
-    free:     a run that resumes may change it; any other change makes it another run
-    old_name: a former name, which the command line still accepts
+    default:    ``REQUIRED`` where there is none; a list stands for a copy of itself
+    text:       the help, in sentences
+    group:      one of ``GROUPS``; without one, ``--help`` lists the setting under its options
+    within:     what its number, or each number of its list, may be; None passes
+    may_change: a run that resumes may change it; any other change makes it another run
+    old_name:   a former name, which the command line still accepts
     """
-    metadata = {"help": text, "group": group, "within": within, "free": free, "old_name": old_name}
+    metadata = {"help": text, "group": group, "within": within, "may_change": may_change, "old_name": old_name}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -86,8 +86,8 @@ def check_ranges(config: Any) -> None:
 
 
 def settings_of_identity(config: Any) -> dict[str, Any]:
-    """The settings that a run may not change when it resumes: those that are not declared free."""
-    return {f.name: getattr(config, f.name) for f in fields(config) if not f.metadata["free"]}
+    """The settings that a run may not change when it resumes: all but those that may change."""
+    return {f.name: getattr(config, f.name) for f in fields(config) if not f.metadata["may_change"]}
 
 
 def kinds_of(config_class: type) -> dict[str, tuple[Any, bool, bool]]:

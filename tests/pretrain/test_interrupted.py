@@ -14,11 +14,9 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
-from pretrain.runtime import ranks
-from pretrain.runtime.engine import OptimizerSettings, build_engine
-from pretrain.runtime.stop import Stopped, StopRequest
+from pretrain.runtime.stop import Stopped
 from pretrain.setup import set_up
-from pretrain.step import start_counting, train_step
+from tests.pretrain.steps import ask_in_step, record_collectives, start_engine, take_step
 
 
 @pytest.fixture
@@ -86,19 +84,6 @@ def poison(kind):
     return lambda engine: engine.module.register_forward_hook(hook).remove
 
 
-def ask_in_step(monkeypatch, step):
-    """A SIGTERM while that step, the first being 1, is under way."""
-    calls = []
-
-    def wanted(request):
-        calls.append(request)
-        if len(calls) == step:
-            request.ask("SIGTERM")
-        return request.reason is not None
-
-    monkeypatch.setattr(StopRequest, "wanted", wanted)
-
-
 @pytest.mark.parametrize(
     ("stopped_before", "background"),
     [(4, True), (6, False), *(pytest.param(s, True, marks=pytest.mark.slow) for s in (1, 6, 12))],
@@ -148,22 +133,10 @@ def test_an_update_that_is_not_finite_is_skipped_whole(kind, stage, precision, c
     settings = config(deepspeed_config=f"ds_configs/{stage}.json", precision=precision)
 
     def trained(steps, poisoned=()):
-        setup = set_up(settings)
-        engine, results = build_engine(setup.model, OptimizerSettings.of(settings), setup.settings), []
+        (setup, engine), results = start_engine(settings), []
         for step in steps:
             remove = poison(kind)(engine) if step in poisoned else None
-            batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
-            results.append(
-                train_step(
-                    engine,
-                    counted=start_counting(batches, engine.module.losses)(),
-                    filler=batches[0],
-                    layout=setup.layout,
-                    rank=0,
-                    seed=1,
-                    step=step,
-                )
-            )
+            results.append(take_step(setup, engine, step))
             if remove:
                 remove()
         return results, full_weights(engine)
@@ -285,31 +258,15 @@ def test_without_a_last_checkpoint_a_run_is_not_complete(config, monkeypatch):
 
 
 def test_a_step_waits_for_no_collective_on_the_host(config, monkeypatch):
-    """Its batch was counted while the step before ran: one sum per step, begun before the step and read after it.
-
-    The group has one rank here; what is called on it is what more ranks call.
-    """
-    monkeypatch.setattr(ranks, "is_distributed", lambda: True)
-    events, plain_step = [], run.train_step
-
-    def record(name):
-        plain = getattr(torch.distributed, name)
-
-        def call(*values, **named):
-            if named.get("group") is ranks.process_group("control"):
-                events.append(f"{name} begun" if named.get("async_op") else f"{name} waited for")
-            return plain(*values, **named)
-
-        monkeypatch.setattr(torch.distributed, name, call)
+    """Its batch was counted while the step before ran: one sum per step, begun before the step and read after it."""
+    set_up(config("warm"))  # makes the group
+    events, plain_step = record_collectives(monkeypatch), run.train_step
 
     def step_with(*values, **named):
         events.append("step")
         return plain_step(*values, **named)
 
     monkeypatch.setattr(run, "train_step", step_with)
-    set_up(config("warm"))  # makes the group
-    for name in ("all_reduce", "barrier", "all_gather_object", "broadcast_object_list"):
-        record(name)
     pretrain(config(max_steps=6, save_steps=6, eval_steps=6, log_steps=6, eval_pairs=0))
     first = events.index("step") - 1
     assert events[first : first + 12] == ["all_reduce begun", "step"] * 6

@@ -116,9 +116,9 @@ def test_steps_follow_from_epochs_and_tokens(make_model, tiny_corpus, tmp_path):
         return set_up(config)
 
     epochs = steps(max_epochs=2)
-    assert (epochs.total_steps - 1) * 64 < 2 * epochs.train.epoch_pairs <= epochs.total_steps * 64
+    assert (epochs.total_steps - 1) * 64 < 2 * epochs.train_stream.epoch_pairs <= epochs.total_steps * 64
     tokens = steps(max_tokens=30_000)
-    seen = tokens.train.batch(0, tokens.total_steps * 64).num_tokens
+    seen = tokens.train_stream.batch(0, tokens.total_steps * 64).num_tokens
     assert abs(seen - 30_000) < 64 * 128
     assert json.loads((tokens.folder / "run.json").read_text())["total_steps"] == tokens.total_steps
 
@@ -190,7 +190,7 @@ def test_the_token_loss_follows_from_the_family(make_model, tiny_corpus, tmp_pat
 
     electra = started("electra")
     assert electra.facts["token_loss"] == "rtd"
-    assert len(electra.train.batch(0, 4).noise)
+    assert len(electra.train_stream.batch(0, 4).noise)
     assert (electra.folder / "generator/config.json").exists()
     assert started("electra", token_loss="mlm").facts["token_loss"] == "mlm"
     assert started("bert").facts["token_loss"] == "mlm"
@@ -226,8 +226,8 @@ def test_a_fresh_pair_head_first_predicts_the_share_of_positives(
 def test_whole_words_are_masked(make_model, tiny_corpus, tmp_path):
     known = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
     setup = set_up(PretrainConfig(**known, whole_word_masking=True))
-    assert setup.train.masking.continues is not None
-    batch = setup.train.batch(0, 50)
+    assert setup.train_stream.masking.continues is not None
+    batch = setup.train_stream.batch(0, 50)
     original = batch.input_ids.copy()
     original[batch.masked_positions] = batch.masked_labels
     goes_on = np.array([t.startswith("##") for t in setup.tokenizer.convert_ids_to_tokens(original.tolist())])

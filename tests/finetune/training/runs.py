@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file
 
 from finetune.training import train
-from pretrain.runtime.stop import StopRequest
 
 
 class Killed(BaseException):
@@ -55,16 +54,3 @@ def equal_runs(one, two):
     assert untimed(one[0]) == untimed(two[0])
     assert logged(one[1]) == logged(two[1])
     return same(weights(one[1]), weights(two[1]))
-
-
-def ask_in_step(monkeypatch, step):
-    """A SIGTERM while that step, the first being 1, is under way."""
-    calls = []
-
-    def wanted(request):
-        calls.append(request)
-        if len(calls) == step:
-            request.ask("SIGTERM")
-        return request.reason is not None
-
-    monkeypatch.setattr(StopRequest, "wanted", wanted)

@@ -18,9 +18,9 @@ from finetune.training.config import FinetuneConfig
 from finetune.training.engine import join_ranks
 from finetune.training.plan import Stage, plan_stage
 from pretrain.modeling.pair_model import load_model
-from pretrain.runtime import ranks
 from pretrain.runtime.layout import Layout
 from tests.finetune.training.runs import logged, weights
+from tests.pretrain.steps import record_collectives
 
 LOSSES = ("pointwise", "pairwise", "listwise")
 
@@ -179,32 +179,16 @@ def test_the_log_has_loss_rate_gradient_and_speed_every_few_steps(job, monkeypat
 
 def test_an_update_waits_for_no_collective_on_the_host(job, monkeypatch):
     """Whether a rank is to stop was asked while the update before ran: one sum per update, begun before it and read
-    after it.
-
-    The group has one rank here; what is called on it is what more ranks call.
-    """
+    after it."""
     settings = {"deepspeed_config": "ds_configs/zero2.json", "max_steps": 6, "eval_steps": 6, "log_steps": 6}
-    join_ranks(FinetuneConfig("files=x", deepspeed_config=settings["deepspeed_config"]))  # makes the process group
-    monkeypatch.setattr(ranks, "is_distributed", lambda: True)
-    events, plain_update = [], train._Run.update
-
-    def record(name):
-        plain = getattr(torch.distributed, name)
-
-        def call(*values, **named):
-            if named.get("group") is ranks.process_group("control"):
-                events.append(f"{name} begun" if named.get("async_op") else f"{name} waited for")
-            return plain(*values, **named)
-
-        monkeypatch.setattr(torch.distributed, name, call)
+    join_ranks(FinetuneConfig("files=x", deepspeed_config=settings["deepspeed_config"]))  # makes the group
+    events, plain_update = record_collectives(monkeypatch), train._Run.update
 
     def update(*values):
         events.append("update")
         return plain_update(*values)
 
     monkeypatch.setattr(train._Run, "update", update)
-    for name in ("all_reduce", "barrier", "all_gather_object", "broadcast_object_list"):
-        record(name)
     job(**settings)
     first = events.index("update") - 1
     assert events[first : first + 12] == ["all_reduce begun", "update"] * 6

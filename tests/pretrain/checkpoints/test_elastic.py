@@ -72,11 +72,11 @@ def train(setup, engine, first, end):
     sums = []
     for step in range(first, end):
         spans = setup.layout.micro_batches(setup.rank)
-        batches = [setup.train.batch(7 * step + a, b - a) if b > a else None for a, b in spans]
+        batches = [setup.train_stream.batch(7 * step + a, b - a) if b > a else None for a, b in spans]
         stats = train_step(
             engine,
             counted=start_counting(batches, engine.module.losses)(),
-            filler=setup.train.batch(0, 1),
+            filler=setup.train_stream.batch(0, 1),
             layout=setup.layout,
             rank=setup.rank,
             seed=1,
@@ -106,7 +106,7 @@ def write_checkpoints(base, cases):
     for case in cases:
         config = config_of(case, base, base / "-".join(case))
         setup = set_up(config)
-        engine = build_engine(setup.model, OptimizerSettings.of(config), setup.settings)
+        engine = build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
         train(setup, engine, 0, HOP)
         state = {"step": HOP, "world_size": setup.layout.world}
         Writer(setup.folder / "checkpoints", setup.rank).save(engine, state)
@@ -219,7 +219,7 @@ def test_one_rank_takes_over_from_two(case, base, written_by_two, tmp_path, caps
     capsys.readouterr()
     universal = elastic.convert_to_universal(found, 1, 0)
     assert capsys.readouterr() == ("the checkpoint of step 3 was written by 2 ranks: converting it for 1\n", "")
-    engine = build_engine(setup.model, OptimizerSettings.of(config), setup.settings)
+    engine = build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
     before = settings_of(engine)
     assert load_checkpoint(engine, found, 1, universal) == {"step": HOP, "world_size": 1}
     assert sorted(path.name for path in folder.iterdir()) == sorted(["latest", found.name])

@@ -12,9 +12,7 @@ from pretrain.checkpoints.writer import Writer
 from pretrain.config import PretrainConfig
 from pretrain.modeling.losses import LossWeights
 from pretrain.release.release import write_release
-from pretrain.runtime.engine import OptimizerSettings, build_engine
-from pretrain.setup import set_up
-from pretrain.step import start_counting, train_step
+from tests.pretrain.steps import start_engine, take_step
 
 STAGES = ["zero0", "zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3", "offload"))]
 WORDS = "electra.embeddings.word_embeddings"
@@ -35,27 +33,14 @@ def started(tmp_path, make_model, tiny_corpus):
             deepspeed_config=f"ds_configs/{stage}.json",
             **{"precision": "fp32", "max_length": 48, "generator": "1/2", **common, **settings},
         )
-        setup = set_up(config)
-        return setup, build_engine(setup.model, OptimizerSettings.of(config), setup.settings)
+        return start_engine(config)
 
     return start
 
 
 def train(setup, engine, first, end):
     weights = LossWeights(pair=setup.config.pair_weight)
-    for step in range(first, end):
-        batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
-        stats = train_step(
-            engine,
-            counted=start_counting(batches, engine.module.losses)(),
-            filler=batches[0],
-            layout=setup.layout,
-            rank=0,
-            seed=1,
-            step=step,
-            weights=weights,
-        ).stats
-    return stats
+    return [take_step(setup, engine, step, weights) for step in range(first, end)][-1].stats
 
 
 def stopped_and_resumed(started, stage, tmp_path, background=True, **settings):

@@ -15,15 +15,10 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.config import PretrainConfig
 from pretrain.runtime import engine as engine_module
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
-from pretrain.runtime.engine import (
-    OptimizerSettings,
-    build_engine,
-    read_deepspeed_config,
-    start_distributed,
-    zero_stage,
-)
+from pretrain.runtime.engine import read_deepspeed_config, start_distributed, zero_stage
 from pretrain.setup import set_up
-from pretrain.step import start_counting, train_step, try_largest
+from pretrain.step import try_largest
+from tests.pretrain.steps import start_engine, take_step
 
 
 def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
@@ -72,21 +67,10 @@ def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
         learning_rate=1e-3,
         max_steps=50,
     )
-    setup = set_up(config)
-    engine = build_engine(setup.model, OptimizerSettings.of(config), setup.settings)
+    setup, engine = start_engine(config)
     if probe:
-        try_largest(engine, setup.train, setup.layout)
-    for step in range(3):
-        batches = [setup.train.batch(10 * step + a, b - a) for a, b in setup.layout.micro_batches(0)]
-        result = train_step(
-            engine,
-            counted=start_counting(batches, engine.module.losses)(),
-            filler=batches[0],
-            layout=setup.layout,
-            rank=0,
-            seed=1,
-            step=step,
-        )
+        try_largest(engine, setup.train_stream, setup.layout)
+    result = [take_step(setup, engine, step) for step in range(3)][-1]
     return setup, engine, float(result.grad_norm)
 
 
@@ -96,7 +80,7 @@ def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
 def test_saved_weights_are_those_that_score(stage, precision, make_model, tiny_corpus, tmp_path):
     setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", stage, precision)
     weights = full_weights(engine)
-    batch = setup.train.batch(500, 10)
+    batch = setup.train_stream.batch(500, 10)
     engine.eval()
     with torch.no_grad():
         before = engine.module.logits(to_tensors(batch, torch.device("cpu")))[0]
@@ -135,22 +119,11 @@ def test_trying_the_largest_batch_changes_nothing_and_no_step_waits_for_the_devi
 def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path):
     """The first gradient of the engine, uneven micro-batches and all, against one backward of the mean losses."""
     setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", "zero2", "fp32")
-    batches = [setup.train.batch(30 + a, b - a) for a, b in setup.layout.micro_batches(0)]
     weights = full_weights(engine)
-    norm = float(
-        train_step(
-            engine,
-            counted=start_counting(batches, engine.module.losses)(),
-            filler=batches[0],
-            layout=setup.layout,
-            rank=0,
-            seed=1,
-            step=3,
-        ).grad_norm
-    )
+    norm = float(take_step(setup, engine, 3).grad_norm)
     model = set_up(setup.config).model
     model.load_state_dict(weights, strict=False)
-    batch = setup.train.batch(30, 10)
+    batch = setup.train_stream.batch(30, 10)
     pair, vocabulary = model.logits(to_tensors(batch, torch.device("cpu")))
     loss = torch.nn.functional.cross_entropy(vocabulary, torch.from_numpy(batch.masked_labels))
     labels = torch.from_numpy(batch.labels).float()

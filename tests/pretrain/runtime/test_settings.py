@@ -23,11 +23,11 @@ from pretrain.runtime.settings import (
 
 @dataclass
 class Config:
-    name: str = setting(REQUIRED, "A name.", free=True)
+    name: str = setting(REQUIRED, "A name.", may_change=True)
     size: int = setting(3, "A size.", within=ABOVE_0)
     share: float | None = setting(None, "A share.", within=FROM_0_TO_BELOW_1)
     rates: list[float] = setting([0.5], "Rates.", within=ABOVE_0)
-    kind: Literal["a", "b"] = setting("a", "A kind.", free=True)
+    kind: Literal["a", "b"] = setting("a", "A kind.", may_change=True)
     flag: bool = setting(False, "A flag.")
 
 
@@ -109,14 +109,14 @@ def test_every_setting_of_a_training_has_a_group_and_a_sentence(config_class):
 
 
 def test_what_a_run_may_change_when_it_resumes():
-    """A setting that is free by mistake would let a run go on as another one."""
-    fixed = {f.name for f in fields(PretrainConfig) if not f.metadata["free"]}
+    """A setting that may change by mistake would let a run go on as another one."""
+    fixed = {f.name for f in fields(PretrainConfig) if not f.metadata["may_change"]}
     assert fixed == {
         *("objective", "token_loss", "mlm_weight", "rtd_weight", "pair_weight", "mlm_probability"),
         *("whole_word_masking", "sampling", "max_length", "embedding_sharing", "global_batch_size"),
         *("permute_pair_labels", "max_steps", "max_epochs", "max_tokens", "learning_rate", "warmup_steps"),
         *("weight_decay", "max_grad_norm", "precision", "seed"),
     }
-    free = {f.name for f in fields(FinetuneConfig) if f.metadata["free"]}
-    assert {"data", "model", "transfer", "output_dir", "seeds", "local_rank", "micro_batch_size"} <= free
-    assert not free & {"loss", "learning_rate", "batch_size", "max_length", "epochs", "eval_steps"}
+    changing = {f.name for f in fields(FinetuneConfig) if f.metadata["may_change"]}
+    assert {"data", "model", "transfer", "output_dir", "seeds", "local_rank", "micro_batch_size"} <= changing
+    assert not changing & {"loss", "learning_rate", "batch_size", "max_length", "epochs", "eval_steps"}

@@ -1,0 +1,72 @@
+"""What the tests of training share: an engine and its updates in this process, requests to stop, collectives."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from pretrain.config import PretrainConfig
+from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
+from pretrain.runtime import ranks
+from pretrain.runtime.engine import OptimizerSettings, build_engine
+from pretrain.runtime.stop import StopRequest
+from pretrain.setup import Setup, set_up
+from pretrain.step import StepResult, start_counting, train_step
+
+
+def start_engine(config: PretrainConfig) -> tuple[Setup, Any]:
+    """The set-up of a run, and its engine."""
+    setup = set_up(config)
+    return setup, build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
+
+
+def take_step(setup: Setup, engine: Any, step: int, weights: LossWeights = PAPER_WEIGHTS) -> StepResult:
+    """One update of one rank, as the training loop makes it."""
+    first = setup.layout.size * step
+    batches = [setup.train_stream.batch(first + a, b - a) for a, b in setup.layout.micro_batches(0)]
+    return train_step(
+        engine,
+        counted=start_counting(batches, engine.module.losses)(),
+        filler=batches[0],
+        layout=setup.layout,
+        rank=0,
+        seed=1,
+        step=step,
+        weights=weights,
+    )
+
+
+def ask_in_step(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """A SIGTERM while that step, the first being 1, is under way."""
+    calls = []
+
+    def wanted(request: StopRequest) -> bool:
+        calls.append(request)
+        if len(calls) == step:
+            request.ask("SIGTERM")
+        return request.reason is not None
+
+    monkeypatch.setattr(StopRequest, "wanted", wanted)
+
+
+def record_collectives(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list to which each collective on the host is added from now on, whether it is begun or waited for.
+
+    The group must have been made. It has one rank here; what is called on it is what more ranks call.
+    """
+    events: list[str] = []
+
+    def record(name: str) -> None:
+        plain = getattr(torch.distributed, name)
+
+        def call(*values: Any, **named: Any) -> Any:
+            if named.get("group") is ranks.process_group("control"):
+                events.append(f"{name} begun" if named.get("async_op") else f"{name} waited for")
+            return plain(*values, **named)
+
+        monkeypatch.setattr(torch.distributed, name, call)
+
+    monkeypatch.setattr(ranks, "is_distributed", lambda: True)
+    for name in ("all_reduce", "barrier", "all_gather_object", "broadcast_object_list"):
+        record(name)
+    return events
