@@ -152,9 +152,14 @@ def test_a_run_of_older_deepspeed_settings_goes_on_or_says_how(make_model, tiny_
 
 
 @pytest.mark.parametrize("name", [*ALIKE, "deepspeed"])
-def test_ranks_agree_on_free_settings_that_collectives_follow_from(name, monkeypatch, tmp_path):
+def test_ranks_agree_on_settings_that_may_change_and_that_collectives_follow_from(name, monkeypatch, tmp_path):
     alike = SimpleNamespace(
-        config=PretrainConfig(), settings={}, facts={"identity": {}}, total_steps=1, warmup_steps=0, folder=tmp_path
+        config=PretrainConfig(),
+        deepspeed_settings={},
+        facts={"identity": {}},
+        total_steps=1,
+        warmup_steps=0,
+        folder=tmp_path,
     )
     _check_same_everywhere(alike)
     monkeypatch.setattr("pretrain.setup.gather", lambda value: [value, value | {name: "else"}])
