@@ -7,6 +7,7 @@ import torch
 
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.pairs import KINDS
+from pretrain.modeling.encoder import ROUND_TO
 from pretrain.modeling.losses import PAIR_SUMS, LossWeights
 
 # Dense bf16 TFLOP/s of one device, from the vendors' data sheets.
@@ -132,8 +133,10 @@ def _count_encoder_matrices(backbone: Any) -> float:
 
 
 def count_padding(batch: Batch, skips_padding: bool) -> tuple[int, int]:
-    """Slots of padding, and all slots, that attention computes for a batch. Linear layers never see padding."""
+    """Slots of padding, and all slots, that attention computes for a batch. Linear layers see no more of it than what
+    rounds a packed row up, see encoder.ROUND_TO; nor does attention where it ``skips_padding``."""
     if skips_padding:
-        return 0, batch.num_tokens
+        padding = -batch.num_tokens % ROUND_TO
+        return padding, batch.num_tokens + padding
     slots = batch.num_pairs * int((batch.starts[1:] - batch.starts[:-1]).max())
     return slots - batch.num_tokens, slots

@@ -10,9 +10,9 @@ import torch
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
+from pretrain.modeling.dropout import decide_dropout
 from pretrain.modeling.losses import PAPER_WEIGHTS, Loss, LossWeights
 from pretrain.runtime.deepspeed_compat import without_updates
-from pretrain.runtime.dropout import dropout_seed
 from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
@@ -100,10 +100,10 @@ def train_step(
     norm = None
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
     for number, batch in enumerate(counted.batches):
-        torch.manual_seed(dropout_seed(seed, step, rank * layout.accumulation + number))
         mark(f"step {step}, forward of micro-batch {number}")
-        inputs = to_tensors(batch or filler, engine.device)
-        loss, sums, _ = engine(**inputs, scales=scales if batch else nothing)
+        shown = batch or filler
+        with decide_dropout(seed, step, rank * layout.accumulation + number, shown.index):
+            loss, sums, _ = engine(**to_tensors(shown, engine.device), scales=scales if batch else nothing)
         mark(f"step {step}, backward of micro-batch {number}")
         if batch is not None:
             stats += sums

@@ -14,7 +14,7 @@ from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
-from pretrain.modeling.encoder import encode_packed
+from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_head import fold_two_labels, redraw_head
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
@@ -34,6 +34,7 @@ class Ranker(nn.Module):
         super().__init__()
         self.classifier = classifier
         self.family = FAMILIES[str(classifier.config.model_type)]  # type: ignore[union-attr]
+        prepare_encoder(self, classifier.base_model)  # type: ignore[arg-type]
 
     def forward(self, **inputs: Any) -> torch.Tensor:
         """Logits ``[n]`` of a packed batch, see encode.EncodedPairs.pack."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from finetune.ranking.encode import EncodedPairs
-from pretrain.runtime.dropout import dropout_seed
+from pretrain.modeling.dropout import decide_dropout
 from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
 
@@ -78,8 +78,8 @@ def update_ranker(
         real = end > start  # an empty share stands in with a group at no weight, because collectives must match
         rows, group_of = groups.select(batch[start:end] if real else batch[-1:])
         mark(f"step {step}, micro-batch {number}")
-        torch.manual_seed(dropout_seed(trainer.seed, step, rank * layout.accumulation + number))
-        logits = engine(**trainer.pairs.pack(rows, engine.device))
+        with decide_dropout(trainer.seed, step, rank * layout.accumulation + number, rows):
+            logits = engine(**trainer.pairs.pack(rows, engine.device))
         labels = torch.from_numpy(trainer.labels[rows].astype(np.int64)).to(engine.device)
         loss = trainer.loss(logits.float(), labels, torch.from_numpy(group_of).to(engine.device))
         if real:

@@ -1,47 +1,76 @@
 """Attention over packed rows: each pair attends to itself alone.
 
-Registered with the attention interface of ``transformers``, so that models need no change. On a GPU in half
-precision the packed row goes to variable-length flash attention, by torch's jagged tensors; elsewhere,
-and where a sliding window hides tokens, the row is padded inside attention only, so that no linear layer
-ever sees padding.
+Registered with the attention interface of ``transformers``, so that models need no change. On a GPU in half precision
+the packed row goes to variable-length flash attention as it is. On a processor each pair is worked on by itself, which
+computes no padding and keeps its matrix of probabilities in the cache. Elsewhere (a GPU in fp32) the row is padded
+inside attention only, so that no linear layer ever sees padding.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from .dropout import Masks, current_masks, draw_mask, round_probability
+
 NAME = "kinspan_packed"
+WIDEST_FLASH = 256  # flash attention takes heads of so many numbers at most, and of a multiple of 8
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where each of n sequences lies in a packed row of T tokens.
+    """Where each of n sequences lies in a packed row of T tokens, which ``padding`` tokens of no sequence follow.
 
-    starts    [n + 1] int32
-    slots     [T] int64      each token's place in the padded ``[n, max_length]`` layout, flattened
-    mask      [n, 1, 1, max_length] bool, true at tokens
+    starts      [n + 1] int32
+    sequence    [T] int64     the sequence that each token is of
+    position    [T] int64     its place there
+    max_length  of the longest sequence
+    bounds      ``starts`` as numbers; None where they are on a GPU, which nobody waits for
     """
 
     starts: torch.Tensor
-    slots: torch.Tensor
-    mask: torch.Tensor
+    sequence: torch.Tensor
+    position: torch.Tensor
     max_length: int
+    padding: int
+    bounds: list[int] | None
 
     @staticmethod
-    def of(starts: torch.Tensor, position_ids: torch.Tensor, max_length: int) -> "Packing":
-        lengths = starts.diff()
+    def of(starts: torch.Tensor, position_ids: torch.Tensor, max_length: int, padding: int = 0) -> "Packing":
         sequence = torch.repeat_interleave(
-            torch.arange(len(lengths), device=starts.device), lengths, output_size=len(position_ids)
+            torch.arange(len(starts) - 1, device=starts.device), starts.diff(), output_size=len(position_ids)
         )
-        mask = torch.arange(max_length, device=starts.device) < lengths[:, None]
-        return Packing(starts, sequence * max_length + position_ids, mask[:, None, None], max_length)
+        bounds = starts.tolist() if starts.device.type == "cpu" else None
+        return Packing(starts, sequence, position_ids.long(), max_length, padding, bounds)
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """Each token's place in the padded ``[n, max_length]`` layout, flattened, ``[T]`` int64."""
+        return self.sequence * self.max_length + self.position
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """True at tokens in that layout, ``[n, max_length]``."""
+        return torch.arange(self.max_length, device=self.starts.device) < self.starts.diff()[:, None]
 
 
-# How many attention calls came through here: encoder.py notices by it where a model did not switch.
-calls = 0
+_calls: list[str] | None = None  # where list_calls notes them
+
+
+def list_calls(of: Any) -> list[str]:
+    """Runs ``of()``, and returns a line for each attention call that came through here."""
+    global _calls
+    calls: list[str] = []
+    _calls = calls
+    try:
+        of()
+    finally:
+        _calls = None
+    return calls
 
 
 def attend_packed(
@@ -57,66 +86,157 @@ def attend_packed(
     sliding_window: int | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """``query``, ``key``, ``value``: ``[1, heads, T, width]``; returns ``[1, T, heads, width]``.
+    """``query``, ``key``, ``value``: ``[1, heads, T + padding, width]``; returns ``[1, T + padding, heads, width]``.
 
     sliding_window: a token sees those less than this many tokens away, on both sides. (It is half of ModernBERT's
     ``local_attention``, plus one: ``transformers`` counts the token itself.)
     """
-    global calls
-    calls += 1
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, width]
-    mask = packing.mask
-    if sliding_window is not None and packing.max_length > sliding_window:
-        mask = _windowed(mask, sliding_window)
-    elif query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
-        return _jagged(q, k, v, packing, scaling, dropout)[None], None
-    return _padded(q, k, v, packing, mask, scaling, dropout)[None], None
+    if _calls is not None:
+        _calls.append(type(module).__name__)
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [T + padding, heads, width]
+    scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+    window = sliding_window if sliding_window is not None and packing.max_length > sliding_window else None
+    if packing.bounds is not None:
+        drop = _start_dropout(q.shape[1], packing, dropout)
+        return _AttendEach.apply(q, k, v, packing.bounds, scale, window, drop)[None], None
+    if query.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_FLASH:
+        return _flash(q, k, v, packing, scale, dropout, window)[None], None
+    return _padded(q, k, v, packing, scale, dropout, window)[None], None
 
 
-def _windowed(mask: torch.Tensor, window: int) -> torch.Tensor:
-    """``mask [n, 1, 1, L]`` -> ``[n, 1, L, L]``: which tokens are near enough. Padding sees itself: a row that sees
-    nothing would be NaN, and so would its gradient."""
-    place = torch.arange(mask.shape[-1], device=mask.device)
-    distance = (place[:, None] - place).abs()
-    return mask & (distance < window) | (distance == 0)
+@dataclass(frozen=True)
+class _Dropout:
+    """Of one call: hashes of its rows ``[heads, T]`` and columns, see dropout.draw_mask; and its probability."""
+
+    rows: torch.Tensor
+    columns: torch.Tensor
+    p: float
+
+    def draw(self, start: int, end: int, dtype: torch.dtype) -> torch.Tensor:
+        """The mask of the sequence that lies there, ``[heads, length, length]``."""
+        return draw_mask(self.rows[:, start:end], self.columns, end - start, self.p, dtype)
+
+
+def _start_dropout(heads: int, packing: Packing, p: float) -> _Dropout | None:
+    masks: Masks | None = current_masks()
+    if p == 0.0 or masks is None:
+        return None
+    return _Dropout(masks.rows_of_heads(heads), masks.start_call(packing.max_length), p)
+
+
+def _far_apart(length: int, window: int, device: torch.device) -> torch.Tensor:
+    """``[length, length]``: which tokens do not see each other."""
+    place = torch.arange(length, device=device)
+    return (place[:, None] - place).abs() >= window
+
+
+class _AttendEach(torch.autograd.Function):
+    """softmax(scale * Q K') V of each sequence by itself, with dropout of the probabilities.
+
+    Written out, because torch's fused attention on a processor has no dropout, and its backward pass took twice the
+    time of these products. The mask of dropout is made anew in the backward pass. ``q``, ``k``, ``v``:
+    ``[T + padding, heads, width]``; padding attends to nothing and comes out as 0.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        bounds: list[int],
+        scale: float,
+        window: int | None,
+        drop: _Dropout | None,
+    ) -> torch.Tensor:
+        out = q.new_zeros(q.shape)
+        probabilities = []
+        grow = 1.0 if drop is None else 1 / (1 - round_probability(drop.p))
+        for start, end in pairwise(bounds):
+            query, key, value = (x[start:end].transpose(0, 1) for x in (q, k, v))  # [heads, length, width]
+            scores = _multiply(query, key.mT, scale)
+            if window is not None and end - start > window:
+                scores.masked_fill_(_far_apart(end - start, window, q.device), -torch.inf)
+            probability = torch.softmax(scores, -1)
+            kept = probability if drop is None else probability * drop.draw(start, end, q.dtype)
+            out[start:end] = _multiply(kept, value, grow).transpose(0, 1)
+            probabilities.append(probability)
+        ctx.save_for_backward(q, k, v, *probabilities)
+        ctx.bounds, ctx.scale, ctx.drop, ctx.grow = bounds, scale, drop, grow
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, *probabilities = ctx.saved_tensors
+        drop, scale, grow = ctx.drop, ctx.scale, ctx.grow
+        dq, dk, dv = (x.new_zeros(x.shape) for x in (q, k, v))
+        spans = zip(pairwise(ctx.bounds), probabilities, strict=True)
+        for (start, end), probability in spans:
+            query, key, value, out = (x[start:end].transpose(0, 1) for x in (q, k, v, grads[0]))
+            mask = None if drop is None else drop.draw(start, end, q.dtype)
+            kept = probability if mask is None else probability * mask
+            dv[start:end] = _multiply(kept.mT, out, grow).transpose(0, 1)
+            d_kept = _multiply(out, value.mT, grow)
+            d_probability = d_kept if mask is None else d_kept.mul_(mask)
+            d_scores = torch._softmax_backward_data(d_probability, probability, -1, q.dtype)
+            dq[start:end] = _multiply(d_scores, key, scale).transpose(0, 1)
+            dk[start:end] = _multiply(d_scores.mT, query, scale).transpose(0, 1)
+        return dq, dk, dv, None, None, None, None
+
+
+def _multiply(a: torch.Tensor, b: torch.Tensor, factor: float) -> torch.Tensor:
+    """``factor * a @ b`` of two batches of matrices, in one pass."""
+    return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=factor)
+
+
+def _flash(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    packing: Packing,
+    scale: float,
+    dropout: float,
+    window: int | None,
+) -> torch.Tensor:
+    """Variable-length flash attention on ``[T + padding, heads, width]``; the padding is a sequence of its own.
+
+    torch's operator itself: ``scaled_dot_product_attention`` reaches it through nested tensors alone, which take the
+    host longer than the kernel takes the device, and ``varlen_attn`` has no dropout.
+    """
+    end = packing.starts[-1:] + packing.padding
+    starts = torch.cat([packing.starts, end])
+    longest = max(packing.max_length, packing.padding)
+    side = None if window is None else window - 1
+    out, *_ = torch.ops.aten._flash_attention_forward(
+        q, k, v, starts, starts, longest, longest, dropout, False, False,
+        scale=scale, window_size_left=side, window_size_right=side,
+    )  # fmt: skip
+    return out
 
 
 def _padded(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
     packing: Packing,
-    mask: torch.Tensor,
-    scaling: float | None,
+    scale: float,
     dropout: float,
+    window: int | None,
 ) -> torch.Tensor:
-    n, longest = len(packing.mask), packing.max_length
+    n, longest, slots = len(packing.starts) - 1, packing.max_length, packing.slots
+    mask = packing.mask[:, None, None]
+    if window is not None:
+        far = _far_apart(longest, window, q.device)
+        # Padding sees itself: a row that sees nothing would be NaN, and so would its gradient.
+        mask = mask & ~far | torch.eye(longest, dtype=torch.bool, device=q.device)
 
     def pad(x: torch.Tensor) -> torch.Tensor:
-        padded = x.new_zeros(n * longest, *x.shape[1:]).index_copy(0, packing.slots, x)
+        padded = x.new_zeros(n * longest, *x.shape[1:]).index_copy(0, slots, x[: len(slots)])
         return padded.view(n, longest, *x.shape[1:]).transpose(1, 2)
 
-    out = F.scaled_dot_product_attention(
-        pad(query), pad(key), pad(value), attn_mask=mask, dropout_p=dropout, scale=scaling
-    )
-    return out.transpose(1, 2).reshape(n * longest, *query.shape[1:]).index_select(0, packing.slots)
-
-
-def _jagged(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    packing: Packing,
-    scaling: float | None,
-    dropout: float,
-) -> torch.Tensor:
-    def nest(x: torch.Tensor) -> torch.Tensor:
-        return torch.nested.nested_tensor_from_jagged(
-            x.contiguous(), packing.starts, min_seqlen=1, max_seqlen=packing.max_length
-        ).transpose(1, 2)
-
-    out = F.scaled_dot_product_attention(nest(query), nest(key), nest(value), dropout_p=dropout, scale=scaling)
-    return out.transpose(1, 2).values()
+    out = F.scaled_dot_product_attention(pad(q), pad(k), pad(v), attn_mask=mask, dropout_p=dropout, scale=scale)
+    rows = out.transpose(1, 2).reshape(n * longest, *q.shape[1:]).index_select(0, slots)
+    return F.pad(rows, (0, 0, 0, 0, 0, packing.padding))
 
 
 def _no_mask(*_: object, **__: object) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from data_pipeline.errors import KinspanError
 
-from .encoder import encode_packed
+from .encoder import encode_packed, prepare_encoder
 from .families import FAMILIES
 from .losses import MLM, MLM_SUMS, PAIR, RTD, RTD_SUMS, compute_mlm_loss, compute_pair_loss, compute_rtd_loss, name_sums
 
@@ -45,6 +45,8 @@ class ReplacedTokenModel(nn.Module):
         self.discriminator_predictions = token_head
         self.family = FAMILIES["electra"]
         self.objectives = objectives
+        for encoder in self.encoders:
+            prepare_encoder(self, encoder)
 
     @property
     def config(self) -> Any:

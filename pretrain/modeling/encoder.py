@@ -3,12 +3,43 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from data_pipeline.errors import KinspanError
 from pretrain.modeling import attention
 
+from .dropout import current_masks, replace_dropout
 from .families import FAMILIES
+
+# The tokens of a packed row are a multiple of this: shapes then repeat from batch to batch, for each of which libraries
+# prepare kernels and allocators keep blocks. It costs half as many tokens a row.
+ROUND_TO = 64
+
+
+def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
+    """Makes ready for ``encode_packed`` a model that holds this encoder: its dropout is replaced, see dropout.py.
+
+    Raises KinspanError where the encoder's attention would not keep the pairs of a packed row apart.
+    """
+    config: Any = backbone.config
+    if not FAMILIES[config.model_type].packed:
+        return
+    replace_dropout(model)
+    device = next(backbone.parameters()).device  # the meta device, where only the plan of a run is asked for
+    starts = torch.tensor([0, 2, 4], dtype=torch.int32, device=device)
+    row = torch.tensor([0, 1, 0, 1], dtype=torch.int32, device=device)
+    tokens = {"input_ids": row, "token_type_ids": row * 0, "position_ids": row, "starts": starts, "max_length": 2}
+    training = backbone.training
+    backbone.eval()
+    with torch.no_grad():
+        calls = attention.list_calls(lambda: encode_packed(backbone, tokens))
+    backbone.train(training)
+    expected = config.num_hidden_layers * getattr(config, "inner_group_num", 1)  # ALBERT's layers of a layer
+    if len(calls) != expected:
+        raise KinspanError(
+            f"the {config.model_type} model did not use packed attention: {len(calls)} calls for {expected} layers"
+        )
 
 
 def encode_packed(backbone: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
@@ -20,12 +51,11 @@ def encode_packed(backbone: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         backbone: a base model (``classifier.base_model``) of one of FAMILIES
         inputs:   of data_pipeline.sampling.batch.Batch as tensors: input_ids, token_type_ids, position_ids ``[T]``,
                   starts ``[n + 1]``; and max_length, the tokens of the longest pair
-
-    Raises KinspanError where a family that is to be packed did not use packed attention.
     """
     config: Any = backbone.config
     family = FAMILIES[config.model_type]
-    packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"])
+    padding = -len(inputs["input_ids"]) % ROUND_TO if family.packed else 0
+    packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"], padding)
     tokens = {
         "input_ids": inputs["input_ids"],
         "position_ids": inputs["position_ids"] + family.first_position(config),
@@ -36,20 +66,16 @@ def encode_packed(backbone: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
 
 
 def _packed(backbone: nn.Module, tokens: dict[str, torch.Tensor], packing: attention.Packing) -> torch.Tensor:
-    config: Any = backbone.config
-    before = attention.calls
-    out = backbone(**{name: x[None] for name, x in tokens.items()}, packing=packing)
-    expected = config.num_hidden_layers * getattr(config, "inner_group_num", 1)  # ALBERT's layers of a layer
-    if attention.calls - before != expected:
-        raise KinspanError(
-            f"the {config.model_type} model did not use packed attention: "
-            f"{attention.calls - before} calls for {expected} layers"
-        )
-    return out.last_hidden_state[0]
+    if backbone.training and packing.bounds is not None and (masks := current_masks()):
+        masks.place_tokens(packing.sequence, packing.position, packing.padding)
+    out = backbone(**{name: F.pad(x, (0, packing.padding))[None] for name, x in tokens.items()}, packing=packing)
+    return out.last_hidden_state[0, : len(packing.sequence)]
 
 
 def _padded(backbone: nn.Module, tokens: dict[str, torch.Tensor], packing: attention.Packing) -> torch.Tensor:
-    mask = packing.mask[:, 0, 0]  # [n, longest]
-    rows = {name: x.new_zeros(mask.numel()).index_copy(0, packing.slots, x).view_as(mask) for name, x in tokens.items()}
-    out = backbone(**rows, attention_mask=mask.long())
+    rows = {
+        name: x.new_zeros(packing.mask.numel()).index_copy(0, packing.slots, x).view_as(packing.mask)
+        for name, x in tokens.items()
+    }
+    out = backbone(**rows, attention_mask=packing.mask.long())
     return out.last_hidden_state.flatten(0, 1).index_select(0, packing.slots)

@@ -18,7 +18,7 @@ from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 
-from .encoder import encode_packed
+from .encoder import encode_packed, prepare_encoder
 from .families import FAMILIES
 from .losses import MLM, MLM_SUMS, PAIR, compute_mlm_loss, compute_pair_loss, name_sums
 
@@ -39,6 +39,7 @@ class PairModel(nn.Module):
         self.classifier = classifier  # the architecture's own sequence classifier, encoder included
         self.mlm_head = mlm_head
         self.family = FAMILIES[str(classifier.config.model_type)]  # type: ignore[union-attr]
+        prepare_encoder(self, classifier.base_model)  # type: ignore[arg-type]
 
     @property
     def config(self) -> Any:

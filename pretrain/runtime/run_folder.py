@@ -25,6 +25,9 @@ RUN, SUMMARY, CHECKPOINTS = "run.json", "summary.json", "checkpoints"
 SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
 ADVICE = "choose another --output_dir, or delete that folder"
 DEEPSPEED = "deepspeed"  # the key of an identity that holds DeepSpeed's settings
+DROPOUT = "dropout_version"
+DROPOUT_VERSION = 2  # 2: masks by pair and position, see pretrain/modeling/dropout.py; 1: torch's, by micro-batch
+RESUMES_OLDER = "2a4d63d"  # the last commit that trains as version 1
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")  # how large messages are, and not what is computed
 
 
@@ -79,6 +82,8 @@ def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[s
     path = folder / RUN
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
         _refuse_difference(path, record, explanations or {})
+        if not (folder / SUMMARY).exists():
+            _refuse_other_dropout(path)
         return True
     names = {p.name for p in folder.iterdir() if not p.name.startswith(SHARED)} if folder.is_dir() else set()
     if not path.exists() and names - {RUN + ".tmp", LOCK}:
@@ -93,7 +98,7 @@ def claim_folder(folder: Path, record: dict[str, Any], explanations: Mapping[str
     """
     if holds_this_run(folder, record, explanations):
         return False
-    write_atomically(folder / RUN, json.dumps(record, indent=1) + "\n")
+    write_atomically(folder / RUN, json.dumps({**record, DROPOUT: DROPOUT_VERSION}, indent=1) + "\n")
     return True
 
 
@@ -116,6 +121,16 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
                 f"{json.dumps(old)}; or choose another --output_dir"
             )
         raise KinspanError(f"--output_dir {path.parent} holds a different run: {explanations.get(key, change)}")
+
+
+def _refuse_other_dropout(path: Path) -> None:
+    """Raises KinspanError where the run under way drops by other masks: it would not end as it would have."""
+    version = read_object(path, ADVICE).get(DROPOUT, 1)
+    if version != DROPOUT_VERSION:
+        raise KinspanError(
+            f"--output_dir {path.parent} holds a run whose dropout is of version {version}, where this is "
+            f"{DROPOUT_VERSION}: commit {RESUMES_OLDER} of kinspan resumes version 1; or {ADVICE}"
+        )
 
 
 def leave_out_buckets(settings: Any) -> Any:

@@ -15,7 +15,6 @@ from transformers import (
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.batches import to_tensors
-from pretrain.modeling import attention
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_model
@@ -115,63 +114,12 @@ def test_packed_equals_unpacked_with_real_weights(tiny_corpus, make_stream):
     assert any("pair head" in note for note in notes)
 
 
-def test_jagged_attention_equals_padded(tiny_corpus, make_stream):
-    batch = make_stream(tiny_corpus).batch(0, 12)
-    inputs = to_tensors(batch, CPU)
-    packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"])
-    query, key, value = torch.randn(3, batch.num_tokens, 2, 16)
-    padded = attention._padded(query, key, value, packing, packing.mask, None, 0.0)
-    alone = [
-        torch.nn.functional.scaled_dot_product_attention(*(x[None].transpose(1, 2) for x in parts)).transpose(1, 2)[0]
-        for parts in zip(*(x.split(inputs["starts"].diff().tolist()) for x in (query, key, value)), strict=True)
-    ]
-    assert torch.allclose(padded, torch.cat(alone), atol=1e-5)
-    jagged = attention._jagged(query, key, value, packing, None, 0.0)
-    assert torch.allclose(jagged, padded, atol=1e-5)
-
-
-def test_attention_dropout_survives_packing(tiny_corpus, make_stream):
-    batch = make_stream(tiny_corpus).batch(0, 4)
-    inputs = to_tensors(batch, CPU)
-    packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"])
-    query, key, value = torch.randn(3, batch.num_tokens, 2, 16)
-    with_dropout = attention._padded(query, key, value, packing, packing.mask, None, 0.5)
-    assert not torch.allclose(
-        with_dropout, attention._padded(query, key, value, packing, packing.mask, None, 0.0), atol=1e-3
-    )
-
-
-@pytest.mark.parametrize("family", PACKED)
-def test_attention_dropout_reaches_packed_attention(family, make_model, tiny_corpus, make_stream, monkeypatch):
-    rate = "attention_dropout" if family == "modernbert" else "attention_probs_dropout_prob"
-    model, _ = load_model(str(make_model(family, **{rate: 0.25})), seed=3)
-    seen, padded = [], attention._padded
-    monkeypatch.setattr(attention, "_padded", lambda *args: seen.append(args[-1]) or padded(*args))
-    inputs = to_tensors(make_stream(tiny_corpus, masking=True).batch(0, 4), CPU)
-    model.logits(inputs)
-    assert set(seen) == {0.25}
-    seen.clear()
-    model.eval().logits(inputs)
-    assert set(seen) == {0.0}
-
-
 @pytest.mark.parametrize("family", PADDED)
 def test_attention_dropout_survives_padding(family, make_model, tiny_corpus, make_stream):
     options = {"initializer_range": 0.2, "attention_probs_dropout_prob": 0.25, "hidden_dropout_prob": 0.0}
     model, _ = load_model(str(make_model(family, **options)), seed=3)
     inputs = to_tensors(make_stream(tiny_corpus, masking=True).batch(0, 4), CPU)
     assert not torch.allclose(model.logits(inputs)[1], model.logits(inputs)[1], atol=1e-2)
-
-
-@pytest.mark.parametrize("family", PACKED)
-def test_a_model_that_does_not_switch_is_noticed(family, make_model, tiny_corpus, make_stream):
-    model, _ = load_model(str(make_model(family)), seed=3)
-    model.classifier.set_attn_implementation("eager")
-    with pytest.raises(KinspanError, match="did not use packed attention: 0 calls"):
-        model(
-            **to_tensors(make_stream(tiny_corpus, masking=True).batch(0, 4), CPU),
-            scales={"mlm": 1.0, "pair": 1.0},
-        )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

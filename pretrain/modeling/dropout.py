@@ -1,0 +1,164 @@
+"""Dropout on a processor, whose masks are a function of (seed, step, layer, pair, position).
+
+So they do not depend on how a global batch is cut into ranks and micro-batches, no generator has a state to save, and
+the backward pass makes them anew in place of keeping them. torch's own dropout draws on one thread, one element at a
+time; here each number is a hash of two others, one of its row and one of its column, which torch's vectorised integer
+arithmetic computes several times faster.
+
+On a GPU, and for families that cannot be packed, torch's own dropout stays, seeded for each micro-batch.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+# Odd numbers and shifts of Chris Wellons' "lowbias32" hash of 32 bits (https://nullprogram.com/blog/2018/07/31/).
+FIRST, SECOND = 0x7FEB352D, 0x846CA68B - 2**32
+LANES = 2  # each hash of 32 bits decides about two elements, by 16 bits each
+STEPS = 2**16  # a probability is rounded to a multiple of one in so many, an error of at most 8e-6
+
+
+def mix(numbers: torch.Tensor) -> torch.Tensor:
+    """Hashes int32 numbers, in place. Every bit of a result depends on every bit of its number."""
+    high = numbers >> 16
+    numbers.bitwise_xor_(high.bitwise_and_(0xFFFF)).mul_(FIRST)
+    torch.bitwise_right_shift(numbers, 15, out=high)
+    numbers.bitwise_xor_(high.bitwise_and_(0x1FFFF)).mul_(SECOND)
+    torch.bitwise_right_shift(numbers, 16, out=high)
+    return numbers.bitwise_xor_(high.bitwise_and_(0xFFFF))
+
+
+class Masks:
+    """The masks of one forward pass.
+
+    Its calls of dropout are numbered as they come, since a model makes the same calls in the same order each time.
+
+    seed, step: of the run and of the update
+    pairs:      int64 ``[n]``: what tells the pairs of all micro-batches apart, such as their index in the global order
+    """
+
+    def __init__(self, seed: int, step: int, pairs: np.ndarray) -> None:
+        self._key = hash_key(seed, step)
+        self.pairs = mix_pairs(self._key, pairs)
+        self.tokens = self._heads = self.pairs[:0]
+        self._calls = 0
+
+    def place_tokens(self, sequence: torch.Tensor, position: torch.Tensor, padding: int) -> None:
+        """Says of each token of the packed row which pair it is of, and where it stands there; both ``[T]``.
+
+        padding: tokens of no pair that follow
+        """
+        tokens = mix(self.pairs[sequence] ^ mix(position.int() + 1))
+        self.tokens = torch.nn.functional.pad(tokens, (0, padding))
+        self._heads = self.tokens[:0]
+
+    def rows_of_heads(self, heads: int) -> torch.Tensor:
+        """Hashes int32 ``[heads, T + padding]`` of the rows of attention, one for each head and token."""
+        if len(self._heads) != heads:  # once per forward pass of an encoder: layers have as many heads
+            self._heads = mix(mix(torch.arange(heads, dtype=torch.int32) + 1)[:, None] ^ self.tokens)
+        return self._heads
+
+    def start_call(self, width: int) -> torch.Tensor:
+        """Hashes int32 of the columns of the next call of dropout, for rows of up to ``width`` elements."""
+        self._calls += 1
+        call = hash_key(self._key, self._calls) & 0x7FFFFFFF
+        return mix(torch.arange(-(-width // LANES), dtype=torch.int32) ^ call)
+
+
+def hash_key(*parts: int | str) -> int:
+    """A number of 64 bits made of these."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def mix_pairs(key: int, pairs: np.ndarray) -> torch.Tensor:
+    """An int32 hash ``[n]`` of the key and each pair's number, by the finaliser of SplitMix64 (Steele et al., 2014)."""
+    x = pairs.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return torch.from_numpy((x >> np.uint64(32)).astype(np.uint32).view(np.int32))
+
+
+def round_probability(p: float) -> float:
+    """The probability with which an element is dropped where ``p`` is asked for."""
+    return round(p * STEPS) / STEPS
+
+
+def draw_mask(rows: torch.Tensor, columns: torch.Tensor, width: int, p: float, dtype: torch.dtype) -> torch.Tensor:
+    """1 where an element is kept and 0 where it is dropped, ``[..., width]``.
+
+    rows:    int32 hashes ``[...]``
+    columns: of Masks.start_call for at least this width
+    """
+    bits = mix(rows[..., None] ^ columns[: -(-width // LANES)]).view(torch.int16)[..., :width]
+    mask = torch.empty(bits.shape, dtype=dtype)
+    return torch.ge(bits, round(p * STEPS) - STEPS // 2, out=mask)
+
+
+class _Drop(torch.autograd.Function):
+    """Drops elements of ``x [..., width]``, a row for each of ``rows``, and scales what stays."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, p: float) -> torch.Tensor:
+        ctx.save_for_backward(rows, columns)
+        ctx.p = p
+        return _drop(x, rows, columns, p)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        rows, columns = ctx.saved_tensors
+        return _drop(grads[0], rows, columns, ctx.p), None, None, None
+
+
+def _drop(x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, p: float) -> torch.Tensor:
+    return (x * draw_mask(rows, columns, x.shape[-1], p, x.dtype)).mul_(1 / (1 - round_probability(p)))
+
+
+class PairDropout(nn.Dropout):
+    """torch's dropout, but that masks of hidden states come from the current Masks where there are any.
+
+    x: ``[1, T, hidden]`` of a packed row, or ``[n, hidden]`` of the pairs' first tokens
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training or self.p == 0.0 or _current is None or x.is_cuda:
+            return super().forward(x)
+        rows = _current.tokens[None] if x.dim() == 3 else _current.pairs
+        return _Drop.apply(x, rows, _current.start_call(x.shape[-1]), self.p)
+
+
+def replace_dropout(model: nn.Module) -> None:
+    """Puts PairDropout in the place of torch's dropout everywhere in a model that takes packed rows."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, PairDropout(child.p))
+
+
+_current: Masks | None = None
+
+
+@contextmanager
+def decide_dropout(seed: int, step: int, micro_batch: int, pairs: np.ndarray) -> Iterator[None]:
+    """Decides the dropout of the forward pass within.
+
+    micro_batch: its number over all ranks, which decides where torch's own dropout is used
+    pairs:       see Masks, which decide elsewhere
+    """
+    global _current
+    torch.manual_seed(hash_key(seed, "dropout", step, micro_batch) >> 1)
+    _current = Masks(seed, step, pairs)
+    try:
+        yield
+    finally:
+        _current = None
+
+
+def current_masks() -> Masks | None:
+    """The masks of the forward pass under way; None outside of ``decide_dropout``."""
+    return _current
