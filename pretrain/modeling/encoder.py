@@ -23,10 +23,10 @@ def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
     Raises KinspanError where the encoder's attention would not keep the pairs of a packed row apart.
     """
     config: Any = backbone.config
-    if not FAMILIES[config.model_type].packed:
+    device = next(backbone.parameters()).device
+    if device.type == "meta" or not FAMILIES[config.model_type].packed:  # on meta there are only shapes, for a plan
         return
     replace_dropout(model)
-    device = next(backbone.parameters()).device  # the meta device, where only the plan of a run is asked for
     starts = torch.tensor([0, 2, 4], dtype=torch.int32, device=device)
     row = torch.tensor([0, 1, 0, 1], dtype=torch.int32, device=device)
     tokens = {"input_ids": row, "token_type_ids": row * 0, "position_ids": row, "starts": starts, "max_length": 2}
