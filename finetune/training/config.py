@@ -200,8 +200,8 @@ class FinetuneConfig:
     micro_batch_size: int = setting(
         16,
         "Most pairs in one forward pass of one rank; gradient accumulation follows from it. A run may go on with "
-        "another: the gradient is the same but for rounding and the random numbers of dropout, which belong to "
-        "micro-batches.",
+        "another: the gradient is the same but for rounding, and on a GPU for the random numbers of dropout, which "
+        "there belong to micro-batches.",
         BATCHES,
         ABOVE_0,
         may_change=True,

@@ -5,7 +5,7 @@ the schedule. Where a change is meant, the files are written anew, and the new o
 
     python -m pytest tests/pretrain/test_golden_losses.py --write_golden
 
-In fp32 on a CPU. Dropout is off but in one run, since its random numbers could be another build's.
+In fp32 on a CPU. Dropout is off but in one run.
 """
 
 import json
