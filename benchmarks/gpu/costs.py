@@ -58,24 +58,26 @@ def profile_steps(bench: Bench) -> Iterator[Row]:
         if step == warm + profiled:
             synchronize()
             profiler.stop()
+            _warn_of_waits(True)
         if step == warm + 2 * profiled:
             raise Enough
 
-    def watch_waits(step: int) -> None:
-        if ON_GPU and step + 1 == warm + profiled:  # from here to the end of the run
-            torch.cuda.set_sync_debug_mode("warn")
-
     with _list_waits(waits):
-        train_here(_make_settings(bench, 1024, 128), Watched(before, watch_waits))
-        if ON_GPU:
-            torch.cuda.set_sync_debug_mode("default")
+        train_here(_make_settings(bench, 1024, 128), Watched(before))
+        _warn_of_waits(False)
     events = list(profiler.events() or [])
     yield Row(f"{profiled} updates of 1024 pairs in micro-batches of 128", _describe_device(events, profiled))
     calls = Counter(event.name for event in events if event.name in WAITING)
+    # one cudaDeviceSynchronize of the profiled updates, at their end, is this script's own
     figures: dict[str, Any] = {f"{name} per update": calls[name] / profiled for name in WAITING}
     places = Counter(waits)
     figures |= {f"at {place}": f"{number / profiled:g} per update" for place, number in places.most_common(TOP)}
     yield Row("the host waits for the device", figures, None if not ON_GPU else not places)
+
+
+def _warn_of_waits(wanted: bool) -> None:
+    if ON_GPU:
+        torch.cuda.set_sync_debug_mode("warn" if wanted else "default")
 
 
 @contextmanager
@@ -164,6 +166,7 @@ def _measure_memory(train: Callable[[Callable[[int], None]], Any], updates: int)
         train(lambda step: _stop_at(step, updates))
         return {"peak, GB": 0.0, "activations, GB": 0.0}
     state: list[int] = []
+    others = torch.cuda.memory_allocated()  # that a run before has left
 
     def before(step: int) -> None:
         if step == 2:
@@ -176,8 +179,7 @@ def _measure_memory(train: Callable[[Callable[[int], None]], Any], updates: int)
         train(before)
     finally:
         hook.remove()
-    peak = torch.cuda.max_memory_allocated()
-    kept = max(state)
+    peak, kept = torch.cuda.max_memory_allocated() - others, max(state) - others
     return {"peak, GB": peak / 1e9, "weights and optimizer, GB": kept / 1e9, "activations, GB": (peak - kept) / 1e9}
 
 

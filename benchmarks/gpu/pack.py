@@ -93,6 +93,8 @@ def main() -> None:
     args = parser.parse_args()
     if not find_reader(args.input) or not args.input.is_file():
         raise KinspanError(f"--input {args.input} is no file that launch/prepare.py reads")
+    if args.output_dir.exists() and not (args.output_dir / WHEELS).is_dir():
+        raise KinspanError(f"--output_dir {args.output_dir} is there, and no kit: name another folder, or delete it")
     shutil.rmtree(args.output_dir, ignore_errors=True)
     try:
         pack_wheels(args.output_dir / WHEELS, args.python)

@@ -28,9 +28,10 @@ def repeat(bench: Bench) -> Iterator[Row]:
 
 def kill_and_resume(bench: Bench) -> Iterator[Row]:
     """MiniLM-L6, killed after its first checkpoint and started again, against a run that was left alone."""
-    steps = 4 if bench.quick else 40
-    whole = _make_settings(bench, "minilm-l6", steps, save_steps=steps // 4)
-    killed = _make_settings(bench, "minilm-l6", steps, save_steps=steps // 4)
+    steps, log_steps = (8, 1) if bench.quick else (400, 10)  # it must still run once its checkpoint is written
+    whole, killed = (
+        _make_settings(bench, "minilm-l6", steps, save_steps=steps // 4, log_steps=log_steps) for _ in range(2)
+    )
     alone, process = start_command(whole), start_command(killed)
     checkpoints = Path(killed["output_dir"]) / "checkpoints"
     while not (checkpoints / "latest").exists():
