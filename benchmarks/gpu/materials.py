@@ -114,9 +114,11 @@ class Bench:
     def model_with_weights(self, name: str) -> str:
         """Likewise, with drawn weights beside the config: loading them takes less time than drawing them again."""
         from transformers import AutoConfig, AutoModelForMaskedLM
+        from transformers.utils.logging import disable_progress_bar
 
         folder = self.scratch / f"{name}-weights"
         if not folder.exists():
+            disable_progress_bar()
             shutil.copytree(self.model(name), folder)
             AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
         return str(folder)

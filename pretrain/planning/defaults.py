@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.prepare.pipeline import prepare
 from data_pipeline.prepare.readers import PYTHON_DOCS
 from data_pipeline.prepare.readers.python_docs import find_source_files
 from data_pipeline.tokenizers import fingerprint_tokenizer
@@ -29,8 +30,6 @@ def default_corpus(tokenizer: Any) -> Path:
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "manifest.json").exists():
-            from data_pipeline.prepare.pipeline import prepare  # training on a prepared corpus needs no blingfire
-
             workers = len(os.sched_getaffinity(0))
             prepare([PYTHON_DOCS], tokenizer.name_or_path, folder, OBJECTIVES, num_workers=workers)
     return folder

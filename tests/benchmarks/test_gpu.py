@@ -30,7 +30,7 @@ if line:
     told = json.loads(line)
     exec(told["function"])
 """
-SLEEP = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+SLEEP = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
 
 
 def run(tmp_path, checks, seconds=60.0):
@@ -76,7 +76,7 @@ def is_running(pid):
 def test_what_does_not_fit_is_listed(tmp_path, monkeypatch):
     """A check that is running when the time is over is ended, those after it are not begun."""
     monkeypatch.setattr(runner, "LEAST", 0.1)
-    checks = [Check("long", "import time; time.sleep(600)", 600), Check("late", "row('never')", 30)]
+    checks = [Check("long", "import time; time.sleep(60)", 60), Check("late", "row('never')", 30)]
     began = time.monotonic()
     outcomes = run(tmp_path, checks, seconds=1.0)
     assert time.monotonic() - began < 30
