@@ -6,7 +6,7 @@ RUN = runs/quickstart
 GPUS = $(shell nvidia-smi -L 2>/dev/null | wc -l)
 RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 
-.PHONY: quickstart help as2 as2-noise format lint test-fast test test-slow bench
+.PHONY: quickstart help as2 as2-noise format lint test-fast test test-slow bench gpu-kit gpu
 
 # `make` alone is `make quickstart`. `make help` prints what stands behind ## in this file.
 .DEFAULT_GOAL = quickstart
@@ -82,7 +82,15 @@ bench: $(INSTALLED)  ## Measure the figures of benchmarks/RESULTS.md.
 	$(BIN)/python benchmarks/train_step.py --corpus $(BERT_CORPUS)
 	$(BIN)/python benchmarks/rank.py --data wikiqa=$(WIKIQA)
 	$(BIN)/python benchmarks/checkpoint.py --corpus $(BERT_CORPUS)
-	$(BIN)/python benchmarks/gpu.py --corpus $(CORPUS) --quick
+
+# What `make gpu` needs on a machine without a package index, in the folder gpu-kit (34 MB), which git ignores.
+ROBERTA_TOKENIZER ?= $(or $(wildcard ../shared/tokenizers/roberta-base-tokenizer),roberta-base)
+gpu-kit: $(INSTALLED)  ## Pack wheels, text and configs for a GPU machine that has no package index.
+	$(BIN)/python -m benchmarks.gpu.pack --input $(AS2_TEXT) --roberta_tokenizer $(ROBERTA_TOKENIZER) --wikiqa $(WIKIQA)
+
+# With the machine's own PyTorch and transformers, no virtual environment. GPU_FLAGS: --quick, or see --help.
+gpu:  ## Check and measure on a GPU machine, in nine minutes; `make gpu-kit` comes before, on any machine.
+	$(PYTHON) -m benchmarks.gpu $(GPU_FLAGS)
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile

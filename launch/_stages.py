@@ -10,7 +10,6 @@ from typing import Any
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from finetune.training.probe import make_probe
-from finetune.training.study import RELEASE
 from pretrain.config import PretrainConfig, as_dict, check
 from pretrain.release.release import release
 from pretrain.runtime.engine import read_launcher_variables
@@ -46,6 +45,8 @@ def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], 
 
 def _run_pretraining(config: PretrainConfig) -> None:
     """Pre-trains and releases, unless these settings are finished already. Resumes what was interrupted."""
+    from finetune.training.study import RELEASE  # brings BM25 and plots, which pre-training alone does not need
+
     folder, asked = Path(config.output_dir), as_dict(config)
     finished = folder / FINISHED
     if finished.exists() and read_object(finished, "delete it to have the stage checked again") == asked:

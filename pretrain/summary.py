@@ -2,7 +2,7 @@
 
 import json
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -55,9 +55,17 @@ def write_summary(setup: Setup, progress: Progress) -> dict[str, Any]:
         "world_size": setup.layout.world,
         "corpus_fingerprint": setup.corpus.manifest.fingerprint,
         "model": setup.facts["model"],
-        "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{p: _find_version(p) for p in PACKAGES}},
         "config": as_dict(setup.config),
         "deepspeed": setup.deepspeed_settings,
     }
     write_atomically(setup.folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
     return summary
+
+
+def _find_version(package: str) -> str | None:
+    """The version of a package; None of this one where it runs from its source and is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
 
-import blingfire
 import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
@@ -100,6 +99,8 @@ def is_held_out(document_id: str, share: float) -> bool:
 
 def split_sentences(paragraph: str) -> list[str]:
     """Split one paragraph into sentences with blingfire, which would join text across line ends."""
+    import blingfire  # not at the top: training and ranking import this module, and need no blingfire
+
     found = [s for s in (part.strip() for part in blingfire.text_to_sentences(paragraph).split("\n")) if s]
     return found or [paragraph]
 

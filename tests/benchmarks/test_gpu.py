@@ -1,0 +1,146 @@
+"""``make gpu``: its runner on checks that hang, fail and leave processes, and all of it with small models."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import runner
+from benchmarks.gpu.checks import CHECKS
+from benchmarks.gpu.kit import install_wheels
+from benchmarks.gpu.report import write_report
+from benchmarks.gpu.runner import ENDED, FAILED, NO_TIME, PASSED, Check, run_checks
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What worker.py is, in a few lines that import nothing: a check's function is run as code.
+WORKER = """
+import json, subprocess, sys
+line = sys.stdin.readline()
+def row(what, **figures):
+    with open(sys.argv[1], "a") as file:
+        file.write(json.dumps({"type": "row", "check": told["check"], "what": what, "figures": figures, "holds": None}))
+        file.write(chr(10))
+if line:
+    told = json.loads(line)
+    exec(told["function"])
+"""
+SLEEP = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
+
+
+def run(tmp_path, checks, seconds=60.0):
+    program = [sys.executable, "-c", WORKER, str(tmp_path / "results.jsonl")]
+    return run_checks(checks, program, {}, tmp_path, time.monotonic() + seconds)
+
+
+def test_a_check_that_hangs_or_fails_costs_no_other_its_result(tmp_path):
+    """And what they had found before stands, in the results and in the table."""
+    hangs = f"row('before it hung', speed=1.5); child = {SLEEP}; print('child', child.pid, flush=True); child.wait()"
+    checks = [
+        Check("measures", "row('some', **{'TFLOP/s': 394.0, 'bf16 product, TFLOP/s': 788.0})", 30),
+        Check("hangs", hangs, 3),
+        Check("fails", "row('one', speed=2.5); raise ValueError('not this way')", 30),
+        Check("crashes", "import os; print('last words', flush=True); os.kill(os.getpid(), 11)", 30),
+        Check("passes", "row('other', speed=3.5)", 30),
+    ]
+    outcomes = run(tmp_path, checks)
+    assert [o.outcome for o in outcomes] == [PASSED, ENDED, FAILED, FAILED, PASSED]
+    assert [o.error for o in outcomes] == ["", "", "ValueError: not this way", "signal 11; last words", ""]
+    child = int((tmp_path / "log.txt").read_text().split("child ")[1].split()[0])
+    assert not is_running(child)
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [x["check"] for x in lines] == ["measures"] * 2 + ["hangs"] * 2 + ["fails"] * 2 + ["crashes"] + [
+        "passes"
+    ] * 2
+    table = write_report(tmp_path, outcomes, 1.0)
+    for part in ("fails: failed", "ValueError: not this way", "before it hung: speed 1.5", "one: speed 2.5"):
+        assert part in table
+    assert "% of the measured product 50" in table
+    assert json.loads((tmp_path / "summary.json").read_text())["checks"][1]["outcome"] == ENDED
+    assert not list(tmp_path.glob("worker-*"))
+
+
+def is_running(pid):
+    """Not so for a process that has ended and was not waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_what_does_not_fit_is_listed(tmp_path, monkeypatch):
+    """A check that is running when the time is over is ended, those after it are not begun."""
+    monkeypatch.setattr(runner, "LEAST", 0.1)
+    checks = [Check("long", "import time; time.sleep(60)", 60), Check("late", "row('never')", 30)]
+    began = time.monotonic()
+    outcomes = run(tmp_path, checks, seconds=1.0)
+    assert time.monotonic() - began < 30
+    assert [o.outcome for o in outcomes] == [ENDED, NO_TIME]
+    assert "never" not in (tmp_path / "results.jsonl").read_text()
+
+
+def test_the_limits_of_correctness_leave_time_for_speed():
+    names = [check.name for check in CHECKS]
+    first = CHECKS[: names.index("RoBERTa-base")]
+    assert sum(check.limit for check in first) < 8 * 60
+    assert len(set(names)) == len(names)
+
+
+def test_only_what_the_machine_lacks_is_installed(tmp_path):
+    """Or has in an older version: a package of the machine is never shadowed by the same or an older one."""
+    (tmp_path / "wheels").mkdir()
+    for name, version in (("newcomer", "1.0"), ("numpy", "0.1"), ("packaging", "9999.0")):
+        info = f"{name}-{version}.dist-info"
+        with zipfile.ZipFile(tmp_path / "wheels" / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}.py", "")
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    assert install_wheels(tmp_path, tmp_path / "site") == ["newcomer", "packaging"]
+    assert {path.name for path in (tmp_path / "site").glob("*.py")} == {"newcomer.py", "packaging.py"}
+
+
+def test_without_a_kit_it_says_how_to_pack_one(tmp_path):
+    done = run_command("--kit", str(tmp_path / "none"))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("by `make gpu-kit`")
+
+
+def run_command(*flags, timeout=60):
+    command = [sys.executable, "-m", "benchmarks.gpu", *flags]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.slow
+def test_everything_with_small_models(tmp_path, helpers):
+    """Each check passes on a CPU, and leaves rows."""
+    from benchmarks.gpu.pack import pack_materials
+    from pretrain.modeling.default_model import default_model
+
+    documents = helpers.synthetic_documents(60)
+    source = helpers.write_jsonl(tmp_path / "documents.jsonl", documents)
+    tokenizers = dict.fromkeys(("roberta", "bert"), default_model())
+    pack_materials(tmp_path / "kit", source, 60, tokenizers, write_wikiqa(tmp_path / "wikiqa", documents))
+    flags = ("--quick", "--kit", str(tmp_path / "kit"), "--output_dir", str(tmp_path / "out"))
+    done = run_command(*flags, timeout=1400)
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert not [check for check in summary["checks"] if check["outcome"] != PASSED], done.stdout
+    assert {row["check"] for row in summary["rows"]} == {check.name for check in CHECKS}
+
+
+def write_wikiqa(folder, documents):
+    """A test set as WikiQA's, of five questions."""
+    folder.mkdir()
+    names = ("QuestionID", "Question", "DocumentID", "DocumentTitle", "SentenceID", "Sentence", "Label")
+    lines = ["\t".join(names)]
+    for q, document in enumerate(documents[:5]):
+        for s, text in enumerate(document["paragraphs"][:4]):
+            lines.append("\t".join((f"Q{q}", f"which {q} ?", f"D{q}", "Title", f"D{q}-{s}", text, str(int(s == 1)))))
+    (folder / "WikiQA-test.tsv").write_text("\r\n".join([*lines, ""]), newline="")
+    return folder
