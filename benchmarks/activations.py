@@ -28,7 +28,7 @@ EPILOG = """example:
 
 
 class Meter:
-    """Between ``start`` and ``stop`` it counts what is allocated; ``peak`` is then the most above the start, in bytes."""
+    """Counts what is allocated from ``start`` to ``stop``; ``peak`` is then the most above the start, in bytes."""
 
     peak = 0
 

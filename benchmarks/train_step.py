@@ -63,7 +63,9 @@ def list_cases(args: Any) -> list[Case]:
     wanted = [(m, o, p) for m in args.models for o in args.objectives for p in args.precisions]
     missing = {m for m, _, _ in wanted if not corpora.get(m, args.corpus)}
     if missing:
-        raise KinspanError(f"{', '.join(missing)} needs a corpus of its own tokenizer: give --roberta_corpus, or --models")
+        raise KinspanError(
+            f"{', '.join(missing)} needs a corpus of its own tokenizer: give --roberta_corpus, or --models"
+        )
     return [Case(m, o, p, corpora.get(m, args.corpus), args.pairs, args.rounds) for m, o, p in wanted]
 
 
@@ -89,7 +91,9 @@ def measure(case: Case, results: Path | None) -> dict[str, list[Update]]:
     if results:
         results.parent.mkdir(parents=True, exist_ok=True)
         with results.open("a") as file:
-            file.write(json.dumps({"case": key, "updates": {w: [asdict(u) for u in us] for w, us in done.items()}}) + "\n")
+            file.write(
+                json.dumps({"case": key, "updates": {w: [asdict(u) for u in us] for w, us in done.items()}}) + "\n"
+            )
     return done
 
 
@@ -107,7 +111,9 @@ def show(case: Case, done: dict[str, list[Update]]) -> dict[str, float]:
         rate, bar = measure_rate(updates), find_bar(case, way)
         ratio, least, most = compare(done[OURS], updates)
         losses = ", ".join(f"{name} {value:.2f}" for name, value in updates[-1].losses.items())
-        cells = ("", "", "") if way == OURS else (f"{ratio:.2f}", f"{least:.2f} to {most:.2f}", f"{bar:.2f}" if bar else "")
+        cells = (
+            ("", "", "") if way == OURS else (f"{ratio:.2f}", f"{least:.2f} to {most:.2f}", f"{bar:.2f}" if bar else "")
+        )
         rows.append((way, f"{rate:,.0f}", *cells, losses))
         name = f"{case.model}/{case.objective}/{case.precision}/{way}"
         figures[f"{name}/tokens_per_second"] = rate
@@ -129,7 +135,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=32, help="Pairs of an update, in one micro-batch.")
     parser.add_argument("--rounds", type=int, default=4, help="Updates of each that count; one more warms up.")
     parser.add_argument("--threads", type=int, default=2, help="Of each way, while it is its turn.")
-    parser.add_argument("--results", type=Path, help="A file that keeps what was measured; cases in it are not repeated.")
+    parser.add_argument(
+        "--results", type=Path, help="A file that keeps what was measured; cases in it are not repeated."
+    )
     parser.add_argument("--quick", action="store_true", help="Small models, a few pairs: proves that all of it works.")
     args = parser.parse_args()
     if min(args.pairs, args.rounds, args.threads) < 1:

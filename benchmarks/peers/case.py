@@ -25,6 +25,7 @@ SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "i
 MODELS = {  # type and config; the small ones prove that scripts work
     "roberta-base": BUILT_IN["roberta-base"],
     "electra-base": BUILT_IN["google/electra-base-discriminator"],
+    "bert-base": ("bert", {}),
     "small-bert": ("bert", SMALL),
     "small-electra": ("electra", SMALL | {"embedding_size": 64}),
 }
@@ -108,7 +109,7 @@ def split_rows(batch: Batch) -> list[dict[str, Any]]:
 
 
 def pad_rows(rows: Sequence[dict[str, Any]], pad_id: int) -> dict[str, torch.Tensor]:
-    """Examples padded to the longest of them: ``[n, longest]``, with the attention mask; ``pair_labels`` are ``[n]``."""
+    """Examples padded to the longest of them, ``[n, longest]``, with the attention mask; ``pair_labels``: ``[n]``."""
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     fill = {"input_ids": pad_id, "token_type_ids": 0, "labels": IGNORED}
     padded = {name: torch.full((len(rows), int(lengths.max())), value) for name, value in fill.items()}

@@ -75,9 +75,7 @@ def _train(case: Case, turn: Turn, rows: list[dict[str, Any]]) -> None:
     from transformers import TrainerCallback
 
     model = load_plain(case)
-    tokens = [
-        sum(len(row["input_ids"]) for row in rows[k : k + case.pairs]) for k in range(0, len(rows), case.pairs)
-    ]
+    tokens = [sum(len(row["input_ids"]) for row in rows[k : k + case.pairs]) for k in range(0, len(rows), case.pairs)]
 
     class TakeTurns(TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:

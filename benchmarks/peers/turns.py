@@ -67,7 +67,7 @@ def take_turns(ways: dict[str, tuple[Way, Any]], rounds: int, say: Callable[[str
     try:
         for name, (way, case) in ways.items():
             connections[name], theirs = context.Pipe()
-            process = context.Process(target=_run_way, args=(way, case, theirs), daemon=True)
+            process = context.Process(target=_run_way, args=(way, case, theirs))
             process.start()
             theirs.close()
             processes.append(process)
