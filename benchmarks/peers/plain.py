@@ -33,7 +33,9 @@ class PlainPairs(nn.Module):
 def load_plain(case: Case) -> PlainPairs:
     """The case's model in fp32: transformers 5 would load weights that are stored as fp16 as fp16."""
     from transformers import AutoConfig, AutoModelForMaskedLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     torch.manual_seed(SEED)
     with TemporaryDirectory() as folder:
         name = write_model(case, Path(folder))

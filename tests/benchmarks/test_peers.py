@@ -18,6 +18,8 @@ from benchmarks.peers.electra_loop import load_plain_electra
 from benchmarks.peers.plain import load_plain, read_losses
 from benchmarks.peers.trainer import MEGA_BATCH, choose_by_length
 from benchmarks.peers.turns import Update, compare, measure_rate
+from benchmarks.stream import larger_corpus
+from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling.electra import ReplacedTokenModel
@@ -151,6 +153,11 @@ def test_communication_and_imbalance_are_counted():
 def test_cores_count_the_blocks_of_every_rank():
     assert feed.count_cores(1e6, feed.Spent(tokens=100, processor=1e-4), 0.0) == pytest.approx(1.0)
     assert feed.count_cores(1e6, feed.Spent(tokens=100, processor=1e-4), 1e-7) == pytest.approx(1.8)
+
+
+def test_a_larger_corpus_can_be_read(tiny_corpus, tmp_path):
+    larger_corpus(Path(tiny_corpus), tmp_path, 3)
+    assert len(Corpus(tmp_path).manifest.shards) == 3 * len(Corpus(tiny_corpus).manifest.shards)
 
 
 @pytest.mark.slow
