@@ -67,6 +67,7 @@ def measure_ours(case: Case) -> int:
 
     from benchmarks.peers.ours import load
     from pretrain.batches import to_tensors
+    from pretrain.modeling.dropout import decide_dropout
 
     model = load(case).train()
     if case.precision == "bf16":
@@ -78,7 +79,8 @@ def measure_ours(case: Case) -> int:
         if step:
             meter.start(model)
         inputs = to_tensors(batch, torch.device("cpu"))
-        loss, _, _ = model(**inputs, scales={name: 1 / count for name, count in counts.items()})
+        with decide_dropout(cases.SEED, step, 0, batch.index):
+            loss, _, _ = model(**inputs, scales={name: 1 / count for name, count in counts.items()})
         loss.backward()
     meter.stop()
     return meter.peak

@@ -271,7 +271,7 @@ class PretrainConfig:
         "bit.",
         MONITORING,
         NOT_BELOW_0,
-        free=True,
+        may_change=True,
     )
     dry_run: bool = setting(
         False, "Print what these settings would do (tokens, memory, time), and stop.", MONITORING, may_change=True
