@@ -63,7 +63,7 @@ def test_the_plain_models_losses_are_ours(case):
     assert float(loss.detach()) == pytest.approx(sum(losses.values()))
     classifier = BertForSequenceClassification._from_config(plain.masked_lm.config, attn_implementation=NAME)
     classifier.bert.load_state_dict(plain.masked_lm.bert.state_dict(), strict=False)  # ours has a pooler
-    ours = assemble(classifier, plain.masked_lm)
+    ours = assemble(classifier, plain.masked_lm).eval()
     _, sums, _ = ours(**to_tensors(batch, torch.device("cpu")), scales={"mlm": 1.0, "pair": 1.0})
     assert losses["mlm"] == pytest.approx(float(sums[0] / sums[2]), rel=1e-5)
 
@@ -80,7 +80,7 @@ def test_the_plain_electra_loops_losses_are_ours(case):
     generator.load_state_dict(plain.generator.state_dict())
     classifier = ElectraForSequenceClassification._from_config(copy.deepcopy(plain.discriminator.config), **options)
     classifier.electra.load_state_dict(plain.discriminator.electra.state_dict())
-    ours = ReplacedTokenModel(generator, classifier, plain.discriminator.discriminator_predictions, ("ssp",))
+    ours = ReplacedTokenModel(generator, classifier, plain.discriminator.discriminator_predictions, ("ssp",)).eval()
     batch = open_stream(case).batch(0, case.pairs)
     mlm, rtd, _ = plain(**pad_rows(split_rows(batch), 0))
     _, sums, _ = ours(**to_tensors(batch, torch.device("cpu")), scales=dict.fromkeys(("mlm", "rtd", "pair"), 1.0))
