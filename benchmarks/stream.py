@@ -30,7 +30,7 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from benchmarks import _common
-from data_pipeline.corpus import Corpus
+from data_pipeline.corpus import Corpus, fingerprint_corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.write import write_manifest
 from data_pipeline.sampling.stream import PairStream
@@ -155,7 +155,8 @@ def larger_corpus(folder: Path, target: Path, times: int) -> None:
         except OSError:  # another file system
             shutil.copyfile(folder / shard.file, target / name)
         shards.append(dataclasses.replace(shard, file=name))
-    write_manifest(dataclasses.replace(manifest, shards=shards), target)
+    fingerprint = fingerprint_corpus(shards, manifest.tokenizer["fingerprint"])
+    write_manifest(dataclasses.replace(manifest, shards=shards, fingerprint=fingerprint), target)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import torch
 from data_pipeline.sampling.batch import Batch
 
 from .metrics import count_padding
+from .step import Counted
 
 
 class Clock:
@@ -15,42 +16,44 @@ class Clock:
 
     count_flops:   floating-point operations of a batch
     skips_padding: attention spends no work on padding
-    peak:          TFLOP/s of one device, where known
+    peak:          TFLOP/s of one device
     """
 
-    def __init__(self, count_flops: Callable[[Batch], float], skips_padding: bool, peak: float | None) -> None:
+    def __init__(self, count_flops: Callable[[Batch], float], skips_padding: bool, peak: float) -> None:
         self.count_flops, self.skips_padding, self.peak = count_flops, skips_padding, peak
         self.waited_before = 0.0
         self._reset()
 
     def _reset(self) -> None:
-        self.seconds = self.flops = 0.0
+        self.seconds = self.flops = self.imbalance = 0.0
         self.tokens = self.padding = self.slots = 0
 
     def start(self) -> None:
         """A step begins, with waiting for its batch."""
         self.began = time.perf_counter()
 
-    def stop(self, batches: list[Batch | None], tokens: int, sums: torch.Tensor | None = None) -> None:
+    def stop(self, counted: Counted, sums: torch.Tensor | None = None) -> None:
         """A step has ended.
 
-        batches: this rank's micro-batches
-        tokens:  of all ranks
+        counted: its global batch
         sums:    what the step left on the device. They are read where they are given, so that the time of all work
                  that the device was given counts: without that, nothing may have waited for it
         """
         if sums is not None:
             sums.tolist()
         self.seconds += time.perf_counter() - self.began
+        tokens = counted.counts["num_tokens"]
         self.tokens += tokens
-        for batch in filter(None, batches):
+        self.imbalance += tokens * counted.imbalance
+        for batch in filter(None, counted.batches):
             padding, slots = count_padding(batch, self.skips_padding)
             self.flops += self.count_flops(batch)
             self.padding += padding
             self.slots += slots
 
     def read(self, waited: float) -> dict[str, float]:
-        """The figures since the last call: tokens_per_second of all ranks, and mfu_percent of this rank's device.
+        """The figures since the last call: tokens_per_second of all ranks, mfu_percent of this rank's device, and
+        token_imbalance, how many tokens the rank with the most had for one of the mean, averaged over tokens.
 
         waited: seconds that this rank has waited for batches since the run was started
         """
@@ -58,9 +61,9 @@ class Clock:
             "tokens_per_second": self.tokens / self.seconds,
             "padding_percent": 100 * self.padding / max(self.slots, 1),
             "data_wait_percent": 100 * (waited - self.waited_before) / self.seconds,
+            "mfu_percent": 100 * self.flops / self.seconds / (self.peak * 1e12),
+            "token_imbalance": self.imbalance / max(self.tokens, 1),
         }
-        if self.peak:
-            values["mfu_percent"] = 100 * self.flops / self.seconds / (self.peak * 1e12)
         self.waited_before = waited
         self._reset()
         return values

@@ -258,9 +258,19 @@ class PretrainConfig:
     )
     peak_tflops: float | None = setting(
         None,
-        "Peak TFLOP/s of one device, for the model FLOP utilisation. Without it: looked up for known GPUs.",
+        "Peak TFLOP/s of one device, for the model FLOP utilisation. Without it: looked up for known GPUs, and "
+        "measured on other devices, by products of matrices.",
         MONITORING,
         ABOVE_0,
+        may_change=True,
+    )
+    profile: int = setting(
+        0,
+        "Time the parts of this many steps, after 3, and print where a step goes beside the time that its arithmetic "
+        "takes at least; then trace two more (trace.json.gz in the output folder). The weights stay the same to the "
+        "bit.",
+        MONITORING,
+        NOT_BELOW_0,
         may_change=True,
     )
     dry_run: bool = setting(
@@ -307,6 +317,6 @@ def identity(config: PretrainConfig, **facts: Any) -> dict[str, Any]:
 def as_dict(config: PretrainConfig) -> dict[str, Any]:
     """The settings that say something of the run, for config.yaml and the summary."""
     values = asdict(config)
-    for name in ("local_rank", "dry_run", "tokens_per_second"):
+    for name in ("local_rank", "dry_run", "tokens_per_second", "profile"):
         values.pop(name)
     return values

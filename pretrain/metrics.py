@@ -1,8 +1,11 @@
 """Figures of training: losses and accuracies from sums, and the work that a batch takes."""
 
+import time
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from data_pipeline.sampling.batch import Batch
@@ -12,6 +15,7 @@ from pretrain.modeling.losses import PAIR_SUMS, LossWeights
 
 # Dense bf16 TFLOP/s of one device, from the vendors' data sheets.
 PEAK_TFLOPS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121}
+MAX_PRODUCT = 8192  # rows and columns of the largest matrices that the peak is measured with
 
 
 def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, float]:
@@ -82,20 +86,58 @@ def _divide(value: float, count: float) -> float | None:
     return value / count if count else None
 
 
-def look_up_peak_tflops(given: float | None, precision: str) -> float | None:
-    """Peak TFLOP/s of one device: as given; otherwise that of a known GPU in half precision; None if unknown."""
-    if given is None and torch.cuda.is_available() and precision != "fp32":
+def find_peak_tflops(given: float | None, precision: str) -> float:
+    """Peak TFLOP/s of one device: as given; otherwise that of a known GPU in half precision; otherwise measured."""
+    if given is not None:
+        return given
+    if torch.cuda.is_available() and precision != "fp32":
         name = torch.cuda.get_device_name()
-        return next((peak for known, peak in PEAK_TFLOPS.items() if known in name), None)
-    return given
+        if known := next((peak for part, peak in PEAK_TFLOPS.items() if part in name), None):
+            return known
+    return measure_peak_tflops(precision)
+
+
+@cache
+def measure_peak_tflops(precision: str) -> float:
+    """TFLOP/s of products of random square matrices on this device, in this precision: the best that was seen.
+
+    The matrices grow until a product takes long enough to be timed, or fills a GPU: a processor that only emulates
+    bf16 stops at small ones. Takes about a tenth of a second, and leaves the global random numbers alone.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    numbers = torch.Generator(device).manual_seed(0)
+    best, size = 0.0, 128
+    while True:
+        one, two = (torch.randn(size, size, generator=numbers, device=device).to(dtype) for _ in range(2))
+        seconds = [_time_product(one, two) for _ in range(3)]
+        best = max(best, 2 * size**3 / min(seconds) / 1e12)
+        if size == MAX_PRODUCT or (device.type == "cpu" and min(seconds) > 0.01):
+            return best
+        size *= 2
+
+
+def _time_product(one: torch.Tensor, two: torch.Tensor) -> float:
+    wait_for_device()
+    began = time.perf_counter()
+    torch.mm(one, two)
+    wait_for_device()
+    return time.perf_counter() - began
+
+
+def wait_for_device() -> None:
+    """Returns once the device has done all that it was given; at once where there is no GPU."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 class FlopCounter:
     """Counts the floating-point operations of forward and backward, without what is recomputed or spent on padding.
 
     These are six per token and parameter of a matrix (two forward, four backward; Kaplan et al., 2020, section 2.1),
-    where the vocabulary projection works on masked tokens alone; and ``12 * hidden * length^2`` per layer and sequence
-    for attention. ``model`` names its ``encoders`` and its heads: ``masked_heads`` work on masked tokens,
+    where the vocabulary projection works on masked tokens alone; and for attention, per layer and sequence, ``12 *
+    hidden`` for each of the ``length^2`` pairs of a token and one that it sees, of which a sliding window leaves those
+    within it. ``model`` names its ``encoders`` and its heads: ``masked_heads`` work on masked tokens,
     ``token_heads`` on all.
     """
 
@@ -104,20 +146,43 @@ class FlopCounter:
             model.token_heads
         )
         self.at_masked = _count_matrices(model.masked_heads)  # the tied decoder included
-        self.attention = sum(_count_attention(encoder.config) for encoder in model.encoders)
+        self.layers = [(12 * e.config.hidden_size, list_windows(e.config)) for e in model.encoders]
 
     def __call__(self, batch: Batch) -> float:
-        lengths = batch.starts[1:].astype(float) - batch.starts[:-1]
         token_work = 6.0 * (self.at_tokens * batch.num_tokens + self.at_masked * len(batch.masked_labels))
-        return token_work + self.attention * float((lengths**2).sum())
+        return token_work + self.count_attention(batch.starts[1:].astype(float) - batch.starts[:-1])
+
+    def count_attention(self, lengths: np.ndarray) -> float:
+        """Operations of attention in all layers, over sequences of these lengths ``[n]``."""
+        return sum(
+            per_pair * float(count_seen(lengths, window).sum())
+            for per_pair, windows in self.layers
+            for window in windows
+        )
 
 
 def _count_matrices(heads: Iterable[torch.nn.Module]) -> int:
     return sum(p.numel() for head in heads for p in head.parameters() if p.ndim == 2)
 
 
-def _count_attention(config: Any) -> int:
-    return 12 * config.hidden_size * config.num_hidden_layers * getattr(config, "inner_group_num", 1)
+def list_windows(config: Any) -> list[int | None]:
+    """Of each layer the distance from which on its tokens do not see one another; None where they see all.
+
+    ``transformers`` does not count the token itself in ``sliding_window``.
+    """
+    num_layers = config.num_hidden_layers * getattr(config, "inner_group_num", 1)
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * num_layers
+    return [config.sliding_window + 1 if kind == "sliding_attention" else None for kind in kinds]
+
+
+def count_seen(lengths: np.ndarray, window: int | None) -> np.ndarray:
+    """How many pairs of a token and one that it sees sequences of these lengths have, themselves included.
+
+    window: a token sees those less than this many tokens away, on both sides
+    """
+    reach = lengths if window is None else np.minimum(lengths, window)
+    hidden = lengths - reach  # the rows of each of the two corners of the square that are not seen
+    return lengths**2 - hidden * (hidden + 1)
 
 
 def _count_encoder_matrices(backbone: Any) -> float:

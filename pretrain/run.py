@@ -115,6 +115,7 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     try:
         train(run)
     finally:
+        run.say(*run.profile.finish())
         close_run(run)
     if setup.rank:
         return {}
@@ -139,12 +140,15 @@ def train(run: Run) -> None:
     while True:
         step, began = run.progress.step, time.monotonic()
         saved = step == run.resumed_at  # then the checkpoint was written after this step was measured
-        run.watch.mark(f"step {step}, counting tokens with the other ranks")
+        run.say(*run.profile.begin_step())
+        run.mark(f"step {step}, counting tokens with the other ranks", "communication")
         counted = run.coming()
         if counted.stop:
             stop(run, saved)
+        run.profile.enter("validation")
         if run.progress.due or not saved:
             measure(run)
+        run.profile.enter("checkpoint")
         if not saved and step and (step % config.save_steps == 0 or step == total):
             save(run)
         if config.release_every and step and step % config.release_every == 0:
@@ -154,7 +158,7 @@ def train(run: Run) -> None:
         rate = learning_rate_of(step, config.learning_rate, setup.warmup_steps, total)
         set_learning_rate(run.engine, rate)
         run.clock.start()
-        run.watch.mark(f"step {step}, waiting for the next batch")
+        run.mark(f"step {step}, waiting for the next batch", "data wait")
         fetch_next(run, run.request.wanted())
         result = train_step(
             run.engine,
@@ -165,12 +169,14 @@ def train(run: Run) -> None:
             seed=config.seed,
             step=step,
             weights=run.weights,
-            mark=run.watch.mark,
+            mark=run.mark,
         )
         logged = (step + 1) % config.log_steps == 0 or step + 1 == total
         if logged:
             run.watch.mark(f"step {step}, waiting for the device")
-        run.clock.stop(counted.batches, result.tokens, result.stats if logged else None)
+        run.profile.enter("logging")
+        run.clock.stop(counted, result.stats if logged else None)
+        run.profile.count(map(run.clock.count_flops, filter(None, counted.batches)))
         count_step(run, result)
         run.progress.wall_seconds += time.monotonic() - began
         if logged:

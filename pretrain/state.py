@@ -21,7 +21,8 @@ from pretrain.runtime.watch import Watch
 
 from .batches import Feeder
 from .clock import Clock
-from .metrics import FlopCounter, look_up_peak_tflops
+from .metrics import FlopCounter, find_peak_tflops
+from .profiling import Profile, start_profile
 from .progress import Progress
 from .setup import Setup
 from .step import Counted, start_counting
@@ -39,6 +40,7 @@ class Run:
     watch:      the watchdog, which is told where the loop is
     skips:      updates that were skipped, not yet counted in ``progress``
     clock:      measures the speed
+    profile:    measures where the time goes, with ``--profile``
     progress:   what a checkpoint keeps of the loop
     resumed_at: the step of the checkpoint that was loaded last; None where the run began anew
     log:        None on all ranks but the first
@@ -55,6 +57,7 @@ class Run:
     writer: Writer
     weights: LossWeights
     clock: Clock
+    profile: Profile
     progress: Progress
     resumed_at: int | None = None
     skips: Skips = field(default_factory=Skips)
@@ -62,6 +65,11 @@ class Run:
     window: torch.Tensor = field(init=False)
     feeder: Feeder = field(init=False)
     coming: Callable[[], Counted] = field(init=False)
+
+    def mark(self, place: str, part: str) -> None:
+        """Says where the loop is: to the watchdog in words, to the profile which of profiling.PARTS begins."""
+        self.watch.mark(place)
+        self.profile.enter(part)
 
     def say(self, *lines: str) -> None:
         """Prints lines on rank 0, above the progress bar where there is one."""
@@ -84,7 +92,7 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
     clock = Clock(
         FlopCounter(setup.model),  # made before the engine, which may divide the parameters among the ranks
         setup.model.family.packed and not (torch.cuda.is_available() and setup.facts["precision"] == "fp32"),
-        look_up_peak_tflops(config.peak_tflops, setup.facts["precision"]),
+        find_peak_tflops(config.peak_tflops, setup.facts["precision"]),
     )
     universal = convert(setup, found) if found else None  # before the engine takes memory
     run = Run(
@@ -96,6 +104,7 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
         writer=writer,
         weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
         clock=clock,
+        profile=start_profile(config.profile, setup.folder, setup.facts["precision"], traces=setup.rank == 0),
         progress=Progress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
     )
     if found:

@@ -40,14 +40,16 @@ class StepResult:
 class Counted:
     """A global batch as this rank knows it.
 
-    batches: this rank's micro-batches; None for an empty one
-    counts:  properties of Batch by name, added up over the global batch
-    stop:    some rank was asked to stop
+    batches:   this rank's micro-batches; None for an empty one
+    counts:    properties of Batch by name, added up over the global batch
+    stop:      some rank was asked to stop
+    imbalance: tokens of the rank that has the most, over the mean; the other ranks wait for that one
     """
 
     batches: list[Batch | None]
     counts: dict[str, int]
     stop: bool
+    imbalance: float = 1.0
 
 
 def start_counting(
@@ -55,18 +57,22 @@ def start_counting(
 ) -> Callable[[], Counted]:
     """Begins to add up over the ranks what divides the losses of a global batch, and returns what waits for it.
 
-    It is one collective. Begun while the step before runs, it is over when it is waited for.
+    It is one collective. Begun while the step before runs, it is over when it is waited for. Each rank's own number of
+    tokens travels with it, in a place of its own.
 
     batches:  this rank's micro-batches; None for an empty one
     stopping: this rank was asked to stop
     """
     names = sorted({"num_tokens", *(loss.count for loss in losses)})
     local = [sum(getattr(batch, name) for batch in batches if batch) for name in names]
-    wait = ranks.start_sum([*local, int(stopping)])
+    own = local[names.index("num_tokens")]
+    wait = ranks.start_sum([*local, int(stopping), *ranks.place_own(own)])
 
     def finish() -> Counted:
-        *totals, stop = wait()
-        return Counted(batches, dict(zip(names, totals, strict=True)), stop > 0)
+        totals = wait()
+        counts, stop, of_ranks = totals[: len(names)], totals[len(names)], totals[len(names) + 1 :]
+        imbalance = max(of_ranks) * len(of_ranks) / max(sum(of_ranks), 1)
+        return Counted(batches, dict(zip(names, counts, strict=True)), stop > 0, imbalance)
 
     return finish
 
@@ -81,7 +87,7 @@ def train_step(
     seed: int,
     step: int,
     weights: LossWeights = PAPER_WEIGHTS,
-    mark: Callable[[str], None] = lambda place: None,
+    mark: Callable[[str, str], None] = lambda place, part: None,
 ) -> StepResult:
     """Forward and backward over this rank's micro-batches, then the update.
 
@@ -93,25 +99,25 @@ def train_step(
     DeepSpeed under ZeRO, without it by the optimizer's own kernel. Nothing here waits for the device.
 
     filler: stands in for an empty micro-batch, at no weight
-    mark:   is told where the step is
+    mark:   is told where the step is, and which of profiling.PARTS that is
     """
     scales = make_scales(engine.module.losses, counted.counts, weights, layout, engine.device)
     nothing = {name: torch.zeros_like(scale) for name, scale in scales.items()}
     norm = None
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
     for number, batch in enumerate(counted.batches):
-        mark(f"step {step}, forward of micro-batch {number}")
+        mark(f"step {step}, forward of micro-batch {number}", "forward")
         shown = batch or filler
         with decide_dropout(seed, step, rank * layout.accumulation + number, shown.index):
             loss, sums, _ = engine(**to_tensors(shown, engine.device), scales=scales if batch else nothing)
-        mark(f"step {step}, backward of micro-batch {number}")
+        mark(f"step {step}, backward of micro-batch {number}", "backward")
         if batch is not None:
             stats += sums
             loss = loss * one_if_finite(sums).to(loss.dtype)
         engine.backward(loss)
         if number == len(counted.batches) - 1:
             norm = guard_update(engine)
-        mark(f"step {step}, update {number}")
+        mark(f"step {step}, update {number}", "optimizer")
         engine.step()
     skipped, norm = read_outcome(engine, norm)
     return StepResult(stats.masked_fill(skipped, 0.0), counted.counts["num_tokens"], norm, skipped)

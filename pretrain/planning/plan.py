@@ -140,7 +140,7 @@ def make_plan(config: PretrainConfig) -> Plan:
 def _count_flops(counter: FlopCounter, lengths: np.ndarray, masked_share: float) -> float:
     """Floating-point operations per token, as FlopCounter counts them, in pairs of these lengths."""
     matrices = 6.0 * (counter.at_tokens + masked_share * counter.at_masked)
-    return matrices + counter.attention * float((lengths**2).mean() / lengths.mean())
+    return matrices + counter.count_attention(lengths) / float(lengths.sum())
 
 
 def _plan_precision(config: PretrainConfig, settings: dict[str, Any], notes: list[str]) -> str:

@@ -8,7 +8,7 @@ functions, because it takes seconds.
 import io
 import logging
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,18 @@ import torch
 
 STARTING = ("Setting accelerator to", "Setting ds_accelerator to", "Detected CUDA_VISIBLE_DEVICES")
 VERSIONS_TRIED = ("0.19.8",)
+COLLECTIVES = (  # methods of DeepSpeed's backend that training calls
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "reduce",
+    "reduce_scatter_tensor",
+)
 
 
 def silence_start() -> None:
@@ -74,6 +86,39 @@ def without_updates(engine: Any) -> Iterator[None]:
     engine.zero_grad()
     engine.micro_steps = micro_steps
     engine._is_gradient_accumulation_boundary = None
+
+
+def time_collectives(begin: Callable[[], str], end: Callable[[str], None]) -> Callable[[], None]:
+    """Has ``begin`` called before each of DeepSpeed's collectives, and ``end`` after it with what ``begin`` returned.
+
+    Meanwhile a collective that was begun to be waited for later is waited for at once, so that its time is known.
+    Returns what sets all back. DeepSpeed's own log of communication adds each call's time to all later ones of its
+    name; therefore the methods of its backend are wrapped.
+    """
+    from deepspeed.comm import comm
+
+    backend = comm.cdb
+
+    def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **named: Any) -> Any:
+            before = begin()
+            handle = call(*arguments, **named)
+            if hasattr(handle, "wait"):
+                handle.wait()
+            end(before)
+            return handle
+
+        return timed
+
+    names = [name for name in COLLECTIVES if hasattr(backend, name)]
+    for name in names:
+        setattr(backend, name, wrap(getattr(backend, name)))
+
+    def restore() -> None:
+        for name in names:
+            delattr(backend, name)  # the class's own method shows again
+
+    return restore
 
 
 def read_master_copy(parameter: torch.nn.Parameter) -> torch.Tensor | None:

@@ -151,7 +151,7 @@ GROUPS = (  # of curves in TensorBoard, which sorts them by name: what to look a
     ("2 quality", ("pair_", "map", "mrr", "p@1", "ndcg")),
     ("3 tokens", ("mlm_", "rtd_", "replaced_share", "masked")),
     ("5 course", ("learning_rate", "grad_norm", "tokens", "skipped_steps", "share_")),
-    ("6 speed", ("tokens_per_second", "pairs_per_second", "padding_", "data_wait", "mfu")),
+    ("6 speed", ("tokens_per_second", "pairs_per_second", "padding_", "data_wait", "mfu", "token_imbalance")),
 )
 
 

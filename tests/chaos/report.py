@@ -11,7 +11,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 UNSTATED = ("wall_seconds", "due")  # of state.json: due, where a start was stopped after the last step
-TIMING = ("tokens_per_second", "data_wait_percent", "mfu", "seconds", "padding_percent")  # since this process began
+# Since this process began:
+TIMING = ("tokens_per_second", "data_wait_percent", "mfu", "token_imbalance", "seconds", "padding_percent")
 
 
 def append(path: Path, line: dict[str, Any]) -> None:

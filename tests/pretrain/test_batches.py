@@ -52,3 +52,24 @@ def test_after_the_last_step_no_batch_is_made(tiny_corpus, make_stream, monkeypa
     feeder.close()
     assert sorted(made) == [12, 16]
     assert start_counting([], [])().counts == {"num_tokens": 0}
+
+
+def test_imbalance_is_the_largest_share_over_the_mean(tiny_corpus, make_stream, monkeypatch):
+    """Three ranks, whose lists are summed here in place of a collective."""
+    stream, layout, sent = make_stream(tiny_corpus), Layout(20, 4, 3), []
+    shares = [[stream.batch(a, b - a) for a, b in layout.micro_batches(rank)] for rank in range(3)]
+    monkeypatch.setattr("pretrain.runtime.ranks.is_distributed", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 3)
+    monkeypatch.setattr(
+        "pretrain.runtime.ranks.start_sum",
+        lambda values: sent.append(values) or (lambda: [sum(column) for column in zip(*sent, strict=True)]),
+    )
+    for rank, share in enumerate(shares):
+        monkeypatch.setattr("torch.distributed.get_rank", lambda own=rank: own)
+        finish = start_counting(share, [])
+    tokens = [sum(batch.num_tokens for batch in share) for share in shares]
+    counted = finish()
+    assert counted.counts == {"num_tokens": sum(tokens)}
+    assert counted.imbalance == pytest.approx(max(tokens) / (sum(tokens) / 3))
+    assert counted.imbalance > 1
+    assert not counted.stop

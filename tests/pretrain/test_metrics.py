@@ -9,12 +9,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
 from pretrain.clock import Clock
-from pretrain.metrics import FlopCounter, compute_figures
+from pretrain.metrics import FlopCounter, compute_figures, count_seen, find_peak_tflops, list_windows
+from pretrain.modeling import attention
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.encoder import ROUND_TO, encode_packed
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.losses import MLM_SUMS, RTD_SUMS, LossWeights, add_up_pairs, compute_rtd_loss, name_sums
 from pretrain.modeling.pair_model import load_model
+from pretrain.step import Counted
 
 
 def sums_of(kinds, called, objective="ssp"):
@@ -46,10 +48,32 @@ def test_the_speed_of_a_logged_step_counts_the_work_of_the_device():
             time.sleep(0.1)  # the device is still at work
 
     for sums, waits in ((None, False), (Sums(), True)):
-        clock = Clock(lambda batch: 0.0, False, None)
+        clock = Clock(lambda batch: 0.0, False, 1.0)
         clock.start()
-        clock.stop([], 5, sums)
+        clock.stop(Counted([], {"num_tokens": 5}, stop=False), sums)
         assert (clock.read(0.0)["tokens_per_second"] <= 50) == waits
+
+
+def test_imbalance_is_averaged_over_tokens():
+    clock = Clock(lambda batch: 0.0, False, 1.0)
+    for tokens, imbalance in ((300, 1.0), (100, 1.4)):
+        clock.start()
+        clock.stop(Counted([], {"num_tokens": tokens}, stop=False, imbalance=imbalance))
+    assert clock.read(0.0)["token_imbalance"] == pytest.approx(1.1)
+
+
+def test_the_peak_is_given_known_or_measured(monkeypatch):
+    assert find_peak_tflops(7.5, "fp32") == 7.5
+    state = torch.get_rng_state()
+    measured = find_peak_tflops(None, "fp32")
+    assert torch.equal(state, torch.get_rng_state())
+    one, two = torch.randn(2, 512, 512)
+    began = time.perf_counter()
+    one @ two
+    assert measured > 0.05 * 2 * 512**3 / (time.perf_counter() - began) / 1e12
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    assert find_peak_tflops(None, "bf16") == 989
 
 
 def test_what_no_item_gave_is_left_out():
@@ -127,6 +151,28 @@ def test_flops_of_a_generator_and_a_discriminator(make_model, tiny_corpus, make_
     at_masked = 16 * 24 + 24 * model.config.vocab_size
     expected = 6 * (at_tokens * batch.num_tokens + at_masked * len(batch.masked_labels))
     assert FlopCounter(model)(batch) == pytest.approx(expected + sum(a for _, a in sides) * squares)
+
+
+@pytest.mark.parametrize("window", [None, 1, 4, 9])
+def test_seen_pairs_are_those_within_the_window(window):
+    lengths = np.array([1, 3, 4, 5, 12])
+    places = [np.arange(n) for n in lengths]
+    within = [abs(p[:, None] - p) < (window or 99) for p in places]
+    assert count_seen(lengths, window).tolist() == [int(seen.sum()) for seen in within]
+
+
+def test_windows_are_those_that_attention_gets(make_model, tiny_corpus, make_stream, monkeypatch):
+    model, _ = load_model(str(make_model("modernbert")), seed=1)
+    got = []
+    plain = attention._windowed
+    monkeypatch.setattr(attention, "_windowed", lambda mask, window: got.append(window) or plain(mask, window))
+    batch = make_stream(tiny_corpus, masking=True).batch(0, 8)
+    encode_packed(model.classifier.base_model, to_tensors(batch, torch.device("cpu")))
+    windows = list_windows(model.config)
+    assert [window for window in windows if window] == got
+    lengths = np.diff(batch.starts)
+    seen = sum(count_seen(lengths, window).sum() for window in windows)
+    assert FlopCounter(model).count_attention(lengths) == 12 * 32 * seen < 12 * 32 * len(windows) * (lengths**2).sum()
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "deberta-v2"])

@@ -66,7 +66,7 @@ def run(settings):
 
 def lines(folder, split):
     every = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    timed = ("tokens_per_second", "data_wait_percent")
+    timed = ("tokens_per_second", "data_wait_percent", "mfu_percent")
     return [{k: v for k, v in line.items() if k not in timed} for line in every if line["split"] == split]
 
 

@@ -1,0 +1,183 @@
+"""The peers do the same work as ours, on the same pairs; the scripts run to their end (slow)."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import activations, feed, scaling, train_step
+from benchmarks.peers.case import IGNORED, Case, open_stream, pad_rows, split_rows
+from benchmarks.peers.electra_loop import load_plain_electra
+from benchmarks.peers.plain import load_plain, read_losses
+from benchmarks.peers.trainer import MEGA_BATCH, choose_by_length
+from benchmarks.peers.turns import Update, compare, measure_rate
+from benchmarks.stream import larger_corpus
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from pretrain.batches import to_tensors
+from pretrain.modeling.electra import ReplacedTokenModel
+from pretrain.modeling.pair_model import assemble
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def case(tiny_corpus):
+    return Case("small-bert", "ssp", "fp32", str(tiny_corpus), pairs=8, rounds=2)
+
+
+def test_padded_rows_are_the_packed_pairs(case):
+    batch = open_stream(case).batch(0, case.pairs)
+    padded = pad_rows(split_rows(batch), pad_id=7)
+    real = padded["attention_mask"].bool()
+    lengths = np.diff(batch.starts)
+    assert padded["input_ids"].shape == (case.pairs, lengths.max())
+    assert real.sum(1).tolist() == lengths.tolist()
+    for name in ("input_ids", "token_type_ids"):
+        assert padded[name][real].tolist() == getattr(batch, name).tolist()
+    assert (padded["input_ids"][~real] == 7).all()
+    labels = padded["labels"][real]
+    assert labels[torch.from_numpy(batch.masked_positions)].tolist() == batch.masked_labels.tolist()
+    assert int((padded["labels"] != IGNORED).sum()) == batch.num_masked > 0
+    assert padded["pair_labels"].tolist() == batch.labels.tolist()
+
+
+def test_the_plain_models_losses_are_ours(case):
+    """With the same weights and no dropout; the pair heads differ."""
+    from transformers import BertForSequenceClassification
+
+    from pretrain.modeling.attention import NAME
+
+    case = replace(case, dropout=False)
+    plain = load_plain(case)
+    batch = open_stream(case).batch(0, case.pairs)
+    loss = plain(**pad_rows(split_rows(batch), plain.masked_lm.config.pad_token_id))["loss"]
+    losses = read_losses(plain)
+    assert float(loss.detach()) == pytest.approx(sum(losses.values()))
+    classifier = BertForSequenceClassification._from_config(plain.masked_lm.config, attn_implementation=NAME)
+    classifier.bert.load_state_dict(plain.masked_lm.bert.state_dict(), strict=False)  # ours has a pooler
+    ours = assemble(classifier, plain.masked_lm).eval()
+    _, sums, _ = ours(**to_tensors(batch, torch.device("cpu")), scales={"mlm": 1.0, "pair": 1.0})
+    assert losses["mlm"] == pytest.approx(float(sums[0] / sums[2]), rel=1e-5)
+
+
+def test_the_plain_electra_loops_losses_are_ours(case):
+    from transformers import ElectraForMaskedLM, ElectraForSequenceClassification
+
+    from pretrain.modeling.attention import NAME
+
+    case = replace(case, model="small-electra", dropout=False)
+    plain = load_plain_electra(case)
+    options = {"attn_implementation": NAME}
+    generator = ElectraForMaskedLM._from_config(copy.deepcopy(plain.generator.config), **options)
+    generator.load_state_dict(plain.generator.state_dict())
+    classifier = ElectraForSequenceClassification._from_config(copy.deepcopy(plain.discriminator.config), **options)
+    classifier.electra.load_state_dict(plain.discriminator.electra.state_dict())
+    ours = ReplacedTokenModel(generator, classifier, plain.discriminator.discriminator_predictions, ("ssp",)).eval()
+    batch = open_stream(case).batch(0, case.pairs)
+    mlm, rtd, _ = plain(**pad_rows(split_rows(batch), 0))
+    _, sums, _ = ours(**to_tensors(batch, torch.device("cpu")), scales=dict.fromkeys(("mlm", "rtd", "pair"), 1.0))
+    sums = dict(zip(ours.sum_names, sums.tolist(), strict=True))
+    assert float(mlm.detach()) == pytest.approx(sums["mlm_loss"] / sums["mlm_tokens"], rel=1e-5)
+    # What is drawn differs, and with it the input; fresh weights hardly tell
+    assert float(rtd.detach()) == pytest.approx(sums["rtd_loss"] / sums["rtd_tokens"], rel=0.02)
+    assert plain.generator.electra.embeddings is plain.discriminator.electra.embeddings
+
+
+def test_pairs_by_length_are_spread_over_the_samplers_batches(case):
+    lengths = np.random.default_rng(0).integers(20, 128, MEGA_BATCH * case.pairs).tolist()
+    chosen = choose_by_length(lengths, case)
+    assert len(chosen) == (case.rounds + 1) * case.pairs
+    batches = np.array([lengths[pair] for pair in chosen]).reshape(-1, case.pairs)
+    assert (np.ptp(batches, axis=1) < 20).all()
+    assert batches[1].mean() > batches[0].mean() > batches[2].mean()
+
+
+def test_rates_and_ratios():
+    ours = [Update(1.0, 100, {}), Update(2.0, 100, {})]
+    theirs = [Update(2.0, 100, {}), Update(2.0, 100, {})]
+    assert measure_rate(ours) == pytest.approx(200 / 3)
+    assert compare(ours, theirs) == pytest.approx((4 / 3, 1.0, 2.0))
+
+
+def test_what_was_measured_is_not_measured_again(case, tmp_path, monkeypatch, capsys):
+    done = {"ours": [Update(1.0, 10, {"mlm": 2.0})], "Trainer": [Update(2.0, 10, {})]}
+    monkeypatch.setattr(train_step, "take_turns", lambda *_: done)
+    assert train_step.measure(case, tmp_path / "results") == done
+    monkeypatch.setattr(train_step, "take_turns", lambda *_: pytest.fail("measured again"))
+    assert train_step.measure(case, tmp_path / "results") == done
+    assert train_step.show(case, done)["small-bert/ssp/fp32/Trainer/ratio"] == 2.0
+    with pytest.raises(pytest.fail.Exception):
+        train_step.measure(replace(case, pairs=9), tmp_path / "results")
+
+
+def test_roberta_without_its_corpus_is_refused(tiny_corpus, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train_step.py", "--corpus", str(tiny_corpus)])
+    with pytest.raises(KinspanError, match="--roberta_corpus"):
+        train_step.main()
+
+
+def test_the_peak_is_the_highest_level():
+    assert activations.find_peak([]) == activations.find_peak([-5, 3]) == 0
+    assert activations.find_peak([4, 3, -5, 4, -6]) == 7
+
+
+def test_activations_are_what_a_product_keeps():
+    meter, one = activations.Meter(), torch.nn.Linear(100, 50, bias=False)
+    rows = torch.randn(1000, 100)
+    meter.start(one)
+    one(rows).sigmoid().sum().backward()
+    meter.stop()
+    kept = 4 * 1000 * 50
+    assert 2 * kept <= meter.peak <= 4 * kept  # the product and its sigmoid; in backward their gradients
+
+
+def test_communication_and_imbalance_are_counted():
+    cluster = scaling.Cluster(speed=1e12, within=1e9, between=1e8, latency=0.0)
+    assert scaling.count_communication(1000, 1, cluster) == (0.0, 0.0)
+    assert scaling.count_communication(1000, 2, cluster) == pytest.approx((5000, 5e-6))
+    assert scaling.count_communication(1000, 16, cluster)[1] == pytest.approx(15 / 16 * 1e4 / 1e8)
+    lengths = np.array([1, 1, 3, 3, 2, 2, 2, 2])
+    assert scaling.count_imbalance(lengths, 2, 4) == pytest.approx((1.5 + 1.0) / 2)
+    work = scaling.Work(parameters=0, flops=1e9, pair_tokens=10.0)
+    assert scaling.predict(work, 4, 100, 1.25, cluster) == pytest.approx((3200.0, 0.8))
+
+
+def test_cores_count_the_blocks_of_every_rank():
+    assert feed.count_cores(1e6, feed.Spent(tokens=100, processor=1e-4), 0.0) == pytest.approx(1.0)
+    assert feed.count_cores(1e6, feed.Spent(tokens=100, processor=1e-4), 1e-7) == pytest.approx(1.8)
+
+
+def test_a_larger_corpus_can_be_read(tiny_corpus, tmp_path):
+    larger_corpus(Path(tiny_corpus), tmp_path, 3)
+    assert len(Corpus(tmp_path).manifest.shards) == 3 * len(Corpus(tiny_corpus).manifest.shards)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train_step.py --quick --threads 1",
+        "activations.py --model small-bert --pairs 4 --threads 1",
+        "feed.py --model minilm --objectives ssp --micro 4 --steps 4 --rounds 1",
+        "scaling.py --quick --rounds 1",
+    ],
+)
+def test_a_script_runs_to_its_line_of_json(command, tiny_corpus):
+    script, *flags = command.split()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / script), "--corpus", str(tiny_corpus), *flags],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1])["benchmark"] == script[:-3]
