@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import runner
-from benchmarks.gpu.checks import CHECKS
+from benchmarks.gpu.__main__ import CHECKS
 from benchmarks.gpu.kit import install_wheels
 from benchmarks.gpu.report import write_report
 from benchmarks.gpu.runner import ENDED, FAILED, NO_TIME, PASSED, Check, run_checks
