@@ -103,16 +103,10 @@ def attend_packed(
     window = sliding_window if sliding_window is not None and packing.max_length > sliding_window else None
     if packing.bounds is not None:
         drop = _start_dropout(q.shape[1], packing, dropout)
-        biases = (
-            [] if bias is None else [bias(*both) for both in zip(*(_split(x, packing) for x in (q, k)), strict=True)]
-        )
+        biases = [] if bias is None else list(map(bias, _split(q, packing), _split(k, packing)))
         return _AttendEach.apply(q, k, v, packing.bounds, scale, window, drop, *biases)[None], None
-    if (
-        bias is None
-        and query.dtype in (torch.bfloat16, torch.float16)
-        and q.shape[-1] % 8 == 0
-        and q.shape[-1] <= WIDEST_FLASH
-    ):
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    if half and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_FLASH:
         return _flash(q, k, v, packing, scale, dropout, window)[None], None
     return _padded(q, k, v, packing, scale, dropout, window, bias)[None], None
 

@@ -95,9 +95,8 @@ def _disentangle(own: Any, table: torch.Tensor, rows: torch.Tensor, scale: float
 
     def look_up(project: Any, which: torch.Tensor) -> torch.Tensor:
         vectors = _split_heads(project(used) * scale, own.num_attention_heads)
-        return vectors.index_select(
-            1, (which - first).to(used.device, non_blocking=True)
-        )  # [heads, 2 * longest, width]
+        index = (which - first).to(used.device, non_blocking=True)
+        return vectors.index_select(1, index)  # [heads, 2 * longest, width]
 
     keys = queries = None
     if "c2p" in own.pos_att_type:
