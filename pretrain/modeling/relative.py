@@ -109,7 +109,7 @@ def _disentangle(own: Any, table: torch.Tensor, rows: torch.Tensor, scale: float
     def bias(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         length = q.shape[-2]
         near = slice(longest - length, longest + length)
-        of_keys = 0.0 if keys is None else _shear(q @ keys[:, near].mT)
+        of_keys = q.new_zeros(()) if keys is None else _shear(q @ keys[:, near].mT)
         return of_keys if queries is None else _shear(k @ queries[:, near].mT).mT + of_keys
 
     return bias

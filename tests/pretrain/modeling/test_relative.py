@@ -113,5 +113,5 @@ def test_every_dropout_of_the_library_is_applied(family):
     whole = encode_with_dropout(backbone, inputs, range(5))
     for name, layer in layers.items():
         layer.p = 0.3
-        assert (encode_with_dropout(backbone, inputs, range(5)) - whole).abs().mean() > 0.01, name
+        assert (encode_with_dropout(backbone, inputs, range(5)) - whole).abs().max() > 1e-4, name
         layer.p = 0.0
