@@ -57,12 +57,7 @@ def load_ranker(
     """
     silence_transformers()
     config = load_config(name_or_dir)
-    family = FAMILIES[config.model_type]
-    options: dict[str, Any] = {
-        "config": config,
-        "attn_implementation": attention.NAME if family.packed else "eager",
-        "dtype": torch.float32,
-    }
+    options: dict[str, Any] = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
     # Not the seed itself: from it pre-training may have drawn the very head that its encoder was trained with.
     torch.manual_seed(FRESH_SEED + seed)
     if holds_no_weights(name_or_dir):

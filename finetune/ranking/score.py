@@ -118,13 +118,12 @@ def _classifier_scores(
 
 
 def can_pack(model: Any) -> bool:
-    """Whether pairs of this model can be packed: it has one logit, taken from the first token, and its family's
-    attention can be replaced."""
+    """Whether pairs of this model can be packed: it is of one of FAMILIES, and has one logit, taken from the first
+    token."""
     config = model.config
     family = FAMILIES.get(config.model_type)
     return (
         family is not None
-        and family.packed
         and type(model).__name__ == family.classifier
         and config.num_labels == 1
         and getattr(config, "classifier_pooling", "cls") == "cls"

@@ -2,10 +2,12 @@
 
 Registered with the attention interface of ``transformers``, so that models need no change. On a GPU in half precision
 the packed row goes to variable-length flash attention as it is. On a processor each pair is worked on by itself, which
-computes no padding and keeps its matrix of probabilities in the cache. Elsewhere (a GPU in fp32) the row is padded
-inside attention only, so that no linear layer ever sees padding.
+computes no padding and keeps its matrix of probabilities in the cache. Elsewhere (a GPU in fp32, or with biases) it is
+padded inside attention only, so that no linear layer ever sees padding. Families whose attention is not called through
+the interface call it themselves, see relative.py.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,6 +20,8 @@ from transformers.masking_utils import AttentionMaskInterface
 from .dropout import Masks, current_masks, draw_mask, round_probability
 
 NAME = "kinspan_packed"
+# (queries, keys), both [..., heads, length, width] -> what their scaled products get, [..., heads, length, length]
+Bias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 WIDEST_FLASH = 256  # flash attention takes heads of so many numbers at most, and of a multiple of 8
 
 
@@ -84,12 +88,14 @@ def attend_packed(
     *,
     packing: Packing,
     sliding_window: int | None = None,
+    bias: Bias | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
     """``query``, ``key``, ``value``: ``[1, heads, T + padding, width]``; returns ``[1, T + padding, heads, width]``.
 
     sliding_window: a token sees those less than this many tokens away, on both sides. (It is half of ModernBERT's
     ``local_attention``, plus one: ``transformers`` counts the token itself.)
+    bias: of one sequence, or of several of one length
     """
     if _calls is not None:
         _calls.append(type(module).__name__)
@@ -98,10 +104,18 @@ def attend_packed(
     window = sliding_window if sliding_window is not None and packing.max_length > sliding_window else None
     if packing.bounds is not None:
         drop = _start_dropout(q.shape[1], packing, dropout)
-        return _AttendEach.apply(q, k, v, packing.bounds, scale, window, drop)[None], None
-    if query.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_FLASH:
+        biases = [] if bias is None else list(map(bias, _split(q, packing), _split(k, packing)))
+        return _AttendEach.apply(q, k, v, packing.bounds, scale, window, drop, *biases)[None], None
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    if half and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_FLASH:
         return _flash(q, k, v, packing, scale, dropout, window)[None], None
-    return _padded(q, k, v, packing, scale, dropout, window)[None], None
+    return _padded(q, k, v, packing, scale, dropout, window, bias)[None], None
+
+
+def _split(x: torch.Tensor, packing: Packing) -> list[torch.Tensor]:
+    """Of each sequence ``[heads, length, width]``."""
+    lengths = [end - start for start, end in pairwise(packing.bounds or [])]
+    return [own.transpose(0, 1) for own in x.split([*lengths, packing.padding])[:-1]]
 
 
 @dataclass(frozen=True)
@@ -131,11 +145,12 @@ def _far_apart(length: int, window: int, device: torch.device) -> torch.Tensor:
 
 
 class _AttendEach(torch.autograd.Function):
-    """softmax(scale * Q K') V of each sequence by itself, with dropout of the probabilities.
+    """softmax(scale * Q K' + bias) V of each sequence by itself, with dropout of the probabilities.
 
     Written out, because torch's fused attention on a processor has no dropout, and its backward pass took twice the
     time of these products. The mask of dropout is made anew in the backward pass. ``q``, ``k``, ``v``:
-    ``[T + padding, heads, width]``; padding attends to nothing and comes out as 0.
+    ``[T + padding, heads, width]``; padding attends to nothing and comes out as 0. ``biases``: none, or one for each
+    sequence, ``[heads, length, length]``.
     """
 
     @staticmethod
@@ -148,13 +163,16 @@ class _AttendEach(torch.autograd.Function):
         scale: float,
         window: int | None,
         drop: _Dropout | None,
+        *biases: torch.Tensor,
     ) -> torch.Tensor:
         out = q.new_zeros(q.shape)
         probabilities = []
         grow = 1.0 if drop is None else 1 / (1 - round_probability(drop.p))
-        for start, end in pairwise(bounds):
+        for number, (start, end) in enumerate(pairwise(bounds)):
             query, key, value = (x[start:end].transpose(0, 1) for x in (q, k, v))  # [heads, length, width]
             scores = _multiply(query, key.mT, scale)
+            if biases:
+                scores += biases[number]
             if window is not None and end - start > window:
                 scores.masked_fill_(_far_apart(end - start, window, q.device), -torch.inf)
             probability = torch.softmax(scores, -1)
@@ -162,7 +180,7 @@ class _AttendEach(torch.autograd.Function):
             out[start:end] = _multiply(kept, value, grow).transpose(0, 1)
             probabilities.append(probability)
         ctx.save_for_backward(q, k, v, *probabilities)
-        ctx.bounds, ctx.scale, ctx.drop, ctx.grow = bounds, scale, drop, grow
+        ctx.bounds, ctx.scale, ctx.drop, ctx.grow, ctx.biased = bounds, scale, drop, grow, bool(biases)
         return out
 
     @staticmethod
@@ -170,6 +188,7 @@ class _AttendEach(torch.autograd.Function):
         q, k, v, *probabilities = ctx.saved_tensors
         drop, scale, grow = ctx.drop, ctx.scale, ctx.grow
         dq, dk, dv = (x.new_zeros(x.shape) for x in (q, k, v))
+        d_biases = []
         spans = zip(pairwise(ctx.bounds), probabilities, strict=True)
         for (start, end), probability in spans:
             query, key, value, out = (x[start:end].transpose(0, 1) for x in (q, k, v, grads[0]))
@@ -181,7 +200,9 @@ class _AttendEach(torch.autograd.Function):
             d_scores = torch._softmax_backward_data(d_probability, probability, -1, q.dtype)
             dq[start:end] = _multiply(d_scores, key, scale).transpose(0, 1)
             dk[start:end] = _multiply(d_scores.mT, query, scale).transpose(0, 1)
-        return dq, dk, dv, None, None, None, None
+            if ctx.biased:
+                d_biases.append(d_scores)
+        return dq, dk, dv, None, None, None, None, *d_biases
 
 
 def _multiply(a: torch.Tensor, b: torch.Tensor, factor: float) -> torch.Tensor:
@@ -222,6 +243,7 @@ def _padded(
     scale: float,
     dropout: float,
     window: int | None,
+    bias: Bias | None,
 ) -> torch.Tensor:
     n, longest, slots = len(packing.starts) - 1, packing.max_length, packing.slots
     mask = packing.mask[:, None, None]
@@ -234,7 +256,10 @@ def _padded(
         padded = x.new_zeros(n * longest, *x.shape[1:]).index_copy(0, slots, x[: len(slots)])
         return padded.view(n, longest, *x.shape[1:]).transpose(1, 2)
 
-    out = F.scaled_dot_product_attention(pad(q), pad(k), pad(v), attn_mask=mask, dropout_p=dropout, scale=scale)
+    query, key, value = (pad(x) for x in (q, k, v))
+    if bias is not None:
+        mask = torch.where(mask, bias(query, key).to(query.dtype), -torch.inf)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale)
     rows = out.transpose(1, 2).reshape(n * longest, *q.shape[1:]).index_select(0, slots)
     return F.pad(rows, (0, 0, 0, 0, 0, packing.padding))
 

@@ -5,7 +5,7 @@ the backward pass makes them anew in place of keeping them. torch's own dropout 
 time; here each number is a hash of two others, one of its row and one of its column, which torch's vectorised integer
 arithmetic computes several times faster.
 
-On a GPU, and for families that cannot be packed, torch's own dropout stays, seeded for each micro-batch.
+On a GPU torch's own dropout stays, seeded for each micro-batch.
 """
 
 import hashlib
@@ -62,6 +62,10 @@ class Masks:
         if len(self._heads) != heads:  # once per forward pass of an encoder: layers have as many heads
             self._heads = mix(mix(torch.arange(heads, dtype=torch.int32) + 1)[:, None] ^ self.tokens)
         return self._heads
+
+    def rows_of_table(self, first: int, count: int) -> torch.Tensor:
+        """Hashes int32 ``[count]`` of rows, from the number ``first`` on, of a table that all pairs share."""
+        return mix(torch.arange(first, first + count, dtype=torch.int32) ^ (self._key & 0x7FFFFFFF))
 
     def start_call(self, width: int) -> torch.Tensor:
         """Hashes int32 of the columns of the next call of dropout, for rows of up to ``width`` elements."""
@@ -122,13 +126,18 @@ def _drop(x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, p: float) 
 class PairDropout(nn.Dropout):
     """torch's dropout, but that masks of hidden states come from the current Masks where there are any.
 
-    x: ``[1, T, hidden]`` of a packed row, or ``[n, hidden]`` of the pairs' first tokens
+    x:         ``[1, T, hidden]`` of a packed row, ``[n, hidden]`` of the pairs' first tokens, or rows of a table that
+               all pairs share
+    first_row: the number of a table's first one
     """
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first_row: int | None = None) -> torch.Tensor:
         if not self.training or self.p == 0.0 or _current is None or x.is_cuda:
             return super().forward(x)
-        rows = _current.tokens[None] if x.dim() == 3 else _current.pairs
+        if first_row is not None:
+            rows = _current.rows_of_table(first_row, len(x))
+        else:
+            rows = _current.tokens[None] if x.dim() == 3 else _current.pairs
         return _Drop.apply(x, rows, _current.start_call(x.shape[-1]), self.p)
 
 

@@ -24,7 +24,7 @@ def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
     """
     config: Any = backbone.config
     device = next(backbone.parameters()).device
-    if device.type == "meta" or not FAMILIES[config.model_type].packed:  # on meta there are only shapes, for a plan
+    if device.type == "meta":  # only shapes, for a plan
         return
     replace_dropout(model)
     starts = torch.tensor([0, 2, 4], dtype=torch.int32, device=device)
@@ -45,8 +45,6 @@ def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
 def encode_packed(backbone: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
     """Hidden states ``[T, hidden]`` of the T tokens of a packed row, each pair on its own.
 
-    A family that cannot be packed runs on padded rows, of which the real tokens come back.
-
     Args:
         backbone: a base model (``classifier.base_model``) of one of FAMILIES
         inputs:   of data_pipeline.sampling.batch.Batch as tensors: input_ids, token_type_ids, position_ids ``[T]``,
@@ -54,7 +52,7 @@ def encode_packed(backbone: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
     """
     config: Any = backbone.config
     family = FAMILIES[config.model_type]
-    padding = -len(inputs["input_ids"]) % ROUND_TO if family.packed else 0
+    padding = -len(inputs["input_ids"]) % ROUND_TO
     packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"], padding)
     tokens = {
         "input_ids": inputs["input_ids"],
@@ -62,20 +60,8 @@ def encode_packed(backbone: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
     }
     if family.token_types:
         tokens["token_type_ids"] = inputs["token_type_ids"]
-    return (_packed if family.packed else _padded)(backbone, tokens, packing)
-
-
-def _packed(backbone: nn.Module, tokens: dict[str, torch.Tensor], packing: attention.Packing) -> torch.Tensor:
     if backbone.training and packing.bounds is not None and (masks := current_masks()):
-        masks.place_tokens(packing.sequence, packing.position, packing.padding)
-    out = backbone(**{name: F.pad(x, (0, packing.padding))[None] for name, x in tokens.items()}, packing=packing)
-    return out.last_hidden_state[0, : len(packing.sequence)]
-
-
-def _padded(backbone: nn.Module, tokens: dict[str, torch.Tensor], packing: attention.Packing) -> torch.Tensor:
-    rows = {
-        name: x.new_zeros(packing.mask.numel()).index_copy(0, packing.slots, x).view_as(packing.mask)
-        for name, x in tokens.items()
-    }
-    out = backbone(**rows, attention_mask=packing.mask.long())
-    return out.last_hidden_state.flatten(0, 1).index_select(0, packing.slots)
+        masks.place_tokens(packing.sequence, packing.position, padding)
+    row = {name: F.pad(x, (0, padding))[None] for name, x in tokens.items()}
+    hidden = family.encode(backbone, row, packing) if family.encode else backbone(**row, packing=packing)[0]
+    return hidden[0, : len(packing.sequence)]

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from .attention import Packing
+from .relative import encode_deberta, encode_mpnet
+
 
 @dataclass(frozen=True)
 class Family:
@@ -22,7 +25,8 @@ class Family:
     pair_logits:      (sequence classifier, first tokens ``[n, hidden]``) -> logits ``[n]``. The architecture's own
                       head, called on gathered first tokens: it would itself look at position 0 of the row only
     first_position:   config -> the position id of a sequence's first token
-    packed:           whether its attention goes through the attention interface, so that rows can be packed
+    encode:           how its encoder runs on a packed row, where its attention does not go through the attention
+                      interface: (encoder, tokens, packing) -> hidden states, see relative.py
     token_types:      whether its forward takes token type ids
     masked_lm_folder: where in a release the masked-LM model lies, if not beside the classifier: one file cannot
                       hold two heads of the same parameter names
@@ -33,7 +37,7 @@ class Family:
     mlm_head: tuple[str, ...]
     pair_logits: Callable[[Any, torch.Tensor], torch.Tensor]
     first_position: Callable[[Any], int] = lambda config: 0
-    packed: bool = True
+    encode: Callable[[Any, dict[str, torch.Tensor], Packing], torch.Tensor] | None = None
     token_types: bool = True
     masked_lm_folder: str = ""
 
@@ -87,11 +91,11 @@ FAMILIES: dict[str, Family] = {
         ("lm_head",),
         _head_that_takes_the_first,
         first_position=lambda config: 2,
-        packed=False,
+        encode=encode_mpnet,
         token_types=False,
     ),
     "deberta-v2": Family(
-        "DebertaV2ForSequenceClassification", "DebertaV2ForMaskedLM", ("cls",), _deberta_pair, packed=False
+        "DebertaV2ForSequenceClassification", "DebertaV2ForMaskedLM", ("cls",), _deberta_pair, encode=encode_deberta
     ),
     "modernbert": Family(
         "ModernBertForSequenceClassification",

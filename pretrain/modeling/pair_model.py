@@ -115,9 +115,7 @@ def load_model(
     config = load_config(name_or_dir)
     scratch = holds_no_weights(name_or_dir)
     family = FAMILIES[config.model_type]
-    # A family that cannot be packed stays on its own attention, which goes by this name.
-    attends_by = attention.NAME if family.packed else "eager"
-    options: dict[str, Any] = {"config": config, "attn_implementation": attends_by, "dtype": torch.float32}
+    options: dict[str, Any] = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
     parts, notes = [], []
     torch.manual_seed(seed)  # of fresh weights
     for head, auto in (("pair", AutoModelForSequenceClassification), ("masked-LM", AutoModelForMaskedLM)):
@@ -136,8 +134,6 @@ def load_model(
         start_at_base_rate(parts[0], positive_share)
     if scratch:
         notes = [f"{shorten_name(name_or_dir)} holds no weights: the model starts from scratch"]
-    if not family.packed:
-        notes.append(f"{config.model_type} models cannot be packed: batches are padded")
     classifier, masked_lm = parts
     return assemble(classifier, masked_lm, objectives), notes
 

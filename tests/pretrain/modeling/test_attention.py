@@ -17,7 +17,7 @@ from pretrain.modeling.pair_model import load_model
 CPU = torch.device("cpu")
 LENGTHS = [5, 1, 12, 7]
 HEADS, WIDTH, PADDING = 3, 8, 7
-PACKED = [name for name, family in FAMILIES.items() if family.packed]
+INTERFACE = [name for name, family in FAMILIES.items() if family.encode is None]
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_dropout_keeps_the_mean(packing):
     assert (total / 800 - whole).abs().mean() < 0.02
 
 
-@pytest.mark.parametrize("family", PACKED)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_attention_dropout_reaches_packed_attention(family, make_model, tiny_corpus, make_stream, monkeypatch):
     rate = "attention_dropout" if family == "modernbert" else "attention_probs_dropout_prob"
     model, _ = load_model(str(make_model(family, **{rate: 0.25})), seed=3)
@@ -123,7 +123,7 @@ def test_attention_dropout_reaches_packed_attention(family, make_model, tiny_cor
     assert set(seen) == {0.0}
 
 
-@pytest.mark.parametrize("family", PACKED)
+@pytest.mark.parametrize("family", INTERFACE)
 def test_a_model_that_does_not_switch_is_noticed(family, make_model):
     model, _ = load_model(str(make_model(family)), seed=3)
     model.classifier.set_attn_implementation("eager")

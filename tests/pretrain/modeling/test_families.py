@@ -175,9 +175,3 @@ def test_modernbert_pools_first_tokens(make_model):
 def test_debertas_newer_masked_lm_head_is_refused(make_model):
     with pytest.raises(KinspanError, match="legacy: false"):
         load_model(str(make_model("deberta-v2", legacy=False)), seed=1)
-
-
-@pytest.mark.parametrize("family", ["mpnet", "deberta-v2"])
-def test_what_cannot_be_packed_is_said(family, make_model):
-    _, notes = load_model(str(make_model(family)), seed=1)
-    assert notes[-1] == f"{family} models cannot be packed: batches are padded"

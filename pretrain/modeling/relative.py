@@ -1,0 +1,135 @@
+"""Packed rows of the families whose attention adds a bias by relative position: MPNet and DeBERTa.
+
+``transformers`` runs their attention past its interface, and their encoders make a bias, or a mask, of all tokens of a
+row by all. Here the same modules are called in the same order on a packed row, and what lies between two tokens is
+computed within each pair alone.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers.activations import ACT2FN
+
+from .attention import Bias, Packing, attend_packed
+
+
+def encode_mpnet(backbone: Any, tokens: dict[str, torch.Tensor], packing: Packing) -> torch.Tensor:
+    """Hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
+
+    A pair's bias is the corner, of its length, of that of the longest pair. All layers share it.
+    """
+    hidden = backbone.embeddings(**tokens)
+    bias = backbone.encoder.compute_position_bias(hidden[:, : packing.max_length])[0]  # [heads, longest, longest]
+    # One view for all pairs and layers of a length: its gradient is added up before it is put into the whole.
+    corner = cache(lambda length: bias[:, :length, :length])
+    for layer in backbone.encoder.layer:
+        own = layer.attention.attn
+        q, k, v = (_split_heads(project(hidden), own.num_attention_heads) for project in (own.q, own.k, own.v))
+        out = _attend(own, q, k, v, packing, lambda q, _: corner(q.shape[-2]))
+        attended = layer.attention.LayerNorm(layer.attention.dropout(own.o(out)) + hidden)
+        hidden = layer.output(layer.intermediate(attended), attended)
+    return hidden
+
+
+def encode_deberta(backbone: Any, tokens: dict[str, torch.Tensor], packing: Packing) -> torch.Tensor:
+    """Hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
+
+    Disentangled attention (He et al., 2021, "DeBERTa", equation 4): to the product of a query and a key it adds those
+    of the query with the vector of their distance, and of the key with it. The vectors come from a table that all
+    layers share.
+    """
+    encoder = backbone.encoder
+    hidden = embedded = backbone.embeddings(**tokens)
+    table = encoder.get_rel_embedding()  # None without relative attention
+    rows = None if table is None else _find_rows(encoder, len(table), packing.max_length)
+    for number, layer in enumerate(encoder.layer):
+        own = layer.attention.self
+        projections = (own.query_proj, own.key_proj, own.value_proj)
+        q, k, v = (_split_heads(project(hidden), own.num_attention_heads) for project in projections)
+        scale = (q.shape[-1] * (1 + len({"c2p", "p2c"} & set(own.pos_att_type)))) ** -0.5
+        bias = None if rows is None else _disentangle(own, table, rows, scale)
+        out = _attend(own, q, k, v, packing, bias, scale)
+        attended = layer.attention.output(out, hidden)
+        hidden = layer.output(layer.intermediate(attended), attended)
+        if number == 0 and encoder.conv is not None:
+            hidden = _convolve(encoder.conv, embedded, hidden, packing)
+    return hidden
+
+
+def _split_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """``[..., rows, heads * width]`` -> ``[..., heads, rows, width]``."""
+    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def _attend(
+    module: Any,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    packing: Packing,
+    bias: Bias | None,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """``q``, ``k``, ``v``: ``[1, heads, T + padding, width]``; returns ``[1, T + padding, heads * width]``."""
+    dropout = module.dropout.p if module.training else 0.0
+    return attend_packed(module, q, k, v, None, scale, dropout, packing=packing, bias=bias)[0].flatten(2)
+
+
+def _find_rows(encoder: Any, size: int, longest: int) -> torch.Tensor:
+    """Rows of a table of this size, ``[2, 2 * longest]`` int64, for the distances from ``1 - longest`` to ``longest``.
+
+    The first is of the tokens by which a key is before its query, the second of those by which a query is before its
+    key, negative where it comes after. They are made where they are small, for reading their bounds to wait for no GPU.
+    """
+    distances = encoder.get_rel_pos(torch.empty(longest + 1, 0))[0]  # of each token from each, in buckets
+    ahead = torch.cat([distances[0, 1:longest].flip(0), distances[:, 0]])
+    return torch.stack([size // 2 - ahead, size // 2 + ahead]).clamp(0, size - 1)
+
+
+def _disentangle(own: Any, table: torch.Tensor, rows: torch.Tensor, scale: float) -> Bias | None:
+    """The bias of one layer's attention. ``table``: ``[size, hidden]``; ``rows``: of _find_rows."""
+    first, last, longest = int(rows.min()), int(rows.max()) + 1, rows.shape[1] // 2
+    used = own.pos_dropout(table[first:last], first)
+
+    def look_up(project: Any, which: torch.Tensor) -> torch.Tensor:
+        vectors = _split_heads(project(used) * scale, own.num_attention_heads)
+        index = (which - first).to(used.device, non_blocking=True)
+        return vectors.index_select(1, index)  # [heads, 2 * longest, width]
+
+    keys = queries = None
+    if "c2p" in own.pos_att_type:
+        keys = look_up(own.key_proj if own.share_att_key else own.pos_key_proj, rows[0])
+    if "p2c" in own.pos_att_type:
+        queries = look_up(own.query_proj if own.share_att_key else own.pos_query_proj, rows[1])
+    if keys is None and queries is None:
+        return None
+
+    def bias(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        length = q.shape[-2]
+        near = slice(longest - length, longest + length)
+        of_keys = q.new_zeros(()) if keys is None else _shear(q @ keys[:, near].mT)
+        return of_keys if queries is None else _shear(k @ queries[:, near].mT).mT + of_keys
+
+    return bias
+
+
+def _shear(x: torch.Tensor) -> torch.Tensor:
+    """A view of ``x [..., length, 2 * length]``: ``out[..., i, j] = x[..., i, length - 1 + j - i]``."""
+    length = x.shape[-2]
+    flat = x.flatten(-2)[..., length - 1 : length - 1 + length * (2 * length - 1)]
+    return flat.unflatten(-1, (length, 2 * length - 1))[..., :length]
+
+
+def _convolve(layer: Any, embedded: torch.Tensor, hidden: torch.Tensor, packing: Packing) -> torch.Tensor:
+    """DeBERTa's convolution over the embedded tokens, added to what its first layer makes of them.
+
+    Zeros between the pairs keep them apart, as many as the convolution sees beyond the ends of a row.
+    """
+    gap = layer.conv.padding[0]
+    sequence = F.pad(packing.sequence, (0, packing.padding), value=len(packing.starts) - 1)
+    place = torch.arange(len(sequence), device=hidden.device) + gap * sequence
+    row = embedded.new_zeros(1, len(place) + gap * (len(packing.starts) - 1), embedded.shape[-1])
+    out = layer.conv(row.index_copy(1, place, embedded).mT)[..., place].mT
+    return layer.LayerNorm(hidden + ACT2FN[layer.conv_act](layer.dropout(out)))
