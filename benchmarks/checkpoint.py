@@ -26,6 +26,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 from benchmarks import _common
 from data_pipeline.errors import KinspanError
+from pretrain.batches import make_micro_batches
 from pretrain.checkpoints.writer import Writer
 
 KINDS = ("none", "sync", "async")
@@ -85,9 +86,7 @@ def worker(options: Namespace) -> None:
                 writers[kind].save(engine, {"step": step, "world_size": size})
             waited = time.perf_counter() - began
             for _ in range(options.save_steps):
-                first = step * layout.size
-                spans = layout.micro_batches(rank)
-                batches = [setup.train_stream.batch(first + a, b - a) if b > a else None for a, b in spans]
+                batches = make_micro_batches(setup.train_stream, layout, rank, step)
                 train_step(
                     engine,
                     counted=start_counting(batches, engine.module.losses)(),

@@ -24,6 +24,15 @@ def find_batch(step: int, left_out: Sequence[Sequence[int]]) -> int:
     return step
 
 
+def make_micro_batches(stream: PairStream, layout: Layout, rank: int, batch: int) -> list[Batch | None]:
+    """The rank's micro-batches of the global batch of this number; None in place of an empty one."""
+    start, end = layout.share(rank)
+    if start == end:
+        return [None] * layout.accumulation
+    share = stream.batch(batch * layout.size + start, end - start)
+    return [share.cut(a, b) if b > a else None for a, b in layout.cut(share.lengths)]
+
+
 class Feeder:
     """The micro-batches of one rank, step after step, which ``num_workers`` threads make ahead of time.
 
@@ -57,9 +66,7 @@ class Feeder:
         self._next += 1
 
     def _make(self, step: int) -> list[Batch | None]:
-        first = find_batch(step, self.left_out) * self.layout.size
-        spans = self.layout.micro_batches(self.rank)
-        return [self.stream.batch(first + a, b - a) if b > a else None for a, b in spans]
+        return make_micro_batches(self.stream, self.layout, self.rank, find_batch(step, self.left_out))
 
     def next(self) -> list[Batch | None]:
         """The next step's micro-batches; None in place of an empty one. An empty list after the last step."""

@@ -154,7 +154,8 @@ class PretrainConfig:
     global_batch_size: int = setting(64, "Pairs in one update, over all ranks.", BATCHES, ABOVE_0)
     micro_batch_size: int = setting(
         32,
-        "Most pairs in one forward pass of one rank; gradient accumulation follows from it. A run may go on with "
+        "Pairs in one forward pass of one rank; gradient accumulation follows from it. Of several micro-batches each "
+        "has near-equal tokens, and so a few pairs more or less. A run may go on with "
         "another: the gradient is the same but for rounding, and on a GPU for the random numbers of dropout, which "
         "there belong to micro-batches.",
         BATCHES,

@@ -41,9 +41,8 @@ def validate(run: Run) -> None:
         run.engine,
         setup.validation_stream,
         config.eval_pairs,
-        config.micro_batch_size,
+        setup.layout,
         setup.rank,
-        setup.layout.world,
         run.weights,
         run.watch.mark,
     )

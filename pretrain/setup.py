@@ -88,7 +88,6 @@ def set_up(config: PretrainConfig) -> Setup:
     precision = choose_precision(config.precision, zero_stage(deepspeed_settings))
     rank, local_rank, world_size = read_launcher_variables()
     folder = open_folder(config.output_dir)
-    layout = Layout(config.global_batch_size, config.micro_batch_size, world_size)
     notes = _note_defaults(config)
     start_distributed()
     if config.deterministic:
@@ -125,6 +124,9 @@ def set_up(config: PretrainConfig) -> Setup:
         notes.append(f"no validation: too few of the corpus's documents are held out ({error})")
     total = count_steps(config, train)
     warmup = count_warmup_steps(config, total)
+    # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
+    padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
+    layout = Layout(config.global_batch_size, config.micro_batch_size, world_size, padded)
     facts = _collect_facts(
         config, corpus, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total
     )

@@ -91,7 +91,7 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
     )
     clock = Clock(
         FlopCounter(setup.model),  # made before the engine, which may divide the parameters among the ranks
-        not torch.cuda.is_available() or (setup.model.family.encode is None and setup.facts["precision"] != "fp32"),
+        not setup.layout.padded,
         find_peak_tflops(config.peak_tflops, setup.facts["precision"]),
     )
     universal = convert(setup, found) if found else None  # before the engine takes memory

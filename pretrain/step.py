@@ -138,29 +138,29 @@ def make_scales(
     return dict(zip(values, row.unbind(), strict=True))
 
 
-def make_largest_batch(stream: PairStream, micro: int) -> Batch:
-    """The largest micro-batch that the settings can make: every pair at full length.
+def make_largest_batch(stream: PairStream, pairs: int) -> Batch:
+    """So many pairs, every one at full length: with ``Layout.full_pairs``, the most that the settings can make.
 
     Masked are as many tokens as all but one in a billion real batches have at most; whole words spread wider.
     """
     length, masking = stream.max_length, stream.masking
     pair = stream.batch(0, 1)
-    tokens = micro * length
+    tokens = pairs * length
     probability = getattr(masking, "probability", 0.0)
     spread = 6 if getattr(masking, "continues", None) is None else 12
     masked = min(tokens, int(tokens * probability + spread * (tokens * probability) ** 0.5))
     return Batch(
         input_ids=np.full(tokens, pair.input_ids[0], dtype=np.int32),
         token_type_ids=np.zeros(tokens, dtype=np.int32),
-        position_ids=np.tile(np.arange(length, dtype=np.int32), micro),
-        starts=np.arange(micro + 1, dtype=np.int32) * length,
+        position_ids=np.tile(np.arange(length, dtype=np.int32), pairs),
+        starts=np.arange(pairs + 1, dtype=np.int32) * length,
         masked_positions=np.arange(masked, dtype=np.int64),
         masked_labels=np.zeros(masked, dtype=np.int64),
         noise=np.zeros(masked if masking is not None and masking.noise else 0),
-        labels=np.zeros(micro, dtype=np.int8),
-        kinds=np.zeros(micro, dtype=np.int8),
-        part=np.zeros(micro, dtype=np.int8),
-        index=np.zeros(micro, dtype=np.int64),
+        labels=np.zeros(pairs, dtype=np.int8),
+        kinds=np.zeros(pairs, dtype=np.int8),
+        part=np.zeros(pairs, dtype=np.int8),
+        index=np.zeros(pairs, dtype=np.int64),
     )
 
 
@@ -183,7 +183,7 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     """
     try:
         moments = reserve_moments(engine.optimizer)
-        batch = make_largest_batch(stream, layout.largest)
+        batch = make_largest_batch(stream, layout.full_pairs)
         scales = {loss.name: 0.0 for loss in engine.module.losses}
         with without_updates(engine):
             for _ in range(min(layout.accumulation, 2)):

@@ -28,6 +28,7 @@ def load(case: Case) -> Any:
 
 
 def train(case: Case, turn: Turn) -> None:
+    from pretrain.batches import make_micro_batches
     from pretrain.config import PretrainConfig
     from pretrain.runtime.engine import (
         OptimizerSettings,
@@ -51,8 +52,7 @@ def train(case: Case, turn: Turn) -> None:
     stream = open_stream(case)
     filler = stream.batch(0, 1)
     for step in range(case.rounds + 1):
-        first = step * layout.size
-        batches: list[Any] = [stream.batch(first + a, b - a) for a, b in layout.micro_batches(rank)]
+        batches = make_micro_batches(stream, layout, rank, step)
         turn.begin()
         counted = start_counting(batches, engine.module.losses)()
         result = train_step(engine, counted=counted, filler=filler, layout=layout, rank=rank, seed=SEED, step=step)

@@ -51,6 +51,30 @@ class Batch:
     def num_masked(self) -> int:
         return len(self.masked_labels)
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each pair, ``[n]``."""
+        return np.diff(self.starts)
+
+    def cut(self, start: int, end: int) -> "Batch":
+        """Its pairs ``start .. end``, as if they had been sampled by themselves. Most of its arrays are views."""
+        first, last = self.starts[start], self.starts[end]
+        pairs, tokens = slice(start, end), slice(first, last)
+        masked = slice(*np.searchsorted(self.masked_positions, (first, last)))
+        return Batch(
+            input_ids=self.input_ids[tokens],
+            token_type_ids=self.token_type_ids[tokens],
+            position_ids=self.position_ids[tokens],
+            starts=self.starts[start : end + 1] - first,
+            masked_positions=self.masked_positions[masked] - first,
+            masked_labels=self.masked_labels[masked],
+            noise=self.noise[masked],
+            labels=self.labels[pairs],
+            kinds=self.kinds[pairs],
+            part=self.part[pairs],
+            index=self.index[pairs],
+        )
+
 
 def concatenate(parts: list[Batch]) -> Batch:
     """Batches one after another, as one. Places within a row move on by the tokens of the rows before it."""

@@ -1,6 +1,7 @@
 """Validation: all ranks together measure the model on held-out pairs, the same ones every time."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,8 @@ def evaluate(
     engine: Any,
     stream: PairStream,
     num_pairs: int,
-    micro: int,
+    layout: Layout,
     rank: int,
-    world: int,
     weights: LossWeights = PAPER_WEIGHTS,
     mark: Callable[[str], None] = lambda place: None,
 ) -> dict[str, float]:
@@ -34,23 +34,27 @@ def evaluate(
 
     pair_auc_hard, _easy: of the positives against that kind of negatives alone
     X/pair_auc:           of part X of a mixture
+    layout:               of training, by which these pairs are cut too
     mark:                 is told of each micro-batch, for the watchdog
 
     Raises KinspanError where a score is not finite.
     """
     num_pairs = min(num_pairs, stream.epoch_pairs)
-    layout = Layout(num_pairs, micro, world)
+    layout = replace(layout, size=num_pairs)
     names = engine.module.sum_names
     rows = torch.zeros(3, num_pairs, dtype=torch.float64, device=engine.device)  # scores, kinds, parts
     stats = torch.zeros(len(names), dtype=torch.float64, device=engine.device)
     engine.eval()
-    for start, end in layout.micro_batches(rank):
-        mark(f"validation, pairs {start} to {end}")
-        # An empty share runs a pair too, which does not count: under ZeRO 3 all ranks must run the model
-        inputs = to_tensors(stream.batch(start, max(end - start, 1)), engine.device)
+    first, end = layout.share(rank)
+    share = stream.batch(first, max(end - first, 1))
+    for a, b in layout.cut(share.lengths[: end - first]):
+        mark(f"validation, pairs {first + a} to {first + b}")
+        # Where there is none, a pair runs that does not count: under ZeRO 3 all ranks must run the model
+        inputs = to_tensors(share.cut(a, b) if b > a else share.cut(0, 1), engine.device)
         _, sums, logits = engine(**inputs, scales=dict.fromkeys(weights._fields, 1.0))
-        if end > start:
-            rows[:, start:end] = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
+        if b > a:
+            found = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
+            rows[:, first + a : first + b] = found
             stats += sums
     engine.train()
     rows = sum_over_ranks(rows)  # each column is filled by one rank

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -12,12 +14,14 @@ class Layout:
     The shares need not be equal, so that any number of ranks can train on any global batch. All ranks take the same
     number of micro-steps, because DeepSpeed's collectives must match; a rank that has no pairs left contributes zero.
 
-    micro: the most pairs that a micro-batch may have
+    micro:  the most pairs that a micro-batch may have; where micro-batches are cut to equal tokens, on average
+    padded: the model pads each micro-batch to its longest pair, so that its work goes by pairs and not by tokens
     """
 
     size: int
     micro: int
     world: int
+    padded: bool = False
 
     @property
     def accumulation(self) -> int:
@@ -27,8 +31,14 @@ class Layout:
 
     @property
     def largest(self) -> int:
-        """The most pairs that a micro-batch really has."""
+        """The most pairs that a micro-batch really has, where all have as many."""
         return math.ceil(math.ceil(self.size / self.world) / self.accumulation)
+
+    @property
+    def full_pairs(self) -> int:
+        """So many pairs at full length have at least as many tokens as any micro-batch that ``cut`` makes."""
+        exact = self.padded or self.accumulation == 1 or self.largest == 1
+        return self.largest if exact else self.largest + 1
 
     def share(self, rank: int, count: int | None = None) -> tuple[int, int]:
         """The rank's examples within a global batch of ``count`` (else ``size``) examples: ``[start, end)``."""
@@ -44,3 +54,24 @@ class Layout:
         start, end = self.share(rank, count)
         cuts = [start + (end - start) * k // self.accumulation for k in range(self.accumulation + 1)]
         return list(pairwise(cuts))
+
+    def cut(self, lengths: np.ndarray) -> list[tuple[int, int]]:
+        """The micro-batches of a rank whose share holds pairs of these lengths, as ``[start, end)`` within the share:
+        of near-equal tokens, or of near-equal pairs where the model pads."""
+        return cut_evenly(np.ones_like(lengths) if self.padded else lengths, self.accumulation)
+
+
+def cut_evenly(lengths: np.ndarray, pieces: int) -> list[tuple[int, int]]:
+    """Cuts a row of things ``[n]`` into pieces of near-equal length, as ``[start, end)``.
+
+    Each cut is the one nearest to where an exact one would be. So no piece is longer than the mean and the longest
+    thing together. A piece is empty only where there are fewer things than pieces; the last ones are then.
+    """
+    n, filled = len(lengths), max(min(pieces, len(lengths)), 1)
+    middles = np.cumsum(lengths) - lengths / 2  # a thing lies before a cut if its middle does
+    number = np.arange(1, filled)
+    cuts = np.searchsorted(middles, number * (lengths.sum() / filled))
+    # Around a thing longer than the mean, cuts meet: they move apart until each piece has a thing.
+    cuts = np.maximum.accumulate(cuts - number) + number
+    cuts = np.clip(cuts, number, n - filled + number)
+    return list(pairwise([0, *cuts.tolist(), *[n] * (pieces - filled + 1)]))

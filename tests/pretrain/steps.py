@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
 from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
 from pretrain.runtime import ranks
@@ -22,8 +23,7 @@ def start_engine(config: PretrainConfig) -> tuple[Setup, Any]:
 
 def take_step(setup: Setup, engine: Any, step: int, weights: LossWeights = PAPER_WEIGHTS) -> StepResult:
     """One update of one rank, as the training loop makes it."""
-    first = setup.layout.size * step
-    batches = [setup.train_stream.batch(first + a, b - a) for a, b in setup.layout.micro_batches(0)]
+    batches = make_micro_batches(setup.train_stream, setup.layout, 0, step)
     return train_step(
         engine,
         counted=start_counting(batches, engine.module.losses)(),

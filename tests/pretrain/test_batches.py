@@ -1,33 +1,9 @@
-from itertools import pairwise
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pretrain.batches import Feeder
+from pretrain.batches import Feeder, make_micro_batches
 from pretrain.runtime.layout import Layout
 from pretrain.step import start_counting
-
-sizes = st.integers(1, 500)
-
-
-@given(sizes, sizes, st.integers(1, 40))
-def test_every_example_belongs_to_one_micro_batch(size, micro, world):
-    layout = Layout(size, micro, world)
-    cuts = [span for rank in range(world) for span in layout.micro_batches(rank)]
-    assert cuts[0][0] == 0
-    assert cuts[-1][1] == size
-    assert all(end == start for (_, end), (start, _) in pairwise(cuts))
-
-
-@given(sizes, sizes, st.integers(1, 40))
-def test_micro_batches_keep_to_their_size_and_ranks_to_one_number_of_steps(size, micro, world):
-    layout = Layout(size, micro, world)
-    for rank in range(world):
-        spans = layout.micro_batches(rank)
-        assert len(spans) == layout.accumulation
-        assert all(0 <= end - start <= micro for start, end in spans)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
@@ -36,11 +12,33 @@ def test_batches_do_not_depend_on_the_number_of_threads(num_workers, tiny_corpus
     layout = Layout(20, 6, 2)
     feeder = Feeder(stream, layout, 1, 3, num_workers)
     for step in range(3, 9):
-        for batch, (start, end) in zip(feeder.next(), layout.micro_batches(1), strict=True):
-            expected = stream.batch(step * 20 + start, end - start)
+        for batch, expected in zip(feeder.next(), make_micro_batches(stream, layout, 1, step), strict=True):
             assert np.array_equal(batch.input_ids, expected.input_ids)
             assert np.array_equal(batch.masked_positions, expected.masked_positions)
     feeder.close()
+
+
+def test_micro_batches_hold_the_share_in_order_and_near_equal_tokens(tiny_corpus, make_stream):
+    stream, layout = make_stream(tiny_corpus, masking=True), Layout(90, 16, 2)
+    batches = make_micro_batches(stream, layout, 1, 7)
+    assert np.array_equal(np.concatenate([batch.index for batch in batches]), np.arange(7 * 90 + 45, 8 * 90))
+    tokens = [batch.num_tokens for batch in batches]
+    assert len(tokens) == 3
+    assert max(tokens) - min(tokens) <= stream.batch(7 * 90, 90).lengths.max()
+
+
+def test_a_model_that_pads_gets_equal_pairs(tiny_corpus, make_stream):
+    batches = make_micro_batches(make_stream(tiny_corpus), Layout(90, 16, 2, padded=True), 0, 0)
+    assert [batch.num_pairs for batch in batches] == [15, 15, 15]
+
+
+def test_a_rank_without_pairs_has_empty_micro_batches(tiny_corpus, make_stream):
+    stream, layout = make_stream(tiny_corpus), Layout(3, 1, 5)
+    assert make_micro_batches(stream, layout, 0, 0) == [None]
+    found = [
+        batch.index.tolist() for rank in range(5) for batch in make_micro_batches(stream, layout, rank, 2) if batch
+    ]
+    assert found == [[6], [7], [8]]
 
 
 def test_after_the_last_step_no_batch_is_made(tiny_corpus, make_stream, monkeypatch):

@@ -7,6 +7,7 @@ import torch
 from data_pipeline.errors import KinspanError
 from objectives.rtd import mask_for_generator
 from pretrain import step
+from pretrain.batches import make_micro_batches
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.losses import LossWeights
 from pretrain.modeling.pair_model import load_model
@@ -49,10 +50,7 @@ class PlainEngine:
 
 def gradient(model, stream, layout):
     """Loss sums and the gradient of global batch 2, averaged over the layout's ranks."""
-    shares = [
-        [stream.batch(2 * SIZE + a, b - a) if b > a else None for a, b in layout.micro_batches(rank)]
-        for rank in range(layout.world)
-    ]
+    shares = [make_micro_batches(stream, layout, rank, 2) for rank in range(layout.world)]
     every = [b for share in shares for b in share if b]
     counts = {name: sum(getattr(b, name) for b in every) for name in ("num_masked", "num_tokens", "num_pairs")}
     model.zero_grad()
@@ -143,13 +141,14 @@ def test_a_frozen_encoder_stays_as_it_is_and_the_heads_learn(token_loss, make_mo
     assert all("classifier.classifier" in n or "mlm_head" in n or "predictions" in n or "lm_head" in n for n in trained)
 
 
-def test_no_batch_is_larger_than_the_largest(tiny_corpus, make_stream):
+@pytest.mark.parametrize("layout", [Layout(16, 16, 1), Layout(38, 4, 2), Layout(40, 8, 1, padded=True)])
+def test_no_batch_is_larger_than_the_largest(layout, tiny_corpus, make_stream):
     stream = make_stream(tiny_corpus, masking=True, max_length=40)
-    largest = make_largest_batch(stream, 16)
-    for first in range(0, 1600, 16):
-        batch = stream.batch(first, 16)
-        assert batch.num_tokens <= largest.num_tokens
-        assert len(batch.masked_labels) <= len(largest.masked_labels)
+    largest = make_largest_batch(stream, layout.full_pairs)
+    for number in range(1600 // layout.size):
+        for batch in make_micro_batches(stream, layout, 0, number):
+            assert batch.num_tokens <= largest.num_tokens
+            assert len(batch.masked_labels) <= len(largest.masked_labels)
 
 
 def test_trying_the_largest_batch_changes_nothing(make_model, tiny_corpus, make_stream):

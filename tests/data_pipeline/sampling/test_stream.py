@@ -16,6 +16,8 @@ from data_pipeline.prepare.encode import Rules, normalise, split_sentences
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.packing import cut_longest_first
 from data_pipeline.sampling.pairs import KINDS, POSITIVE
+from objectives.rtd import mask_for_generator
+from pretrain.batches import make_micro_batches
 from pretrain.runtime.layout import Layout
 
 FIELDS = list(Batch.__dataclass_fields__)
@@ -181,6 +183,12 @@ def masked(tiny_corpus, make_stream):
     return make_stream(tiny_corpus, seed=3, masking=True, block_anchors=60)
 
 
+@pytest.fixture(scope="module")
+def replaced(tiny_corpus, make_stream):
+    """With a number of noise for each masked token."""
+    return make_stream(tiny_corpus, seed=3, masking=mask_for_generator(103, 30522), block_anchors=60)
+
+
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("size", [64, 37, 5])
 def test_ranks_together_read_the_same_global_batch(any_corpus, make_stream, world, size):
@@ -188,8 +196,7 @@ def test_ranks_together_read_the_same_global_batch(any_corpus, make_stream, worl
     stream = make_stream(any_corpus, masking=True, block_anchors=500)
     layout = Layout(size, 6, world)
     for step in (0, stream.epoch_pairs // size):
-        spans = [span for rank in range(world) for span in layout.micro_batches(rank)]
-        parts = [stream.batch(step * size + a, b - a) for a, b in spans if b > a]
+        parts = [batch for rank in range(world) for batch in make_micro_batches(stream, layout, rank, step) if batch]
         assert_equal(concatenate(parts), stream.batch(step * size, size))
 
 
@@ -199,6 +206,16 @@ def test_a_range_may_be_cut_anywhere(masked, first, count, data):
     cuts = sorted({0, *cuts, count})
     parts = [masked.batch(first + a, b - a) for a, b in pairwise(cuts)]
     assert_equal(concatenate(parts), masked.batch(first, count))
+
+
+@pytest.mark.parametrize("token_loss", ["mlm", "rtd"])
+@given(st.integers(0, 5000), st.integers(1, 60), st.data())
+def test_a_part_of_a_batch_is_the_batch_of_that_part(masked, replaced, token_loss, first, count, data):
+    stream = masked if token_loss == "mlm" else replaced
+    start, end = sorted(
+        data.draw(st.tuples(st.integers(0, count - 1), st.integers(1, count)).filter(lambda x: x[0] != x[1]))
+    )
+    assert_equal(stream.batch(first, count).cut(start, end), stream.batch(first + start, end - start))
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])

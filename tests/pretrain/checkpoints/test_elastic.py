@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from data_pipeline.errors import KinspanError
 from pretrain import run as runs
 from pretrain import state
+from pretrain.batches import make_micro_batches
 from pretrain.checkpoints import elastic, manifest
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
@@ -71,8 +72,7 @@ def train(setup, engine, first, end):
     """The sums of all ranks in each step."""
     sums = []
     for step in range(first, end):
-        spans = setup.layout.micro_batches(setup.rank)
-        batches = [setup.train_stream.batch(7 * step + a, b - a) if b > a else None for a, b in spans]
+        batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
         stats = train_step(
             engine,
             counted=start_counting(batches, engine.module.losses)(),

@@ -2,9 +2,15 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pretrain.runtime.layout import Layout
+from pretrain.runtime.layout import Layout, cut_evenly
+
+sizes = st.integers(1, 500)
+lengths = st.lists(st.one_of(st.integers(1, 9), st.integers(1, 500)), max_size=60)
 
 
 @pytest.mark.parametrize(("size", "micro", "world"), [(23, 4, 1), (8, 3, 2), (5, 1, 3), (3, 2, 8)])
@@ -18,3 +24,36 @@ def test_a_short_batch_is_cut_whole_into_as_many_micro_batches_as_a_full_one(siz
         assert all(one[1] == other[0] for one, other in pairwise(spans))
         assert max(end - start for start, end in spans) <= layout.largest
     assert layout.micro_batches(0) == layout.micro_batches(0, size)
+
+
+@given(sizes, sizes, st.integers(1, 40))
+def test_micro_batches_keep_to_their_size_and_ranks_to_one_number_of_steps(size, micro, world):
+    layout = Layout(size, micro, world)
+    for rank in range(world):
+        spans = layout.micro_batches(rank)
+        assert len(spans) == layout.accumulation
+        assert all(0 <= end - start <= micro for start, end in spans)
+
+
+@given(lengths, st.integers(1, 20))
+def test_pieces_hold_everything_once_in_order_and_are_near_equal(lengths, pieces):
+    lengths = np.array(lengths, dtype=np.int32)
+    cuts = cut_evenly(lengths, pieces)
+    assert len(cuts) == pieces
+    assert (cuts[0][0], cuts[-1][1]) == (0, len(lengths))
+    assert all(one[1] == other[0] for one, other in pairwise(cuts))
+    assert sum(start == end for start, end in cuts) == max(pieces - len(lengths), 0)
+    longest = max(lengths, default=0)
+    assert all(lengths[start:end].sum() <= lengths.sum() / pieces + longest for start, end in cuts)
+    assert max(end - start for start, end in cut_evenly(np.ones_like(lengths), pieces)) == -(-len(lengths) // pieces)
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4), st.booleans(), st.data())
+def test_no_micro_batch_has_more_tokens_than_the_full_pairs(size, micro, world, padded, data):
+    layout, longest = Layout(size, micro, world, padded), 50
+    for rank in range(world):
+        start, end = layout.share(rank)
+        lengths = np.array(data.draw(st.lists(st.integers(1, longest), min_size=end - start, max_size=end - start)))
+        cuts = layout.cut(lengths)
+        assert len(cuts) == layout.accumulation
+        assert all(lengths[a:b].sum() <= layout.full_pairs * longest for a, b in cuts)
