@@ -77,7 +77,7 @@ class ReplacedTokenModel(nn.Module):
         hidden = hidden[inputs["masked_positions"]]
         for head in self.masked_heads:
             hidden = head(hidden)
-        return hidden.float()
+        return hidden
 
     def encode(self, inputs: dict[str, Any]) -> torch.Tensor:
         """The discriminator's hidden states of a packed row, ``[T, hidden]``."""
@@ -126,7 +126,7 @@ def sample(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     The first id at which the cumulated probability exceeds the noise, found in two levels, blocks of the
     vocabulary first: exact to float64 in the sums, and with no ``cumsum``, which on a GPU adds in no fixed order.
     """
-    probability = F.softmax(logits, -1)
+    probability = F.softmax(logits, -1, dtype=torch.float32)
     probability = F.pad(probability, (0, -logits.shape[1] % SAMPLING_BLOCK)).unflatten(1, (-1, SAMPLING_BLOCK))
     mass = probability.sum(-1, dtype=torch.float64)
     block, before = _first_above(mass, noise * mass.sum(-1))

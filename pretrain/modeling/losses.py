@@ -7,8 +7,9 @@ Beside its loss each leaves other sums, by name: those of tokens first, then tho
 ``ssp/pair_loss``, ``ssp/hard_pairs`` and so on. metrics.py turns them into figures.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,8 @@ from data_pipeline.sampling.pairs import KINDS
 MLM_SUMS = ("mlm_loss", "mlm_correct", "mlm_tokens")
 RTD_SUMS = ("rtd_loss", "rtd_tokens", "rtd_replaced", "rtd_called", "rtd_found")
 PAIR_SUMS = ("pair_loss", *(f"{kind}_pairs" for kind in KINDS), *(f"{kind}_called_positive" for kind in KINDS))
+
+CHUNK = 2**24  # vocabulary logits that are in fp32 at a time: 64 MB
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,52 @@ PAPER_WEIGHTS = LossWeights()
 
 
 def compute_mlm_loss(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cross-entropy of vocabulary logits ``[M, vocab]`` and the ids that stood there ``[M]``, summed, and MLM_SUMS."""
-    loss = F.cross_entropy(logits, labels, reduction="sum")
+    """Cross-entropy of vocabulary logits ``[M, vocab]`` and the ids that stood there ``[M]``, summed, and MLM_SUMS.
+
+    The backward pass overwrites the logits with their gradient.
+    """
+    loss, correct = _VocabularyLoss.apply(logits, labels)
     with torch.no_grad():
-        sums = _stack(loss, (logits.argmax(-1) == labels).sum(), len(labels))
+        sums = _stack(loss, correct, len(labels))
     return loss, sums
+
+
+class _VocabularyLoss(torch.autograd.Function):
+    """The summed cross-entropy in fp32, and the number of rows whose largest logit is the label's.
+
+    Logits are the largest tensor of a step. Here they are held once, in their own precision: a copy in fp32 exists for
+    a few rows at a time, the log-softmax not at all, and the gradient takes the logits' place.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        total = torch.zeros((), dtype=torch.float32, device=logits.device)
+        correct = torch.zeros((), dtype=torch.int64, device=logits.device)
+        norms = []
+        for rows, label in _split_rows(logits, labels):
+            x = rows.float()
+            norms.append(x.logsumexp(-1))
+            total += (norms[-1] - x.gather(1, label[:, None])[:, 0]).sum()
+            correct += (x.argmax(-1) == label).sum()
+        ctx.save_for_backward(logits, labels, *norms)
+        ctx.mark_non_differentiable(correct)
+        return total, correct
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        logits, labels, *norms = ctx.saved_tensors
+        for (rows, label), norm in zip(_split_rows(logits, labels), norms, strict=True):
+            x = rows.float()  # the rows themselves, where they are in fp32
+            x.sub_(norm[:, None]).exp_()
+            x[torch.arange(len(x), device=x.device), label] -= 1.0
+            rows.copy_(x.mul_(grads[0]))
+        return logits, None
+
+
+def _split_rows(logits: torch.Tensor, labels: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+    """Logits and labels, a few rows at a time."""
+    rows = max(1, CHUNK // logits.shape[1])
+    return zip(logits.split(rows), labels.split(rows), strict=True)
 
 
 def compute_rtd_loss(logits: torch.Tensor, replaced: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -91,7 +91,8 @@ class PairModel(nn.Module):
         scales: what each loss *sum* is multiplied by, by the names of ``losses``; see step.py
         inputs: the arrays of data_pipeline.sampling.batch.Batch as tensors
         """
-        pair, mlm = (x.float() for x in self.logits(inputs))
+        pair, mlm = self.logits(inputs)
+        pair = pair.float()
         pair_loss, of_pairs = compute_pair_loss(
             pair, inputs["labels"], inputs["kinds"], inputs["part"], len(self.objectives)
         )

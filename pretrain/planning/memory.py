@@ -62,13 +62,12 @@ def estimate_activations(
     number: the inputs of the matrices, of GELU and of LayerNorm, and a byte for each of two dropouts. With f = 4 h and
     b = 2 these are the 34 h of Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer
     Models", section 4.1, without their attention matrices, which flash attention does not keep. Each masked token
-    takes ``V (b + 8)`` for its logits over the V entries of the vocabulary, and for their log-softmax and its gradient
-    in fp32. It takes ``8 V`` more where a replacement is drawn: the softmax in fp32, and a copy padded to whole
-    blocks.
+    takes ``V b`` for its logits over the V entries of the vocabulary, whose place their gradient takes. It takes
+    ``8 V`` more where a replacement is drawn: the softmax in fp32, and a copy padded to whole blocks.
     """
     size, layers, vocabulary = BYTES[precision], 0.0, 0
     for config in encoders:
         each = (8 * config.hidden_size + 2 * config.intermediate_size) * size + 2 * config.hidden_size
         layers += each * config.num_hidden_layers * getattr(config, "inner_group_num", 1)
         vocabulary = config.vocab_size
-    return tokens * layers + masked * vocabulary * (size + 8 + (DRAWING if sampled else 0))
+    return tokens * layers + masked * vocabulary * (size + (DRAWING if sampled else 0))
