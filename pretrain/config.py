@@ -144,6 +144,13 @@ class PretrainConfig:
         may_change=True,
     )
     seed: int = setting(1, "Seed of everything random: order, spans, masks, dropout, new weights.", OPTIMISATION, SEEDS)
+    compile: bool = setting(
+        False,
+        "Compile the encoder with torch.compile, on GPUs; not with ZeRO 3. Losses are the same but for rounding and "
+        "the random numbers of dropout.",
+        OPTIMISATION,
+        may_change=True,
+    )
     deterministic: bool = setting(
         False,
         "Use only algorithms that give the same bits every time. On a GPU they are slower; on a CPU all do.",

@@ -20,6 +20,7 @@ from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
 from pretrain.evaluation.validation import SEED
 from pretrain.modeling.compatibility import check_fits
+from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
@@ -105,6 +106,8 @@ def set_up(config: PretrainConfig) -> Setup:
     notes += model_notes + find_unused_flags(config, token_loss)
     max_length = config.max_length or mixture.max_length
     check_fits(model, model_name, config.generator, tokenizer, max_length)
+    if config.compile:
+        check_can_compile(model.family, zero_stage(deepspeed_settings))
 
     template = tokenizers.read_pair_template(tokenizer)
     masking = make_masking(config, token_loss, tokenizer)

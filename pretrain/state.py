@@ -10,6 +10,7 @@ import torch
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
+from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
 from pretrain.runtime.engine import OptimizerSettings, build_engine
@@ -107,6 +108,8 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
         profile=start_profile(config.profile, setup.folder, setup.facts["precision"], traces=setup.rank == 0),
         progress=Progress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
     )
+    if config.compile:
+        compile_encoders(setup.model)
     if found:
         load(run, found, universal)
         run.say(f"resuming from {found} at step {run.progress.step}")

@@ -187,7 +187,8 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
         scales = {loss.name: 0.0 for loss in engine.module.losses}
         with without_updates(engine):
             for _ in range(min(layout.accumulation, 2)):
-                loss, _, _ = engine(**to_tensors(batch, engine.device), scales=scales)
+                with decide_dropout(0, 0, 0, batch.index):
+                    loss, _, _ = engine(**to_tensors(batch, engine.device), scales=scales)
                 engine.backward(loss)
                 engine.step()
         del moments

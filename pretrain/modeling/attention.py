@@ -224,9 +224,9 @@ def _flash(
     torch's operator itself: ``scaled_dot_product_attention`` reaches it through nested tensors alone, which take the
     host longer than the kernel takes the device, and ``varlen_attn`` has no dropout.
     """
-    end = packing.starts[-1:] + packing.padding
-    starts = torch.cat([packing.starts, end])
-    longest = max(packing.max_length, packing.padding)
+    padding = len(q) - len(packing.sequence)  # not packing.padding: torch.compile would compile anew for 0
+    starts = torch.cat([packing.starts, packing.starts[-1:] + padding])
+    longest = max(packing.max_length, padding)
     side = None if window is None else window - 1
     out, *_ = torch.ops.aten._flash_attention_forward(
         q, k, v, starts, starts, longest, longest, dropout, False, False,
@@ -261,7 +261,7 @@ def _padded(
         mask = torch.where(mask, bias(query, key).to(query.dtype), -torch.inf)
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale)
     rows = out.transpose(1, 2).reshape(n * longest, *q.shape[1:]).index_select(0, slots)
-    return F.pad(rows, (0, 0, 0, 0, 0, packing.padding))
+    return F.pad(rows, (0, 0, 0, 0, 0, len(q) - len(rows)))
 
 
 def _no_mask(*_: object, **__: object) -> None:

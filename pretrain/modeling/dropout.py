@@ -132,7 +132,7 @@ class PairDropout(nn.Dropout):
     """
 
     def forward(self, x: torch.Tensor, first_row: int | None = None) -> torch.Tensor:
-        if not self.training or self.p == 0.0 or _current is None or x.is_cuda:
+        if not self.training or self.p == 0.0 or x.is_cuda or _current is None:
             return super().forward(x)
         if first_row is not None:
             rows = _current.rows_of_table(first_row, len(x))

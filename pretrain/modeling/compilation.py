@@ -1,0 +1,44 @@
+"""Compiling encoders with ``torch.compile``, one graph each."""
+
+import importlib.util
+import os
+import shutil
+from typing import Any
+
+import torch
+
+from data_pipeline.errors import KinspanError
+
+from .families import Family
+
+
+def check_can_compile(family: Family, zero_stage: int) -> None:
+    """Raises KinspanError where ``--compile`` cannot work, or does not pay.
+
+    A processor is refused: there attention goes through the pairs one by one in Python, which breaks the graph in every
+    layer. So is ZeRO 3, which gathers parameters in hooks between the layers.
+    """
+    if not torch.cuda.is_available():
+        raise KinspanError("--compile is for GPUs, and there is none here: leave it out")
+    if family.encode is not None:
+        raise KinspanError(
+            "--compile is not for families with a bias by relative position, like this one: leave it out"
+        )
+    if zero_stage == 3:
+        raise KinspanError("--compile does not go with ZeRO 3: leave it out, or use ds_configs/zero2.json")
+    compiler = os.environ.get("CC") or "gcc"
+    if not any(shutil.which(name) for name in (compiler, "clang", "cc")):
+        raise KinspanError(
+            f"--compile needs a C compiler, and there is no {compiler} here: install one, or leave it out"
+        )
+    if importlib.util.find_spec("triton") is None:
+        raise KinspanError("--compile needs the package triton: install it, or leave it out")
+
+
+def compile_encoders(model: Any, backend: str = "inductor") -> None:
+    """Compiles the encoders of a model in place, so that no name of a weight changes.
+
+    They are compiled for any number of tokens and pairs: no two batches have the same.
+    """
+    for encoder in model.encoders:
+        encoder.compile(fullgraph=True, dynamic=True, backend=backend)
