@@ -99,7 +99,8 @@ def attend_packed(
     """
     if _calls is not None:
         _calls.append(type(module).__name__)
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [T + padding, heads, width]
+    # Not x[0], whose gradient is a new tensor of zeros with this one in it.
+    q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))  # [T + padding, heads, width]
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     window = sliding_window if sliding_window is not None and packing.max_length > sliding_window else None
     if packing.bounds is not None:

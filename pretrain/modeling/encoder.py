@@ -64,4 +64,4 @@ def encode_packed(backbone: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         masks.place_tokens(packing.sequence, packing.position, padding)
     row = {name: F.pad(x, (0, padding))[None] for name, x in tokens.items()}
     hidden = family.encode(backbone, row, packing) if family.encode else backbone(**row, packing=packing)[0]
-    return hidden[0, : len(packing.sequence)]
+    return hidden.squeeze(0)[: len(packing.sequence)]
