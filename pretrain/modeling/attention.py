@@ -3,8 +3,8 @@
 Registered with the attention interface of ``transformers``, so that models need no change. On a GPU in half precision
 the packed row goes to variable-length flash attention as it is. On a processor each pair is worked on by itself, which
 computes no padding and keeps its matrix of probabilities in the cache. Elsewhere (a GPU in fp32, or with biases) it is
-padded inside attention only. Linear layers see no padding but what rounds the row up, see encoder.ROUND_TO. Families whose attention is not called through
-the interface call it themselves, see relative.py.
+padded inside attention only. Linear layers see no padding but what rounds the row up, see encoder.ROUND_TO. Families
+whose attention is not called through the interface call it themselves, see relative.py.
 """
 
 from collections.abc import Callable
