@@ -10,7 +10,6 @@ Bar: at most half of the Trainer's, RoBERTa-base, 32 pairs of at most 128 tokens
 import os
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 _HERE = Path(__file__).resolve().parent
@@ -90,7 +89,7 @@ def measure_trainer(case: Case) -> int:
     from transformers import TrainerCallback
 
     from benchmarks.peers.plain import load_plain
-    from benchmarks.peers.trainer import make_trainer
+    from benchmarks.peers.trainer import train_once
 
     model, meter = load_plain(case), Meter()
 
@@ -104,8 +103,7 @@ def measure_trainer(case: Case) -> int:
                 meter.stop()
 
     rows = cases.split_rows(cases.open_stream(case).batch(0, 2 * case.pairs))
-    with TemporaryDirectory() as folder:
-        make_trainer(case, model, rows, Measure(), Path(folder)).train()
+    train_once(case, model, rows, Measure())
     return meter.peak
 
 

@@ -19,7 +19,7 @@ from benchmarks._common import ROOT
 
 from .materials import Bench, Row
 from .ours import ON_GPU, Enough, Watched, settings_of, synchronize, train_here
-from .peer import free, make_pairs, make_trainer
+from .peer import free, make_rows, prepare_trainer
 
 WARM, PROFILED = 8, 4  # updates
 WAITING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
@@ -135,12 +135,12 @@ def compare_memory(bench: Bench) -> Iterator[Row]:
     ours = _measure_memory(lambda stop: train_here(_make_settings(bench, 32, 32), Watched(before=stop)), updates)
     yield Row("the product", ours)
     free()
-    rows = make_pairs(bench, "roberta-base", "ssp", 32 if bench.quick else 128, 1024)
+    rows = make_rows(bench, "ssp", 32 if bench.quick else 128, 1024)
 
     def train(stop: Callable[[int], None]) -> None:
         micro = 4 if bench.quick else 32
         with suppress(Enough):
-            make_trainer(bench, rows, micro, micro, "random", lambda model: _Steps(stop)).train()
+            prepare_trainer(bench, rows, micro, micro, "random", lambda model: _Steps(stop)).train()
 
     theirs = _measure_memory(train, updates)
     yield Row("the Trainer", theirs)

@@ -13,7 +13,8 @@ from .case import SEED, Case, write_model
 class PlainPairs(nn.Module):
     """Its own head's logits at every position, and a linear pair head on the first token's hidden state.
 
-    ``last`` holds the means of the two losses of the last forward pass.
+    ``last`` holds the means of the two losses of the last forward pass; ``real_tokens`` adds up, on the device, the
+    tokens that are no padding.
     """
 
     def __init__(self, masked_lm: Any) -> None:
@@ -21,8 +22,10 @@ class PlainPairs(nn.Module):
         self.masked_lm = masked_lm
         self.pair_head = nn.Linear(masked_lm.config.hidden_size, 1)
         self.last: dict[str, torch.Tensor] = {}
+        self.register_buffer("real_tokens", torch.zeros((), dtype=torch.long), persistent=False)
 
     def forward(self, pair_labels: torch.Tensor, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.real_tokens += inputs["attention_mask"].sum()
         out = self.masked_lm(**inputs, output_hidden_states=True)  # backward keeps the hidden states in any case
         pair = self.pair_head(out.hidden_states[-1][:, 0])[:, 0].float()
         pair_loss = nn.functional.binary_cross_entropy_with_logits(pair, pair_labels)

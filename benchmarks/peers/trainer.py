@@ -41,34 +41,46 @@ def choose_by_length(lengths: list[int], case: Case) -> list[int]:
     return [pair for number in chosen for pair in order[number * case.pairs : (number + 1) * case.pairs]]
 
 
-def make_trainer(case: Case, model: PlainPairs, rows: list[dict[str, Any]], callback: Any, folder: Path) -> Any:
-    """A Trainer that goes through ``rows`` once, in their order."""
+def make_trainer(model: PlainPairs, rows: list[dict[str, Any]], callback: Any, folder: Path, **arguments: Any) -> Any:
+    """A Trainer over ``rows``, in their order unless ``arguments``, those of TrainingArguments, say another."""
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=case.micro or case.pairs,
-        gradient_accumulation_steps=case.pairs // (case.micro or case.pairs),
-        max_steps=len(rows) // case.pairs,
-        learning_rate=RATE,
-        lr_scheduler_type="constant",
-        max_grad_norm=CLIP,
-        optim="adamw_torch_fused",
-        bf16=case.precision == "bf16",
-        use_cpu=not torch.cuda.is_available(),
-        train_sampling_strategy="sequential",
-        remove_unused_columns=False,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        save_strategy="no",
-        logging_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        seed=SEED,
-    )
+    settings: dict[str, Any] = {
+        "learning_rate": RATE,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": CLIP,
+        "optim": "adamw_torch_fused",
+        "use_cpu": not torch.cuda.is_available(),
+        "train_sampling_strategy": "sequential",
+        "remove_unused_columns": False,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "seed": SEED,
+    }
     collate = partial(pad_rows, pad_id=model.masked_lm.config.pad_token_id)
-    trainer = Trainer(model, arguments, data_collator=collate, train_dataset=rows, callbacks=[callback])  # type: ignore[arg-type]
+    options = TrainingArguments(output_dir=str(folder), **settings | arguments)
+    trainer = Trainer(model, options, data_collator=collate, train_dataset=rows, callbacks=[callback])  # type: ignore[arg-type]
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def train_once(case: Case, model: PlainPairs, rows: list[dict[str, Any]], callback: Any) -> None:
+    """Goes through ``rows`` once, in their order, as the case has it."""
+    micro = case.micro or case.pairs
+    with TemporaryDirectory() as folder:
+        make_trainer(
+            model,
+            rows,
+            callback,
+            Path(folder),
+            per_device_train_batch_size=micro,
+            gradient_accumulation_steps=case.pairs // micro,
+            max_steps=len(rows) // case.pairs,
+            bf16=case.precision == "bf16",
+        ).train()
 
 
 def _train(case: Case, turn: Turn, rows: list[dict[str, Any]]) -> None:
@@ -84,5 +96,4 @@ def _train(case: Case, turn: Turn, rows: list[dict[str, Any]]) -> None:
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             turn.end(tokens[state.global_step - 1], read_losses(model))
 
-    with TemporaryDirectory() as folder:
-        make_trainer(case, model, rows, TakeTurns(), Path(folder)).train()
+    train_once(case, model, rows, TakeTurns())

@@ -16,7 +16,13 @@ from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import find_file
 from pretrain.runtime import ranks
 
-from .deepspeed_compat import disable_overflow_error, silence_start, skip_inference_operator
+from .deepspeed_compat import (
+    disable_overflow_error,
+    silence_memory_reports,
+    silence_start,
+    skip_inference_operator,
+    skip_lone_reduction,
+)
 from .layout import Layout
 from .stop import DEEPSPEED_VARIABLE
 
@@ -236,6 +242,7 @@ def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings:
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfigError
 
+    silence_memory_reports()
     adamw = torch.optim.AdamW(
         group_parameters(model, optimizer.weight_decay),
         lr=optimizer.learning_rate,
@@ -250,6 +257,8 @@ def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings:
             f"--deepspeed_config {optimizer.deepspeed_config}: DeepSpeed refuses it: {quote_error(error)}"
         ) from error
     disable_overflow_error(engine)
+    if not ranks.is_distributed():
+        skip_lone_reduction(engine)
     return engine
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.engine import DeepSpeedEngine
 
 from data_pipeline.errors import KinspanError
 from pretrain import step as steps
@@ -77,8 +78,9 @@ def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
 @pytest.mark.parametrize(
     ("stage", "precision"), [("zero0", "fp32"), ("zero2", "fp32"), ("zero1", "bf16"), ("zero2", "bf16")]
 )
-def test_saved_weights_are_those_that_score(stage, precision, make_model, tiny_corpus, tmp_path):
+def test_saved_weights_are_those_that_score(stage, precision, make_model, tiny_corpus, tmp_path, capsys):
     setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", stage, precision)
+    assert "GB" not in capsys.readouterr().out, "DeepSpeed reports on its memory"
     weights = full_weights(engine)
     batch = setup.train_stream.batch(500, 10)
     engine.eval()
@@ -130,6 +132,14 @@ def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path)
     (loss + torch.nn.functional.binary_cross_entropy_with_logits(pair, labels)).backward()
     plain = torch.stack([p.grad.double().square().sum() for p in model.parameters()]).sum().sqrt()
     assert norm == pytest.approx(float(plain), rel=1e-4)
+
+
+def test_gradients_of_a_lone_rank_are_not_copied_to_be_averaged(make_model, tiny_corpus, tmp_path, monkeypatch):
+    reduced = []
+    reduce = DeepSpeedEngine.allreduce_bucket
+    monkeypatch.setattr(DeepSpeedEngine, "allreduce_bucket", lambda *a, **k: reduced.append(1) or reduce(*a, **k))
+    trained(make_model, tiny_corpus, tmp_path, "zero0", "fp32")
+    assert not reduced
 
 
 def test_a_port_in_use_is_one_line(monkeypatch):
