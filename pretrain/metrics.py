@@ -1,7 +1,7 @@
 """Figures of training: losses and accuracies from sums, and the work that a batch takes."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.pairs import KINDS
+from pretrain.modeling import products
 from pretrain.modeling.encoder import ROUND_TO
 from pretrain.modeling.losses import PAIR_SUMS, LossWeights
 
@@ -106,21 +107,23 @@ def measure_peak_tflops(precision: str) -> float:
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    by_onednn = precision == "fp32" and device.type == "cpu" and products.prefers_onednn()
+    multiply = products.multiply if by_onednn else torch.mm
     numbers = torch.Generator(device).manual_seed(0)
     best, size = 0.0, 128
     while True:
         one, two = (torch.randn(size, size, generator=numbers, device=device).to(dtype) for _ in range(2))
-        seconds = [_time_product(one, two) for _ in range(3)]
+        seconds = [_time_product(one, two, multiply) for _ in range(3)]
         best = max(best, 2 * size**3 / min(seconds) / 1e12)
         if size == MAX_PRODUCT or (device.type == "cpu" and min(seconds) > 0.01):
             return best
         size *= 2
 
 
-def _time_product(one: torch.Tensor, two: torch.Tensor) -> float:
+def _time_product(one: torch.Tensor, two: torch.Tensor, multiply: Callable[..., torch.Tensor]) -> float:
     wait_for_device()
     began = time.perf_counter()
-    torch.mm(one, two)
+    multiply(one, two)
     wait_for_device()
     return time.perf_counter() - began
 

@@ -11,6 +11,7 @@ from pretrain.modeling import attention
 
 from .dropout import current_masks, replace_dropout
 from .families import FAMILIES
+from .products import replace_linear
 
 # The tokens of a packed row are a multiple of this: shapes then repeat from batch to batch, for each of which libraries
 # prepare kernels and allocators keep blocks. It costs half as many tokens a row.
@@ -18,7 +19,8 @@ ROUND_TO = 64
 
 
 def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
-    """Makes ready for ``encode_packed`` a model that holds this encoder: its dropout is replaced, see dropout.py.
+    """Makes ready for ``encode_packed`` a model that holds this encoder: its dropout and its linear layers are
+    replaced, see dropout.py and products.py.
 
     Raises KinspanError where the encoder's attention would not keep the pairs of a packed row apart.
     """
@@ -27,6 +29,7 @@ def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
     if device.type == "meta":  # only shapes, for a plan
         return
     replace_dropout(model)
+    replace_linear(model)
     starts = torch.tensor([0, 2, 4], dtype=torch.int32, device=device)
     row = torch.tensor([0, 1, 0, 1], dtype=torch.int32, device=device)
     tokens = {"input_ids": row, "token_type_ids": row * 0, "position_ids": row, "starts": starts, "max_length": 2}
