@@ -54,20 +54,22 @@ def score_pairs(
     half = PRECISIONS[precision]
     scores = torch.zeros(len(pairs.lengths), dtype=torch.float64, device=device)
     rounds = range(0, len(batches), size)
-    for first in tqdm(rounds, desc=what, disable=None if rank == 0 and len(rounds) > 20 else True, leave=False):
-        rows = batches[min(first + rank, len(batches) - 1)]
-        mark(f"{what}, pass {first // size + 1} of {len(rounds)}")
-        try:
-            with torch.autocast(device.type, half) if half else nullcontext():
+    bar = tqdm(rounds, desc=what, disable=None if rank == 0 and len(rounds) > 20 else True, leave=False)
+    with torch.autocast(device.type, half) if half else nullcontext():  # around all passes: it rounds weights once
+        for first in bar:
+            rows = batches[min(first + rank, len(batches) - 1)]
+            mark(f"{what}, pass {first // size + 1} of {len(rounds)}")
+            try:
                 logits = ranker(**pairs.pack(rows, device))
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            raise KinspanError(
-                f"out of memory with {len(rows)} pairs of up to {pairs.lengths[rows].max()} tokens: lower --max_length"
-            ) from error
-        if first + rank < len(batches):
-            scores[torch.from_numpy(rows).to(device)] = logits.double()
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                longest = pairs.lengths[rows].max()
+                raise KinspanError(
+                    f"out of memory with {len(rows)} pairs of up to {longest} tokens: lower --max_length"
+                ) from error
+            if first + rank < len(batches):
+                scores[torch.from_numpy(rows).to(device)] = logits.double()
     if size > 1:
         dist.all_reduce(scores)
     return scores.cpu().numpy()
