@@ -1,11 +1,13 @@
-"""Measures how the memory of a training run on a CPU grows: RssAnon of one process, read at steps of its log.
+"""Measures whether a training run on a CPU stays as it begins: its memory (RssAnon of one process) and its speed.
 
 The run is launch/pretrain.py with its defaults (all-MiniLM-L6-v2, SSP), but for a small batch, without validation or
-checkpoints between. Every batch has other shapes, as in any run.
+checkpoints between. Every batch has other shapes, as in any run. Both figures are read at steps of its log; the
+speed is the median of the lines since the reading before.
 
-Bar: at the last step at most 20% more than at step 100."""
+Bars: at the last step at most 20% more memory than at step 100, and no slower but for noise."""
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -24,20 +26,22 @@ EVERY, FIRST = 50, 100  # steps between two readings; the step that later ones a
 
 EPILOG = """example:
   python launch/prepare.py --input enwiki2015_AA.jsonl.xz --output_dir corpora/aa
-  python benchmarks/memory.py --corpus corpora/aa"""
+  python benchmarks/steady.py --corpus corpora/aa"""
 
 
-def measure_run(flags: list[str], folder: Path) -> dict[int, int]:
-    """RssAnon in bytes of a run with these flags, by the step of the log's line after which it was read."""
+def measure_run(flags: list[str], folder: Path) -> dict[int, tuple[int, float]]:
+    """RssAnon in bytes and tokens per second of a run, by the step of the log's line after which they were read."""
     command = [sys.executable, str(_HERE.parent / "launch/pretrain.py"), *flags, "--output_dir", str(folder)]
     metrics = folder / "metrics.jsonl"
-    readings: dict[int, int] = {}
+    readings: dict[int, tuple[int, float]] = {}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
-            step = _read_last_step(metrics)
+            speeds = _read_speeds(metrics)
+            step = max(speeds, default=0)
             if step and step % EVERY == 0 and step not in readings and (held := _read_anonymous_bytes(process.pid)):
-                readings[step] = held
-                print(f"step {step}: RssAnon {held / 1e9:.2f} GB", flush=True)
+                speed = statistics.median(value for number, value in speeds.items() if number > step - EVERY)
+                readings[step] = held, speed
+                print(f"step {step}: RssAnon {held / 1e9:.2f} GB, {speed:,.0f} tokens/s", flush=True)
             time.sleep(0.2)
         error = process.stderr.read() if process.stderr else ""
     if process.returncode:
@@ -45,9 +49,10 @@ def measure_run(flags: list[str], folder: Path) -> dict[int, int]:
     return readings
 
 
-def _read_last_step(metrics: Path) -> int:
+def _read_speeds(metrics: Path) -> dict[int, float]:
+    """Tokens per second of the log's training lines, by step."""
     lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-    return max((line["step"] for line in lines if line["split"] == "train"), default=0)
+    return {line["step"]: line["tokens_per_second"] for line in lines if line["split"] == "train"}
 
 
 def _read_anonymous_bytes(process: int) -> int:
@@ -76,9 +81,11 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         readings = measure_run(flags, Path(folder) / "run")
     last = max(step for step in readings if step < args.steps)  # at the very last one the checkpoint is written
-    growth = readings[last] / readings[FIRST] - 1
-    print(f"\nfrom step {FIRST} to step {last}: {100 * growth:+.0f}%")
-    _common.report("memory", {f"rss_anon_{s}": held for s, held in readings.items()} | {"growth": growth})
+    growth, faster = (readings[last][k] / readings[FIRST][k] - 1 for k in range(2))
+    print(f"\nfrom step {FIRST} to step {last}: memory {100 * growth:+.0f}%, speed {100 * faster:+.0f}%")
+    figures = {f"rss_anon_{s}": held for s, (held, _) in readings.items()}
+    figures |= {f"tokens_per_second_{s}": speed for s, (_, speed) in readings.items()}
+    _common.report("steady", figures | {"growth": growth, "faster": faster})
 
 
 if __name__ == "__main__":
