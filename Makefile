@@ -83,6 +83,7 @@ bench: $(INSTALLED)  ## Measure the figures of benchmarks/RESULTS.md.
 	$(BIN)/python benchmarks/feed.py --corpus $(CORPUS)
 	$(BIN)/python benchmarks/train_step.py --corpus $(BERT_CORPUS) --roberta_corpus $(CORPUS) --results runs/bench/train_step.jsonl
 	$(BIN)/python benchmarks/activations.py --corpus $(CORPUS)
+	$(BIN)/python benchmarks/steady.py --corpus $(BERT_CORPUS)
 	$(BIN)/python benchmarks/scaling.py --corpus $(BERT_CORPUS)
 	$(BIN)/python benchmarks/rank.py --data wikiqa=$(WIKIQA)
 	$(BIN)/python benchmarks/checkpoint.py --corpus $(BERT_CORPUS)
