@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 from .errors import KinspanError
@@ -74,6 +75,6 @@ def name_corpora(paths: Sequence[str]) -> list[str]:
     names: list[str] = []
     for path in paths:
         last = re.split(r"[/\\]", show_address(path).rstrip("/\\"))[-1] or "corpus"
-        number = 1 + sum(name == last or name.startswith(f"{last}-") for name in names)
-        names.append(last if number == 1 else f"{last}-{number}")
+        numbered = (f"{last}-{number}" for number in count(2))
+        names.append(next(name for name in chain([last], numbered) if name not in names))
     return names

@@ -63,7 +63,9 @@ def _read_as_flags(name: str, config_class: type, given: set[str]) -> list[str]:
             raise KinspanError(f"--config {name}: there is no setting {key!r}; see --help")
         if value is None or key in given or (value == [] and may_be_empty(config_class, key)):
             continue
-        flags += [f"--{key}", *map(as_text[key] or str, value)] if isinstance(value, list) else [f"--{key}={value}"]
+        if write := as_text[key]:
+            value = [write(one) for one in (value if isinstance(value, list) else [value])]
+        flags += [f"--{key}", *map(str, value)] if isinstance(value, list) else [f"--{key}={value}"]
     return flags
 
 

@@ -158,7 +158,7 @@ def test_a_process_that_is_killed_while_it_fetches_leaves_nothing_half(http, man
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(KinspanError, match="--cache_dir .*file/cache cannot be written"):
+    with pytest.raises(KinspanError, match=r"--cache_dir .*file/cache cannot be written"):
         cache_module.NodeCache(CacheSettings(str(tmp_path / "file/cache")))
 
 
