@@ -10,7 +10,6 @@ With --times the corpus is made larger by listing its shards several times, so t
 
 Bar: the steps at changes wait no longer than the other steps."""
 
-import shutil
 import statistics
 import sys
 import tempfile
@@ -113,7 +112,6 @@ def main() -> None:
         place = args.corpus
         if args.times > 1:
             larger_corpus(Path(args.corpus), Path(temporary), args.times)
-            shutil.copytree(Path(args.corpus) / "tokenizer", Path(temporary) / "tokenizer")
             place = temporary
         changes = find_changes(open_stream(place, cache).orders[0], args.changes)
         settings = (layout, changes, args.around, args.pause)

@@ -141,5 +141,7 @@ def _explain(error: BaseException, place: str) -> str:
         raise Unavailable(f"{place} is missing: mend the address, or copy the corpus there again") from error
     status = getattr(error, "status", None)
     if isinstance(error, PermissionError) or status in REFUSED or "Credentials" in type(error).__name__:
-        raise Unavailable(f"{place} is refused ({quote_error(error)}): check the address and the credentials")
+        raise Unavailable(
+            f"{place} is refused ({quote_error(error)}): check the address and the credentials"
+        ) from error
     return f"{type(error).__name__}: {quote_error(error)}"

@@ -53,16 +53,9 @@ def is_a_handful(counts):
 def test_a_corpus_of_hundreds_of_shards(tiny_corpus, make_stream, tmp_path, opened):
     (tmp_path / "corpus").mkdir()
     larger_corpus(tiny_corpus, tmp_path / "corpus", 80)
-    with_tokenizer(tiny_corpus, tmp_path / "corpus")
     assert len(Corpus(tmp_path / "corpus").manifest.shards) >= 300
     counts, *_ = count_steps_of_a_run(tmp_path / "corpus", CacheSettings(), make_stream, opened)
     assert is_a_handful(counts), counts
-
-
-def with_tokenizer(source, folder):
-    import shutil
-
-    shutil.copytree(source / "tokenizer", folder / "tokenizer")
 
 
 @pytest.mark.slow
@@ -73,7 +66,6 @@ def test_a_gigabyte_in_two_thousand_shards(real_documents, shared, make_corpus, 
     times = -(-2000 // len(Corpus(source).manifest.shards))
     (tmp_path / "corpus").mkdir()
     larger_corpus(source, tmp_path / "corpus", times)
-    with_tokenizer(source, tmp_path / "corpus")
     shards = Corpus(tmp_path / "corpus").manifest.shards
     assert len(shards) >= 2000
     assert sum(shard.bytes for shard in shards) > 0.9e9
