@@ -111,6 +111,8 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     run.say(*describe_run(setup, run.engine.module))
     if setup.rank == 0:
         write_atomically(setup.folder / "config.yaml", yaml.safe_dump(as_dict(setup.config), sort_keys=False))
+    watch.mark("reading the first block", patient=True)  # a remote one may take long
+    setup.train_stream.batch(run.progress.step * setup.layout.size, 1)
     open_run(run)
     try:
         train(run)

@@ -5,6 +5,7 @@
     NAME-HASH/control/FILE.part    what has come of FILE so far
     NAME-HASH/control/FILE.room    while FILE is fetched: as large, without taking the disk, so that its room is counted
     lock                           held while room is made
+    opening-...                    a manifest that arrives
 
 A process holds a shared lock on each shard that it uses, and a shard leaves under an exclusive one: so what is in use
 stays, and what a killed process used is free. All locks are flock's, which end with their process.
@@ -12,6 +13,8 @@ stays, and what a killed process used is free. All locks are flock's, which end 
 
 import fcntl
 import os
+import resource
+import shutil
 import time
 import weakref
 from collections.abc import Iterator
@@ -29,6 +32,11 @@ GIGABYTE = 1e9
 DEFAULT_GIGABYTES = 20.0
 ROOM_SECONDS, ROOM_POLL = 60.0, 0.5  # how long, and how often, to look for room that others are about to give back
 LOCK, PART, ROOM = ".lock", ".part", ".room"
+OPENING, OPENING_SECONDS = (
+    "opening-",
+    86400.0,
+)  # how folders begin in which manifests arrive, and how long they may stay
+MAX_FILES = 65536
 
 
 @dataclass(frozen=True)
@@ -64,10 +72,11 @@ class NodeCache:
         self.root = Path(settings.folder) if settings.folder else verification.find_cache() / "remote"
         self.gigabytes, self.limit = settings.gigabytes, int(settings.gigabytes * GIGABYTE)
         self._needs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        allow_many_files()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with lock_file(self.root / "lock"):
-                pass
+                self._remove_old()
         except OSError as error:
             raise KinspanError(f"--cache_dir {self.root} cannot be written: {error.strerror}") from error
 
@@ -104,6 +113,12 @@ class NodeCache:
                 )
             time.sleep(ROOM_POLL)
 
+    def _remove_old(self) -> None:
+        """Remove the folders of processes that were killed while they opened a corpus."""
+        for folder in self.root.glob(f"{OPENING}*"):
+            if time.time() - folder.stat().st_mtime > OPENING_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
     def _evict_down_to(self, limit: int) -> bool:
         """Remove shards until at most ``limit`` bytes are left; returns whether that was possible."""
         used, found = 0, []
@@ -119,6 +134,14 @@ class NodeCache:
                 break
             used -= size if _evict(entry) else 0
         return used <= limit
+
+
+def allow_many_files() -> None:
+    """Raise the number of files that this process may open: each shard in use holds one open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @cache

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import sync
 
-from .cache import LOCK, PART, ROOM, CacheSettings, Entry, lock_file, open_cache, pin
+from .cache import LOCK, OPENING, PART, ROOM, CacheSettings, Entry, lock_file, open_cache, pin
 from .store import BadAnswer, Store, Unavailable
 
 FETCHES = 4  # shards that a process fetches at a time
@@ -58,7 +58,7 @@ class Mirror:
     def __init__(self, url: str, settings: CacheSettings, read: Callable[[Path, str], Any], most: int) -> None:
         self.store, self.cache = Store(url), open_cache(settings)
         self.manifest: Any = None
-        with tempfile.TemporaryDirectory(prefix="opening-", dir=self.cache.root) as temporary:
+        with tempfile.TemporaryDirectory(prefix=OPENING, dir=self.cache.root) as temporary:
             target = Path(temporary) / "manifest.json"
 
             def check(path: Path) -> None:

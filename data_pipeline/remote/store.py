@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 import time
 from collections.abc import Callable
 from errno import EDQUOT, ENOSPC, EROFS
@@ -72,6 +73,8 @@ class Store:
             except BaseException as error:
                 target.unlink(missing_ok=True)
                 reason = _explain(error, place)
+                if not threading.main_thread().is_alive():
+                    raise  # the program ends, and has closed its connections
             if wait is None:
                 raise KinspanError(
                     f"{place} could not be fetched in {number} attempts ({reason}): mend the store or the network, "
