@@ -32,10 +32,8 @@ GIGABYTE = 1e9
 DEFAULT_GIGABYTES = 20.0
 ROOM_SECONDS, ROOM_POLL = 60.0, 0.5  # how long, and how often, to look for room that others are about to give back
 LOCK, PART, ROOM = ".lock", ".part", ".room"
-OPENING, OPENING_SECONDS = (
-    "opening-",
-    86400.0,
-)  # how folders begin in which manifests arrive, and how long they may stay
+OPENING = "opening-"  # how the folders begin in which manifests arrive
+OPENING_SECONDS = 86400.0  # after which such a folder was left behind
 MAX_FILES = 65536
 
 
