@@ -106,7 +106,7 @@ class Corpus:
             self.mirror = Mirror(str(place), cache, _read_answer, MAX_MANIFEST_BYTES)
             self.name, self.folder, manifest = self.mirror.store.name, self.mirror.folder, self.mirror.manifest
         else:
-            self.name, self.folder = str(place), Path(place)
+            self.name, self.folder = str(Path(place)), Path(place)
             manifest = read_manifest(self.folder, self.name)
         self.unverified = set(range(len(manifest.shards))) if verify else set()
         self.manifest: Manifest = manifest

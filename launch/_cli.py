@@ -65,6 +65,7 @@ def _read_as_flags(name: str, config_class: type, given: set[str]) -> list[str]:
             continue
         if write := as_text[key]:
             value = [write(one) for one in (value if isinstance(value, list) else [value])]
+            value = value[0] if len(value) == 1 else value
         flags += [f"--{key}", *map(str, value)] if isinstance(value, list) else [f"--{key}={value}"]
     return flags
 

@@ -68,7 +68,7 @@ class NodeCache:
 
     def __init__(self, settings: CacheSettings) -> None:
         self.root = Path(settings.folder) if settings.folder else verification.find_cache() / "remote"
-        self.gigabytes, self.limit = settings.gigabytes, int(settings.gigabytes * GIGABYTE)
+        self.gigabytes, self.limit = settings.gigabytes, settings.gigabytes * GIGABYTE
         self._needs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         allow_many_files()
         try:
@@ -117,7 +117,7 @@ class NodeCache:
             if time.time() - folder.stat().st_mtime > OPENING_SECONDS:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _evict_down_to(self, limit: int) -> bool:
+    def _evict_down_to(self, limit: float) -> bool:
         """Remove shards until at most ``limit`` bytes are left; returns whether that was possible."""
         used, found = 0, []
         for room in self.root.glob(f"*/control/*{ROOM}"):

@@ -142,9 +142,14 @@ def _explain(error: BaseException, place: str) -> str:
         raise error
     if isinstance(error, FileNotFoundError):
         raise Unavailable(f"{place} is missing: mend the address, or copy the corpus there again") from error
+    if isinstance(error, ValueError) or "ParamValidation" in type(error).__name__:
+        raise KinspanError(f"{place} is no address that can be read ({_quote(error)})") from error
     status = getattr(error, "status", None)
     if isinstance(error, PermissionError) or status in REFUSED or "Credentials" in type(error).__name__:
-        raise Unavailable(
-            f"{place} is refused ({quote_error(error)}): check the address and the credentials"
-        ) from error
-    return f"{type(error).__name__}: {quote_error(error)}"
+        raise Unavailable(f"{place} is refused ({_quote(error)}): check the address and the credentials") from error
+    return f"{type(error).__name__}: {_quote(error)}"
+
+
+def _quote(error: BaseException) -> str:
+    """The library's text, in which an address may hold a password."""
+    return show_address(quote_error(error))

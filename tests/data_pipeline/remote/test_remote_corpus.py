@@ -154,6 +154,8 @@ def test_what_is_missing_or_refused_is_named_at_once(served, tiny_corpus, make_s
     [
         ("nonsense://place/corpus", "nonsense://place/corpus cannot be read: Protocol not known"),
         ("http://127.0.0.1/corpus?version=2", r"without \? and #"),
+        ("http://[127.0.0.1/corpus", r"is no address that can be read"),
+        ("s3://not a bucket/corpus", r"is no address that can be read"),
         ("http://user:secret@127.0.0.1:1/corpus", r"http://127.0.0.1:1/corpus/manifest.json could not be fetched"),
     ],
 )
