@@ -57,7 +57,7 @@ def lines_of(folder, split):
     return [line for line in lines if line["split"] == split]
 
 
-def test_a_run_of_two_corpora(recipe, tmp_path):
+def test_a_run_of_two_corpora(recipe, tmp_path, capsys):
     folder, last = tmp_path / "run", f"step-{STEPS:08d}"
     summary = pretrain(recipe())
     for split in ("train", "validation"):
@@ -78,14 +78,17 @@ def test_a_run_of_two_corpora(recipe, tmp_path):
     logged = lines_of(folder, "train")
 
     (folder / "summary.json").unlink()
-    for step in (8, STEPS):
-        shutil.rmtree(folder / f"checkpoints/step-{step:08d}")
+    shutil.rmtree(folder / "checkpoints" / last)
     pretrain(recipe())
+    assert "resuming from" in capsys.readouterr().out
     resumed = load_file(str(folder / "checkpoints" / last / "weights.safetensors"))
     assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
     assert [line["news/pair_loss"] for line in logged] == [line["news/pair_loss"] for line in lines_of(folder, "train")]
 
-    swapped = [{"path": str(tmp_path / "wiki"), "weight": 1, "objective": "ssp"}, {"path": str(tmp_path / "news")}]
+    swapped = [
+        {"path": str(tmp_path / "news"), "weight": 3, "objective": "ssp:2+nsp:1"},
+        {"path": str(tmp_path / "wiki"), "weight": 1},
+    ]
     with pytest.raises(KinspanError, match="holds a different run: its corpus_content is"):
         pretrain(recipe(corpus=swapped))
 
