@@ -169,7 +169,7 @@ def map_ahead(get: Callable[[int], Any], sizes: dict[int, int], task: str) -> di
 
     for _ in range(min(FETCHES, len(sizes))):
         threading.Thread(target=work, name="shards", daemon=True).start()
-    found = {}
+    found: dict[int, Any] = {}
     somebody_waits = threading.current_thread() is threading.main_thread() and int(os.environ.get("RANK", "0")) == 0
     with tqdm(
         total=sum(sizes.values()),

@@ -66,8 +66,8 @@ def setting(
     old_name:   a former name, which the command line still accepts
     as_text:    writes a value of a list in a YAML file, which may be more than text, as the command line takes it
     """
-    metadata = {"help": text, "group": group, "within": within, "may_change": may_change, "old_name": old_name}
-    metadata["as_text"] = as_text
+    known = {"help": text, "group": group, "within": within, "may_change": may_change, "old_name": old_name}
+    metadata = {**known, "as_text": as_text}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
