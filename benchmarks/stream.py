@@ -146,6 +146,7 @@ def read_epoch(folder: str, template: Any, masking: MaskedLM, seed: int, size: i
 def larger_corpus(folder: Path, target: Path, times: int) -> None:
     """A corpus whose manifest lists each shard ``times`` times; files are linked where they can be."""
     manifest = Corpus(folder).manifest
+    shutil.copytree(folder / "tokenizer", target / "tokenizer")
     shards = []
     for number, shard in enumerate(manifest.shards * times):
         name = f"shards/{number:05d}.arrow"

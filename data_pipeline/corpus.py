@@ -3,77 +3,36 @@
 The folder holds ``manifest.json``, the tokenizer, and ``shards/00000.arrow ...`` in the Arrow IPC file format, with
 one row per document. Arrow's nested offsets are the index: nothing is copied, and there is no second index file.
 
+The folder may lie elsewhere (``s3://bucket/wiki``): its shards are then fetched into a cache of this machine, see
+remote/.
+
 Format version 2 keeps the documents that are held out for validation in shards of their own, and may have columns
 that a reader gives, see OPTIONAL_COLUMNS. Version 1 mixes the documents in all shards, and is still read; its order
 of examples is as it was.
 """
 
 import hashlib
-import json
+import os
 import struct
-from collections.abc import Collection
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+import threading
+import weakref
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from .errors import KinspanError, quote_error
+from .manifest import MAX_MANIFEST_BYTES, SPLITS, DamagedManifest, Manifest, ShardInfo, read_manifest
+from .manifest import fingerprint_corpus as fingerprint_corpus
+from .remote.address import is_remote
+from .remote.cache import CacheSettings
+from .remote.mirror import Mirror, map_ahead
+from .remote.store import BadAnswer
+from .tokenizers import fingerprint_tokenizer, load_tokenizer
 from .verification import verify_once
-
-FORMAT_VERSION = 2
-READ_VERSIONS = (1, 2)
-SPLITS = ("train", "validation")
-MAX_MANIFEST_BYTES = 1 << 27  # enough for a hundred thousand shards
-MIN_BYTES = {"documents": 4, "paragraphs": 4, "sentences": 4, "tokens": 2}  # that one of them takes in a shard
-
-
-@dataclass(frozen=True)
-class ShardInfo:
-    """What the manifest says about a shard.
-
-    usable: per objective and split, {"anchors": usable paragraphs, "documents": documents that have one}
-    split:  the one to which all its documents belong; empty in format version 1, which mixes them
-    """
-
-    file: str
-    documents: int
-    paragraphs: int
-    sentences: int
-    tokens: int
-    usable: dict[str, dict[str, dict[str, int]]]
-    bytes: int
-    sha256: str
-    split: str = ""
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """``manifest.json``. It is written last: a folder without it is no corpus.
-
-    tokenizer: its name, revision, fingerprint (see tokenizers.fingerprint_tokenizer) and vocab_size
-    rules:     the cleaning rules and the share of documents that are held out
-    sources:   for each input, its name, its licence and origin where they are known, and how much of it was kept
-    """
-
-    tokenizer: dict[str, Any]
-    rules: dict[str, Any]
-    sources: list[dict[str, Any]]
-    shards: list[ShardInfo]
-    totals: dict[str, int]
-    fingerprint: str
-    format_version: int = FORMAT_VERSION
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
-
-
-def fingerprint_corpus(shards: list[ShardInfo], tokenizer_fingerprint: str) -> str:
-    """Identify a corpus by its content: the hashes of its shards and of its tokenizer."""
-    parts = [tokenizer_fingerprint] + [s.sha256 for s in shards]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def hash_file(path: Path) -> str:
@@ -132,31 +91,92 @@ class Corpus:
     folder is read. See docs/security.md.
 
     Args:
-        folder: the output of ``launch/prepare.py``
-        verify: check each shard's SHA-256, offsets and token ids at its first use, unless this machine did so before
+        place:  the output of ``launch/prepare.py``: its folder, or the address of a remote copy
+        verify: check each shard's SHA-256, offsets and token ids at its first use, unless this machine did so before;
+                shards that are fetched are always checked
+        cache:  where the shards of a remote corpus are kept
 
     Raises KinspanError where there is no corpus, its manifest is damaged, or its format is of another version.
     """
 
-    def __init__(self, folder: str | Path, verify: bool = True) -> None:
-        self.folder = Path(folder)
-        manifest = _read_manifest(self.folder)
+    def __init__(self, place: str | Path, verify: bool = True, cache: CacheSettings = CacheSettings()) -> None:  # noqa: B008
+        self.place, self.cache = place, cache
+        self.mirror: Mirror | None = None
+        if is_remote(place):
+            self.mirror = Mirror(str(place), cache, _read_answer, MAX_MANIFEST_BYTES)
+            self.name, self.folder, manifest = self.mirror.store.name, self.mirror.folder, self.mirror.manifest
+        else:
+            self.name, self.folder = str(Path(place)), Path(place)
+            manifest = read_manifest(self.folder, self.name)
         self.unverified = set(range(len(manifest.shards))) if verify else set()
-        self.manifest = manifest
+        self.manifest: Manifest = manifest
         self.counted: dict[tuple, dict[str, dict[str, int]]] = {}  # usable paragraphs that the manifest does not know
-        self.shard = lru_cache(maxsize=64)(self._open_shard)
+        self._lock = threading.Lock()  # of the dictionary
+        self._mapped: weakref.WeakValueDictionary[int, Shard] = weakref.WeakValueDictionary()  # as long as in use
+
+    @property
+    def short_name(self) -> str:
+        """The last part of the corpus's place."""
+        return self.name.rpartition("/")[2] if self.mirror else self.folder.resolve().name
+
+    @property
+    def tokenizer_folder(self) -> str:
+        """The folder of the tokenizer that the corpus was made with."""
+        if self.mirror is None:
+            return str(self.folder / "tokenizer")
+        return str(self.mirror.fetch_tokenizer(self._check_own_tokenizer))
+
+    def _check_own_tokenizer(self, folder: Path) -> None:
+        if fingerprint_tokenizer(load_tokenizer(str(folder))) != self.manifest.tokenizer["fingerprint"]:
+            raise KinspanError(f"corpus {self.name}: its tokenizer is not the one that it was made with")
 
     def check_tokenizer(self, fingerprint: str, name: str) -> None:
         """Raise KinspanError where the fingerprint of a model's tokenizer is not that of the corpus."""
         mine = self.manifest.tokenizer
         if fingerprint != mine["fingerprint"]:
             raise KinspanError(
-                f"corpus {self.folder} was prepared with the tokenizer {mine['name']}, the model's is {name}: "
+                f"corpus {self.name} was prepared with the tokenizer {mine['name']}, the model's is {name}: "
                 f"their vocabularies or rules differ; run launch/prepare.py with --tokenizer {name}"
             )
 
+    def shards(self, numbers: Sequence[int]) -> list[Shard]:
+        """The shards of these numbers; those of a remote corpus that are not here are fetched, a few at a time."""
+        if self.mirror is None:
+            return [self.shard(n) for n in numbers]
+        held = [n for n in numbers if self.mirror.holds(self.manifest.shards[n].file)]
+        found = {n: self.shard(n) for n in held}  # first, so that they do not leave for those that come
+        missing = {n: self.manifest.shards[n].bytes for n in numbers if n not in found}
+        found |= map_ahead(self.shard, missing, f"fetching {self.short_name}")
+        return [found[n] for n in numbers]
+
+    def shard(self, number: int) -> Shard:
+        """The shard of this number, which is mapped as long as somebody uses it."""
+        with self._lock:
+            found = self._mapped.get(number)
+        if found is None:
+            found = self._open_shard(number)
+            with self._lock:
+                found = self._mapped.setdefault(number, found)
+        return found
+
     def _open_shard(self, number: int) -> Shard:
         info = self.manifest.shards[number]
+        if self.mirror is None:
+            return self._map_checked(number, info)
+        check, mark = partial(self._check_answer, info), partial(self._mark_verified, info)
+        pinned = self.mirror.pin(info.file, info.bytes, check, mark)
+        try:
+            shard = self._map_checked(number, info)
+        except KinspanError:  # it was damaged in the cache
+            self.mirror.drop(info.file)
+            os.close(pinned)
+            pinned = self.mirror.pin(info.file, info.bytes, check, mark)
+            shard = self._map_checked(number, info)
+        weakref.finalize(shard, os.close, pinned)
+        return shard
+
+    def _map_checked(self, number: int, info: ShardInfo) -> Shard:
+        """Map a shard that lies here, and verify it where nobody did before."""
         path = self.folder / info.file
         if not path.is_file():
             raise KinspanError(f"{path} is missing: prepare the corpus again, or copy that file again")
@@ -166,12 +186,15 @@ class Corpus:
                 "changed; prepare the corpus again, or copy that file again"
             )
         if number in self.unverified:
-            claim = f"{info.sha256} {self.manifest.tokenizer['vocab_size']}"
-            verify_once(path, claim, lambda: self._verify(path, info))
+            verify_once(path, self._claim(info), lambda: self._verify(path, info))
             self.unverified.discard(number)
         shard = map_shard(path)
         self._refuse_mismatch(path, shard, info, thorough=False)
         return shard
+
+    def _claim(self, info: ShardInfo) -> str:
+        """What a mark says of a shard that was verified."""
+        return f"{info.sha256} {self.manifest.tokenizer['vocab_size']}"
 
     def _verify(self, path: Path, info: ShardInfo) -> None:
         """Read all of a shard, and raise KinspanError where it is not what the manifest says."""
@@ -182,72 +205,30 @@ class Corpus:
             )
         self._refuse_mismatch(path, map_shard(path), info, thorough=True)
 
+    def _check_answer(self, info: ShardInfo, path: Path) -> None:
+        """Raise BadAnswer where what a store sent is not the shard, and KinspanError where the shard is bad there."""
+        size = path.stat().st_size
+        if size != info.bytes:
+            raise BadAnswer(f"it sent {size:,} bytes, the manifest says {info.bytes:,}")
+        if hash_file(path) != info.sha256:
+            raise BadAnswer("what it sent does not have the SHA-256 that the manifest says")
+        self._refuse_mismatch(path, map_shard(path), info, thorough=True)
+
+    def _mark_verified(self, info: ShardInfo, path: Path) -> None:
+        verify_once(path, self._claim(info), lambda: None)
+
     def _refuse_mismatch(self, path: Path, shard: Shard, info: ShardInfo, thorough: bool) -> None:
         wrong = _find_mismatch(shard, info, self.manifest.tokenizer["vocab_size"], thorough)
         if wrong:
             raise KinspanError(f"{path} is not what its manifest says ({wrong}): prepare the corpus again")
 
 
-def _read_manifest(folder: Path) -> Manifest:
-    path = folder / "manifest.json"
-    if not path.is_file():
-        raise KinspanError(f"no corpus at {folder} (it has no manifest.json): make one with launch/prepare.py")
-    if path.stat().st_size > MAX_MANIFEST_BYTES:
-        raise KinspanError(f"{path} is damaged (larger than any corpus makes it): prepare the corpus again")
+def _read_answer(folder: Path, name: str) -> Manifest:
+    """Read a manifest that a store sent. Raises BadAnswer where it is damaged: it may come whole the next time."""
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        if fields["format_version"] not in READ_VERSIONS:
-            raise KinspanError(
-                f"{path} is of format version {fields['format_version']}, this program reads up to {FORMAT_VERSION}: "
-                "use a newer version of this program, or prepare the corpus again"
-            )
-        shards = [ShardInfo(**s) for s in fields.pop("shards")]
-        manifest = Manifest(shards=shards, **fields)
-        wrong = next(filter(None, map(_find_impossible_count, shards)), None) or _find_missing_field(manifest)
-        if not wrong and fingerprint_corpus(shards, manifest.tokenizer["fingerprint"]) != manifest.fingerprint:
-            wrong = "its fingerprint is not that of its shards: somebody edited it"
-        names = [s.file for s in shards] + [str(p.relative_to(folder)) for p in (folder / "tokenizer").glob("**/*")]
-        outside = [name for name in names if not (folder / name).resolve().is_relative_to(folder.resolve())]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise KinspanError(f"{path} is damaged ({quote_error(error)}): prepare the corpus again") from error
-    if wrong:
-        raise KinspanError(f"{path} is damaged ({wrong}): prepare the corpus again")
-    if outside:
-        raise KinspanError(f"{path} names a file outside its folder: {outside[0]}")
-    return manifest
-
-
-def _find_impossible_count(shard: ShardInfo) -> str | None:
-    """Say which count of a shard cannot be true; None where all can. Arrays are made as large as these counts say."""
-    own = {name: getattr(shard, name) for name in MIN_BYTES}
-    usable = [counts for splits in shard.usable.values() for counts in splits.values()]
-    numbers = [shard.bytes, *own.values(), *(counts[name] for counts in usable for name in ("anchors", "documents"))]
-    if any(type(number) is not int or number < 0 for number in numbers):
-        return f"{shard.file}: a count is no whole number from 0"
-    if shard.split not in ("", *SPLITS):
-        return f"{shard.file}: {shard.split!r} is no split"
-    for name, number in own.items():
-        if number * MIN_BYTES[name] > shard.bytes:
-            return f"{shard.file}: {number} {name} in {shard.bytes} bytes"
-    if any(c["anchors"] > shard.paragraphs or c["documents"] > shard.documents for c in usable):
-        return f"{shard.file}: more is usable than is there"
-    return None
-
-
-def _find_missing_field(manifest: Manifest) -> str | None:
-    """Say which name or total, of those that are shown and compared, is missing or of a wrong type; None if none is."""
-    tokenizer = manifest.tokenizer
-    if not isinstance(tokenizer["name"], str) or not isinstance(tokenizer["fingerprint"], str):
-        return "the tokenizer has no name or fingerprint"
-    if type(tokenizer["vocab_size"]) is not int or not isinstance(manifest.fingerprint, str):
-        return "there is no size of the vocabulary or no fingerprint"
-    if any(not isinstance(source["name"], str) or type(source["documents"]) is not int for source in manifest.sources):
-        return "a source has no name or no count of documents"
-    if any(type(number) is not int for number in manifest.totals.values()):
-        return "a total is no whole number"
-    if not {"documents", "paragraphs", "tokens"} <= manifest.totals.keys():
-        return "a total is missing"
-    return None
+        return read_manifest(folder, name)
+    except DamagedManifest as error:
+        raise BadAnswer(str(error)) from error
 
 
 def map_shard(path: Path) -> Shard:

@@ -109,7 +109,7 @@ def _render_page(
 
 
 def measure_contamination(
-    corpus_folder: str,
+    corpus: Corpus,
     spec: str,
     models: list[str],
     *,
@@ -121,7 +121,6 @@ def measure_contamination(
     as_json: bool = False,
 ) -> None:
     """Says which sentences of the data set stand in a corpus, and how models do with and without their questions."""
-    corpus = Corpus(corpus_folder)
     whole, notes = load_split(spec, split, parse_columns(columns))
     data = filter_questions(whole, eval_filter)
     for note in notes:

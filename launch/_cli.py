@@ -55,14 +55,17 @@ def _read_as_flags(name: str, config_class: type, given: set[str]) -> list[str]:
         return []
     if not isinstance(settings, dict):
         raise KinspanError(f"--config {name} must be lines of `setting: value`")
-    known = {field.name for field in fields(config_class)}  # type: ignore[arg-type]
+    as_text = {field.name: field.metadata["as_text"] for field in fields(config_class)}  # type: ignore[arg-type]
     flags: list[str] = []
     for key, value in settings.items():
         key = new_name_of(config_class, key)
-        if key not in known:
+        if key not in as_text:
             raise KinspanError(f"--config {name}: there is no setting {key!r}; see --help")
         if value is None or key in given or (value == [] and may_be_empty(config_class, key)):
             continue
+        if write := as_text[key]:
+            value = [write(one) for one in (value if isinstance(value, list) else [value])]
+            value = value[0] if len(value) == 1 else value
         flags += [f"--{key}", *map(str, value)] if isinstance(value, list) else [f"--{key}={value}"]
     return flags
 

@@ -6,9 +6,11 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
+from data_pipeline.corpus import Corpus
 from finetune.data.registry import SPECS
 from finetune.evaluation.config import MODES, EvaluateConfig, check
 from launch._cli import parse, run
+from pretrain.runtime.settings import cache_settings
 
 DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10, equal to trec_eval's.
 
@@ -44,9 +46,10 @@ def main() -> None:
     if mode == "run":
         measure_files(config.run, str(config.qrels), config.per_question, as_json=config.json)
         return
-    of_data = {name: getattr(config, name) for name in MODES["contamination"][1:-1]} | {"as_json": config.json}
+    of_data = {name: getattr(config, name) for name in MODES["model"][1:-1]} | {"as_json": config.json}
     if mode == "contamination":
-        measure_contamination(str(config.contamination), str(config.data), config.model, **of_data)
+        corpus = Corpus(str(config.contamination), cache=cache_settings(config))
+        measure_contamination(corpus, str(config.data), config.model, **of_data)
     else:
         measure_models(config.model, str(config.data), **of_data, output_dir=config.output_dir)
 

@@ -12,7 +12,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline.corpus import Corpus
 from launch._cli import parse, run
 from objectives import parse_mixture
-from pretrain.runtime.settings import ABOVE_0, REQUIRED, SEEDS, setting
+from pretrain.runtime.settings import ABOVE_0, REQUIRED, SEEDS, cache_dir, cache_gb, cache_settings, setting
 
 DESCRIPTION = """Validation as in table 3 of Di Liello et al., 2022: the same held-out pairs for every model.
 
@@ -32,7 +32,9 @@ class EvaluatePairsConfig:
     """Flags of this entry."""
 
     model: str = setting(REQUIRED, "A release, another weights folder, or a hub name.")
-    corpus: str = setting(REQUIRED, "Corpus folder; use the same one for all models that are compared.")
+    corpus: str = setting(
+        REQUIRED, "Corpus folder, or the address of a remote copy; use the same one for all models that are compared."
+    )
     objective: str = setting(
         REQUIRED, "As for launch/pretrain.py; of a mixture, each objective is measured, and weights do not matter."
     )
@@ -41,12 +43,15 @@ class EvaluatePairsConfig:
     max_length: int | None = setting(None, "Most tokens of a pair. Without it: each objective's own.", within=ABOVE_0)
     micro_batch_size: int = setting(64, "Most pairs in one forward pass.", within=ABOVE_0, old_name="batch_size")
     seed: int = setting(0, "Seed of the order of anchors, their spans and the bootstrap.", within=SEEDS)
+    cache_dir: str | None = cache_dir()
+    cache_gb: float = cache_gb()
     json: bool = setting(False, "Print the figures as a line of JSON too, last.")
 
 
 def main() -> None:
     config = parse(EvaluatePairsConfig, DESCRIPTION, EPILOG)
-    corpus, objectives = Corpus(config.corpus), parse_mixture(config.objective, config.sampling)
+    corpus = Corpus(config.corpus, cache=cache_settings(config))
+    objectives = parse_mixture(config.objective, config.sampling)
     from pretrain.evaluation.pair_tests import evaluate_pairs
     from pretrain.evaluation.pair_text import format_figures
     from pretrain.modeling.scorer import load_scorer  # after what needs no model to be checked

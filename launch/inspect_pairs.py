@@ -10,15 +10,14 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from data_pipeline import tokenizers
-from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
+from data_pipeline.sources import format_source, parse_sources
 from launch._cli import parse, run
-from objectives import parse_mixture
 from pretrain.modeling.default_model import default_model
-from pretrain.planning.defaults import default_corpus
-from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, SEEDS, setting
+from pretrain.planning.corpora import mix, open_corpora
+from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_dir, cache_gb, cache_settings, setting
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
 
@@ -27,7 +26,8 @@ step k of a global batch of B sees the indices from k * B up to, but not includi
 
 EPILOG = """examples:
   python launch/inspect_pairs.py --corpus corpora/docs --count 10
-  python launch/inspect_pairs.py --corpus corpora/docs --objective ssp:2+psd:1 --start 6400 --count 64 --json"""
+  python launch/inspect_pairs.py --corpus corpora/docs --objective ssp:2+psd:1 --start 6400 --count 64 --json
+  python launch/inspect_pairs.py --corpus s3://bucket/wiki=3 corpora/news=1,psd --cache_dir /local/cache"""
 
 MOST_PAIRS = 2**48  # indices beyond it have no random numbers of their own
 
@@ -36,7 +36,14 @@ MOST_PAIRS = 2**48  # indices beyond it have no random numbers of their own
 class InspectConfig:
     """Flags of this entry."""
 
-    corpus: str | None = setting(None, "Corpus folder. Without it: the documentation that comes with Python.")
+    corpus: list[str] = setting(
+        [],
+        "As for launch/pretrain.py: corpus folders or addresses, such as corpora/docs, or s3://bucket/wiki=3 "
+        "corpora/news=1,psd. Without it: the documentation that comes with Python.",
+        as_text=format_source,
+    )
+    cache_dir: str | None = cache_dir()
+    cache_gb: float = cache_gb()
     objective: str = setting("ssp", "As for launch/pretrain.py: ssp, all, ssp:2+sp:1 ...")
     sampling: Literal["matched", "paper"] = setting("matched", "As for launch/pretrain.py.")
     split: Literal["train", "validation"] = setting("train", "Which documents.")
@@ -51,10 +58,12 @@ def main() -> None:
     config = parse(InspectConfig, DESCRIPTION, EPILOG)
     if config.start + config.count >= MOST_PAIRS:
         raise KinspanError(f"--start {config.start} --count {config.count}: their sum must be below {MOST_PAIRS}")
-    corpus = Corpus(config.corpus or default_corpus(tokenizers.load_tokenizer(default_model())))
-    tokenizer = tokenizers.load_tokenizer(str(corpus.folder / "tokenizer"))
+    sources = parse_sources(config.corpus)
+    mixture = mix(sources, config.objective, config.sampling)
+    corpora = open_corpora(sources, cache_settings(config), lambda: tokenizers.load_tokenizer(default_model()))
+    tokenizer = tokenizers.load_tokenizer(corpora[0].tokenizer_folder)
     stream = PairStream(
-        parse_mixture(config.objective, config.sampling).read_from(corpus),
+        mixture.read_from(*corpora),
         template=tokenizers.read_pair_template(tokenizer),
         seed=config.seed,
         split=config.split,

@@ -24,7 +24,7 @@ from pretrain.evaluation.document_ranking import (
 )
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.planning.defaults import default_corpus
-from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
+from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, cache_dir, cache_gb, cache_settings, setting
 
 DESCRIPTION = """Ranks the sentences of one held-out document for a sentence taken from it, twice, side by side: by the
 cosine of the encoder that training started from, and by the release. Sentences of the paragraph that the sentence was
@@ -50,7 +50,12 @@ class RankConfig:
         "What training started from, or any other model that embeds sentences, to compare with. Without it: "
         "all-MiniLM-L6-v2, which is installed with this package.",
     )
-    corpus: str | None = setting(None, "Corpus folder. Without it: the documentation that comes with Python.")
+    corpus: str | None = setting(
+        None,
+        "Corpus folder, or the address of a remote copy. Without it: the documentation that comes with Python.",
+    )
+    cache_dir: str | None = cache_dir()
+    cache_gb: float = cache_gb()
     average_over: int = setting(100, "Most documents that the closing figures are averaged over.", within=ABOVE_0)
     document: int = setting(0, "Which of the suitable held-out documents, counted from 0.", within=NOT_BELOW_0)
 
@@ -59,8 +64,9 @@ def main() -> None:
     config = parse(RankConfig, DESCRIPTION, EPILOG)
     if not (Path(config.model) / "config.json").is_file():
         raise KinspanError(f"--model {config.model} is no release: make one with launch/release.py")
-    corpus = Corpus(config.corpus or default_corpus(tokenizers.load_tokenizer(default_model())))
-    questions = find_questions(corpus, tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
+    place = config.corpus or default_corpus(tokenizers.load_tokenizer(default_model()))
+    corpus = Corpus(place, cache=cache_settings(config))
+    questions = find_questions(corpus, tokenizers.load_tokenizer(corpus.tokenizer_folder))
     if config.document >= len(questions):
         raise KinspanError(f"--document {config.document}: the corpus has {len(questions)} suitable held-out documents")
     name = tokenizers.shorten_name(config.start) if config.start else DEFAULT_MODEL_NAME

@@ -13,6 +13,7 @@ from types import ModuleType
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.mixture import Mixture, Part
 from data_pipeline.sampling.pairs import Objective
+from data_pipeline.sources import MAX_WEIGHT
 
 from . import ict, nsp, psd, sop, sp, ssp
 
@@ -20,7 +21,6 @@ OBJECTIVES: dict[str, Objective] = {o.name: o for o in (ssp.SSP, sp.SP, psd.PSD,
 PAPER_SAMPLING: dict[str, Objective] = {o.name: o for o in (ssp.SSP_PAPER, sp.SP_PAPER, psd.PSD_PAPER)}
 SAMPLINGS = ("matched", "paper")
 ALL = "ssp+sp+psd"  # "All" in the paper's tables
-MAX_WEIGHT = 1000
 
 
 def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
@@ -48,7 +48,8 @@ def hash_own_sources(mixture: Mixture) -> dict[str, str]:
 
     The modules beside it, or those of its package, count as well as far as they are loaded.
     """
-    return {name: _hash_source(sys.modules[name.split(":")[0]]) for name in mixture.names if ":" in name}
+    names = [objective.name for objective in mixture.objectives]
+    return {name: _hash_source(sys.modules[name.split(":")[0]]) for name in names if ":" in name}
 
 
 def _hash_source(module: ModuleType) -> str:

@@ -1,9 +1,11 @@
 """Every setting of a pre-training run, with the checks that need nothing but the settings."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.sources import format_source
 from pretrain.runtime.settings import (
     ABOVE_0,
     BATCHES,
@@ -18,6 +20,8 @@ from pretrain.runtime.settings import (
     SEEDS,
     VALIDATION,
     WORKERS,
+    cache_dir,
+    cache_gb,
     check_ranges,
     setting,
     settings_of_identity,
@@ -32,12 +36,17 @@ class PretrainConfig:
     run.
     """
 
-    corpus: str | None = setting(
-        None,
-        "Corpus folder, written by launch/prepare.py. Without it: the documentation that comes with Python.",
+    corpus: list[str] = setting(
+        [],
+        "Corpus folder, written by launch/prepare.py, or the address of a remote copy such as s3://bucket/wiki. "
+        "Several are mixed: PATH=WEIGHT PATH=WEIGHT,OBJECTIVE ..., where weights are whole numbers (shares of the "
+        "pairs), and an objective stands for --objective. Without it: the documentation that comes with Python.",
         DATA,
         may_change=True,
+        as_text=format_source,
     )
+    cache_dir: str | None = cache_dir(DATA)
+    cache_gb: float = cache_gb(DATA)
     sampling: Literal["matched", "paper"] = setting(
         "matched",
         "How long negatives are: matched to the positive, or drawn freely as in the paper (their length then gives "
@@ -292,6 +301,14 @@ class PretrainConfig:
         may_change=True,
     )
     local_rank: int = setting(-1, "Set by the deepspeed launcher.", MONITORING, may_change=True)
+
+    def __post_init__(self) -> None:
+        self.corpus = list_texts(self.corpus)
+
+
+def list_texts(given: Any) -> list[str]:
+    """What is given as nothing, one text or several, as a list: the corpora of a run were one text once."""
+    return [] if given is None else [str(given)] if isinstance(given, str | Path) else list(given)
 
 
 def check(config: PretrainConfig) -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import find_file, read_object
+from data_pipeline.remote.address import is_remote
+from data_pipeline.sources import list_paths, parse_sources
 from pretrain.runtime.settings import settings_of_identity
 
-from .config import PretrainConfig, as_dict
+from .config import PretrainConfig, as_dict, list_texts
 
 SUMMARY = "summary.json"
 LENGTHS = ("max_steps", "max_epochs", "max_tokens", "warmup_steps")
@@ -25,6 +27,7 @@ def find_finished(config: PretrainConfig) -> Path | None:
     try:
         found = read_object(summary, "")
         theirs, steps = dict(found["config"]), int(found["steps"])
+        theirs["corpus"] = list_texts(theirs["corpus"])
     except (KinspanError, LookupError, TypeError, ValueError):
         return None
     ours = json.loads(json.dumps(as_dict(config)))
@@ -33,8 +36,11 @@ def find_finished(config: PretrainConfig) -> Path | None:
         return None
     if differing:
         raise KinspanError(f"--output_dir {folder} holds a run that is complete after {steps} steps: {advise(folder)}")
-    has_own_objective = "+" not in config.objective and ":" in config.objective  # whose code may have changed
-    return None if has_own_objective or any(_is_newer(ours[name], summary) for name in READ) else summary
+    sources = parse_sources(config.corpus)
+    objectives = [config.objective, *(source.objective or "" for source in sources)]
+    has_own_objective = any("+" not in name and ":" in name for name in objectives)  # whose code may have changed
+    read = [*list_paths(sources), *(ours[name] for name in READ if name != "corpus")]
+    return None if has_own_objective or any(_is_newer(name, summary) for name in read) else summary
 
 
 def advise(folder: Path) -> str:
@@ -48,7 +54,9 @@ def advise(folder: Path) -> str:
 
 def _is_newer(name: str | None, summary: Path) -> bool:
     """Whether a file of this name, or in the folder of this name, was written after the summary, or cannot be looked
-    at, such as a link to nothing."""
+    at, such as a link to nothing or a remote folder."""
+    if name and is_remote(name):
+        return True
     place = find_file(name) if name and not Path(name).is_dir() else name and Path(name)
     if not place:
         return False

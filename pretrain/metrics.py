@@ -1,7 +1,7 @@
 """Figures of training: losses and accuracies from sums, and the work that a batch takes."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -22,19 +22,38 @@ MAX_PRODUCT = 8192  # rows and columns of the largest matrices that the peak is 
 def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, float]:
     """Losses in nats per item, accuracies, and F1 of the positive class, from sums by name (see losses.py).
 
-    Pair figures are taken over all objectives. For a mixture those of each objective follow, named ``ssp/pair_loss``
-    and so on. ``loss`` is the weighted sum of the losses. A figure without any item to compute it from is left out.
+    Pair figures are taken over all pairs. For a mixture those of each part follow, named ``ssp/pair_loss`` and so on,
+    or by its corpus, ``wiki/pair_loss``; of a corpus with several objectives both its own and theirs,
+    ``wiki/ssp/pair_loss``. ``loss`` is the weighted sum of the losses. A figure without any item to compute it from is
+    left out.
     """
-    objectives = [name.rpartition("/")[0] for name in sums if name.endswith("/pair_loss")]
-    by_objective = [{item: sums[f"{name}/{item}"] for item in PAIR_SUMS} for name in objectives]
-    everything = {item: sum(own[item] for own in by_objective) for item in PAIR_SUMS}
+    parts = tuple(name.rpartition("/")[0] for name in sums if name.endswith("/pair_loss"))
+    everything = _add_up(sums, parts)
     out = _compute_token_figures(sums) | _compute_pair_figures(everything) | _compute_shares(everything)
-    if len(objectives) > 1:
-        for name, own in zip(objectives, by_objective, strict=True):
-            out |= {f"{name}/{figure}": value for figure, value in _compute_pair_figures(own).items()}
+    for name, numbers in group_parts(parts).items():
+        own = _compute_pair_figures(_add_up(sums, [parts[number] for number in numbers]))
+        out |= {f"{name}/{figure}": value for figure, value in own.items()}
     known = {name: value for name, value in out.items() if value is not None}
     loss = sum(weight * known.get(f"{name}_loss", 0.0) for name, weight in weights._asdict().items())
     return {"loss": loss, **known}
+
+
+def group_parts(parts: Sequence[str]) -> dict[str, list[int]]:
+    """The names under which a mixture's figures stand apart, each with the numbers of the parts that it takes in: every
+    part, and every corpus of which there are several. Nothing where there is one part."""
+    if len(parts) == 1:
+        return {}
+    groups: dict[str, list[int]] = {name: [number] for number, name in enumerate(parts)}
+    for number, name in enumerate(parts):
+        corpus, slash, _ = name.partition("/")
+        if slash:
+            groups.setdefault(corpus, []).append(number)
+    return groups
+
+
+def _add_up(sums: Mapping[str, float], parts: Sequence[str]) -> dict[str, float]:
+    """PAIR_SUMS over these parts."""
+    return {item: sum(sums[f"{part}/{item}"] for part in parts) for item in PAIR_SUMS}
 
 
 def _compute_token_figures(sums: dict[str, float]) -> dict[str, float | None]:

@@ -111,6 +111,8 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     run.say(*describe_run(setup, run.engine.module))
     if setup.rank == 0:
         write_atomically(setup.folder / "config.yaml", yaml.safe_dump(as_dict(setup.config), sort_keys=False))
+    watch.mark("reading the first block", patient=True)  # a remote one may take long
+    setup.train_stream.batch(run.progress.step * setup.layout.size, 1)
     open_run(run)
     try:
         train(run)
@@ -136,7 +138,7 @@ def train(run: Run) -> None:
     While a step runs, the ranks count the next one's batch, and tell whether one of them is to stop before it.
     """
     setup, config, total = run.setup, run.setup.config, run.setup.total_steps
-    filler = setup.train_stream.batch(0, 1)  # stands in for an empty micro-batch
+    filler = setup.train_stream.batch(run.progress.step * setup.layout.size, 1)  # stands in for an empty micro-batch
     while True:
         step, began = run.progress.step, time.monotonic()
         saved = step == run.resumed_at  # then the checkpoint was written after this step was measured

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from data_pipeline import tokenizers
-from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.hub import use_cache_alone
 from data_pipeline.sampling.mixture import Mixture
+from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
-from objectives import hash_own_sources, parse_mixture
+from data_pipeline.sources import parse_sources
+from objectives import hash_own_sources
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
 from pretrain.evaluation.validation import SEED
@@ -25,7 +26,7 @@ from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
 from pretrain.modeling.pair_model import PairModel, fingerprint_weights, holds_no_weights, load_config, load_model
-from pretrain.planning.defaults import default_corpus
+from pretrain.planning.corpora import describe_corpora, identify_corpora, mix, open_for
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.engine import (
     OptimizerSettings,
@@ -37,8 +38,9 @@ from pretrain.runtime.engine import (
 )
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.precision import choose_precision
-from pretrain.runtime.ranks import barrier, broadcast_from_rank_0, gather, make_first_on_each_machine
+from pretrain.runtime.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
 from pretrain.runtime.run_folder import check_shared, claim_folder, leave_out_buckets, open_folder, shorten
+from pretrain.runtime.settings import cache_settings
 
 from .batches import average_tokens
 from .config import PretrainConfig, as_dict, check, identity
@@ -48,7 +50,6 @@ RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
 # They may change, but must be the same on all ranks: their collectives follow from them.
 ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every", "on_spike")
 PROBE_SETTINGS = ("probe_steps", "probe_pairs")
-SOURCES_NAMED = 20  # of the corpus, the largest, in run.json and model cards
 
 
 @dataclass(kw_only=True)
@@ -66,7 +67,6 @@ class Setup:
     folder: Path
     model: PairModel | ReplacedTokenModel
     tokenizer: Any
-    corpus: Corpus
     train_stream: PairStream
     validation_stream: PairStream | None
     layout: Layout
@@ -84,7 +84,8 @@ def set_up(config: PretrainConfig) -> Setup:
     Raises KinspanError for anything that the user can mend.
     """
     check(config)
-    mixture = parse_mixture(config.objective, config.sampling)
+    sources = parse_sources(config.corpus)
+    mixture = mix(sources, config.objective, config.sampling)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
     precision = choose_precision(config.precision, zero_stage(deepspeed_settings))
     rank, local_rank, world_size = read_launcher_variables()
@@ -97,7 +98,8 @@ def set_up(config: PretrainConfig) -> Setup:
 
     model_name = config.model or default_model()
     tokenizer, family = make_first_on_each_machine(local_rank, lambda: _load_names(model_name, local_rank))
-    corpus = _open_corpus(config, tokenizer, local_rank)
+    corpora = make_first_on_each_machine(local_rank, lambda: open_for(tokenizer, sources, cache_settings(config)))
+    mixture = mixture.read_from(*corpora)
     token_loss = choose_token_loss(config, model_name, family)
     model, model_notes = make_first_on_each_machine(
         local_rank, lambda: _load_model(config, model_name, token_loss, mixture)
@@ -113,7 +115,7 @@ def set_up(config: PretrainConfig) -> Setup:
     masking = make_masking(config, token_loss, tokenizer)
     shared: dict[str, Any] = {"template": template, "max_length": max_length, "masking": masking}
     train = PairStream(
-        mixture.read_from(corpus),
+        mixture,
         seed=config.seed,
         split="train",
         permute_labels=config.permute_pair_labels,
@@ -122,20 +124,21 @@ def set_up(config: PretrainConfig) -> Setup:
     validation = None
     try:
         if config.eval_pairs:
-            validation = PairStream(mixture.read_from(corpus), seed=SEED, split="validation", **shared)
-    except KinspanError as error:
-        notes.append(f"no validation: too few of the corpus's documents are held out ({error})")
+            validation = PairStream(mixture, seed=SEED, split="validation", **shared)
+    except TooFewDocuments as error:
+        notes.append(f"no validation: too few of a corpus's documents are held out ({error})")
     total = count_steps(config, train)
     warmup = count_warmup_steps(config, total)
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
     padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
     layout = Layout(config.global_batch_size, config.micro_batch_size, world_size, padded)
-    facts = _collect_facts(
-        config, corpus, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total
-    )
+    facts = _collect_facts(config, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total)
+    facts["identity"]["corpus_content"] = identify_corpora(mixture, sources)
+    facts["corpus"] = describe_corpora(mixture, corpora)
     facts["token_loss"] = token_loss
     facts["from_scratch"] = holds_no_weights(model_name)
     facts["validation_documents"] = _count_documents(validation, config.eval_pairs) if validation else None
+    facts["parts"] = list(mixture.names)
     facts["objectives"] = _describe_objectives(mixture)
     facts["generator"] = tokenizers.shorten_name(config.generator) if token_loss == "rtd" else None
     facts["warmup_steps"] = warmup
@@ -145,7 +148,6 @@ def set_up(config: PretrainConfig) -> Setup:
         folder=folder,
         model=model,
         tokenizer=tokenizer,
-        corpus=corpus,
         train_stream=train,
         validation_stream=validation,
         layout=layout,
@@ -163,8 +165,10 @@ def set_up(config: PretrainConfig) -> Setup:
 
 def _count_documents(validation: PairStream, num_pairs: int) -> int:
     """Documents that the first ``num_pairs`` held-out pairs come from, at most."""
-    held_out = max(sum(order.documents) for order in validation.orders)
-    return min(held_out, num_pairs)
+    held_out: dict[int, int] = {}  # of each corpus, over its objectives
+    for part, order in zip(validation.mixture.parts, validation.orders, strict=True):
+        held_out[part.source] = max(held_out.get(part.source, 0), sum(order.documents))
+    return min(sum(held_out.values()), num_pairs)
 
 
 def _check_same_everywhere(setup: Setup) -> None:
@@ -187,23 +191,11 @@ def _check_same_everywhere(setup: Setup) -> None:
 
 def _note_defaults(config: PretrainConfig) -> list[str]:
     defaults = []
-    if config.corpus is None:
+    if not config.corpus:
         defaults.append("the corpus is the documentation that comes with Python and its packages")
     if config.model is None:
         defaults.append(f"the model is {DEFAULT_MODEL_NAME}")
     return ["no --corpus or --model given: " + " and ".join(defaults)] if defaults else []
-
-
-def _open_corpus(config: PretrainConfig, tokenizer: Any, local_rank: int) -> Corpus:
-    """The corpus of the settings, or the default one, which one rank per node builds."""
-    if config.corpus is None:
-        if local_rank == 0:
-            default_corpus(tokenizer)
-        barrier()
-    folder = config.corpus if config.corpus is not None else default_corpus(tokenizer)
-    corpus = Corpus(folder)
-    corpus.check_tokenizer(tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path))
-    return corpus
 
 
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
@@ -289,18 +281,18 @@ def make_masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> Mas
 
 
 def _describe_objectives(mixture: Mixture) -> list[dict[str, Any]]:
-    """What a model card says about each objective."""
+    """What a model card says about each objective, over all corpora."""
     total = sum(mixture.weights)
     return [
         {
-            "name": part.objective.name,
-            "share": part.weight / total,
-            "asks": part.objective.asks,
-            "negatives": part.objective.negatives,
-            "source": part.objective.source,
-            "pairs_per_anchor": part.objective.pairs_per_anchor,
+            "name": objective.name,
+            "share": sum(part.weight for part in mixture.parts if part.objective == objective) / total,
+            "asks": objective.asks,
+            "negatives": objective.negatives,
+            "source": objective.source,
+            "pairs_per_anchor": objective.pairs_per_anchor,
         }
-        for part in mixture.parts
+        for objective in dict.fromkeys(mixture.objectives)
     ]
 
 
@@ -323,7 +315,6 @@ def count_warmup_steps(config: PretrainConfig, total: int) -> int:
 
 def _collect_facts(
     config: PretrainConfig,
-    corpus: Corpus,
     model_fingerprint: str,
     model_name: str,
     deepspeed_settings: dict[str, Any],
@@ -334,18 +325,11 @@ def _collect_facts(
 ) -> dict[str, Any]:
     """What run.json says: what makes this run this run, and what its release will say of it. It holds no local path."""
     name = DEFAULT_MODEL_NAME if config.model is None else model_name
-    paths = ["corpus", "model", "output_dir", "deepspeed_config", "probe"]
+    paths = ["corpus", "model", "output_dir", "deepspeed_config", "probe", "cache_dir"]
     paths += ["generator"] if parse_size_factor(config.generator) is None else []
     settings = {k: v for k, v in as_dict(config).items() if k not in paths}
-    manifest = corpus.manifest
-    sources = sorted(manifest.sources, key=lambda source: -source["documents"])[:SOURCES_NAMED]
     known = {
         "model": {"name": Path(name).name, "fingerprint": model_fingerprint},
-        "corpus": {
-            "fingerprint": manifest.fingerprint,
-            "totals": manifest.totals,
-            "sources": sources,
-        },
         "zero_stage": zero_stage(deepspeed_settings),
         "precision": precision,
         "max_length": max_length,
@@ -354,7 +338,6 @@ def _collect_facts(
     same = identity(
         config,
         model_weights=model_fingerprint,
-        corpus_content=manifest.fingerprint,
         deepspeed=leave_out_buckets(deepspeed_settings),
         precision_used=precision,
         own_objectives=hash_own_sources(mixture),

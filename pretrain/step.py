@@ -144,13 +144,12 @@ def make_largest_batch(stream: PairStream, pairs: int) -> Batch:
     Masked are as many tokens as all but one in a billion real batches have at most; whole words spread wider.
     """
     length, masking = stream.max_length, stream.masking
-    pair = stream.batch(0, 1)
     tokens = pairs * length
     probability = getattr(masking, "probability", 0.0)
     spread = 6 if getattr(masking, "continues", None) is None else 12
     masked = min(tokens, int(tokens * probability + spread * (tokens * probability) ** 0.5))
     return Batch(
-        input_ids=np.full(tokens, pair.input_ids[0], dtype=np.int32),
+        input_ids=np.full(tokens, stream.template.special[0][0], dtype=np.int32),
         token_type_ids=np.zeros(tokens, dtype=np.int32),
         position_ids=np.tile(np.arange(length, dtype=np.int32), pairs),
         starts=np.arange(pairs + 1, dtype=np.int32) * length,

@@ -53,7 +53,7 @@ def write_summary(setup: Setup, progress: Progress) -> dict[str, Any]:
         "last_probe": (of["probe"] or [None])[-1],
         "wall_seconds": round(progress.wall_seconds, 1),
         "world_size": setup.layout.world,
-        "corpus_fingerprint": setup.corpus.manifest.fingerprint,
+        "corpus_fingerprint": setup.facts["corpus"]["fingerprint"],
         "model": setup.facts["model"],
         "versions": {"python": platform.python_version(), **{p: _find_version(p) for p in PACKAGES}},
         "config": as_dict(setup.config),

@@ -258,7 +258,7 @@ def make_stream() -> Callable[..., PairStream]:
         **kwargs: Any,
     ) -> PairStream:
         corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
-        tokenizer = load(corpus.folder / "tokenizer")
+        tokenizer = load(corpus.tokenizer_folder)
         if isinstance(masking, bool):
             masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer)) if masking else None
         mixture = parse_mixture(objective, sampling).read_from(corpus)

@@ -45,11 +45,11 @@ def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objec
 
     Raises KinspanError where the shards hold other anchors than the manifest says, since orders go by its counts.
     """
-    block = Block([corpus.shard(n) for n in shard_numbers], split, objective.usable)
+    block = Block(corpus.shards(shard_numbers), split, objective.usable)
     promised = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
     if all(promised) and sum(p[split]["anchors"] for p in promised if p) != len(block.paragraph):
         raise KinspanError(
-            f"{corpus.folder}/manifest.json is damaged (its usable paragraphs for {objective.name} are not those of "
+            f"{corpus.name}/manifest.json is damaged (its usable paragraphs for {objective.name} are not those of "
             "the shards): prepare the corpus again"
         )
     return block

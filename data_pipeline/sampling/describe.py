@@ -31,10 +31,11 @@ def describe_pairs(stream: PairStream, tokenizer: Any, start: int, count: int) -
 
 def _describe_pair(stream: PairStream, rows: PairRows, row: int, tokenizer: Any) -> dict[str, Any]:
     a, b = (_describe_span(rows.block, spans, row, tokenizer) for spans in rows.texts)
-    index = int(rows.index[row])
+    index, part = int(rows.index[row]), stream.mixture.parts[rows.part]
     return {
         "index": index,
-        "objective": stream.mixture.names[rows.part],
+        **({"corpus": part.name.partition("/")[0]} if part.name else {}),
+        "objective": part.objective.name,
         "kind": KINDS[rows.kinds[row]],
         "label": int(rows.kinds[row] == 0),
         "doc_id": a["doc_id"],
@@ -62,10 +63,10 @@ def format_pair(pair: dict[str, Any]) -> str:
 
     hole = "" if pair["b_without"] is None else " without [{}, {})".format(*pair["b_without"])
 
+    made_of = ", ".join(pair[key] for key in ("corpus", "objective") if key in pair)
     return "\n".join(
         [
-            f"pair {pair['index']}: {pair['objective']}, {pair['kind']}, label {pair['label']}, "
-            f"{len(pair['input_ids'])} tokens",
+            f"pair {pair['index']}: {made_of}, {pair['kind']}, label {pair['label']}, {len(pair['input_ids'])} tokens",
             line("A", pair["doc_id"], pair["titles"][0], pair["a_paragraph"], pair["a_sentences"], pair["a"], ""),
             line("B", pair["b_doc_id"], pair["titles"][1], pair["b_paragraph"], pair["b_sentences"], pair["b"], hole),
         ]

@@ -1,4 +1,5 @@
-"""Several parts in one order of examples: which part, and which of its own pairs, an index is.
+"""Several parts in one order of examples: which part, and which of its own pairs, an index is. A part is an objective
+and the corpus that it reads.
 
 The order goes in turns of L pairs, L being the least common multiple of the objectives' pairs per anchor. Turns are
 dealt to the parts by a fixed pattern of as many turns as the weights add up to. Each part's own pairs come in their
@@ -22,11 +23,15 @@ class Part:
 
     weight: the part's share of the pairs, as a small whole number
     corpus: None as long as the mixture is only named, see ``Mixture.read_from``
+    source: which of the mixture's corpora that is, by number
+    name:   under which the part's figures stand; "" is the objective's, where there is one corpus
     """
 
     objective: Objective
     weight: int = 1
     corpus: Corpus | None = None
+    source: int = 0
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,9 @@ class Mixture:
 
     parts: tuple[Part, ...]
 
-    def read_from(self, corpus: Corpus) -> "Mixture":
-        """This mixture with all parts reading one corpus."""
-        return Mixture(tuple(replace(part, corpus=corpus) for part in self.parts))
+    def read_from(self, *corpora: Corpus) -> "Mixture":
+        """This mixture with each part reading its corpus."""
+        return Mixture(tuple(replace(part, corpus=corpora[part.source]) for part in self.parts))
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -53,7 +58,8 @@ class Mixture:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(part.objective.name for part in self.parts)
+        """The parts' names, by which their figures stand apart."""
+        return tuple(part.name or part.objective.name for part in self.parts)
 
     @property
     def max_length(self) -> int:

@@ -6,7 +6,7 @@ a block, so that every anchor comes once per epoch and a reader needs one block 
 the counts in the manifest are enough, which is what makes seeking to any batch immediate.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +21,10 @@ BLOCK_SHARDS = 32  # of a corpus of format version 2: this bounds the files that
 VALIDATION_ANCHORS = 1 << 16  # of such a corpus, for validation, which reads a few thousand: this bounds its waiting
 
 MIN_DOCUMENTS = 2  # of a block, since easy negatives come from another document than the anchor
+
+
+class TooFewDocuments(KinspanError):
+    """A split has not the documents that an objective needs."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Order:
 
     def __post_init__(self) -> None:
         if sum(self.documents) < MIN_DOCUMENTS:
-            raise KinspanError(
+            raise TooFewDocuments(
                 f"the corpus has {sum(self.documents)} documents with usable paragraphs; at least {MIN_DOCUMENTS} are "
                 "needed, because negatives come from other documents: prepare more documents, or keep shorter "
                 "paragraphs"
@@ -61,6 +65,13 @@ class Order:
     @property
     def epoch_anchors(self) -> int:
         return sum(self.anchors)
+
+    def bound_blocks(self, sizes: Sequence[int]) -> int:
+        """How much two blocks come to at most, in any epoch, where shard ``n`` comes to ``sizes[n]``."""
+        used = sorted(n for n in self.anchors if n)
+        most = int(np.searchsorted(np.cumsum(used), self.block_anchors, side="right"))  # of the smallest shards
+        most = max(min(most, self.block_shards or most), MIN_DOCUMENTS)
+        return sum(sorted((size for size, n in zip(sizes, self.anchors, strict=True) if n), reverse=True)[: 2 * most])
 
     def segments(self, first_anchor: int, count: int) -> Iterator[Segment]:
         """The anchors ``first_anchor .. first_anchor + count``, cut where a block or an epoch ends."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import PairTemplate
 
@@ -15,7 +16,7 @@ from .batch import Batch, concatenate
 from .block import Block
 from .block_cache import BlockCache
 from .mixture import Mixture, Part
-from .order import BLOCK_ANCHORS, BLOCK_SHARDS, VALIDATION_ANCHORS, Order
+from .order import BLOCK_ANCHORS, BLOCK_SHARDS, VALIDATION_ANCHORS, Order, TooFewDocuments
 from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, lay_out
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
@@ -70,7 +71,8 @@ class PairStream:
         permute_labels: a control for studies: each anchor's labels are permuted among its pairs, so that they say
             nothing of a pair, and as many are positive as before; kinds stay what they are
 
-    Raises KinspanError where the split cannot give what an objective needs.
+    Raises TooFewDocuments where the split cannot give what an objective needs, and KinspanError for a length that is
+    too short, or a cache that is too small for a remote corpus.
     """
 
     def __init__(
@@ -96,7 +98,8 @@ class PairStream:
         if self.max_length >= 2**31:
             raise KinspanError(f"--max_length {self.max_length}: must be below 2^31")
         self.orders = [_order_anchors(part, seed, split, block_anchors) for part in mixture.parts]
-        self._blocks = BlockCache(3 * len(self.orders))  # of each part, those before, at and after its place
+        self._blocks = BlockCache(2 * len(self.orders))  # of each part, those at and after its place
+        self._require_cache()
 
     @property
     def epoch_pairs(self) -> int:
@@ -138,10 +141,32 @@ class PairStream:
 
     def _describe_block(self, part: Part, shards: tuple[int, ...]) -> tuple[tuple, Callable[[], Block]]:
         """The key and the maker of the part's block. Parts that use the same paragraphs of one corpus share it."""
+        return (part.corpus, shards, part.objective.usable), partial(self._build_block, part, shards)
+
+    def _build_block(self, part: Part, shards: tuple[int, ...]) -> Block:
+        """The part's block, with the indices that sampling needs: they are made at the first pairs that it gives."""
         assert part.corpus is not None
-        return (part.corpus, shards, part.objective.usable), partial(
-            open_block, part.corpus, shards, self.split, part.objective
-        )
+        block = open_block(part.corpus, shards, self.split, part.objective)
+        for other in self.mixture.parts:
+            objective = other.objective
+            if (other.corpus, objective.usable) == (part.corpus, part.objective.usable):
+                random_bits = draw_random_bits(self.seed, "first pairs of a block", 0, 1, objective.num_draws)
+                objective.sample(block, np.zeros(1, dtype=np.int64), random_bits)
+        return block
+
+    def _require_cache(self) -> None:
+        """Raises KinspanError where the cache of a remote corpus cannot hold what this stream has in use."""
+        needs: dict[Corpus, int] = {}
+        for part, order in zip(self.mixture.parts, self.orders, strict=True):
+            assert part.corpus is not None
+            sizes = [shard.bytes for shard in part.corpus.manifest.shards]
+            all_of_them = sum(size for size, anchors in zip(sizes, order.anchors, strict=True) if anchors)
+            needs[part.corpus] = min(needs.get(part.corpus, 0) + order.bound_blocks(sizes), all_of_them)
+        remote = {corpus: corpus.mirror for corpus in needs if corpus.mirror}
+        for cache in {mirror.cache for mirror in remote.values()}:
+            here = [corpus for corpus, mirror in remote.items() if mirror.cache is cache]
+            names = " and ".join(corpus.name for corpus in here)
+            cache.require(self, sum(needs[corpus] for corpus in here), f"{names}, {self.split} documents")
 
     def batch(self, first: int, count: int) -> Batch:
         """Examples ``first .. first + count``, packed and masked."""
@@ -211,8 +236,8 @@ def _order_anchors(part: Part, seed: int, split: str, block_anchors: int) -> Ord
     assert part.corpus is not None, "Mixture.read_from says which corpus a part reads"
     anchors, documents = get_usable_counts(part.corpus, part.objective, split)
     if not sum(anchors):
-        raise KinspanError(
-            f"corpus {part.corpus.folder} has no usable {split} paragraph for {part.objective.name}, which needs "
+        raise TooFewDocuments(
+            f"corpus {part.corpus.name} has no usable {split} paragraph for {part.objective.name}, which needs "
             f"{part.objective.needs}: prepare more documents"
         )
     block_shards = None

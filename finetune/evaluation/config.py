@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from data_pipeline.errors import KinspanError
-from pretrain.runtime.settings import ABOVE_0, default_of, setting
+from pretrain.runtime.settings import ABOVE_0, cache_dir, cache_gb, default_of, setting
 
 
 @dataclass
@@ -14,7 +14,7 @@ class EvaluateConfig:
     run: list[str] = setting([], "TREC run files, of which the first is the baseline.")
     qrels: str | None = setting(None, "With --run: the judgements, a TREC qrels file.")
     per_question: str | None = setting(None, "With --run: CSV file for the metrics of every question.")
-    contamination: str | None = setting(None, "Corpus folder: which sentences of --data stand in it?")
+    contamination: str | None = setting(None, "Corpus folder or address: which sentences of --data stand in it?")
     model: list[str] = setting([], "Model folders or hub names, of which the first is the baseline.")
     data: str | None = setting(
         None, "With --model and --contamination: the data set, such as wikiqa=FOLDER; all are listed below."
@@ -32,13 +32,16 @@ class EvaluateConfig:
     max_length: int = setting(128, "With --model: most tokens of a question with a candidate.", within=ABOVE_0)
     precision: Literal["fp32", "bf16"] = setting("fp32", "With --model: bf16 is faster, and rounds scores.")
     output_dir: str | None = setting(None, "With --model: folder for the predictions and the page.", old_name="output")
+    cache_dir: str | None = cache_dir()
+    cache_gb: float = cache_gb()
     json: bool = setting(False, "Print the figures as a line of JSON too, last.")
 
 
+CACHE = ("cache_dir", "cache_gb")
 # What is done, by the flag that asks for it: the flags that go with it, of which the first must be given.
 MODES = {
     "run": ("qrels", "per_question"),
-    "contamination": ("data", "columns", "split", "eval_filter", "max_length", "precision", "model"),
+    "contamination": ("data", "columns", "split", "eval_filter", "max_length", "precision", "model", *CACHE),
     "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "output_dir"),
 }
 

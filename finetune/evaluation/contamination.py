@@ -115,7 +115,7 @@ def summarize_contamination(
     }
     answer, candidate = flag_questions(data, found.rows), flag_questions(data, found.rows, positives_alone=False)
     return {
-        "corpus": corpus.folder.name,
+        "corpus": corpus.short_name,
         "corpus_fingerprint": corpus.manifest.fingerprint,
         "contaminated": {name: _count(data, rows) for name, rows in measures.items()},
         "models": {

@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, repeat
+from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -14,6 +15,7 @@ from tqdm import tqdm
 from data_pipeline.corpus import Corpus, Shard
 from data_pipeline.executors import map_chunks
 from data_pipeline.prepare.encode import normalise
+from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.tokenizers import load_tokenizer, serialize_backend
 
 NGRAM = 8  # words
@@ -53,7 +55,7 @@ def find_occurrences(texts: Sequence[str], corpus: Corpus, num_workers: int = 1,
     accents or characters, so that both sides have lost the same. Raises KinspanError where a shard is missing or
     damaged.
     """
-    tokenizer = serialize_backend(load_tokenizer(str(corpus.folder / "tokenizer")))
+    tokenizer = serialize_backend(load_tokenizer(corpus.tokenizer_folder))
     sentences = _split_as_corpus(texts, tokenizer)
     judged = np.array([len(words) >= NGRAM and len("".join(words)) >= PREFIX for words in sentences], dtype=bool)
     needles, string_of, gram_of, row_of = _make_needles(sentences, judged)
@@ -61,7 +63,7 @@ def find_occurrences(texts: Sequence[str], corpus: Corpus, num_workers: int = 1,
     total = sum(s.paragraphs for s in corpus.manifest.shards)
     with tqdm(total=total, desc="searching", unit=" paragraphs", mininterval=1.0, disable=quiet or None) as bar:
         for size, *found in map_chunks(
-            _Searcher, (tokenizer, str(corpus.folder), needles), _cut_pieces(corpus), num_workers
+            _Searcher, (tokenizer, corpus.place, corpus.cache, needles), _cut_pieces(corpus), num_workers
         ):
             for first, (numbers, documents) in zip((strings, grams), found, strict=True):
                 new = first[numbers] < 0
@@ -193,10 +195,10 @@ def _cut_pieces(corpus: Corpus) -> Iterator[_Piece]:
 class _Searcher:
     """Searches pieces of the corpus in a worker process."""
 
-    def __init__(self, tokenizer_json: str, folder: str, needles: _Needles) -> None:
+    def __init__(self, tokenizer_json: str, place: str | Path, cache: CacheSettings, needles: _Needles) -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each worker has one thread
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
-        self.corpus = Corpus(folder, verify=False)
+        self.corpus = Corpus(place, verify=False, cache=cache)
         self.needles = needles
 
     def __call__(self, piece: _Piece) -> tuple[int, Hits, Hits]:

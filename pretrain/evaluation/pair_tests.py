@@ -7,7 +7,6 @@ runs by the plain forward of ``transformers``.
 
 import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ def select_held_out(
 
     Raises KinspanError where too few documents are held out, or ``max_length`` leaves no room for two texts.
     """
-    template = tokenizers.read_pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
+    template = tokenizers.read_pair_template(tokenizers.load_tokenizer(corpus.tokenizer_folder))
     max_length = max_length or objective.max_length
     least = template.num_special + MIN_TEXT_TOKENS
     if max_length < least:
@@ -58,7 +57,7 @@ def select_held_out(
         mixture = Mixture((Part(objective, corpus=corpus),))
         stream = PairStream(mixture, template=template, seed=seed, split="validation", max_length=max_length)
     except KinspanError as error:
-        raise KinspanError(f"corpus {corpus.folder}, documents held out for validation: {error}") from error
+        raise KinspanError(f"corpus {corpus.name}, documents held out for validation: {error}") from error
     group = objective.pairs_per_anchor
     count = min(anchors, stream.epoch_pairs // group)
     kinds = np.concatenate([rows.kinds for rows in stream.pairs(0, count * group)])
@@ -76,7 +75,7 @@ def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> PackedPai
         stream.template = tokenizers.read_pair_template(tokenizer)  # the special tokens may be others
         batch = stream.batch(0, pairs.num_pairs)
         return PackedPairs(batch.input_ids, batch.token_type_ids, batch.starts)
-    first, second = decode_texts(pairs, tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
+    first, second = decode_texts(pairs, tokenizers.load_tokenizer(corpus.tokenizer_folder))
     out = tokenizer(
         first,
         second,
@@ -136,7 +135,7 @@ def evaluate_pairs(
     return {
         "model": scorer.name,
         "head": scorer.head,
-        "corpus": {"name": Path(corpus.folder).resolve().name, "fingerprint": corpus.manifest.fingerprint},
+        "corpus": {"name": corpus.short_name, "fingerprint": corpus.manifest.fingerprint},
         "tokenizer": "corpus" if shares_tokenizer(corpus, scorer.tokenizer) else "model",
         "seed": seed,
         "objectives": objectives,

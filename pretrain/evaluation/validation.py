@@ -12,7 +12,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from data_pipeline.sampling.stream import PairStream
 from pretrain.batches import to_tensors
-from pretrain.metrics import compute_figures
+from pretrain.metrics import compute_figures, group_parts
 from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.ranks import sum_by_name, sum_over_ranks
@@ -66,17 +66,14 @@ def evaluate(
     )
 
 
-def _compute_areas(
-    scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, objectives: tuple[str, ...]
-) -> dict[str, float]:
+def _compute_areas(scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, parts: tuple[str, ...]) -> dict[str, float]:
     """Areas under the ROC curve, by name. One that lacks positives or negatives is left out.
 
     scores, kinds, part: ``[num_pairs]``
     """
     rows = {"pair_auc": np.ones(len(scores), dtype=bool)}
     rows |= {f"pair_auc_{n}": (kinds == POSITIVE) | (kinds == k) for n, k in (("hard", HARD), ("easy", EASY))}
-    if len(objectives) > 1:
-        rows |= {f"{name}/pair_auc": part == number for number, name in enumerate(objectives)}
+    rows |= {f"{name}/pair_auc": np.isin(part, numbers) for name, numbers in group_parts(parts).items()}
     labels = kinds == POSITIVE
     both = {name: own for name, own in rows.items() if 0 < labels[own].sum() < own.sum()}
     return {name: float(roc_auc_score(labels[own], scores[own])) for name, own in both.items()}

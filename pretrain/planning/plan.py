@@ -1,6 +1,7 @@
 """Works out what a run's settings would do, without training, loading or writing anything (``--dry_run``)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,11 +20,11 @@ from transformers import (
 from transformers.utils import logging
 
 from data_pipeline import tokenizers
-from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.remote.address import is_remote
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
-from objectives import parse_mixture
+from data_pipeline.sources import list_paths, parse_sources
 from pretrain.config import PretrainConfig, check
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.compatibility import check_fits, check_generator
@@ -33,8 +34,10 @@ from pretrain.modeling.electra_loading import parse_size_factor, scale_config
 from pretrain.modeling.pair_model import PairModel, assemble, build_fresh, load_config
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
+from pretrain.runtime.settings import cache_settings
 from pretrain.setup import choose_token_loss, count_steps, count_warmup_steps, find_unused_flags, make_masking
 
+from .corpora import mix, open_corpora, open_for
 from .defaults import default_corpus_folder
 
 SAMPLE = 20_000  # pairs whose lengths are counted
@@ -98,7 +101,7 @@ class Plan:
 def make_plan(config: PretrainConfig) -> Plan:
     """The plan of these settings. Raises KinspanError for what the run itself would refuse."""
     check(config)
-    mixture = parse_mixture(config.objective, config.sampling)
+    mixture = mix(parse_sources(config.corpus), config.objective, config.sampling)
     settings = read_deepspeed_config(config.deepspeed_config)
     notes: list[str] = []
     precision = _plan_precision(config, settings, notes)
@@ -210,22 +213,26 @@ def _open_stream(
     config: PretrainConfig, tokenizer: Any, mixture: Mixture, max_length: int, notes: list[str]
 ) -> PairStream | None:
     """The corpus's training pairs; None, and a note, where the corpus is not there."""
-    folder = config.corpus
-    if folder is None and tokenizer is not None:
-        folder = str(default_corpus_folder(tokenizer))
-    if folder is None or not (Path(folder) / "manifest.json").is_file():
-        where = f"no corpus at {config.corpus}" if config.corpus else "the default corpus was not built yet"
+    sources, cache = parse_sources(config.corpus), cache_settings(config)
+    if where := _find_absent(list_paths(sources), tokenizer):
         notes.append(f"{where}: every pair is counted at its full length, which is more than real ones have")
         return None
-    corpus = Corpus(folder, verify=False)
     if tokenizer is not None:
-        corpus.check_tokenizer(
-            tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path)
-        )
+        corpora = open_for(tokenizer, sources, cache, verify=False)
     else:
+        corpora = open_corpora(sources, cache, lambda: None, verify=False)
         notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")
-    template = tokenizers.read_pair_template(tokenizers.load_tokenizer(str(corpus.folder / "tokenizer")))
-    return PairStream(mixture.read_from(corpus), template=template, seed=config.seed, max_length=max_length)
+    template = tokenizers.read_pair_template(tokenizers.load_tokenizer(corpora[0].tokenizer_folder))
+    return PairStream(mixture.read_from(*corpora), template=template, seed=config.seed, max_length=max_length)
+
+
+def _find_absent(paths: Sequence[str], tokenizer: Any) -> str | None:
+    """Which corpus is not there, in words; None where all are, or lie elsewhere."""
+    if not paths:
+        there = tokenizer is not None and (default_corpus_folder(tokenizer) / "manifest.json").is_file()
+        return None if there else "the default corpus was not built yet"
+    local = [path for path in paths if not is_remote(path)]
+    return next((f"no corpus at {path}" for path in local if not (Path(path) / "manifest.json").is_file()), None)
 
 
 def _load_tokenizer(name: str) -> Any:

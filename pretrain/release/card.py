@@ -59,7 +59,7 @@ _FIGURES = (
     "rtd_loss",
     "rtd_recall",
 )
-_OF_EACH = ("pair_loss", "pair_auc", "pair_accuracy", "pair_f1")  # of each objective of a mixture
+_OF_EACH = ("pair_loss", "pair_auc", "pair_accuracy", "pair_f1")  # of each part of a mixture
 
 _SCORES = """: given two texts A and B, it
 scores {asks}. Made to be fine-tuned on answer sentence selection, and usable as it is to rank
@@ -205,6 +205,11 @@ def _format_data(corpus: dict[str, Any]) -> str:
         f"fingerprint `{corpus['fingerprint'][:16]}`.",
         "",
     ]
+    for own in corpus.get("corpora", []):
+        lines.append(
+            f"- {own['share']:.1%} of the pairs from **{own['name']}**: {own['totals']['documents']:,} documents, "
+            f"fingerprint `{own['fingerprint'][:16]}`"
+        )
     lines += [f"- {s['origin']}: {s['documents']:,} documents, licence: {s['licence']}" for s in corpus["sources"]]
     if any(s["licence"] == "not stated" for s in corpus["sources"]):
         lines += ["", "To state a licence here, prepare the corpus with `--licence NAME`, or edit this card."]
@@ -216,7 +221,9 @@ def _format_figures(facts: dict[str, Any]) -> str:
         return "(this run was not validated)"
     first, last = facts["first_validation"][0], facts["last_validation"][0]
     lines = [f"| | step {first['step']} | step {last['step']} |", "|---|---|---|"]
-    of_parts = [f"{o['name']}/{n}" for o in facts["objectives"] for n in _OF_EACH]
+    parts = facts.get("parts") or [o["name"] for o in facts["objectives"]]
+    corpora = [corpus["name"] for corpus in facts["corpus"].get("corpora", [])]
+    of_parts = [f"{name}/{n}" for name in dict.fromkeys([*corpora, *parts]) for n in _OF_EACH]
     names = [n for n in (*_FIGURES, *of_parts) if n in first and n in last]
     lines += [f"| {n} | {first[n]:.3f} | {last[n]:.3f} |" for n in names]
     return "\n".join(lines)

@@ -156,9 +156,9 @@ GROUPS = (  # of curves in TensorBoard, which sorts them by name: what to look a
 
 
 def find_group(name: str) -> str:
-    """The group of a figure's curve in TensorBoard; figures of one objective of a mixture have a group of their own."""
+    """The group of a figure's curve in TensorBoard; figures of one part of a mixture have a group of their own."""
     if "/" in name:
-        return "4 by objective"
+        return "4 by part"
     starts = {start: group for group, names in GROUPS for start in names if name.startswith(start)}
     return starts[max(starts, key=len)] if starts else "2 quality"
 

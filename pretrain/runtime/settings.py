@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.executors import MAX_WORKERS
+from data_pipeline.remote.cache import DEFAULT_GIGABYTES, CacheSettings
 
 # The groups of --help, in its order.
 DATA, MODEL, OBJECTIVE, OPTIMISATION = "data", "model", "objective", "optimisation"
@@ -53,6 +54,7 @@ def setting(
     *,
     may_change: bool = False,
     old_name: str | None = None,
+    as_text: Callable[[Any], str] | None = None,
 ) -> Any:
     """Declares a setting, as a field of a dataclass.
 
@@ -62,16 +64,38 @@ def setting(
     within:     what its number, or each number of its list, may be; None passes
     may_change: a run that resumes may change it; any other change makes it another run
     old_name:   a former name, which the command line still accepts
+    as_text:    writes a value of a list in a YAML file, which may be more than text, as the command line takes it
     """
-    metadata = {"help": text, "group": group, "within": within, "may_change": may_change, "old_name": old_name}
+    known = {"help": text, "group": group, "within": within, "may_change": may_change, "old_name": old_name}
+    metadata = {**known, "as_text": as_text}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
+def cache_dir(group: str = "") -> Any:
+    """Declares the setting of where the shards of remote corpora are kept."""
+    text = (
+        "Folder on a disk of this machine for the shards of remote corpora, shared by all its ranks and runs. Without "
+        "it: one in the user's cache."
+    )
+    return setting(None, text, group, may_change=True)
+
+
+def cache_gb(group: str = "") -> Any:
+    """Declares the setting of how much that folder may hold."""
+    text = "Gigabytes of shards in that folder at most; those used longest ago leave first."
+    return setting(DEFAULT_GIGABYTES, text, group, ABOVE_0, may_change=True)
+
+
 def default_of(declared: Field) -> Any:
     """The default of a setting; ``REQUIRED`` where it must be given."""
     return declared.default_factory() if callable(declared.default_factory) else declared.default
+
+
+def cache_settings(config: Any) -> CacheSettings:
+    """The cache that a config with ``cache_dir`` and ``cache_gb`` asks for."""
+    return CacheSettings(config.cache_dir, config.cache_gb)
 
 
 def check_ranges(config: Any) -> None:
@@ -113,7 +137,9 @@ def convert_setting(config_class: type, name: str, value: Any) -> Any:
         return _convert(name, value, kind)
     if value == [] and not may_be_empty(config_class, name):
         raise KinspanError(f"{name}: []: must have a value")
-    return [_convert(name, one, kind) for one in (value if isinstance(value, list) else [value])]
+    as_text = next(declared.metadata["as_text"] for declared in fields(config_class) if declared.name == name)
+    values = value if isinstance(value, list) else [value]
+    return [_convert(name, as_text(one) if as_text else one, kind) for one in values]
 
 
 def may_be_empty(config_class: type, name: str) -> bool:

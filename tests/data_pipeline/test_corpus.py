@@ -43,13 +43,15 @@ def test_opening_reads_the_manifest_alone(copy):
     assert Corpus(copy).manifest.totals["documents"] == 60
 
 
-def test_a_shard_is_mapped_once_and_not_copied(tiny_corpus):
+def test_a_shard_is_mapped_once_as_long_as_it_is_used_and_not_copied(tiny_corpus):
     corpus = Corpus(tiny_corpus)
     shard = corpus.shard(0)
     assert corpus.shard(0) is shard
     for array in (shard.tokens, shard.sentence_starts, shard.paragraph_starts, shard.document_starts):
         assert not array.flags.owndata
         assert not array.flags.writeable
+    del shard, array
+    assert not corpus._mapped
 
 
 def test_a_folder_without_a_manifest_is_no_corpus(tmp_path):
@@ -153,9 +155,8 @@ def test_a_shard_is_hashed_once_per_machine_if_at_all(copy, hashed):
     assert hashed == []
     for _ in range(2):
         corpus = Corpus(copy)
-        corpus.shard(0)
-        corpus.shard.cache_clear()
-        corpus.shard(0)
+        for _ in range(2):
+            corpus.shard(0)  # mapped anew, since nobody holds it
     assert hashed == ["00000.arrow"]
     os.utime(copy / "shards/00000.arrow", ns=(1, 1))
     Corpus(copy).shard(0)

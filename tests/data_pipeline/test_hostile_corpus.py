@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_pipeline import corpus as corpus_module
+from data_pipeline import manifest as manifest_module
 from data_pipeline.corpus import Corpus, ShardInfo, fingerprint_corpus, hash_file, make_schema
 from data_pipeline.errors import KinspanError
 
@@ -110,7 +110,7 @@ def test_a_shard_that_was_edited_with_its_hash_is_another_corpus(copy):
 
 
 def test_a_manifest_larger_than_any_is_not_read(copy, monkeypatch):
-    monkeypatch.setattr(corpus_module, "MAX_MANIFEST_BYTES", 1000)
+    monkeypatch.setattr(manifest_module, "MAX_MANIFEST_BYTES", 1000)
     told(lambda: Corpus(copy), "larger than any")
 
 

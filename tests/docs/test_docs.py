@@ -13,7 +13,9 @@ import pytest
 from transformers import AutoConfig
 
 from data_pipeline.tokenizers import load_tokenizer
+from launch._cli import parse
 from objectives import OBJECTIVES
+from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import default_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +82,18 @@ def test_objectives(place):
     assert "held-out anchors" in run(["bash", "-ec", evaluate], place)
     shown = re.findall(r"^pair \d+: (\S+),", run(["bash", "-ec", mixture], place), re.MULTILINE)
     assert set(shown) == {"ssp", "next_paragraph:OBJECTIVE"}
+
+
+def test_corpora(place, run_here):
+    (place / "corpora/news").symlink_to((place / "corpora/docs").resolve())
+    (block,) = blocks("corpora.md", "bash")
+    shown = re.findall(r"^pair \d+: (\w+), (\w+),", run_here(block), re.MULTILINE)
+    assert set(shown) == {("docs", "ssp"), ("news", "psd")}
+    (recipe,) = blocks("corpora.md", "yaml")
+    (place / "recipe.yaml").write_text(recipe)
+    mixed = json.loads((place / "runs/mixed/summary.json").read_text())["config"]["corpus"]
+    assert mixed == ["corpora/docs=3", "corpora/news=1,psd"]
+    assert parse(PretrainConfig, "", argv=["--config", str(place / "recipe.yaml")]).corpus == mixed
 
 
 def test_python(place):

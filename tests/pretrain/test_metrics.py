@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
 from pretrain.clock import Clock
-from pretrain.metrics import FlopCounter, compute_figures, count_seen, find_peak_tflops, list_windows
+from pretrain.metrics import FlopCounter, compute_figures, count_seen, find_peak_tflops, group_parts, list_windows
 from pretrain.modeling import attention, products
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.encoder import ROUND_TO, encode_packed
@@ -102,6 +102,22 @@ def test_a_mixtures_figures_are_those_of_all_its_pairs_and_of_each_part():
             f"{name}/{n}": v for n, v in alone.items() if n.startswith("pair_")
         }
     assert values["share_hard"] == pytest.approx((kinds == HARD).mean())
+
+
+def test_a_corpus_of_several_objectives_has_figures_of_its_own():
+    rng = np.random.default_rng(0)
+    kinds, called = rng.integers(0, 3, 300), rng.random(300) < 0.4
+    part, names = rng.integers(0, 3, 300), ("wiki/ssp", "wiki/psd", "news")
+    sums = {}
+    for number, name in enumerate(names):
+        sums |= sums_of(kinds[part == number], called[part == number], name)
+    values = compute_figures(sums, LossWeights())
+    alone = compute_figures(sums_of(kinds[part < 2], called[part < 2]), LossWeights())
+    assert {k: v for k, v in values.items() if k.startswith("wiki/pair")} == {
+        f"wiki/{k}": pytest.approx(v) for k, v in alone.items() if k.startswith("pair_")
+    }
+    assert group_parts(names) == {"wiki/ssp": [0], "wiki/psd": [1], "news": [2], "wiki": [0, 1]}
+    assert group_parts(("ssp",)) == {}
 
 
 def test_pair_sums_are_counted_by_objective_and_kind():

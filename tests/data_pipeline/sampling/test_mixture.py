@@ -119,7 +119,7 @@ def pairs_of(stream, part, first, count):
     found = []
     for rows in stream.pairs(first, count):
         if rows.part == part:
-            shards = [id(rows.block.shards[n]) for n in rows.block.shard_number[rows.texts[0].paragraph]]
+            shards = [rows.block.shards[n].document_id(0) for n in rows.block.shard_number[rows.texts[0].paragraph]]
             texts = [
                 (rows.block.paragraph[s.paragraph[k]], s.start[k], s.end[k])
                 for k in range(len(shards))

@@ -127,7 +127,7 @@ def test_tensorboard_groups_related_curves_and_shows_the_settings(open_log, tmp_
         "1 loss/pair_loss/train",
         "2 quality/pair_auc/train",
         "3 tokens/mlm_accuracy/train",
-        "4 by objective/sp/pair_loss/train",
+        "4 by part/sp/pair_loss/train",
         "5 course/tokens/train",
         "6 speed/tokens_per_second/train",
     ]

@@ -1,0 +1,173 @@
+"""The corpora of a run: mixed with objectives, opened, compared with the model's tokenizer, and described."""
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from data_pipeline import tokenizers
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.remote.address import show_address
+from data_pipeline.remote.cache import CacheSettings
+from data_pipeline.sampling.mixture import Mixture, Part
+from data_pipeline.sources import Source, list_paths, name_corpora
+from objectives import parse_mixture
+
+from .defaults import default_corpus
+
+SOURCES_NAMED = 20  # of the corpora, the largest, in run.json and model cards
+MAX_TURNS = 1 << 16  # of the pattern by which turns are dealt to the parts
+MAX_PARTS = 127  # a batch keeps the number of each pair's part in a byte
+
+
+def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") -> Mixture:
+    """The mixture of corpora and objectives; ``Mixture.read_from`` then takes a corpus for each of ``list_paths``.
+
+    Each corpus has its share of the pairs, and within it each of its objectives has its own. Of one corpus it is what
+    ``objective`` names, as parse_mixture reads it.
+
+    Raises KinspanError where there is no such objective, one stands twice with a corpus, or the weights are too fine.
+    """
+    sources = sources or (Source(""),)
+    paths = list_paths(sources)
+    names = name_corpora(paths)
+    total = sum(source.weight for source in sources)
+    shares: list[Fraction] = []
+    parts: list[Part] = []
+    for source in sources:
+        own = parse_mixture(source.objective or objective, sampling)
+        for part in own.parts:
+            shares.append(Fraction(source.weight, total) * Fraction(part.weight, sum(own.weights)))
+            parts.append(Part(part.objective, source=paths.index(source.path)))
+    _refuse_twice(parts, paths)
+    weights = _find_weights(shares)
+    return Mixture(
+        tuple(
+            Part(part.objective, weight, source=part.source, name=_name_part(part, parts, names))
+            for part, weight in zip(parts, weights, strict=True)
+        )
+    )
+
+
+def _refuse_twice(parts: Sequence[Part], paths: Sequence[str]) -> None:
+    if len(parts) > MAX_PARTS:
+        raise KinspanError(f"--corpus: {len(parts)} parts of corpora and objectives; at most {MAX_PARTS} can be mixed")
+    seen = set()
+    for part in parts:
+        if (part.source, part.objective.name) in seen:
+            raise KinspanError(
+                f"--corpus {show_address(paths[part.source])}: {part.objective.name} of it stands twice; give it a "
+                "weight"
+            )
+        seen.add((part.source, part.objective.name))
+
+
+def _find_weights(shares: Sequence[Fraction]) -> list[int]:
+    """The smallest whole numbers that stand to one another as the shares do."""
+    common = math.lcm(*(share.denominator for share in shares))
+    weights = [int(share * common) for share in shares]
+    weights = [weight // math.gcd(*weights) for weight in weights]
+    if sum(weights) > MAX_TURNS:
+        raise KinspanError(
+            f"--corpus and --objective: these weights repeat only after {sum(weights):,} turns, at most {MAX_TURNS:,} "
+            "are possible: round them to smaller numbers"
+        )
+    return weights
+
+
+def _name_part(part: Part, parts: Sequence[Part], names: Sequence[str]) -> str:
+    """The corpus's name, with the objective where it has several; "" of one corpus, whose parts go by objectives."""
+    if len(names) == 1:
+        return ""
+    alone = sum(other.source == part.source for other in parts) == 1
+    return names[part.source] if alone else f"{names[part.source]}/{part.objective.name}"
+
+
+def open_corpora(
+    sources: Sequence[Source], cache: CacheSettings, tokenizer: Callable[[], Any], verify: bool = True
+) -> list[Corpus]:
+    """The corpus of each of ``list_paths(sources)``; where none is named, the default one.
+
+    tokenizer: gives the one for which the default corpus is built at its first use
+
+    Raises KinspanError where a corpus cannot be opened, or their tokenizers differ.
+    """
+    if not sources:
+        return [Corpus(default_corpus(tokenizer()), verify)]
+    weights = {source.path: source.weight for source in sources}
+    corpora = [_open_corpus(path, weights[path], cache, verify) for path in list_paths(sources)]
+    first = corpora[0].manifest.tokenizer
+    for corpus in corpora[1:]:
+        if corpus.manifest.tokenizer["fingerprint"] != first["fingerprint"]:
+            raise KinspanError(
+                f"corpus {corpus.name} was prepared with the tokenizer {corpus.manifest.tokenizer['name']}, "
+                f"{corpora[0].name} with {first['name']}: corpora that are mixed need the same"
+            )
+    return corpora
+
+
+def _open_corpus(path: str, weight: int, cache: CacheSettings, verify: bool) -> Corpus:
+    try:
+        return Corpus(path, verify, cache)
+    except KinspanError as error:
+        if not (Path(f"{path}={weight}") / "manifest.json").is_file():
+            raise
+        raise KinspanError(
+            f"--corpus {path}={weight}: the number behind the last = was read as a weight, and there is no corpus at "
+            f"{path}; give that folder a weight of its own: {path}={weight}=1"
+        ) from error
+
+
+def open_for(tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, verify: bool = True) -> list[Corpus]:
+    """The corpora for a model with this tokenizer, see ``open_corpora``.
+
+    Raises KinspanError where a corpus was prepared with another one.
+    """
+    corpora = open_corpora(sources, cache, lambda: tokenizer, verify)
+    fingerprint, name = tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path)
+    for corpus in corpora:
+        corpus.check_tokenizer(fingerprint, name)
+    return corpora
+
+
+def identify_corpora(mixture: Mixture, sources: Sequence[Source]) -> Any:
+    """What makes a run's corpora these: the fingerprint of the one that is given by its path alone; otherwise of each
+    part its corpus's fingerprint, its objective and its weight."""
+    corpora = [part.corpus for part in mixture.parts if part.corpus is not None]
+    if len(sources) < 2 and not any(source.objective for source in sources):
+        return corpora[0].manifest.fingerprint
+    return [
+        {"corpus": corpus.manifest.fingerprint, "objective": part.objective.name, "weight": part.weight}
+        for corpus, part in zip(corpora, mixture.parts, strict=True)
+    ]
+
+
+def describe_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, Any]:
+    """What run.json says of the corpora: content, totals, the largest sources; of several also what each one is."""
+    manifests = [corpus.manifest for corpus in corpora]
+    sources = [source for manifest in manifests for source in manifest.sources]
+    known = {
+        "fingerprint": manifests[0].fingerprint,
+        "totals": manifests[0].totals,
+        "sources": sorted(sources, key=lambda source: -source["documents"])[:SOURCES_NAMED],
+    }
+    if len(corpora) == 1:
+        return known
+    joined = "\n".join(manifest.fingerprint for manifest in manifests)
+    names = {name for manifest in manifests for name in manifest.totals}
+    return known | {
+        "fingerprint": hashlib.sha256(joined.encode()).hexdigest(),
+        "totals": {name: sum(m.totals.get(name, 0) for m in manifests) for name in sorted(names)},
+        "corpora": [
+            {
+                "name": next(part.name for part in mixture.parts if part.source == number).partition("/")[0],
+                "share": sum(part.weight for part in mixture.parts if part.source == number) / sum(mixture.weights),
+                "fingerprint": manifest.fingerprint,
+                "totals": manifest.totals,
+            }
+            for number, manifest in enumerate(manifests)
+        ],
+    }

@@ -1,0 +1,189 @@
+"""Stores on this machine: a plain HTTP server, and moto's S3 over HTTP. Both can be told to answer wrongly."""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+from data_pipeline.remote import store as store_module
+from data_pipeline.remote.cache import CacheSettings
+
+BUCKET = "corpora"
+S3_VARIABLES = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+class Faults:
+    """A WSGI application before another one: it counts the files that are asked for, and answers wrongly as planned.
+
+    asked:   how often each file was asked for, by its last name
+    planned: faults of the next answers of a file, each for one answer; "always" holds one for all answers
+    """
+
+    def __init__(self, app: Callable) -> None:
+        self.app = app
+        self.reset()
+
+    def reset(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.planned: dict[str, deque[str]] = {}
+        self.always: dict[str, str] = {}
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
+        name = environ["PATH_INFO"].rpartition("/")[2]
+        if environ["REQUEST_METHOD"] != "GET":
+            return self.app(environ, start_response)
+        self.asked[name] += 1
+        planned = self.planned.get(name)
+        fault = planned.popleft() if planned else self.always.get(name)
+        if fault in ("500 Internal Server Error", "503 Slow Down", "403 Forbidden"):
+            start_response(fault, [("Content-Length", "0")])
+            return [b""]
+        begun: list[Any] = []
+        body = b"".join(self.app(environ, lambda status, headers, *rest: begun.extend((status, list(headers)))))
+        status, headers = begun
+        if fault == "short":  # a whole answer, of half of the file
+            body = body[: len(body) // 2]
+            headers = [(k, v) for k, v in headers if k.lower() != "content-length"]
+            headers.append(("Content-Length", str(len(body))))
+        elif fault == "corrupt":
+            body = body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 1]) + body[len(body) // 2 + 1 :]
+        start_response(status, headers)
+        return _send(body, fault)
+
+
+def _send(body: bytes, fault: str | None) -> Iterator[bytes]:
+    if fault == "truncate":  # the connection ends early
+        yield body[: len(body) // 2]
+    elif fault == "stall":
+        yield body[: len(body) // 2]
+        time.sleep(3)
+        yield body[len(body) // 2 :]
+    elif fault == "slow":
+        step = max(1, len(body) // 20)
+        for start in range(0, len(body), step):
+            time.sleep(0.05)
+            yield body[start : start + step]
+    else:
+        yield body
+
+
+class _Quiet(WSGIRequestHandler):
+    def log(self, type: str, message: str, *args: Any) -> None:
+        pass
+
+
+class Server:
+    """A server on a port of its own, in a thread, as long as the block lasts."""
+
+    def __init__(self, app: Callable) -> None:
+        self.faults = Faults(app)
+        self.server = make_server("127.0.0.1", 0, self.faults, threaded=True, request_handler=_Quiet)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self) -> "Server":
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.server.shutdown()
+
+
+class Place:
+    """A store that a test can fill: ``url = place.put(folder)``."""
+
+    def __init__(self, scheme: str, faults: Faults | None, put: Callable[[Path], str]) -> None:
+        self.scheme, self.faults, self.put = scheme, faults, put
+
+
+@pytest.fixture(scope="session")
+def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    root = tmp_path_factory.mktemp("http")
+
+    def app(environ: dict[str, Any], start_response: Callable) -> list[bytes]:
+        path = root / environ["PATH_INFO"].lstrip("/")
+        if not path.is_file():
+            start_response("404 Not Found", [("Content-Length", "0")])
+            return [b""]
+        content = path.read_bytes()
+        start_response("200 OK", [("Content-Length", str(len(content)))])
+        return [content]
+
+    with Server(app) as server:
+        yield server, root
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Server]:
+    moto = pytest.importorskip("moto.server")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in S3_VARIABLES.items():
+            patch.setenv(name, value)
+        with Server(moto.DomainDispatcherApplication(moto.create_backend_app)) as server:
+            patch.setenv("AWS_ENDPOINT_URL", server.url)
+            _s3_client(server).create_bucket(Bucket=BUCKET)
+            yield server
+
+
+def _s3_client(server: Server) -> Any:
+    import boto3
+
+    return boto3.client("s3", endpoint_url=server.url)
+
+
+_numbers = iter(range(1_000_000))
+
+
+@pytest.fixture
+def http(http_server: tuple[Server, Path]) -> Place:
+    server, root = http_server
+    server.faults.reset()
+
+    def put(folder: Path) -> str:
+        name = f"{folder.name}-{next(_numbers)}"
+        (root / name).symlink_to(folder)
+        return f"{server.url}/{name}"
+
+    return Place("http", server.faults, put)
+
+
+@pytest.fixture
+def s3(s3_server: Server) -> Place:
+    s3_server.faults.reset()
+    client = _s3_client(s3_server)
+
+    def put(folder: Path) -> str:
+        name = f"{folder.name}-{next(_numbers)}"
+        for path in (p for p in folder.rglob("*") if p.is_file()):
+            client.upload_file(str(path), BUCKET, f"{name}/{path.relative_to(folder)}")
+        s3_server.faults.reset()
+        return f"s3://{BUCKET}/{name}"
+
+    return Place("s3", s3_server.faults, put)
+
+
+@pytest.fixture
+def local() -> Place:
+    return Place("file", None, lambda folder: f"file://{folder}")
+
+
+@pytest.fixture(params=["http", "s3"])
+def served(request: pytest.FixtureRequest) -> Place:
+    """Each of the servers in turn."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> CacheSettings:
+    return CacheSettings(str(tmp_path / "cache"), 1.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow one another at once, and a store is given up soon."""
+    monkeypatch.setattr(store_module, "WAITS", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(store_module, "STALL_SECONDS", 0.4)

@@ -1,0 +1,179 @@
+"""The cache of a node: bounded, shared, and never half."""
+
+import hashlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.stream import larger_corpus
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.remote import cache as cache_module
+from data_pipeline.remote.cache import CacheSettings
+
+ROOT = Path(__file__).resolve().parents[3]
+SECONDS = 120  # after which a test has failed
+
+# Ranks without torch, forked once the imports are done. Each writes what it read of each step, as a hash on a line.
+RANKS = """
+import hashlib, os, pickle, sys
+from pathlib import Path
+from data_pipeline.corpus import Corpus
+from data_pipeline.remote.cache import CacheSettings
+from data_pipeline.sampling.stream import PairStream
+from objectives import parse_mixture
+
+url, folder, gigabytes, template, out, world, steps, share = sys.argv[1:]
+world, steps, share = int(world), int(steps), int(share)
+
+def train(rank):
+    corpus = Corpus(url, cache=CacheSettings(folder, float(gigabytes)))
+    mixture = parse_mixture("ssp").read_from(corpus)
+    stream = PairStream(mixture, template=pickle.loads(Path(template).read_bytes()), seed=1, block_anchors=60)
+    batches = [stream.batch((step * world + rank) * share, share) for step in range(steps)]
+    Path(out, str(rank)).write_text(" ".join(hashlib.sha256(b.input_ids.tobytes()).hexdigest() for b in batches))
+    assert "torch" not in sys.modules and "transformers" not in sys.modules
+
+children = []
+for rank in range(world):
+    children.append(os.fork())
+    if not children[-1]:
+        train(rank)
+        os._exit(0)  # an error ends with another status
+sys.exit(max(os.waitpid(child, 0)[1] for child in children) != 0)
+"""
+
+
+@pytest.fixture
+def many(tiny_corpus, tmp_path):
+    """tiny_corpus eight times over: shards of their own for each copy."""
+    (tmp_path / "many").mkdir()
+    larger_corpus(tiny_corpus, tmp_path / "many", 8)
+    return tmp_path / "many"
+
+
+@pytest.fixture
+def template_file(tiny_corpus, make_stream, tmp_path):
+    path = tmp_path / "template"
+    path.write_bytes(pickle.dumps(make_stream(tiny_corpus).template))
+    return path
+
+
+@pytest.fixture
+def start_ranks(template_file, tmp_path):
+    def start(url, cache, world=1, steps=1, share=5):
+        (tmp_path / "out").mkdir(exist_ok=True)
+        values = [url, cache.folder, cache.gigabytes, template_file, tmp_path / "out", world, steps, share]
+        return subprocess.Popen([sys.executable, "-c", RANKS, *map(str, values)], cwd=ROOT, start_new_session=True)
+
+    return start
+
+
+def shards_in(cache):
+    return [p for p in Path(cache.folder).rglob("*.arrow") if p.is_file()]
+
+
+def read_all(stream, cache=None, step=50):
+    """The ids of an epoch, and how much the cache held at most."""
+    ids, most = [], 0
+    for first in range(0, stream.epoch_pairs, step):
+        ids.append(stream.batch(first, step).input_ids)
+        most = max(most, sum(p.stat().st_size for p in shards_in(cache))) if cache else 0
+    return np.concatenate(ids), most
+
+
+def test_a_cache_smaller_than_the_corpus_keeps_its_bound(http, many, make_stream, tmp_path):
+    total = sum(shard.bytes for shard in Corpus(many).manifest.shards)
+    cache = CacheSettings(str(tmp_path / "cache"), total / 1e9 / 3)
+    remote = make_stream(Corpus(http.put(many), cache=cache), block_anchors=60)
+    ids, most = read_all(remote, cache)
+    assert np.array_equal(ids, read_all(make_stream(many, block_anchors=60))[0])
+    assert total / 6 < most <= total / 3
+
+
+def test_shards_used_longest_ago_leave_and_those_in_use_stay(http, many, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_module, "ROOM_SECONDS", 0.3)
+    sizes = [shard.bytes for shard in Corpus(many).manifest.shards]
+    cache = CacheSettings(str(tmp_path / "cache"), (sum(sizes[:4]) + max(sizes) / 2) / 1e9)
+    corpus = Corpus(http.put(many), cache=cache)
+    held = corpus.shard(0)
+    for number in (1, 2, 3, 1):
+        corpus.shard(number)
+        time.sleep(0.01)  # so that the times of use differ
+    corpus.shard(4)
+    left = {p.name for p in shards_in(cache)}
+    assert {"00000.arrow", "00004.arrow", "00001.arrow"} <= left
+    assert "00002.arrow" not in left
+    kept = [held, *(corpus.shard(n) for n in (1, 4))]
+    with pytest.raises(KinspanError, match=r"--cache_gb .* is in use"):
+        kept += [corpus.shard(n) for n in range(5, 12)]
+    assert int(held.tokens.sum()) == int(Corpus(many).shard(0).tokens.sum())
+
+
+@pytest.mark.parametrize(("place", "share"), [("http", 0.4), ("s3", 1.5)])
+def test_eight_ranks_share_a_cache(request, place, share, many, start_ranks, make_stream, tmp_path):
+    """Where the cache holds all, each shard is fetched once."""
+    served, (world, steps, pairs) = request.getfixturevalue(place), (8, 25, 20)
+    total = sum(shard.bytes for shard in Corpus(many).manifest.shards)
+    cache, url = CacheSettings(str(tmp_path / "cache"), total * share / 1e9), served.put(many)
+    assert start_ranks(url, cache, world, steps, pairs).wait(SECONDS) == 0
+    stream = make_stream(many, block_anchors=60)
+    for rank in range(world):
+        ours = [stream.batch((step * world + rank) * pairs, pairs).input_ids.tobytes() for step in range(steps)]
+        expected = " ".join(hashlib.sha256(one).hexdigest() for one in ours)
+        assert (tmp_path / "out" / str(rank)).read_text() == expected
+    asked = [n for name, n in served.faults.asked.items() if name.endswith(".arrow")]
+    assert len(asked) >= 10
+    assert share < 1 or set(asked) == {1}
+    assert sum(p.stat().st_size for p in shards_in(cache)) <= total * share
+
+
+def test_a_process_that_is_killed_while_it_fetches_leaves_nothing_half(http, many, start_ranks, make_stream, tmp_path):
+    cache, url = CacheSettings(str(tmp_path / "cache"), 1.0), http.put(many)
+    http.faults.always = {f"{n:05d}.arrow": "slow" for n in range(100)}
+    killed = 0
+    for wait in (0.1, 0.4, 0.7):
+        ranks = start_ranks(url, cache)
+        ends = time.monotonic() + SECONDS
+        while not list(Path(cache.folder).rglob("*.part")) and time.monotonic() < ends:
+            time.sleep(0.01)
+        time.sleep(wait)
+        killed += bool(list(Path(cache.folder).rglob("*.part")))
+        os.killpg(ranks.pid, signal.SIGKILL)
+        ranks.wait(SECONDS)
+        corpus = Corpus(many)
+        for shard in shards_in(cache):  # what has its name is whole
+            info = next(s for s in corpus.manifest.shards if Path(s.file).name == shard.name)
+            assert shard.stat().st_size == info.bytes
+            assert shard.read_bytes() == (many / info.file).read_bytes()
+    assert killed
+    http.faults.reset()
+    remote = make_stream(Corpus(url, cache=cache), block_anchors=60)
+    assert np.array_equal(read_all(remote)[0], read_all(make_stream(many, block_anchors=60))[0])
+    assert not [p for suffix in ("part", "room") for p in Path(cache.folder).rglob(f"*.{suffix}")]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(KinspanError, match=r"--cache_dir .*file/cache cannot be written"):
+        cache_module.NodeCache(CacheSettings(str(tmp_path / "file/cache")))
+
+
+def test_a_full_disk_is_no_fault_of_the_store(http, tiny_corpus, tmp_path, monkeypatch):
+    corpus = Corpus(http.put(tiny_corpus), cache=CacheSettings(str(tmp_path / "cache"), 1.0))
+
+    def fail(path):
+        raise OSError(28, os.strerror(28), str(path))
+
+    monkeypatch.setattr("data_pipeline.remote.mirror.sync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        corpus.shard(0)
+    monkeypatch.undo()
+    corpus.shard(0)

@@ -1,0 +1,245 @@
+"""A remote corpus gives what a local one does, whatever its store answers, and fetches no more than it needs."""
+
+import json
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.remote import mirror as mirror_module
+from data_pipeline.remote import store as store_module
+from data_pipeline.remote.cache import CacheSettings
+from data_pipeline.sampling.batch import Batch
+from data_pipeline.tokenizers import fingerprint_tokenizer
+
+FAULTS = ("500 Internal Server Error", "truncate", "short", "corrupt", "stall")
+
+
+def assert_equal(one, other):
+    for name in Batch.__dataclass_fields__:
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+
+
+def shards_of(counter):
+    return Counter({name: n for name, n in counter.items() if name.endswith(".arrow")})
+
+
+def files_in(cache):
+    return {p for p in Path(cache.folder).rglob("*") if p.is_file()}
+
+
+def nothing_half(cache):
+    return not [p for p in files_in(cache) if p.suffix in (".part", ".room")]
+
+
+def refused(match):
+    return pytest.raises(KinspanError, match=match)
+
+
+@pytest.mark.parametrize("place", ["http", "s3", "local"])
+def test_a_remote_corpus_gives_the_pairs_of_the_local_one(request, place, tiny_corpus, make_stream, cache):
+    url = request.getfixturevalue(place).put(tiny_corpus)
+    remote = Corpus(url, cache=cache)
+    assert (remote.name, remote.manifest) == (url, Corpus(tiny_corpus).manifest)
+    assert fingerprint_tokenizer_of(remote.tokenizer_folder) == remote.manifest.tokenizer["fingerprint"]
+    for split in ("train", "validation"):
+        here, there = (make_stream(c, split=split, masking=True) for c in (tiny_corpus, remote))
+        assert_equal(here.batch(0, 300), there.batch(0, 300))
+    assert nothing_half(cache)
+
+
+def fingerprint_tokenizer_of(folder):
+    from data_pipeline.tokenizers import load_tokenizer
+
+    return fingerprint_tokenizer(load_tokenizer(folder))
+
+
+def test_what_is_fetched_is_what_is_needed(served, tiny_corpus, make_stream, cache):
+    url = served.put(tiny_corpus)
+    corpus = Corpus(url, cache=cache)
+    assert served.faults.asked == {"manifest.json": 1}
+    stream = make_stream(corpus, block_anchors=60)
+    tokenizer = dict(served.faults.asked)
+    assert not shards_of(served.faults.asked)
+    stream.batch(0, 5)
+    (segment,) = stream.orders[0].segments(0, 1)
+    names = [Path(corpus.manifest.shards[n].file).name for n in segment.shards]
+    assert shards_of(served.faults.asked) == Counter(names)
+    again = make_stream(Corpus(url, cache=cache), block_anchors=60)
+    assert_equal(again.batch(0, 5), stream.batch(0, 5))
+    assert shards_of(served.faults.asked) == Counter(names)
+    tokenizer["manifest.json"] += 1
+    assert served.faults.asked - Counter(names) == tokenizer  # the manifest is read at each opening, and nothing else
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_answer_is_fetched_again(served, fault, tiny_corpus, make_stream, cache, impatient):
+    corpus = Corpus(served.put(tiny_corpus), cache=cache)
+    stream, local = make_stream(corpus), make_stream(tiny_corpus)
+    served.faults.planned = {Path(s.file).name: iter_of(fault) for s in corpus.manifest.shards}
+    assert_equal(stream.batch(0, 300), local.batch(0, 300))
+    asked = shards_of(served.faults.asked)
+    assert min(asked.values()) >= 2
+    assert nothing_half(cache)
+
+
+def iter_of(*faults):
+    from collections import deque
+
+    return deque(faults)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_store_that_keeps_answering_wrongly_is_named(http, fault, tiny_corpus, make_stream, cache, impatient, capfd):
+    url = http.put(tiny_corpus)
+    corpus = Corpus(url, cache=cache)
+    stream = make_stream(corpus)
+    http.faults.always = {Path(s.file).name: fault for s in corpus.manifest.shards}
+    with refused("could not be fetched in 4 attempts") as error:
+        stream.batch(0, 5)
+    assert str(error.value).startswith(f"{url}/shards/")
+    assert "\n" not in str(error.value)
+    assert "trying again in 0.01 s" in capfd.readouterr().err
+    assert not [p for p in files_in(cache) if p.suffix == ".arrow"]
+    http.faults.reset()
+    assert_equal(stream.batch(0, 300), make_stream(tiny_corpus).batch(0, 300))  # once it is mended, it goes on
+
+
+@pytest.mark.parametrize("fault", ["truncate", "short", "500 Internal Server Error"])
+def test_a_damaged_manifest_is_fetched_again_and_then_named(served, fault, tiny_corpus, cache, impatient):
+    url = served.put(tiny_corpus)
+    served.faults.planned["manifest.json"] = iter_of(fault)
+    assert Corpus(url, cache=cache).manifest == Corpus(tiny_corpus).manifest
+    served.faults.always["manifest.json"] = fault
+    with refused("manifest.json could not be fetched") as error:
+        Corpus(url, cache=cache)
+    assert url in str(error.value)
+
+
+def test_a_damaged_tokenizer_is_fetched_again_and_then_named(http, tiny_corpus, cache, monkeypatch):
+    monkeypatch.setattr(mirror_module, "TOKENIZER_ATTEMPTS", 2)
+    url = http.put(tiny_corpus)
+    corpus = Corpus(url, cache=cache)
+    http.faults.always["tokenizer.json"] = "short"
+    with refused("tokenizer"):
+        _ = corpus.tokenizer_folder
+    http.faults.reset()
+    http.faults.planned["tokenizer.json"] = iter_of("short")
+    assert (Path(corpus.tokenizer_folder) / "tokenizer.json").read_bytes() == (
+        tiny_corpus / "tokenizer/tokenizer.json"
+    ).read_bytes()
+
+
+def test_what_is_missing_or_refused_is_named_at_once(served, tiny_corpus, make_stream, cache, tmp_path):
+    with refused("manifest.json is missing"):
+        Corpus(served.put(tiny_corpus) + "-elsewhere", cache=cache)
+    folder = shutil.copytree(tiny_corpus, tmp_path / "corpus")
+    for shard in (folder / "shards").iterdir():
+        shard.unlink()
+    url = served.put(folder)
+    with refused(f"{url}/shards/.* is missing"):
+        make_stream(Corpus(url, cache=cache)).batch(0, 5)
+    served.faults.always["manifest.json"] = "403 Forbidden"
+    with refused("is refused .* check the address and the credentials"):
+        Corpus(url, cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nonsense://place/corpus", "nonsense://place/corpus cannot be read: Protocol not known"),
+        ("http://127.0.0.1/corpus?version=2", r"without \? and #"),
+        ("http://[127.0.0.1/corpus", r"is no address that can be read"),
+        ("s3://not a bucket/corpus", r"is no address that can be read"),
+        ("http://user:secret@127.0.0.1:1/corpus", r"http://127.0.0.1:1/corpus/manifest.json could not be fetched"),
+    ],
+)
+def test_an_address_that_cannot_be_read_is_named_without_its_password(url, message, cache, impatient):
+    with refused(message) as error:
+        Corpus(url, cache=cache)
+    assert "secret" not in str(error.value)
+
+
+def test_a_library_that_is_not_installed_is_named(cache, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(store_module.fsspec.core, "url_to_fs", fail)
+    with refused(r"pip install 'kinspan\[remote\]'"):
+        Corpus("s3://bucket/corpus", cache=cache)
+
+
+def test_a_shard_that_was_damaged_in_the_cache_is_fetched_again(http, tiny_corpus, make_stream, cache):
+    url = http.put(tiny_corpus)
+    expected = make_stream(Corpus(url, cache=cache)).batch(0, 300)
+    for shard in [p for p in files_in(cache) if p.suffix == ".arrow"]:
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+    http.faults.reset()
+    assert_equal(make_stream(Corpus(url, cache=cache)).batch(0, 300), expected)
+    assert shards_of(http.faults.asked)
+
+
+def test_a_corpus_that_was_prepared_anew_is_another_one(http, tiny_corpus, make_corpus, make_stream, cache, tmp_path):
+    folder = shutil.copytree(tiny_corpus, tmp_path / "corpus")
+    url = http.put(folder)
+    before = make_stream(Corpus(url, cache=cache)).batch(0, 100)
+    other = make_corpus([["One is here. Two is here, too. It is long enough for a paragraph of its own."] * 3] * 5)
+    shutil.rmtree(folder)
+    shutil.copytree(other, folder)
+    after = Corpus(url, cache=cache)
+    assert after.manifest == Corpus(other).manifest
+    assert not np.array_equal(before.input_ids, make_stream(after).batch(0, 100).input_ids)
+
+
+def test_a_manifest_that_names_a_path_outside_its_folder_is_refused(http, tiny_corpus, cache, tmp_path):
+    folder = shutil.copytree(tiny_corpus, tmp_path / "corpus")
+    fields = json.loads((folder / "manifest.json").read_text())
+    fields["shards"][0]["file"] = "../../../elsewhere.arrow"
+    (folder / "manifest.json").write_text(json.dumps(fields))
+    with refused("outside its folder"):
+        Corpus(http.put(folder), cache=cache)
+
+
+def test_a_cache_that_cannot_hold_two_blocks_is_refused(http, tiny_corpus, make_stream, tmp_path):
+    sizes = [shard.bytes for shard in Corpus(tiny_corpus).manifest.shards if shard.split == "train"]
+    for gigabytes, is_enough in ((sum(sizes) / 1e9 * 1.01, True), (sum(sizes) / 1e9 * 0.9, False)):
+        corpus = Corpus(http.put(tiny_corpus), cache=CacheSettings(str(tmp_path / f"{is_enough}"), gigabytes))
+        if is_enough:
+            make_stream(corpus).batch(0, 5)
+        else:
+            with refused(r"--cache_gb .* is too small for http.* give --cache_gb at least as much") as error:
+                make_stream(corpus)
+            assert "\n" not in str(error.value)
+
+
+def test_what_streams_of_one_program_need_adds_up(http, tiny_corpus, make_stream, tmp_path):
+    shards = Corpus(tiny_corpus).manifest.shards
+    train = sum(shard.bytes for shard in shards if shard.split == "train")
+    corpus = Corpus(http.put(tiny_corpus), cache=CacheSettings(str(tmp_path / "cache"), train / 1e9 * 1.001))
+    train_stream = make_stream(corpus)
+    with refused("too small"):
+        make_stream(corpus, split="validation")
+    del train_stream
+    make_stream(corpus, split="validation")
+
+
+def test_no_more_shards_are_held_than_those_of_two_blocks(local, tiny_corpus, make_stream, cache):
+    corpus = Corpus(local.put(tiny_corpus), cache=cache)
+    stream = make_stream(corpus, block_anchors=60)
+    for first in range(0, 3 * stream.epoch_pairs, 40):
+        stream.batch(first, 40)
+        assert len(corpus._mapped) <= 2 * max(len(s.shards) for s in stream.orders[0].segments(0, 100)) + 1
+    handles = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if _is_open(n)]
+    held = [h for h in handles if h.startswith(cache.folder) and h.endswith(".arrow")]
+    assert len(set(held)) <= 4
+
+
+def _is_open(number):
+    return os.path.lexists(f"/proc/self/fd/{number}")

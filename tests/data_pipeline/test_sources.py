@@ -1,0 +1,67 @@
+"""What --corpus says, on the command line and in a YAML file."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.sources import Source, format_source, list_paths, name_corpora, parse_sources
+
+PATHS = st.text(st.sampled_from("ab=,0/:."), min_size=1, max_size=12)
+OBJECTIVES = st.sampled_from([None, "ssp", "ssp:2+psd:1", "my_module:my_objective"])
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("corpora/docs", Source("corpora/docs")),
+        ("s3://bucket/wiki=3", Source("s3://bucket/wiki", 3)),
+        ("corpora/news=1,psd", Source("corpora/news", 1, "psd")),
+        ("corpora/a=b=2,ssp:2+sp", Source("corpora/a=b", 2, "ssp:2+sp")),
+        ("corpora/a,b", Source("corpora/a,b")),
+        ("corpora/lr=0.1", Source("corpora/lr=0.1")),
+        ("corpora/a=3=1", Source("corpora/a=3", 1)),
+        ("corpora/x=1,y=2,psd", Source("corpora/x=1,y", 2, "psd")),
+    ],
+)
+def test_a_corpus_is_read_from_the_right(text, source):
+    assert parse_sources([text]) == (source,)
+
+
+@given(PATHS, st.integers(1, 1000), OBJECTIVES)
+def test_what_a_file_says_comes_back_from_the_command_line(path, weight, objective):
+    entry = {"path": path, "weight": weight} | ({"objective": objective} if objective else {})
+    assert parse_sources([format_source(entry)]) == (Source(path, weight, objective),)
+
+
+@given(PATHS.filter(lambda path: not re.search(r"=[0-9]+(,[^=]+)?$", path)))
+def test_a_path_alone_is_a_path(path):
+    assert parse_sources([format_source(path)]) == (Source(path),)
+
+
+@pytest.mark.parametrize("text", ["docs=0", "docs=1001", "docs=0,ssp", f"docs={'9' * 5000}"])
+def test_a_weight_out_of_range_is_refused(text):
+    with pytest.raises(KinspanError, match="must be a whole number from 1 to 1000") as error:
+        parse_sources([text])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "entry", [{"weight": 2}, {"path": "docs", "share": 2}, {"path": "docs", "weight": 0.5}, 3, None]
+)
+def test_an_entry_of_a_file_that_cannot_be_meant_is_refused(entry):
+    with pytest.raises(KinspanError, match="corpus: "):
+        format_source(entry)
+
+
+def test_corpora_are_named_by_the_last_part_of_their_place():
+    paths = ["corpora/wiki", "s3://user:secret@bucket/wiki/", "news", "wiki"]
+    assert name_corpora(paths) == ["wiki", "wiki-2", "news", "wiki-3"]
+    assert list_paths(parse_sources(["a=1,ssp", "b=2", "a=1,psd"])) == ["a", "b"]
+
+
+@given(st.lists(st.sampled_from(["wiki", "x/wiki", "wiki-2", "y/wiki-2", "news", "/"]), unique=True))
+def test_no_two_corpora_have_one_name(paths):
+    assert len(set(name_corpora(paths))) == len(paths)

@@ -1,0 +1,51 @@
+"""The commands that open a corpus open a remote one, too."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from launch import evaluate_pairs, inspect_pairs
+from pretrain.modeling.default_model import default_model
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    def run(module, *arguments):
+        monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments), "--cache_dir", str(tmp_path / "cache")])
+        module.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_inspect_pairs(call, tiny_corpus):
+    flags = ("--start", 7, "--count", 12, "--json")
+    assert call(inspect_pairs, "--corpus", f"file://{tiny_corpus}", *flags) == call(
+        inspect_pairs, "--corpus", tiny_corpus, *flags
+    )
+    mixed = call(inspect_pairs, "--corpus", f"{tiny_corpus}=1,ssp", f"file://{tiny_corpus}=1,nsp", *flags)
+    pairs = [json.loads(line) for line in mixed.splitlines()]
+    assert {(pair["corpus"], pair["objective"]) for pair in pairs} == {("corpus", "ssp"), ("corpus-2", "nsp")}
+
+
+@pytest.fixture
+def classifier(helpers, tmp_path):
+    """A small sequence classifier, drawn anew."""
+    tokenizer = helpers.tokenizer(default_model())
+    tokenizer.save_pretrained(str(tmp_path / "model"))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **sizes)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(str(tmp_path / "model"))
+    return tmp_path / "model"
+
+
+def test_evaluate_pairs(call, tiny_corpus, classifier):
+    flags = ("--model", classifier, "--objective", "ssp", "--anchors", 4, "--max_length", 32, "--json")
+    local, remote = (
+        call(evaluate_pairs, "--corpus", place, *flags) for place in (tiny_corpus, f"file://{tiny_corpus}")
+    )
+    assert json.loads(local.splitlines()[-1]) == json.loads(remote.splitlines()[-1])
+    assert Path(tiny_corpus).name == json.loads(remote.splitlines()[-1])["corpus"]["name"]

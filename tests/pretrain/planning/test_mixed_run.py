@@ -1,0 +1,102 @@
+"""A run of several corpora, one of them remote: its figures stand apart, and it resumes as any other."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from data_pipeline.errors import KinspanError
+from launch._cli import parse
+from pretrain.config import PretrainConfig
+from pretrain.finished import find_finished
+from pretrain.run import pretrain
+
+STEPS = 12
+SETTINGS = {
+    "max_steps": STEPS,
+    "save_steps": 4,
+    "eval_steps": 4,
+    "eval_pairs": 60,
+    "log_steps": 4,
+    "global_batch_size": 20,
+    "micro_batch_size": 20,
+    "max_length": 48,
+    "precision": "fp32",
+}
+
+
+@pytest.fixture(scope="module")
+def news(make_corpus, helpers):
+    return make_corpus(helpers.synthetic_documents(40, "other"), validation_share=0.3, shard_tokens=4000)
+
+
+@pytest.fixture
+def recipe(tiny_corpus, news, make_model, tmp_path):
+    """A recipe whose corpora are links, so that their names tell them apart."""
+    (tmp_path / "wiki").symlink_to(tiny_corpus)
+    (tmp_path / "news").symlink_to(news)
+    corpora = [
+        {"path": f"file://{tmp_path}/wiki", "weight": 3, "objective": "ssp:2+nsp:1"},
+        {"path": f"{tmp_path}/news", "weight": 1},
+    ]
+    given = {"corpus": corpora, "objective": "psd", "model": str(make_model()), "output_dir": str(tmp_path / "run")}
+    given |= SETTINGS | {"cache_dir": str(tmp_path / "cache"), "cache_gb": 1}
+
+    def write(**changes):
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(given | changes))
+        return parse(PretrainConfig, "", argv=["--config", str(tmp_path / "recipe.yaml")])
+
+    return write
+
+
+def lines_of(folder, split):
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["split"] == split]
+
+
+def test_a_run_of_two_corpora(recipe, tmp_path, capsys):
+    folder, last = tmp_path / "run", f"step-{STEPS:08d}"
+    summary = pretrain(recipe())
+    for split in ("train", "validation"):
+        line = lines_of(folder, split)[-1]
+        assert {name.rpartition("/")[0] for name in line if "/" in name} == {"wiki", "wiki/ssp", "wiki/nsp", "news"}
+        shares = {"wiki": 0.75, "news": 0.25}
+        mean = sum(share * line[f"{name}/pair_loss"] for name, share in shares.items())
+        assert line["pair_loss"] == pytest.approx(mean, rel=0.02)
+    assert "wiki/pair_auc" in lines_of(folder, "validation")[-1]
+    record = (folder / "run.json").read_text()
+    assert str(tmp_path) not in record
+    facts = json.loads(record)
+    assert [(own["name"], own["share"]) for own in facts["corpus"]["corpora"]] == [("wiki", 0.75), ("news", 0.25)]
+    assert [part["weight"] for part in facts["identity"]["corpus_content"]] == [2, 1, 1]
+    assert summary["corpus_fingerprint"] == facts["corpus"]["fingerprint"]
+    assert find_finished(recipe()) is None  # a remote corpus may have changed
+    whole = load_file(str(folder / "checkpoints" / last / "weights.safetensors"))
+    logged = lines_of(folder, "train")
+
+    (folder / "summary.json").unlink()
+    shutil.rmtree(folder / "checkpoints" / last)
+    pretrain(recipe())
+    assert "resuming from" in capsys.readouterr().out
+    resumed = load_file(str(folder / "checkpoints" / last / "weights.safetensors"))
+    assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
+    assert [line["news/pair_loss"] for line in logged] == [line["news/pair_loss"] for line in lines_of(folder, "train")]
+
+    swapped = [
+        {"path": str(tmp_path / "news"), "weight": 3, "objective": "ssp:2+nsp:1"},
+        {"path": str(tmp_path / "wiki"), "weight": 1},
+    ]
+    with pytest.raises(KinspanError, match="holds a different run: its corpus_content is"):
+        pretrain(recipe(corpus=swapped))
+
+
+def test_corpora_on_the_command_line_replace_those_of_the_file(recipe, tmp_path):
+    recipe()
+    argv = ["--config", str(tmp_path / "recipe.yaml"), "--corpus", "a=b=2,ssp:2+sp", "c"]
+    assert parse(PretrainConfig, "", argv=argv).corpus == ["a=b=2,ssp:2+sp", "c"]
+    assert recipe(corpus="docs").corpus == ["docs"]
+    assert recipe(corpus=None).corpus == []
+    assert recipe(corpus={"path": "docs"}).corpus == ["docs=1"]
