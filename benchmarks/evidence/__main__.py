@@ -1,8 +1,8 @@
-"""``make evidence``: the papers' claims in miniature. Runs what is left of the study, and writes benchmarks/EVIDENCE.md.
+"""``make evidence``: the papers' claims in miniature. Runs what is left of the study, and writes its page.
 
 The rows, their order and the comparisons stand in benchmarks/evidence/recipe.yaml, and results in
-benchmarks/evidence/results, a small file of each row. The same command again goes on: seeds that have run are skipped,
-and a training that was stopped resumes."""
+benchmarks/evidence/results, a small file of each row; the page is benchmarks/EVIDENCE.md. The same command again goes
+on: seeds that have run are skipped, and a training that was stopped resumes."""
 
 import argparse
 import sys

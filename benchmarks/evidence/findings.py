@@ -101,8 +101,8 @@ class Evidence:
 
 
 def list_contamination(evidence: Evidence, start: str, set_name: str) -> list[tuple[Row, float, float, float]]:
-    """For each fine-tuned row of all labels: MAP on all questions, on those without a right answer in the corpus, and on
-    those without any candidate in it."""
+    """For each fine-tuned row of all labels: MAP on all questions, on those without a right answer in the corpus, and
+    on those without any candidate in it."""
     told = evidence.sets[set_name]["contaminated"]
     listed = []
     for outcome in evidence.outcomes.values():
@@ -154,9 +154,8 @@ def judge_power(evidence: Evidence) -> str:
     alone = max(contrast.over_questions, contrast.over_seeds if contrast.over_seeds is not None else 1.0)
     verdict = "found" if alone < SIGNIFICANT else "NOT found"
     also = "also" if contrast.is_shown else "not"
-    return (
-        f"{verdict} (the greater p of both tests {format_p(alone)}; {also} after correction): {say_contrast(contrast)}"
-    )
+    told = say_contrast(contrast)
+    return f"{verdict} (the greater p of both tests {format_p(alone)}; {also} after correction): {told}"
 
 
 def format_figure(value: float) -> str:

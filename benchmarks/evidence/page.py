@@ -11,25 +11,29 @@ from .plan import Budget, format_budget
 
 PAGE = Path(__file__).resolve().parents[1] / "EVIDENCE.md"
 FOREST, DOSE, SHARES = "differences.png", "tokens.png", "labels.png"
-QUESTION = """Does continued pre-training with sentence-level objectives make a better ranker than masked language modelling alone, on
-the same text and for the same number of tokens? Which objective, and why? Di Liello et al. (2022) report gains of
-several points with RoBERTa-base and ELECTRA-base on some 70 GB of text. This is a miniature: encoders of 11 and 23 million parameters, and runs of about a
-million tokens. It can show effects that are large enough to be seen in it, and says how large that is; it cannot show what the papers' scale would."""
-STATISTICS = """The unit is the question's average precision. A row's figure of a question is the mean over its seeds; a seed is of
-pre-training and fine-tuning together. For each comparison below:
+QUESTION = """Does continued pre-training with sentence-level objectives make a better ranker than masked language
+modelling alone, on the same text and for the same number of tokens? Which objective, and why? Di Liello et al. (2022)
+report gains of several points with RoBERTa-base and ELECTRA-base. This is a miniature of it: encoders of 11 and 23
+million parameters, and runs of about a million tokens. It can show effects that are large enough to be seen in it, and
+says how large that is; it cannot show what the papers' scale would."""
+STATISTICS = """The unit is the question's average precision. A row's figure of a question is the mean over its seeds; a
+seed is of pre-training and fine-tuning together. For each comparison below there are
 
 - the **difference** of MAP, with a 95% interval from a hierarchical bootstrap over questions and, within each row,
-  seeds (10,000 draws; the part of the seeds is stretched for their small number);
+  over seeds (10,000 draws; the part of the seeds is stretched for their small number);
 - **p over questions**: a paired randomisation test of the per-question means, which does not see that seeds differ;
 - **p over seeds**: Welch's t-test of the seeds' MAPs, which does not see that questions differ;
 - **corrected p**: the greater of both after Holm's correction over all {count} comparisons, which stood in
-  [recipe.yaml](evidence/recipe.yaml) before the runs; those that have not run yet count among them. Below .05 a difference is *shown*.
+  [recipe.yaml](evidence/recipe.yaml) before the runs; those that have not run yet count among them. Below .05 a
+  difference is *shown*.
 
 No comparison was added or dropped after its result was seen."""
-LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; a million tokens per arm, where the papers have billions.
+LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; about a million tokens per arm,
+  where the papers have billions.
 - Each start is one set of weights. Another start from scratch, with another seed, could come out differently.
-- The settings of a start were chosen with one seed on a dev set of {dev} questions: a finer search could favour any arm.
-- p values judge these test sets as a sample of questions like these; WikiQA's come from Bing's query log, years ago."""
+- The settings of a start were chosen with one seed on a dev set of {dev} questions: a finer search could favour any
+  arm.
+- p values judge these test sets as a sample of questions like these; WikiQA's come from one search engine's log."""
 COMMANDS = """```
 make evidence EVIDENCE_FLAGS=--dry_run      # the fits, what has run, and the hours
 make evidence                               # goes on where it was stopped; this page at the end
@@ -133,8 +137,8 @@ def _write_bars(evidence: Evidence) -> str:
     lines = []
     if again and again["identical"]:
         lines.append(
-            f"- **The same bits again.** {again['row']}, seed {again['seed']}, was pre-trained, fine-tuned and ranked once "
-            f"more from scratch: every score is the same (their hash is {again['scores_again']} both times)."
+            f"- **The same bits again.** {again['row']}, seed {again['seed']}, was pre-trained, fine-tuned and ranked "
+            f"once more from scratch: every score is the same (their hash is {again['scores_again']} both times)."
         )
     elif again:
         lines.append(
@@ -144,9 +148,9 @@ def _write_bars(evidence: Evidence) -> str:
         lines.append("- The same bits again: not run yet.")
     if rate:
         lines.append(
-            f"- **Error rate.** Ten seeds of {row}, split into five and five in all {rate['splits']} ways: p is below .05 in "
-            f"{rate['over_questions']:.1%} of the splits over questions, in {rate['over_seeds']:.1%} over seeds, in "
-            f"{rate['both']:.1%} over both, which is what counts as shown here (before correction)."
+            f"- **Error rate.** Ten seeds of {row}, split into five and five in all {rate['splits']} ways: p is below "
+            f".05 in {rate['over_questions']:.1%} of the splits over questions, in {rate['over_seeds']:.1%} over "
+            f"seeds, in {rate['both']:.1%} over both, which is what counts as shown here (before correction)."
         )
     else:
         lines.append("- Error rate: the ten seeds have not run yet.")

@@ -104,26 +104,19 @@ def measure_fine_tuning(recipe: Recipe, start: str, set_name: str, model: Path, 
     """Seconds of an update, of a validation, and of what surrounds them."""
     rows = [row for row in recipe.rows if (row.start, row.set, row.measure) == (start, set_name, FINETUNE)]
     settings = rows[0].finetune | {"learning_rate": RATE, "epochs": 2, "fresh_head": True}
-    few, many, often = (
-        _time_row(
-            replace(rows[0], share=1.0, finetune=settings | {"max_steps": steps, "eval_steps": every}), model, places
-        )
-        for steps, every in ((FEW, MANY), (MANY, MANY), (MANY, FEW))
-    )
+
+    def time_row(steps: int, every: int) -> float:
+        row = replace(rows[0], share=1.0, finetune=settings | {"max_steps": steps, "eval_steps": every})
+        began = time.monotonic()
+        measure_row(row, 1, model, places)
+        return time.monotonic() - began
+
+    few, many, often = time_row(FEW, MANY), time_row(MANY, MANY), time_row(MANY, FEW)
     update = max((many - few) / (MANY - FEW), 0.0)
     validation = max((often - many) / (MANY / FEW - 1), 0.0)
     around = max(few - FEW * update - 2 * validation, 0.0)
-    return {
-        "seconds_of_update": round(update, 4),
-        "seconds_of_validation": round(validation, 2),
-        "seconds_around": round(around, 1),
-    }
-
-
-def _time_row(row: Row, model: Path, places: Places) -> float:
-    began = time.monotonic()
-    measure_row(row, 1, model, places)
-    return time.monotonic() - began
+    seconds = {"seconds_of_update": update, "seconds_of_validation": validation, "seconds_around": around}
+    return {name: round(value, 3) for name, value in seconds.items()}
 
 
 def main() -> None:

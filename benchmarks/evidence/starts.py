@@ -55,7 +55,8 @@ def make_start(scratch: dict[str, Any], start: str, places: Places, precision: s
 
 
 def write_blank(config: dict[str, Any], folder: Path, with_weights: bool = False) -> None:
-    """Writes a BERT of this shape with all-MiniLM-L6-v2's vocabulary, which is BERT's, as a config or with random weights."""
+    """Writes a BERT of this shape, as a config or with random weights. Its vocabulary is BERT's, as all-MiniLM-L6-v2
+    has it, so that both starts read one corpus."""
     tokenizer = AutoTokenizer.from_pretrained(default_model())
     tokenizer.save_pretrained(str(folder))
     shape = BertConfig(vocab_size=len(tokenizer), architectures=["BertForMaskedLM"], **config)

@@ -1,7 +1,6 @@
 """The tables and the descriptive paragraphs of the page, each from the results by rule."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import yaml
@@ -18,10 +17,11 @@ from .findings import (
     list_contamination,
     say_contrast,
 )
-from .recipe import COSINE, FINETUNE, MEASURED
+from .recipe import COSINE, FINETUNE, MEASURED, Row
 from .results import Outcome, invert_ranks, list_choice_values
 
 ARMS_OF_CURVES = ("none", "mlm", "ssp")
+TOKENS = "max_tokens"
 BASELINES = {"BM25": "BM25", "cosine": "zero-shot cosine of all-MiniLM-L6-v2"}
 
 
@@ -52,12 +52,12 @@ def describe_design(evidence: Evidence) -> str:
         _describe_scratch(evidence),
         "**Arms.** What comes between the start and fine-tuning, each with "
         + " or ".join(f"{count / 1e6:g} million tokens from start ({start})" for start, count in tokens.items())
-        + ", the same text, batches of 32 pairs of at most 128 tokens and the same rates; the losses weigh 1 and 1 from (a), "
-        "and MLM 1 and pairs 20 from (b), whose masked-LM head is not published and starts fresh.",
+        + ", the same text, batches of 32 pairs of at most 128 tokens and the same rates; the losses weigh 1 and 1 "
+        "from (a), and MLM 1 and pairs 20 from (b), whose masked-LM head is not published and starts fresh.",
         "\n".join(["| arm | |", "|---|---|", *arms]),
-        "MLM alone is no exact control of the others: Adam scales an update by the size of the gradient, so that a lone "
-        "loss moves the weights at full strength. The control that shares all losses has permuted pair labels. Where a "
-        "pair head was trained it is kept for fine-tuning; where none was, the whole head is drawn anew.",
+        "MLM alone is no exact control of the others: Adam scales an update by the size of the gradient, so that a "
+        "lone loss moves the weights at full strength. The control that shares all losses has permuted pair labels. "
+        "Where a pair head was trained it is kept for fine-tuning; where none was, the whole head is drawn anew.",
         "**Fine-tuning** ends when the dev MAP has not improved in more than "
         f"{content['finetune']['patience']} validations in a row, and the best one counts. The settings of each start "
         "were chosen once, on WikiQA's dev set with a seed that no row has, and hold for all of its arms:",
@@ -77,8 +77,8 @@ def _describe_scratch(evidence: Evidence) -> str:
             quarter = [loss for step, loss in curve if step >= 0.75 * curve[-1][0]]
             shown = curve[:: max(1, len(curve) // 6)]
             lines.append(
-                f"Start ({start}) saw {made['tokens'] / 1e6:.1f} million tokens in {made['seconds'] / 3600:.1f} hours. Its "
-                "masked-LM loss on held-out documents (nats), by update: "
+                f"Start ({start}) saw {made['tokens'] / 1e6:.1f} million tokens in {made['seconds'] / 3600:.1f} hours. "
+                "Its masked-LM loss on held-out documents (nats), by update: "
                 + ", ".join(f"{step:,}: {loss:.2f}" for step, loss in [*shown, curve[-1]])
                 + f"; over the last quarter it fell by {quarter[0] - quarter[-1]:.2f}."
             )
@@ -99,8 +99,8 @@ def _describe_corpus(evidence: Evidence) -> str:
     for content in evidence.sets.values():
         totals = content["corpus"]["totals"]
         return (
-            f"**Text.** {totals['documents']:,} documents of Wikipedia and Wikinews, {totals['paragraphs']:,} paragraphs, "
-            f"{totals['tokens'] / 1e6:.0f} million tokens, for start (a) and for all arms."
+            f"**Text.** {totals['documents']:,} documents, {totals['paragraphs']:,} paragraphs, "
+            f"{totals['tokens'] / 1e6:.0f} million tokens of Wikipedia and news, for start (a) and for all arms."
         )
     return ""
 
@@ -114,9 +114,9 @@ def list_detectable(evidence: Evidence) -> str:
     if not rows:
         return ""
     told = (
-        "**The smallest detectable difference**: what a true difference must be for a test at 5% to find it in 80 of 100 "
-        "cases, by the mean standard error of the comparisons on a set; alone, and at the level that Holm's method gives "
-        "the smallest p. A null result excludes no less than that."
+        "**The smallest detectable difference**: what a true difference must be for a test at 5% to find it in 80 of "
+        "100 cases, by the mean standard error of the comparisons on a set; alone, and at the level that Holm's method "
+        "gives the smallest p. A null result excludes no less than that."
     )
     return told + "\n\n" + format_table(["set", "comparisons", "alone", "corrected"], rows)
 
@@ -192,9 +192,9 @@ def list_findings(evidence: Evidence) -> str:
 def list_suspects(evidence: Evidence) -> str:
     """The suspects of harm: each beside the start that was only fine-tuned, with the cosine of its encoder."""
     told = (
-        "400 updates of SSP with the quickstart's settings (32 pairs of at most 64 tokens, rate 2.5e-4, MLM weight .05) "
-        "had cost another encoder of sentence embeddings .02 of MAP. Each row changes one thing. The cosine of the "
-        "encoder's mean embeddings, without any fine-tuning, says how much of what the start knew is forgotten."
+        "400 updates of SSP with the quickstart's settings (32 pairs of at most 64 tokens, rate 2.5e-4, MLM weight "
+        ".05) had cost another encoder of sentence embeddings .02 of MAP. Each row changes one thing. The cosine of "
+        "the encoder's mean embeddings, without any fine-tuning, says how much of what the start knew is forgotten."
     )
     rows = []
     for outcome in evidence.outcomes.values():
@@ -257,27 +257,27 @@ def list_contaminated(evidence: Evidence) -> str:
 
 def collect_shares(evidence: Evidence) -> dict[str, dict[float, np.ndarray]]:
     """MAP of each seed by arm and share of the training questions, on WikiQA from start (a)."""
-    return _collect_curves(evidence, lambda row: row.share)
+    return _collect_curves(evidence, ("of the questions",), lambda row: row.share)
 
 
 def collect_doses(evidence: Evidence) -> dict[str, dict[float, np.ndarray]]:
-    """MAP of each seed by arm and tokens of continued pre-training, on WikiQA from start (a), with all labels."""
+    """MAP of each seed by arm and tokens of continued pre-training, on WikiQA from start (a)."""
     return _collect_curves(
-        evidence, lambda row: row.pretrain["max_tokens"] if row.pretrain and row.share == 1 else None
+        evidence, ("of the tokens", "times the tokens"), lambda row: (row.pretrain or {}).get(TOKENS)
     )
 
 
-def _collect_curves(evidence: Evidence, place: Any) -> dict[str, dict[float, np.ndarray]]:
+def _collect_curves(
+    evidence: Evidence, endings: tuple[str, ...], place: Callable[[Row], float | None]
+) -> dict[str, dict[float, np.ndarray]]:
+    """By arm, and by ``place``, of the rows as they are and of those whose variant ends so."""
     curves: dict[str, dict[float, np.ndarray]] = {}
     for outcome in evidence.outcomes.values():
         row = outcome.row
-        arm, _, variant = row.name.split("/", 1)[1].rsplit("/", 1)[0].partition(", ")
-        wanted = (
-            not variant or row.share < 1 or variant.endswith(("of the tokens", "times the tokens"))
-        )
-        if (row.start, row.set, row.measure) != ("a", "wikiqa", FINETUNE) or arm not in ARMS_OF_CURVES or not wanted:
+        arm, _, variant = row.name.removeprefix("a/").removesuffix("/wikiqa").partition(", ")
+        if (row.start, row.set, row.measure) != ("a", "wikiqa", FINETUNE) or arm not in ARMS_OF_CURVES:
             continue
-        if (x := place(row)) is not None:
+        if (not variant or variant.endswith(endings)) and (x := place(row)) is not None:
             curves.setdefault(evidence.recipe.content["arms"][arm]["title"], {})[x] = outcome.maps
     return {arm: dict(sorted(points.items())) for arm, points in curves.items()}
 
@@ -288,7 +288,10 @@ def say_whether_few_labels_matter(evidence: Evidence) -> str:
     if finding is None or finding.contrast is None:
         return "Whether the gain is larger where labels are few: not run yet."
     contrast = finding.contrast
-    told = f"The gain of SSP over the start with 5% of the training questions, less its gain with all: {say_contrast(contrast)}."
+    told = (
+        "The gain of SSP over the start with 5% of the training questions, less its gain with all: "
+        f"{say_contrast(contrast)}."
+    )
     if not contrast.is_shown:
         return f"{told} That continued pre-training matters most where labels are few is not shown."
     more = "more" if contrast.difference > 0 else "less"
