@@ -68,8 +68,8 @@ class Evidence:
         return found is not None and len(found.ap) == len(self.rows[name].compared)
 
     def find(self, *names: str) -> Contrast | None:
-        """The contrast of a comparison of the recipe."""
-        return next(finding.contrast for finding in self.findings if finding.key == names)
+        """The contrast of a comparison; None where it has not run, or is not in the recipe."""
+        return next((finding.contrast for finding in self.findings if finding.key == names), None)
 
     @cached_property
     def sets(self) -> dict[str, dict[str, Any]]:
