@@ -47,7 +47,7 @@ def draw_forest(path: Path, panels: Mapping[str, Sequence[tuple[str, Contrast]]]
             axes.set_yticks(range(len(lines)), [name for name, _ in lines])
             axes.set_ylim(len(lines) - 0.4, -0.6)
             axes.grid(visible=False, axis="y")
-        grid[-1].set_xlabel("difference of MAP, 95% interval; filled: shown beyond chance")
+        grid[-1].set_xlabel("difference of MAP, with its 95% interval")
         _save(figure, path)
 
 

@@ -27,6 +27,11 @@ class Finding:
         return f"({one} less {other}) less ({more[0]} less {more[1]})" if more else f"{one} less {other}"
 
     @property
+    def label(self) -> str:
+        """The same in the short names of arms, for figures."""
+        return " less ".join(row.name.removeprefix(f"{row.start}/").removesuffix(f"/{row.set}") for row in self.rows)
+
+    @property
     def key(self) -> tuple[str, ...]:
         """The names of its rows."""
         return tuple(row.name for row in self.rows)

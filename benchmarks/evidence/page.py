@@ -102,12 +102,11 @@ def _write_results(evidence: Evidence, page: Path, figures: Path) -> list[str]:
     for finding in evidence.findings:
         if finding.contrast and len(finding.rows) == 2:
             row = finding.rows[0]
-            panels.setdefault(f"start ({row.start}), {row.set}", []).append((finding.title, finding.contrast))
+            panels.setdefault(f"start ({row.start}), {row.set}", []).append((finding.label, finding.contrast))
     if panels:
         draw_forest(figures / FOREST, panels)
-        parts.append(
-            _link(page, figures / FOREST, "The difference of every comparison that has run, with its interval")
-        )
+        parts.append(_link(page, figures / FOREST, "The difference of every comparison, with its interval"))
+        parts.append("*Filled: shown beyond chance. Arms have their short names, see Design.*")
     return parts
 
 

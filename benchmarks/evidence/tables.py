@@ -116,7 +116,7 @@ def list_detectable(evidence: Evidence) -> str:
     told = (
         "**The smallest detectable difference**: what a true difference must be for a test at 5% to find it in 80 of "
         "100 cases, by the mean standard error of the comparisons on a set; alone, and at the level that Holm's method "
-        "gives the smallest p. A null result excludes no less than that."
+        "gives the smallest p. Of smaller differences a null result says nothing."
     )
     return told + "\n\n" + format_table(["set", "comparisons", "alone", "corrected"], rows)
 
