@@ -32,13 +32,17 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def describe_state(evidence: Evidence) -> str:
-    """Says which rows have not run."""
-    missing = [name for name in evidence.rows if not evidence.is_complete(name)]
-    if not missing:
+    """Says which groups of rows have not run, or not with all seeds."""
+    groups: dict[str, list[bool]] = {}
+    for name, row in evidence.rows.items():
+        groups.setdefault(row.group, []).append(evidence.is_complete(name))
+    short = {name: (sum(done), len(done)) for name, done in groups.items() if not all(done)}
+    if not short:
         return "All rows of the recipe have run."
-    count = len(evidence.rows) - len(missing)
+    done, count = sum(map(evidence.is_complete, evidence.rows)), len(evidence.rows)
+    listed = "; ".join(f"{name} ({has_run} of {of})" for name, (has_run, of) in short.items())
     return (
-        f"*{count} of {len(evidence.rows)} rows have run with all their seeds. Not yet, or cut: {'; '.join(missing)}.*"
+        f"*{done} of {count} rows have run with all their seeds. Not all of these groups have, yet or ever: {listed}.*"
     )
 
 
