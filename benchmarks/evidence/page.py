@@ -137,7 +137,8 @@ def _write_bars(evidence: Evidence) -> str:
     if again and again["identical"]:
         lines.append(
             f"- **The same bits again.** {again['row']}, seed {again['seed']}, was pre-trained, fine-tuned and ranked "
-            f"once more from scratch: every score is the same (their hash is {again['scores_again']} both times)."
+            "once more from the start's weights: every score is the same (their hash is "
+            f"{again['scores_again']} both times)."
         )
     elif again:
         lines.append(

@@ -9,6 +9,7 @@ from .recipe import FINETUNE, Recipe, Row, hash_settings
 from .results import Store
 
 START, FIT, RERUN = "start", "fit", "rerun"
+RELEASE = "release"  # in the folder of a start or a pre-training
 ELECTRA = "electra"
 SHORT_SECONDS = 8.0  # of ranking a test set zero-shot
 
@@ -201,6 +202,11 @@ def format_budget(budget: Budget) -> str:
     fits, hours = sum(row[1] for row in kept), sum(row[3] for row in kept)
     lines.append(f"{fits} fits in {hours:.1f} hours, of {budget.hours:g}; the rows that are cut are cut from the end")
     return "\n".join(lines)
+
+
+def name_start(start: str, scratch: dict[str, Any], places: Places) -> Path:
+    """The folder of a start that is made here."""
+    return Path(places.work) / "starts" / f"{start}-{hash_settings(scratch)}"
 
 
 def name_pretraining(job: Job, places: Places) -> Path:

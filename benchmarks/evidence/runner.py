@@ -13,13 +13,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.stop import STATUS, listen_for_stop
 
-from .plan import FIT, Budget, Job, Places, format_budget, make_budget, name_pretraining, plan_jobs
+from .plan import (
+    FIT,
+    RELEASE,
+    START,
+    Budget,
+    Job,
+    Places,
+    format_budget,
+    make_budget,
+    name_pretraining,
+    name_start,
+    plan_jobs,
+)
 from .recipe import RECIPE, Recipe, read_recipe
 from .results import Store, is_described, settle_choices
 
@@ -66,17 +80,22 @@ def run_jobs(study: Study, write_page: Callable[[], None], say: Callable[[str], 
     work.mkdir(parents=True, exist_ok=True)
     with lock_folder(work), listen_for_stop(study.max_hours) as request:
         _describe_sets(study, request.wanted)
+        say(f"log: {work / LOG}")
+        done, total = count_fits(study)
         group = None
         try:
-            while (found := find_next(study)) and not request.wanted():
-                number, job = found
-                if group not in (None, job.group):
-                    write_page()
-                group = job.group
-                say(f"{time.strftime('%H:%M:%S')}  {job.group}: {job.name}")
-                if not _run_process(study, "work", {"job": number}, request.wanted):
-                    break
-                _drop_weights(study)
+            with tqdm(total=total, initial=done, unit=" fits", disable=None) as bar:
+                while (found := find_next(study)) and not request.wanted():
+                    number, job = found
+                    if group not in (None, job.group):
+                        write_page()
+                    group = job.group
+                    done, total = count_fits(study)
+                    say(f"{time.strftime('%H:%M:%S')}  {done} of {total}  {job.group}: {job.name}")
+                    if not _run_process(study, "work", {"job": number}, request.wanted):
+                        break
+                    bar.update()
+                    _drop_weights(study)
         finally:
             write_page()
         if request.wanted():
@@ -94,11 +113,24 @@ def measure_pilot(study: Study) -> None:
 
 def find_next(study: Study) -> tuple[int, Job] | None:
     """The first job that has not run and is not cut, with its number in the plan; None where there is none."""
-    kept = study.budget.names
-    for number, job in enumerate(plan_jobs(study.recipe, study.store)):
-        if not job.is_done and job.group in kept:
-            return number, job
-    return None
+    kept, recipe = study.budget.names, study.recipe
+    jobs = plan_jobs(recipe, study.store)
+    found = next(((n, job) for n, job in enumerate(jobs) if not job.is_done and job.group in kept), None)
+    if found is None or found[1].kind == START:
+        return found
+    # The weights of a start are no result: where they are absent, they are made again.
+    start = found[1].start
+    scratch = recipe.content["starts"][start].get("scratch")
+    if scratch is None or (name_start(start, scratch, study.places) / RELEASE).is_dir():
+        return found
+    return next((n, job) for n, job in enumerate(jobs) if (job.kind, job.start) == (START, start))
+
+
+def count_fits(study: Study) -> tuple[int, int]:
+    """How many of the fits within the budget have run, and how many there are."""
+    budget = study.budget
+    kept = budget.groups[: budget.kept]
+    return sum(group[2] for group in kept), sum(group[1] for group in kept)
 
 
 def _describe_sets(study: Study, wanted: Callable[[], bool]) -> None:
@@ -118,6 +150,7 @@ def _run_process(study: Study, module: str, told: dict[str, Any], wanted: Callab
     write_atomically(work / "job.json", json.dumps(told, indent=1) + "\n")
     command = [sys.executable, "-m", f"benchmarks.evidence.{module}", str((work / "job.json").absolute())]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # what deterministic algorithms need on a GPU
     with (work / LOG).open("ab") as log:
         # A session of its own: a Ctrl-C in the terminal reaches this process alone, which passes it on once.
         process = subprocess.Popen(

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, ElectraConfig
 
@@ -19,10 +20,10 @@ from pretrain.modeling.default_model import default_model
 from pretrain.release.release import release
 from pretrain.run import pretrain
 
-from .plan import Job, Places, name_pretraining
+from .plan import RELEASE, Job, Places, name_pretraining, name_start
 from .recipe import hash_settings
 
-RELEASE, RUN = "release", "run"
+RUN = "run"
 FIGURES = ("loss", "mlm_loss", "rtd_loss", "pair_loss", "pair_auc", "pair_auc_hard", "pair_auc_easy")
 # Where a BERT's tensors are in an ELECTRA whose embeddings are as wide as its layers: the two compute the same.
 ELECTRA_NAMES = {
@@ -36,7 +37,7 @@ ELECTRA_NAMES = {
 
 def make_start(scratch: dict[str, Any], start: str, places: Places, precision: str) -> dict[str, Any]:
     """Trains the start from scratch, or goes on with it, and returns what the page says of it."""
-    folder = Path(places.work) / "starts" / start
+    folder = name_start(start, scratch, places)
     blank = folder / "blank"
     write_blank(scratch["config"], blank)
     settings = {"precision": precision, "max_length": 128, "eval_pairs": 1000, "micro_batch_size": 32}
@@ -65,13 +66,15 @@ def write_blank(config: dict[str, Any], folder: Path, with_weights: bool = False
         BertForMaskedLM(shape).save_pretrained(str(folder))
 
 
-def find_start(start: str, settings: dict[str, Any] | None, places: Places) -> Path:
-    """The folder of the weights that a pre-training with these settings begins with, or a row without one."""
-    folder = Path(places.work) / "starts" / start / RELEASE
-    found = folder if folder.is_dir() else Path(default_model())
+def find_start(start: str, scratch: dict[str, Any] | None, settings: dict[str, Any] | None, places: Places) -> Path:
+    """The folder of the weights that a pre-training with these settings begins with, or a row without one.
+
+    scratch: how the start is made here; None where it is all-MiniLM-L6-v2
+    """
+    found = Path(default_model()) if scratch is None else name_start(start, scratch, places) / RELEASE
     if settings is None or settings.get("token_loss") != "rtd":
         return found
-    electra = folder.with_name("electra")
+    electra = found.with_name("electra")
     if not (electra / "generator").is_dir():
         convert_to_electra(found, electra)
     return electra
@@ -126,6 +129,8 @@ def _pretrain(settings: dict[str, Any], model: str, corpus: str, folder: Path) -
     done = folder / "done.json"
     if not done.exists():
         run = folder / RUN
+        # On a GPU the same bits again need slower algorithms; on a processor all are such.
+        settings = {"deterministic": torch.cuda.is_available(), **settings}
         summary = pretrain(PretrainConfig(**settings, model=model, corpus=corpus, output_dir=str(run)))
         release(run, folder / RELEASE)
         shutil.copy(run / "metrics.jsonl", folder / "metrics.jsonl")

@@ -61,10 +61,13 @@ def describe_design(evidence: Evidence) -> str:
         "\n".join(["| arm | |", "|---|---|", *arms]),
         "MLM alone is no exact control of the others: Adam scales an update by the size of the gradient, so that a "
         "lone loss moves the weights at full strength. The control that shares all losses has permuted pair labels. "
-        "Where a pair head was trained it is kept for fine-tuning; where none was, the whole head is drawn anew.",
+        "Where a pair head was trained it is kept for fine-tuning; where none was, the whole head is drawn anew: a row "
+        "with the head redrawn is another one of arms with a trained head alone. Of zero-shot rows by the pair head, "
+        "those whose head was not trained show what chance is.",
         "**Fine-tuning** ends when the dev MAP has not improved in more than "
         f"{content['finetune']['patience']} validations in a row, and the best one counts. The settings of each start "
-        "were chosen once, on WikiQA's dev set with a seed that no row has, and hold for all of its arms:",
+        "were chosen once, on WikiQA's dev set with a seed that no row has, and hold for all of its arms; where "
+        "training questions are left out, the dev set stays whole. All settings: [recipe.yaml](evidence/recipe.yaml).",
         _list_choices(evidence),
         _describe_corpus(evidence),
     ]
@@ -320,4 +323,11 @@ def list_papers(evidence: Evidence) -> str:
 def describe_machines(evidence: Evidence) -> str:
     """Where the results were computed."""
     machines = {line["machine"] for outcome in evidence.outcomes.values() for line in outcome.lines}
-    return "Computed on: " + "; ".join(sorted(machines)) + "." if machines else ""
+    if not machines:
+        return ""
+    told = "Computed on: " + "; ".join(sorted(machines)) + "."
+    for start in evidence.recipe.content["starts"]:
+        lines = [line for o in evidence.outcomes.values() if o.row.start == start for line in o.lines]
+        if len(weights := {line["start"] for line in lines if not line.get("pretrain")}) > 1:
+            told += f" Start ({start}) was made {len(weights)} times on these machines, to different bits."
+    return told

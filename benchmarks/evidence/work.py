@@ -24,6 +24,7 @@ from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_answers, score_pairs
 from finetune.training.engine import Ranks
+from finetune.training.fingerprints import fingerprint_model
 from finetune.training.groups import make_generator
 from finetune.training.plan import BEST
 from finetune.training.stages import load_data, make_target_stage
@@ -47,32 +48,40 @@ def main() -> None:
     store = Store(Path(told["results"]))
     recipe = settle_choices(read_recipe(Path(told["recipe"])), store)
     torch.set_num_threads(recipe.content["threads"])
+    torch.use_deterministic_algorithms(torch.cuda.is_available())
     job = plan_jobs(recipe, store)[told["job"]]
+    scratch = recipe.content["starts"][job.start].get("scratch")
     with listen_for_stop():  # a signal ends the trainings with a checkpoint, and this process with status 75
         if job.kind == START:
-            scratch = recipe.content["starts"][job.start]["scratch"]
             store.write(f"start-{job.start}", make_start(scratch, job.start, places, recipe.content["precision"]))
         else:
-            run_fit(job, places, store)
+            run_fit(job, scratch, places, store)
 
 
-def run_fit(job: Job, places: Places, store: Store) -> None:
+def run_fit(job: Job, scratch: dict[str, Any] | None, places: Places, store: Store) -> None:
     """Pre-trains where the job does, and measures each of its rows that is left; writes a line of each.
 
     A job that repeats a finished one works in a folder of its own, and writes whether it came to the same scores.
+
+    scratch: how the start is made here; None where it is all-MiniLM-L6-v2
     """
     again = job.kind == RERUN
     work = replace(places, work=f"{places.work}/again") if again else places
     if again:
         shutil.rmtree(work.work, ignore_errors=True)
-    start = find_start(job.start, job.pretrain, places)
-    model, pretrained = start, None
+    start = find_start(job.start, scratch, job.pretrain, places)
+    model, pretrained, weights = start, None, fingerprint_model(str(start))
     if job.pretrain is not None:
         model, pretrained = pretrain_and_release(job, start, work)
     for row in job.left:
         began = time.monotonic()
         line = measure_row(row, job.seed, model, work)
-        line |= {"pretrain": pretrained, "seconds": round(time.monotonic() - began, 1), **describe_machine()}
+        line |= {
+            "start": weights,
+            "pretrain": pretrained,
+            "seconds": round(time.monotonic() - began, 1),
+            **describe_machine(),
+        }
         if again:
             first = store.read_lines(row)[job.seed]
             store.write("rerun", compare_again(row, first, line))
@@ -141,7 +150,8 @@ def score_zero_shot(row: Row, seed: int, model: Path, data: AnswerSet) -> np.nda
         return score_by_similarity(str(model), data, MAX_LENGTH)[0]
     ranker, _ = load_ranker(str(model), seed, fresh_head=bool(row.finetune.get("fresh_head")))
     pairs = encode_pairs(data, load_own_tokenizer(str(model)), MAX_LENGTH)
-    return score_pairs(ranker.eval(), pairs, torch.device("cpu"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return score_pairs(ranker.eval().to(device), pairs, device)
 
 
 def summarize(data: AnswerSet, scores: np.ndarray) -> dict[str, Any]:
@@ -152,7 +162,8 @@ def summarize(data: AnswerSet, scores: np.ndarray) -> dict[str, Any]:
 
 def describe_machine() -> dict[str, Any]:
     """Where the figures hold to the bit."""
-    return {"machine": f"{cpu_model()}, {torch.get_num_threads()} threads, torch {torch.__version__}"}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_model()
+    return {"machine": f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}"}
 
 
 if __name__ == "__main__":

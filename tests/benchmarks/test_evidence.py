@@ -56,6 +56,7 @@ def make_line(seed, value, random):
         "dev_map": value,
         "dev_scores": "",
         "finetune": tuned,
+        "start": "weights",
         "pretrain": made,
         "seconds": 40.0,
         "machine": "a processor",
