@@ -63,7 +63,7 @@ class Study:
         """What the study costs, and what of it is cut. Raises KinspanError without a measured pilot."""
         if found := self.find_budget():
             return found
-        raise KinspanError(f"{self.store.folder}/pilot.json is missing: measure it with --pilot first")
+        raise KinspanError(f"{self.store.folder}/pilot.json is missing: --pilot measures it, in minutes")
 
     def find_budget(self) -> Budget | None:
         """The same; None without a pilot."""
@@ -80,6 +80,11 @@ def run_jobs(study: Study, write_page: Callable[[], None], say: Callable[[str], 
     work.mkdir(parents=True, exist_ok=True)
     with lock_folder(work), listen_for_stop(study.max_hours) as request:
         _describe_sets(study, request.wanted)
+        if study.find_budget() is None:
+            say("measuring a pilot, from which the hours are computed: minutes")
+            _run_process(study, "pilot", {}, request.wanted)
+        if request.wanted():
+            return False
         say(f"log: {work / LOG}")
         done, total = count_fits(study)
         group = None

@@ -64,7 +64,7 @@ def make_line(seed, value, random):
 
 
 def settle(recipe, store):
-    """Fills in the rows of all choices; the middle value is the best one."""
+    """Fills in the rows of all choices; the second value is the best one."""
     random = np.random.default_rng(0)
     for number in range(len(recipe.choices)):
         choice = settle_choices(recipe, store).choices[number]
