@@ -6,7 +6,7 @@ RUN = runs/quickstart
 GPUS = $(shell nvidia-smi -L 2>/dev/null | wc -l)
 RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 
-.PHONY: quickstart help as2 as2-noise format lint test-fast test test-slow bench gpu-kit gpu
+.PHONY: quickstart help as2 as2-noise evidence format lint test-fast test test-slow bench gpu-kit gpu
 
 # `make` alone is `make quickstart`. `make help` prints what stands behind ## in this file.
 .DEFAULT_GOAL = quickstart
@@ -46,6 +46,15 @@ as2: $(INSTALLED)  ## Pre-train on Wikipedia, fine-tune on WikiQA and TREC-QA, w
 # What flipped labels cost, fine-tuned and with TANDA.
 as2-noise: $(INSTALLED)  ## Fine-tune with flipped labels, with TANDA and without.
 	$(BIN)/python launch/study.py --study launch/recipes/as2-noise.yaml --data $(firstword $(AS2_DATA)) --transfer $(lastword $(AS2_DATA)) --output_dir runs/as2/noise $(AS2_FLAGS)
+
+# The papers' claims in miniature: hours on two cores, in as many runs as one likes. EVIDENCE_FLAGS: --dry_run prints the
+# fits and the hours, --hours 1 stops after an hour, --page writes benchmarks/EVIDENCE.md from the results that are there.
+EVIDENCE_TEXT ?= $(wildcard $(addprefix ../shared/data/corpus/,enwiki2015_AA.jsonl.xz enwiki2015_AB.jsonl.xz enwiki2021_WikiTasks.jsonl.xz wikinews.jsonl.xz))
+EVIDENCE_DATA ?= $(AS2_DATA)
+
+evidence: $(INSTALLED)  ## Pre-train and fine-tune with every objective, and write benchmarks/EVIDENCE.md: hours.
+	$(if $(filter --dry_run --page,$(EVIDENCE_FLAGS)),,$(BIN)/python launch/prepare.py --input $(EVIDENCE_TEXT) --output_dir corpora/evidence --num_workers 2)
+	$(BIN)/python -m benchmarks.evidence --corpus corpora/evidence --data $(EVIDENCE_DATA) $(EVIDENCE_FLAGS)
 
 format: $(INSTALLED)  ## Format the code, and mend what the linter can mend.
 	$(BIN)/ruff check --fix .

@@ -35,7 +35,7 @@ from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pa
 from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, list_spans
+from .negatives import MAX_HARD, NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, list_spans
 
 MAX_A, MAX_B = 3, 5  # sentences, section A.1
 
@@ -49,14 +49,16 @@ def index_by_least_sentences(block: Block) -> ClassIndex:
     return ClassIndex.of(block.num_sentences >= np.arange(MAX_B + 1, dtype=np.int32)[:, None])
 
 
-def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool = True) -> Pairs:
-    """The five pairs of each anchor: the positive, up to two hard negatives, then easy ones.
+def sample(
+    block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool = True, max_hard: int = MAX_HARD
+) -> Pairs:
+    """The five pairs of each anchor: the positive, up to ``max_hard`` hard negatives, then easy ones.
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
     a, positive = _positive(block, anchors, random_bits, matched)
     counts = positive.end - positive.start if matched else np.zeros_like(anchors)
-    pool = Pool.of(block, anchors, block.make_once(index_by_least_sentences), counts[:, None])
+    pool = Pool.of(block, anchors, block.make_once(index_by_least_sentences), counts[:, None], max_hard=max_hard)
     tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
     tries = tries.reshape(len(anchors), TRIES, NUM_NEGATIVES, PER_TRY)
 

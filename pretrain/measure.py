@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from pathlib import Path
+from typing import Any
 
 from data_pipeline.files import describe_write_error, write_atomically
 from data_pipeline.sampling.describe import describe_pairs
 from pretrain.checkpoints.capture import full_weights
 from pretrain.evaluation.page import render_page
+from pretrain.evaluation.probe_warning import find_fall
 from pretrain.evaluation.validation import evaluate
 from pretrain.release.card import find_warnings
 from pretrain.release.release import write_release
@@ -64,22 +67,30 @@ def run_probe(run: Run) -> None:
         values = run.probe(folder)
         shutil.rmtree(folder)
         run.log.write(step, "probe", values)
+        if fall := find_fall(read_lines(folder.parent)):
+            run.say(f"warning: {fall}")
     ranks.barrier()
 
 
 def write_page(run: Run) -> None:
     """Writes report.html. Training goes on where it cannot be written."""
     setup, folder = run.setup, run.setup.folder
-    lines = [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
+    lines = read_lines(folder)
     validation = [line for line in lines if line["split"] == "validation"]
     facts = {**setup.facts, "last_validation": validation[-1:]}
     warnings = find_warnings(facts) if run.progress.step == setup.total_steps else []
     held_out = setup.validation_stream
     shown = list(describe_pairs(held_out, setup.tokenizer, 0, PAIRS_SHOWN)) if held_out else []
     title = f"{facts['model']['name']}, {setup.config.objective}: pre-training"
+    on_page = [*warnings, *filter(None, [find_fall(lines)])]  # the fall was said when it was probed
     try:
-        write_atomically(folder / PAGE, render_page(title, facts, lines, shown, warnings))
+        write_atomically(folder / PAGE, render_page(title, facts, lines, shown, on_page))
     except OSError as error:
         run.say(f"{describe_write_error(folder / PAGE, error)}; training goes on")
     for text in warnings:
         run.say(f"warning: {text}")
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the run's metrics.jsonl."""
+    return [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from data_pipeline.files import write_atomically
+from pretrain.evaluation.probe_warning import find_fall
 from pretrain.runtime.log import complete_lines
 
 from .config import as_dict
@@ -51,6 +52,7 @@ def write_summary(setup: Setup, progress: Progress) -> dict[str, Any]:
         "last_validation": (of["validation"] or [None])[-1],
         "first_probe": (of["probe"] or [None])[0],
         "last_probe": (of["probe"] or [None])[-1],
+        "warnings": [text for text in [find_fall(lines)] if text],
         "wall_seconds": round(progress.wall_seconds, 1),
         "world_size": setup.layout.world,
         "corpus_fingerprint": setup.facts["corpus"]["fingerprint"],

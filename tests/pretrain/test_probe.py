@@ -182,3 +182,17 @@ def test_a_bad_one_is_refused_before_anything_starts(settings, tmp_path):
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("error: --probe wikiqa=absent: no split train")
     assert not (tmp_path / "x").exists()
+
+
+def test_a_run_whose_ranking_falls_while_its_loss_improves_says_so(settings, capsys):
+    """On the screen when it is seen, on the page, and in the summary; a run that ranks better says nothing."""
+    falling, rising = iter((0.7, 0.69, 0.6, 0.5)), iter((0.5, 0.6, 0.7, 0.8))
+    summary = pretrain(PretrainConfig(**settings, probe="its own"), lambda folder: {"map": next(falling)})
+    assert summary["last_validation"]["loss"] < summary["first_validation"]["loss"]
+    (text,) = summary["warnings"]
+    assert "fell from 0.700 at step 0 to 0.500 at step 5" in text
+    assert f"warning: {text}" in capsys.readouterr().out
+    page = (Path(settings["output_dir"]) / "report.html").read_text()
+    assert "fell from 0.700 at step 0" in page
+    settings |= {"output_dir": settings["output_dir"] + "-rising"}
+    assert pretrain(PretrainConfig(**settings, probe="its own"), lambda folder: {"map": next(rising)})["warnings"] == []

@@ -1,0 +1,81 @@
+"""``make evidence``: the papers' claims in miniature. Runs what is left of the study, and writes its page.
+
+The rows, their order and the comparisons stand in benchmarks/evidence/recipe.yaml, and results in
+benchmarks/evidence/results, a small file of each row; the page is benchmarks/EVIDENCE.md. The same command again goes
+on: seeds that have run are skipped, and a training that was stopped resumes."""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from benchmarks._common import parser, run
+from data_pipeline.errors import KinspanError
+from pretrain.runtime.stop import STATUS
+
+from .findings import Evidence
+from .page import PAGE, write_page
+from .plan import Places, format_budget
+from .recipe import RECIPE
+from .results import RESULTS, Store
+from .runner import Study, measure_pilot, run_jobs
+
+EPILOG = """examples:
+  python -m benchmarks.evidence --dry_run
+  python -m benchmarks.evidence --corpus corpora/evidence --data wikiqa=WikiQACorpus trecqa=trecqa --hours 1
+  python -m benchmarks.evidence --page"""
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = parser(__doc__, EPILOG)
+    flags.prog = "python -m benchmarks.evidence"
+    flags.add_argument("--corpus", default="corpora/evidence", help="Corpus of all-MiniLM-L6-v2's tokens.")
+    flags.add_argument("--data", nargs="+", default=[], help="wikiqa=FOLDER and trecqa=FOLDER.")
+    flags.add_argument("--work", default="runs/evidence", help="Folder of weights under way, and of the log.")
+    flags.add_argument("--hours", type=float, help="Stop after so many hours, as at a signal.")
+    flags.add_argument("--budget", type=float, help="Hours of the whole study, instead of the recipe's.")
+    flags.add_argument("--results", type=Path, default=RESULTS, help="Folder of the results.")
+    flags.add_argument("--recipe", type=Path, default=RECIPE, help="The recipe.")
+    only = flags.add_mutually_exclusive_group()
+    only.add_argument("--dry_run", action="store_true", help="Print the fits and the hours, and stop.")
+    only.add_argument("--page", action="store_true", help="Write the page from the results that are there, and stop.")
+    only.add_argument("--pilot", action="store_true", help="Measure what the hours are computed from, and stop.")
+    return flags.parse_args()
+
+
+def main() -> None:
+    flags = parse_flags()
+    data = {}
+    for spec in flags.data:
+        name, _, folder = spec.partition("=")
+        if name not in ("wikiqa", "trecqa") or not folder:
+            raise KinspanError(f"--data {spec}: write wikiqa=FOLDER and trecqa=FOLDER")
+        data[name] = f"{name}={Path(folder).absolute()}"
+    places = Places(str(Path(flags.work).absolute()), str(Path(flags.corpus).absolute()), data)
+    store = Store(flags.results.absolute())
+    study = Study(places, store, flags.recipe.absolute(), flags.hours, flags.budget)
+    if flags.dry_run:
+        print(format_budget(study.budget))
+        return
+    # The page of other results than the committed ones lies beside them.
+    page = PAGE if flags.results == RESULTS else flags.results / PAGE.name
+    tell = partial(write, study, page)
+    if flags.page:
+        tell()
+        return
+    if len(data) < 2:
+        raise KinspanError("--data: name both sets, wikiqa=FOLDER and trecqa=FOLDER")
+    if flags.pilot:
+        measure_pilot(study)
+    elif not run_jobs(study, tell):
+        sys.exit(STATUS)
+
+
+def write(study: Study, page: Path) -> None:
+    """Writes the page, and says where."""
+    write_page(Evidence(study.recipe, study.store), study.find_budget(), page, page.parent / "evidence/figures")
+    print(f"page: {page}", flush=True)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,174 @@
+"""What the results say: every comparison of the recipe, the bars, and the sentences that follow from them by rule."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, format_p
+
+from .recipe import FINETUNE, Recipe, Row
+from .results import Outcome, Store, read_outcome
+from .statistics import Contrast, correct, find_detectable, measure_contrast, measure_error_rate
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A comparison of the recipe; ``contrast`` is None where a row of it has not run."""
+
+    rows: tuple[Row, ...]
+    contrast: Contrast | None
+
+    @property
+    def title(self) -> str:
+        """Says in words what is less what."""
+        one, other, *more = (row.title for row in self.rows)
+        return f"({one} less {other}) less ({more[0]} less {more[1]})" if more else f"{one} less {other}"
+
+    @property
+    def label(self) -> str:
+        """The same in the short names of arms, for figures."""
+        return " less ".join(row.name.removeprefix(f"{row.start}/").removesuffix(f"/{row.set}") for row in self.rows)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The names of its rows."""
+        return tuple(row.name for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The study as far as it has run."""
+
+    recipe: Recipe
+    store: Store
+
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        """All rows of the recipe by name."""
+        return {row.name: row for row in self.recipe.rows}
+
+    @cached_property
+    def outcomes(self) -> dict[str, Outcome]:
+        """The rows that have run, at least one seed of them, by name."""
+        found = {name: read_outcome(self.store, row) for name, row in self.rows.items()}
+        return {name: outcome for name, outcome in found.items() if outcome}
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """Every comparison of the recipe; a row counts once all its seeds have run."""
+        listed = [tuple(self.rows[name] for name in names) for names in self.recipe.content["comparisons"]]
+        contrasts = [self._measure(rows) for rows in listed]
+        return [Finding(rows, contrast) for rows, contrast in zip(listed, correct(contrasts), strict=True)]
+
+    def _measure(self, rows: tuple[Row, ...]) -> Contrast | None:
+        if not all(self.is_complete(row.name) for row in rows):
+            return None
+        return measure_contrast([self.outcomes[row.name].ap for row in rows])
+
+    def is_complete(self, name: str) -> bool:
+        """Whether all seeds have run that comparisons take."""
+        found = self.outcomes.get(name)
+        return found is not None and len(found.ap) == len(self.rows[name].compared)
+
+    def find(self, *names: str) -> Contrast | None:
+        """The contrast of a comparison; None where it has not run, or is not in the recipe."""
+        return next((finding.contrast for finding in self.findings if finding.key == names), None)
+
+    @cached_property
+    def sets(self) -> dict[str, dict[str, Any]]:
+        """What is known of each set beside its rows."""
+        found = {name: self.store.read(name) for name in self.recipe.content["sets"]}
+        return {name: content for name, content in found.items() if content}
+
+    def list_detectable(self) -> dict[tuple[str, str], tuple[float, float, int]]:
+        """For each start and set, the mean over its comparisons of two rows of the smallest detectable difference:
+        alone, and at the level that Holm's method gives the smallest p; and how many comparisons these are."""
+        errors: dict[tuple[str, str], list[float]] = {}
+        for finding in self.findings:
+            if finding.contrast and len(finding.rows) == 2:
+                row = finding.rows[0]
+                errors.setdefault((row.start, row.set), []).append(finding.contrast.error)
+        count = len(self.findings)
+        return {
+            key: (find_detectable(float(np.mean(e))), find_detectable(float(np.mean(e)), count), len(e))
+            for key, e in errors.items()
+        }
+
+    @cached_property
+    def error_rate(self) -> dict[str, Any] | None:
+        """Of the ten seeds of one row; None as long as one has not run."""
+        told = self.recipe.content["calibration"]
+        row = self.rows[told["row"]]
+        found = read_outcome(self.store, row, row.seeds)
+        return measure_error_rate(found.ap) if found and len(found.ap) == told["seeds"] else None
+
+
+def list_contamination(evidence: Evidence, start: str, set_name: str) -> list[tuple[Row, float, float, float]]:
+    """For each fine-tuned row of all labels: MAP on all questions, on those without a right answer in the corpus, and
+    on those without any candidate in it."""
+    told = evidence.sets[set_name]["contaminated"]
+    listed = []
+    for outcome in evidence.outcomes.values():
+        row = outcome.row
+        if (row.start, row.set, row.measure, row.share) == (start, set_name, FINETUNE, 1.0):
+            means = outcome.ap.mean(axis=0)
+            kept = [np.delete(means, told[kind]).mean() for kind in ("answer", "candidate")]
+            listed.append((row, float(means.mean()), float(kept[0]), float(kept[1])))
+    return listed
+
+
+def compare_without_contaminated(evidence: Evidence, finding: Finding) -> tuple[float, float, float | None] | None:
+    """The difference of two rows on the questions none of whose right answers is in the corpus, with p over questions
+    and over seeds, not corrected; None where a row has not run."""
+    if finding.contrast is None or len(finding.rows) != 2:
+        return None
+    told = evidence.sets[finding.rows[0].set]["contaminated"]["answer"]
+    one, other = (np.delete(evidence.outcomes[row.name].ap, told, axis=1) for row in finding.rows)
+    test = compare(one, other)
+    seeds = compare_seeds(one.mean(axis=1), other.mean(axis=1)) if min(len(one), len(other)) > 1 else None
+    return test.difference, test.randomisation, seeds
+
+
+def say_contrast(contrast: Contrast) -> str:
+    """A difference with its interval and corrected p, in a sentence's words."""
+    return (
+        f"{format_difference(contrast.difference)} [{format_difference(contrast.low)}, "
+        f"{format_difference(contrast.high)}], corrected p {format_p(contrast.corrected)}"
+    )
+
+
+def judge(contrast: Contrast, what: str, over: str) -> str:
+    """Says whether ``what`` ranks better than ``over``, and what a null excludes."""
+    if contrast.is_shown:
+        verdict = "ranks better than" if contrast.difference > 0 else "ranks worse than"
+        return f"{what} {verdict} {over}: {say_contrast(contrast)}."
+    return (
+        f"{what} is not shown to rank better or worse than {over}: {say_contrast(contrast)}. The interval excludes a "
+        f"gain above {format_figure(max(contrast.high, 0))} and a loss above {format_figure(max(-contrast.low, 0))}."
+    )
+
+
+def judge_power(evidence: Evidence) -> str:
+    """Whether flipped labels were found."""
+    told = evidence.recipe.content["calibration"]
+    contrast = evidence.find(told["flipped"], told["row"])
+    if contrast is None:
+        return "not run yet"
+    alone = max(contrast.over_questions, contrast.over_seeds if contrast.over_seeds is not None else 1.0)
+    verdict = "found" if alone < SIGNIFICANT else "NOT found"
+    also = "also" if contrast.is_shown else "not"
+    told = say_contrast(contrast)
+    return f"{verdict} (the greater p of both tests {format_p(alone)}; {also} after correction): {told}"
+
+
+def format_figure(value: float) -> str:
+    """A figure from 0 to 1 with three decimals and no leading zero."""
+    return f"{value:.3f}".removeprefix("0")
+
+
+def format_difference(value: float) -> str:
+    """A difference with its sign, three decimals and no leading zero."""
+    sign = "-" if round(value, 3) < 0 else "+"
+    return sign + format_figure(abs(value))
