@@ -12,6 +12,7 @@ import pyarrow as pa
 from .reader import Source
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+_TARS = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz"}
 MIN_BOMB_BYTES = 1 << 30  # less than this is no harm, however small the file was
 MAX_RATIO = 250  # of text, xz makes about a fifth, and a hundredth of what repeats itself
 
@@ -45,6 +46,7 @@ def is_compressed(name: str) -> bool:
 
 
 def _decompress(file: IO[bytes], suffix: str) -> IO[bytes]:
+    suffix = _TARS.get(suffix, suffix)
     if suffix not in COMPRESSED_SUFFIXES:
         return file
     packed = _Counted(file)

@@ -58,7 +58,6 @@ ARCHIVES: dict[str, Unpack] = {
     ".txz": unpack_tar,
     ".7z": unpack_7z,
 }
-_COMPRESSED_TARS = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".txz": ".tar.xz"}
 _OPENWEBTEXT = re.compile(r"urlsf_subset[\d-]+(?:_data)?")  # a compressed tar without a suffix that says so
 
 
