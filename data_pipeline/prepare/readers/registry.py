@@ -206,6 +206,8 @@ def _read_source(source: Source, part: Part | None) -> Iterator[Record]:
             for member in unpack(source, part, lambda name: can_read(name) or is_companion(name)):
                 line += 1
                 yield from _read_member(member, line)
+            if not line and not part:
+                yield Record(source.name, 1, Rejected("the archive holds no files"))
         else:
             assert reader is not None
             for line, content in reader.read(source, part):
