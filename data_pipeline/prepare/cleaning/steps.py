@@ -49,7 +49,7 @@ _PROSE = re.compile(r"(?:[^\W\d_]+[\s,;'’-]+){5}[^\W\d_]")  # six words in a r
 _SENTENCE_MARK = re.compile(r"[.!?…:;。！？।؟።]")
 MAX_HEADING = 120  # characters
 MIN_CELLS = 3  # gaps between cells in a line that has no sentence
-MIN_LETTERS = 0.5  # share of letters in what is not white space
+MIN_LETTERS = 0.35  # share of letters in what is not white space
 
 
 def repair_unicode(document: Document, paragraphs: list[str]) -> list[str]:
