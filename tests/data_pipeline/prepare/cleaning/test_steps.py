@@ -148,9 +148,7 @@ def test_steps_that_cannot_be_used_are_a_one_line_error(tmp_path, content, reaso
 
 
 def test_a_step_that_is_not_known_is_named_with_those_that_are():
-    with pytest.raises(
-        KinspanError, match=r"--skip_step table: there is no such step; there are unicode, html"
-    ):
+    with pytest.raises(KinspanError, match=r"--skip_step table: there is no such step; there are unicode, html"):
         cleaned([PROSE], skip_steps=["table"])
 
 
