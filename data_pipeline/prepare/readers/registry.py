@@ -153,6 +153,7 @@ def is_companion(name: str) -> bool:
 
 def find_missing(name: str) -> str:
     """Say how to install the libraries that reading a file needs; nothing where they are there."""
+    modules: tuple[str, ...]
     if find_archive(name):
         modules, extra = (("py7zr",), "forums") if name.endswith(".7z") else ((), "")
     else:
