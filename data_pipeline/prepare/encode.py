@@ -2,9 +2,8 @@
 
 import hashlib
 import os
-import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -13,38 +12,10 @@ from tokenizers import Tokenizer
 
 from data_pipeline.corpus import OPTIONAL_COLUMNS, make_schema
 
-from .document import Document, Rejected
+from .cleaning import Rules, Tally, clean, normalise, split_sentences
+from .document import Document, Omitted, Rejected
 from .readers import parse_record
 from .readers.reader import Record
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Which paragraphs and documents are kept, and how many documents are held out for validation.
-
-    The two lengths are those of Di Liello et al. (2022), appendix A.1.
-
-    min_paragraph_chars: a shorter paragraph is dropped; characters are counted after white space was folded
-    min_document_chars:  a document whose kept paragraphs are shorter together is dropped
-    validation_share:    the share of documents that are held out, by a hash of their ids
-    """
-
-    min_paragraph_chars: int = 60
-    min_document_chars: int = 200
-    validation_share: float = 0.02
-
-
-@dataclass
-class Tally:
-    """Counts what was read, kept and dropped, and why, in total and by source. The tallies of chunks add up."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    sources: dict[str, Counter[str]] = field(default_factory=dict)
-
-    def add(self, other: "Tally") -> None:
-        self.counts.update(other.counts)
-        for name, counts in other.sources.items():
-            self.sources.setdefault(name, Counter()).update(counts)
 
 
 @dataclass(frozen=True)
@@ -63,46 +34,10 @@ class Encoded:
     sample: list[str]
 
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
-
-
-def normalise(text: str) -> str:
-    """Fold white space to single spaces, and replace what no tokenizer accepts (NUL, lone surrogates)."""
-    if "\x00" in text:
-        text = text.replace("\x00", " ")
-    if not text.isascii():
-        text = _SURROGATES.sub("\ufffd", text)
-    return " ".join(text.split())
-
-
-def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:
-    """Normalise the paragraphs of a document and return those that are kept; none where the document is dropped."""
-    paragraphs = [p for p in map(normalise, document.paragraphs) if p]
-    kept = [p for p in paragraphs if len(p) >= rules.min_paragraph_chars]
-    chars = sum(map(len, kept))
-    tally.counts["documents read"] += 1
-    tally.counts["characters read"] += sum(map(len, document.paragraphs))
-    tally.counts["paragraphs read"] += len(paragraphs)
-    if chars < rules.min_document_chars:
-        tally.counts["documents too short" if kept else "documents without a long enough paragraph"] += 1
-        tally.counts["paragraphs of dropped documents"] += len(kept)
-        kept = []
-    tally.counts["paragraphs too short"] += sum(len(p) < rules.min_paragraph_chars for p in paragraphs)
-    return kept
-
-
 def is_held_out(document_id: str, share: float) -> bool:
     """Decide by a hash of the id, so that the split stays as it is when a corpus is sharded anew or grows."""
     digest = hashlib.blake2b(document_id.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
-
-
-def split_sentences(paragraph: str) -> list[str]:
-    """Split one paragraph into sentences with blingfire, which would join text across line ends."""
-    import blingfire  # not at the top: training and ranking import this module, and need no blingfire
-
-    found = [s for s in (part.strip() for part in blingfire.text_to_sentences(paragraph).split("\n")) if s]
-    return found or [paragraph]
 
 
 class Encoder:
@@ -119,6 +54,9 @@ class Encoder:
         for record in records:
             try:
                 documents = parse_record(record)
+            except Omitted as reason:
+                tally.counts[f"records omitted: {reason}"] += 1
+                continue
             except Rejected as reason:
                 rejected.append({"file": record.file, "line": record.line, "reason": str(reason)})
                 continue

@@ -22,11 +22,9 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.executors import check_workers, map_chunks
 from data_pipeline.sampling.pairs import Objective
 
-from .document import Unreadable
+from .document import Skipped, Unreadable
 from .encode import Encoder, Rules, Tally
-from .readers import PYTHON_DOCS, UNREADABLE, find_input_files, read_records
-from .readers.python_docs import find_source_files
-from .readers.reader import Record
+from .readers import PYTHON_DOCS, UNREADABLE, InputFile, Record, find_input_files, read_records
 from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest, write_shards
 
 CORPUS_PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json")  # what a corpus holds beside its manifest
@@ -95,7 +93,7 @@ def prepare(
     partial = folder / "partial"
     _make_partial_folder(folder, partial)
     try:
-        tally = _encode_all(files, tokenizer, rules, num_workers, partial, quiet, allow_damaged)
+        tally = _encode_all(files, tokenizer, rules, num_workers, partial, quiet, allow_damaged, allow_skipped)
         with tqdm(desc="writing shards", unit=" documents", total=tally.counts["documents kept"], disable=quiet) as bar:
             shards = write_shards(partial / "spill.arrow", partial, objectives, shard_tokens, bar.update)
         manifest = _make_manifest(shards, described, settings, tally, inputs, licence)
@@ -125,13 +123,9 @@ def _check_settings(rules: Rules, num_workers: int, shard_tokens: int) -> None:
         raise KinspanError(f"--validation_share {rules.validation_share}: must be from 0 to less than 1")
 
 
-def _identify_inputs(files: list[Path]) -> list[list]:
+def _identify_inputs(files: list[InputFile]) -> list[list]:
     """Describe the inputs without reading them: the name, size and modification time of each file."""
-    names = [f for path in files for f in (find_source_files() if str(path) == PYTHON_DOCS else [path])]
-    try:
-        return [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in names]
-    except OSError as error:
-        raise KinspanError(f"--input {error.filename} cannot be read: {error.strerror}") from error
+    return [[str(Path(f.name).resolve()) if Path(f.name).exists() else f.name, f.size, f.modified] for f in files]
 
 
 def _find_finished(folder: Path, request: dict, allow_damaged: bool) -> Manifest | None:
@@ -196,20 +190,24 @@ def _make_partial_folder(folder: Path, partial: Path) -> None:
         raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror or error}") from error
 
 
-def _split_into_chunks(files: list[Path], bar: Any, allow_damaged: bool) -> Iterator[list[Record]]:
+def _split_into_chunks(
+    files: list[InputFile], bar: Any, allow_damaged: bool, allow_skipped: bool
+) -> Iterator[list[Record]]:
     """Yield records in chunks of about CHUNK_BYTES, in order; a chunk may span files.
 
     Raises KinspanError for a file that cannot be read to its end, unless ``allow_damaged``.
     """
     chunk: list[Record] = []
     size = 0
-    for number, path in enumerate(files):
-        bar.set_postfix_str(f"file {number + 1} of {len(files)}: {path.name}", refresh=False)
-        for record in read_records(path):
-            if isinstance(record.content, Unreadable) and not allow_damaged:
+    for number, file in enumerate(files):
+        bar.set_postfix_str(f"file {number + 1} of {len(files)}: {Path(file.name).name}", refresh=False)
+        for record in read_records(file.name):
+            if isinstance(record.content, Skipped) and not allow_skipped:
+                raise KinspanError(f"--input {record.file}: {record.content}")
+            if type(record.content) is Unreadable and not allow_damaged:
                 raise KinspanError(
-                    f"--input {path}, record {record.line}: {record.content}; copy or fetch the file again, or give "
-                    "--allow_damaged to go without the rest of it"
+                    f"--input {record.file}, record {record.line}: {record.content}; copy or fetch the file again, or "
+                    "give --allow_damaged to go without the rest of it"
                 )
             chunk.append(record)
             size += len(record.content if isinstance(record.content, bytes) else str(record.content))
@@ -221,13 +219,14 @@ def _split_into_chunks(files: list[Path], bar: Any, allow_damaged: bool) -> Iter
 
 
 def _encode_all(
-    files: list[Path],
+    files: list[InputFile],
     tokenizer: Any,
     rules: Rules,
     num_workers: int,
     partial: Path,
     quiet: bool,
     allow_damaged: bool,
+    allow_skipped: bool,
 ) -> Tally:
     """Write encoded documents and rejected records to files in ``partial``, with a progress bar."""
     wide = len(tokenizer) > 1 << 16
@@ -241,7 +240,9 @@ def _encode_all(
         (partial / "rejected.jsonl").open("w", encoding="utf-8", errors="backslashreplace") as rejected,
     ):
         began, checked = time.monotonic(), False
-        for encoded in map_chunks(Encoder, worker, _split_into_chunks(files, bar, allow_damaged), num_workers):
+        for encoded in map_chunks(
+            Encoder, worker, _split_into_chunks(files, bar, allow_damaged, allow_skipped), num_workers
+        ):
             if encoded.sample and not checked:
                 _check_joins(tokenizer, encoded.sample)
                 checked = True

@@ -86,10 +86,10 @@ def test_objectives(place):
 
 def test_corpora(place, run_here):
     (place / "corpora/news").symlink_to((place / "corpora/docs").resolve())
-    (block,) = blocks("corpora.md", "bash")
+    (block,) = blocks("mixtures.md", "bash")
     shown = re.findall(r"^pair \d+: (\w+), (\w+),", run_here(block), re.MULTILINE)
     assert set(shown) == {("docs", "ssp"), ("news", "psd")}
-    (recipe,) = blocks("corpora.md", "yaml")
+    (recipe,) = blocks("mixtures.md", "yaml")
     (place / "recipe.yaml").write_text(recipe)
     mixed = json.loads((place / "runs/mixed/summary.json").read_text())["config"]["corpus"]
     assert mixed == ["corpora/docs=3", "corpora/news=1,psd"]
