@@ -18,6 +18,7 @@ class Document:
     accepted:      the number of the accepted answer; None where there is none
     links:         ids of the documents that this one refers to
     title_is_text: whether the title is kept as token ids too, because it is a text of its own, such as a question
+    is_post:       whether a person's post is the document, which is kept whatever its length and form
     """
 
     id: str
@@ -28,11 +29,20 @@ class Document:
     accepted: int | None = None
     links: list[str] = field(default_factory=list)
     title_is_text: bool = False
+    is_post: bool = False
 
 
 class Rejected(Exception):
     """A record is not a document. The text is the reason that ``rejected.jsonl`` states."""
 
 
+class Omitted(Rejected):
+    """A record is not meant to be a document, as a redirect is not. It is counted by its reason, and not listed."""
+
+
 class Unreadable(Rejected):
     """The rest of a file cannot be read: nobody knows how many documents it holds."""
+
+
+class Skipped(Unreadable):
+    """A file inside an archive is of no known format, or needs a library that is absent: --allow_skipped."""

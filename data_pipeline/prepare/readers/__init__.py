@@ -15,7 +15,7 @@ from data_pipeline.prepare.document import Document, Rejected, Unreadable
 
 from . import jsonl, parquet, python_docs, text
 from .compression import COMPRESSED_SUFFIXES
-from .reader import Reader, Record
+from .reader import Part, Reader, Record
 
 PYTHON_DOCS = python_docs.SOURCE  # the --input that stands for the embedded default corpus
 
@@ -150,8 +150,14 @@ def format_skipped(skipped: Counter[str]) -> str:
     return ", ".join(f"{number} file{'s' * (number > 1)} ({suffix})" for suffix, number in ordered) or "it is empty"
 
 
-def read_records(path: Path) -> Iterator[Record]:
+def find_parts(name: str, size: int) -> list[Part | None]:
+    """Cut a file into the parts that can be read apart, one task each; None stands for the whole file."""
+    return [None]
+
+
+def read_records(path: str | Path, part: Part | None = None) -> Iterator[Record]:
     """Yield the raw records of a file. Where it cannot be read on, the last record holds the error as Unreadable."""
+    path = Path(path)
     reader = find_reader(path)
     assert reader is not None
     line = 0

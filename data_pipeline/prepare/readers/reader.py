@@ -9,6 +9,14 @@ from data_pipeline.prepare.document import Document
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of a file, for one task. What its two numbers mean is the reader's own: bytes, row groups, members."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
 class Record:
     """One raw record of a file.
 
