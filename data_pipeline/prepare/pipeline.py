@@ -113,6 +113,7 @@ def prepare(
     request = {"inputs": _identify_inputs(files), "settings": settings, "tokenizer": described["fingerprint"]}
     old = find_finished(folder, request, allow_damaged)
     if old:
+        shutil.rmtree(folder / "partial", ignore_errors=True)  # of a run that was killed at its very end
         return Prepared(old, Tally(), time.monotonic() - began, reused=True, skipped=skipped)
     partial = folder / "partial"
     try:
@@ -162,7 +163,7 @@ def _make_partial_folder(folder: Path, partial: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     there = {p.name for p in folder.iterdir()}
     others = there - {"partial", "manifest.json.tmp", *CORPUS_PARTS} if "partial" in there else there
-    if others - {"manifest.json"}:
+    if others:
         raise KinspanError(f"--output_dir {folder} is not empty (it has {sorted(others)[0]}): choose another folder")
     partial.mkdir(exist_ok=True)
 

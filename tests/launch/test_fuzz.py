@@ -186,7 +186,6 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    monkeypatch.setattr("data_pipeline.prepare.pipeline.map_chunks", at_once)
     monkeypatch.setattr("finetune.data.builders.asnq.map_chunks", at_once)
     for module in ("launch.inspect_pairs", "launch.rank_document", "pretrain.setup"):
         monkeypatch.setattr(importlib.import_module(module), "default_corpus", lambda tokenizer: tiny_corpus)
