@@ -1,9 +1,7 @@
 """Records become token ids, in worker processes: parse, clean, split into sentences, tokenise."""
 
 import hashlib
-import re
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -14,52 +12,13 @@ from xxhash import xxh3_64_intdigest
 from data_pipeline.tokenizers import check_joins
 
 from .benchmark import Benchmark
+from .cleaning import Rules, Tally, clean, normalise, split_sentences
 from .document import Document, Omitted, Rejected
 from .engine.spill import KEY_BYTES, make_chunk_schema
 from .readers import parse_record
 from .readers.reader import Record
 
-
-@dataclass(frozen=True)
-class Rules:
-    """Which paragraphs and documents are kept, and how many documents are held out for validation.
-
-    The two lengths are those of Di Liello et al. (2022), appendix A.1.
-
-    min_paragraph_chars: a shorter paragraph is dropped; characters are counted after white space was folded
-    min_document_chars:  a document whose kept paragraphs are shorter together is dropped
-    validation_share:    the share of documents that are held out, by a hash of their ids
-    """
-
-    min_paragraph_chars: int = 60
-    min_document_chars: int = 200
-    validation_share: float = 0.02
-
-
 WITH_BENCHMARK = "documents with a sentence of --decontaminate"
-SAMPLES = 5  # texts that are kept of what each rule dropped
-
-
-@dataclass
-class Tally:
-    """Counts what was read, kept and dropped, and why, in total and by source. The tallies of chunks add up."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    sources: dict[str, Counter[str]] = field(default_factory=dict)
-    samples: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, other: "Tally") -> None:
-        self.counts.update(other.counts)
-        for name, counts in other.sources.items():
-            self.sources.setdefault(name, Counter()).update(counts)
-        for rule, texts in other.samples.items():
-            for text in texts:
-                self.add_sample(rule, text)
-
-    def add_sample(self, rule: str, text: str) -> None:
-        """Keep a text that a rule dropped, if its hash is among the lowest of that rule's."""
-        kept = {*self.samples.get(rule, []), text}
-        self.samples[rule] = sorted(kept, key=lambda t: xxh3_64_intdigest(t.encode("utf-8", "replace")))[:SAMPLES]
 
 
 @dataclass(frozen=True)
@@ -79,34 +38,6 @@ class Encoded:
     texts: list[list[str]]
     tally: Tally
     rejected: list[dict]
-
-
-_SURROGATES = re.compile("[\ud800-\udfff]")
-
-
-def normalise(text: str) -> str:
-    """Fold white space to single spaces, and replace what no tokenizer accepts (NUL, lone surrogates)."""
-    if "\x00" in text:
-        text = text.replace("\x00", " ")
-    if not text.isascii():
-        text = _SURROGATES.sub("\ufffd", text)
-    return " ".join(text.split())
-
-
-def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:
-    """Normalise the paragraphs of a document and return those that are kept; none where the document is dropped."""
-    paragraphs = [p for p in map(normalise, document.paragraphs) if p]
-    kept = [p for p in paragraphs if len(p) >= rules.min_paragraph_chars]
-    chars = sum(map(len, kept))
-    tally.counts["documents read"] += 1
-    tally.counts["characters read"] += sum(map(len, document.paragraphs))
-    tally.counts["paragraphs read"] += len(paragraphs)
-    if chars < rules.min_document_chars:
-        tally.counts["documents too short" if kept else "documents without a long enough paragraph"] += 1
-        tally.counts["paragraphs of dropped documents"] += len(kept)
-        kept = []
-    tally.counts["paragraphs too short"] += sum(len(p) < rules.min_paragraph_chars for p in paragraphs)
-    return kept
 
 
 def is_held_out(document_id: str, share: float) -> bool:
@@ -133,14 +64,6 @@ def hash_text(document: Document, paragraphs: list[int]) -> int:
     others = [*document.answers, document.title] if document.title_is_text else document.answers
     parts = [*paragraphs, *(hash_string(normalise(other)) for other in others)]
     return xxh3_64_intdigest(np.array(parts, dtype=np.uint64).tobytes())
-
-
-def split_sentences(paragraph: str) -> list[str]:
-    """Split one paragraph into sentences with blingfire, which would join text across line ends."""
-    import blingfire  # not at the top: training and ranking import this module, and need no blingfire
-
-    found = [s for s in (part.strip() for part in blingfire.text_to_sentences(paragraph).split("\n")) if s]
-    return found or [paragraph]
 
 
 class Encoder:

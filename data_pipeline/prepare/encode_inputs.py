@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .benchmark import Benchmark
+from .cleaning import Rules, Tally
 from .duplicates.near import write_signatures
-from .encode import Encoder, Rules, Tally
+from .encode import Encoder
 from .engine.inputs import InputTask, read_tasks
 from .engine.spill import Buckets, SpillWriter, is_written
 from .engine.stage import Progress

@@ -28,10 +28,9 @@ from data_pipeline.files import describe_write_error
 from data_pipeline.sampling.pairs import Objective
 
 from .benchmark import Benchmark
-from .encode import Rules, Tally
+from .cleaning import Rules, Tally
 from .finished import CORPUS_PARTS, find_finished
-from .readers import PYTHON_DOCS
-from .readers.files import InputFile, find_input_files
+from .readers import PYTHON_DOCS, InputFile, find_input_files
 from .report import write_report
 from .stages import Plan, encode_all, write_all
 from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest
@@ -155,7 +154,7 @@ def _check_settings(rules: Rules, num_workers: int, shard_tokens: int, duplicate
 
 def _identify_inputs(files: list[InputFile]) -> list[list]:
     """Describe the inputs without reading them: the name, size and modification time of each file."""
-    return [[file.name, file.size, file.modified] for file in files]
+    return [[str(Path(f.name).resolve()) if Path(f.name).exists() else f.name, f.size, f.modified] for f in files]
 
 
 def _make_partial_folder(folder: Path, partial: Path) -> None:

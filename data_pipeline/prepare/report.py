@@ -14,7 +14,7 @@ from data_pipeline.corpus import Manifest, map_shard
 from data_pipeline.files import write_atomically
 from data_pipeline.pages import TEMPLATES, draw_bars, render_template
 
-from .encode import Tally
+from .cleaning import Tally
 from .lengths import NAMES, Lengths
 from .summary import count_rows
 

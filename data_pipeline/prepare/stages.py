@@ -16,16 +16,15 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from data_pipeline.sampling.pairs import Objective
 
+from .cleaning import Rules, Tally
 from .duplicates.exact import RANGE_DOCUMENTS, RANGE_PARAGRAPHS, FindDocuments, FindParagraphs, Inputs
 from .duplicates.near import NUM_BANDS, Decide, FindMatches, link_signatures
-from .encode import Rules, Tally
 from .encode_inputs import EncodeInputs, signature_folder
 from .engine.inputs import InputTask, count_buckets, cut_tasks, estimate_total, write_tasks
 from .engine.spill import Buckets, load_facts, make_spill_schema
 from .engine.stage import Stage, Work
 from .lengths import Lengths
-from .readers import UNREADABLE
-from .readers.files import InputFile
+from .readers import UNREADABLE, InputFile
 from .write import WriteShards, name_columns
 
 if TYPE_CHECKING:

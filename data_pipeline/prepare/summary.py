@@ -8,7 +8,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.order import MIN_DOCUMENTS
 from data_pipeline.sampling.pairs import Objective
 
-from .encode import Tally
+from .cleaning import Tally
 from .readers import format_skipped
 
 # What the tally counts, in its order and by its name there; and how it is shown.

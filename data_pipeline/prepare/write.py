@@ -15,8 +15,8 @@ from data_pipeline.files import write_atomically
 from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
 
+from .cleaning import Tally
 from .duplicates.exact import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, Inputs, read_removed
-from .encode import Tally
 from .engine.spill import HIDDEN_COLUMNS, read_bucket, read_keys
 from .engine.stage import Progress
 from .lengths import Lengths

@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from data_pipeline.prepare.readers import find_parts, read_records
-from data_pipeline.prepare.readers.files import InputFile
-from data_pipeline.prepare.readers.reader import Part, Record
+from data_pipeline.prepare.readers import InputFile, Part, Record, find_parts, read_records
 
 from .spill import Buckets
 

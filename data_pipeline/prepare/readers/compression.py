@@ -1,22 +1,107 @@
-"""Opening compressed files, by their suffix."""
+"""Opening files, compressed or not, on a disk or behind a URL."""
 
+import bz2
 import gzip
 import io
 import lzma
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import pyarrow as pa
 
-COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
+from .reader import Source
+
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+MIN_BOMB_BYTES = 1 << 30  # less than this is no harm, however small the file was
+MAX_RATIO = 250  # of text, xz makes about a fifth, and a hundredth of what repeats itself
 
 
-def open_decompressed(path: Path) -> IO[bytes]:
+def is_url(name: str) -> bool:
+    """Whether a name is a URL that fsspec opens, such as ``s3://bucket/key``."""
+    return "://" in name
+
+
+def open_file(name: str | Path) -> IO[bytes]:
+    """Open a local file, or a URL with fsspec."""
+    if isinstance(name, str) and is_url(name):
+        import fsspec
+
+        return fsspec.open(name, "rb").open()
+    return open(name, "rb")
+
+
+def open_decompressed(name: str | Path) -> IO[bytes]:
     """Open a file for reading bytes; its suffix says whether, and how, they are decompressed."""
-    if path.suffix == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]
-    if path.suffix == ".xz":
-        return lzma.open(path, "rb")  # type: ignore[return-value]
-    if path.suffix == ".zst":
-        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))  # type: ignore[arg-type]
-    return path.open("rb")
+    return _decompress(open_file(name), Path(str(name)).suffix)
+
+
+def open_source(source: Source) -> IO[bytes]:
+    """Open a source for reading bytes; its suffix says whether, and how, they are decompressed."""
+    return _decompress(source.open(), Path(source.name).suffix)
+
+
+def is_compressed(name: str) -> bool:
+    return Path(name).suffix in COMPRESSED_SUFFIXES
+
+
+def _decompress(file: IO[bytes], suffix: str) -> IO[bytes]:
+    if suffix not in COMPRESSED_SUFFIXES:
+        return file
+    packed = _Counted(file)
+    inner: IO[bytes]
+    if suffix == ".gz":
+        inner = cast(IO[bytes], gzip.GzipFile(fileobj=packed))
+    elif suffix == ".bz2":
+        inner = cast(IO[bytes], bz2.BZ2File(packed))
+    elif suffix == ".xz":
+        inner = cast(IO[bytes], lzma.LZMAFile(packed))  # noqa: SIM115  (it is closed with what wraps it)
+    else:
+        inner = cast(IO[bytes], pa.CompressedInputStream(pa.PythonFile(packed, "r"), "zstd"))
+    return io.BufferedReader(_Guarded(inner, packed), 1 << 20)
+
+
+class _Counted(io.RawIOBase):
+    """A file that knows how many of its bytes were read, and that closes with its reader."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.count = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.file.read(size)
+        self.count += len(data)
+        return data
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+class _Guarded(io.RawIOBase):
+    """Decompressed bytes, which may not grow out of all proportion: a small file must not fill a day or a disk."""
+
+    def __init__(self, inner: IO[bytes], packed: _Counted) -> None:
+        self.inner, self.packed, self.count = inner, packed, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self.inner.read(len(buffer))
+        buffer[: len(data)] = data
+        self.count += len(data)
+        check_ratio(self.count, self.packed.count)
+        return len(data)
+
+    def close(self) -> None:
+        self.inner.close()
+        self.packed.close()
+        super().close()
+
+
+def check_ratio(unpacked: int, packed: int) -> None:
+    """Raise OSError where a compressed file grows beyond what text can."""
+    if unpacked > MIN_BOMB_BYTES and unpacked > MAX_RATIO * packed:
+        raise OSError(f"it grows {unpacked // max(1, packed):,} times when it is decompressed, which no text does")

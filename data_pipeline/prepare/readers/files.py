@@ -1,19 +1,36 @@
-"""Finding the files of ``--input``."""
+"""Finding the files of ``--input``: paths, globs, folders and URLs."""
 
+import glob
+import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from hashlib import blake2b
+from pathlib import Path
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, quote_error
 
-from . import PYTHON_DOCS
-from . import find_input_files as find_paths
-from .python_docs import find_source_files
+from . import huggingface, python_docs
+from .compression import is_compressed, is_url
+from .registry import (
+    FORMATS,
+    PYTHON_DOCS,
+    find_archive,
+    find_missing,
+    find_reader,
+    get_reader,
+    is_companion,
+    split_prefix,
+)
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file to read, and what tells whether it has changed: its size in bytes, and the time of its last change."""
+    """A file to read, and what tells whether it has changed.
+
+    name:     is a path or a URL, with the reader's name before it where the input names one
+    size:     is in bytes, as it is stored
+    modified: is the time of its last change, or what a store says in its place
+    """
 
     name: str
     size: int
@@ -21,17 +38,176 @@ class InputFile:
 
 
 def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[list[InputFile], Counter[str]]:
-    """Find the files of the inputs, and count what was skipped."""
-    paths, skipped = find_paths(inputs, allow_skipped)
-    files = []
-    for path in paths:
-        if str(path) == PYTHON_DOCS:
-            stamps = "".join(f"{p}:{p.stat().st_size} " for p in find_source_files())
-            files.append(InputFile(PYTHON_DOCS, 0, blake2b(stamps.encode()).hexdigest()[:16]))
+    """Find the files that ``--input`` names: paths, globs, folders (searched through), URLs, ``hf:NAME``, or
+    ``python-docs``. A path may have the name of its reader before it: ``bookcorpus:books/``.
+
+    They are sorted within each input, and each file comes once. With them come the numbers of the files in folders
+    that cannot be read, by suffix, and of the links there that lead nowhere.
+
+    Raises KinspanError for an input that names nothing, for a named file that cannot be read, for a folder that cannot
+    be searched, and, unless ``allow_skipped``, for a folder that holds files that cannot be read or links to nothing.
+    """
+    files: dict[str, InputFile] = {}
+    skipped: set[str] = set()
+    for given in inputs:
+        key, name = split_prefix(given)
+        if given == PYTHON_DOCS or key == huggingface.PREFIX:
+            modified = python_docs.describe_versions() if given == PYTHON_DOCS else ""
+            files[given] = InputFile(given, 0, modified)
             continue
+        if key:
+            get_reader(key)  # which says so where it cannot be loaded
+            name = name if "/" in name else f"./{name}"  # so that the file's own name has no prefix
+        prefix = f"{key}:" if key else ""
+        places = _UrlPlaces(name) if is_url(name) else _LocalPlaces(name)
+        for place in places.found:
+            if places.is_folder(place):
+                inside = places.list_files(place)
+                known = [p for p in inside if _is_known(prefix + p) and places.exists(p)]
+                others = sorted(p for p in {*inside} - {*known} if key or not is_companion(p))
+                _refuse_missing_text(place, prefix, known, others, allow_skipped)
+                files.update({prefix + p: places.describe(prefix, p) for p in known})
+                skipped.update(others)
+            elif not places.exists(place):
+                raise KinspanError(f"--input {given}: no such file")
+            elif not _is_known(prefix + place):
+                raise KinspanError(f"--input {prefix}{place}: {_explain(prefix + place)}")
+            else:
+                files[prefix + place] = places.describe(prefix, place)
+    return list(files.values()), Counter(map(_name_suffix, skipped))
+
+
+def _is_known(name: str) -> bool:
+    return (find_archive(name) is not None or find_reader(name) is not None) and not find_missing(name)
+
+
+def _explain(name: str) -> str:
+    return find_missing(name) or f"not a known format; known are {FORMATS}"
+
+
+class _LocalPlaces:
+    """What a local name or glob stands for."""
+
+    def __init__(self, name: str) -> None:
+        self.found = sorted(glob.glob(name, recursive=True)) or [name]
+
+    def is_folder(self, name: str) -> bool:
+        return os.path.isdir(name)
+
+    def exists(self, name: str) -> bool:
+        return os.path.isfile(name)
+
+    def list_files(self, folder: str) -> list[str]:
+        return [str(path) for path in _list_files(Path(folder))]
+
+    def describe(self, prefix: str, name: str) -> InputFile:
         try:
-            stat = path.stat()
+            stat = os.stat(name)
         except OSError as error:
-            raise KinspanError(f"--input {path} cannot be read: {error.strerror}") from error
-        files.append(InputFile(str(path.resolve()), stat.st_size, str(stat.st_mtime_ns)))
-    return files, skipped
+            raise KinspanError(f"--input {name} cannot be read: {error.strerror}") from error
+        return InputFile(prefix + name, stat.st_size, str(stat.st_mtime_ns))
+
+
+class _UrlPlaces:
+    """What a URL or a pattern of URLs stands for, by fsspec."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        try:
+            self.filesystem, path = fsspec.url_to_fs(url)
+            found = sorted(self.filesystem.glob(path)) if glob.has_magic(url) else [path]
+        except Exception as error:  # each store has its own
+            raise KinspanError(f"--input {url} cannot be reached: {quote_error(error)}") from error
+        self.url = url
+        self.found = [self._name(p) for p in found] or [url]
+
+    def _name(self, path: str) -> str:
+        return self.filesystem.unstrip_protocol(path)
+
+    def is_folder(self, url: str) -> bool:
+        try:
+            return not self.filesystem.isfile(url) and bool(self.filesystem.isdir(url))
+        except Exception as error:
+            raise KinspanError(f"--input {self.url} cannot be reached: {quote_error(error)}") from error
+
+    def exists(self, url: str) -> bool:
+        return bool(self.filesystem.exists(url))
+
+    def list_files(self, folder: str) -> list[str]:
+        return [self._name(path) for path in sorted(self.filesystem.find(folder))]
+
+    def describe(self, prefix: str, url: str) -> InputFile:
+        info = self.filesystem.info(url)
+        stamps = (info.get(key) for key in ("ETag", "LastModified", "mtime", "created"))
+        return InputFile(prefix + url, int(info.get("size") or 0), str(next(filter(None, stamps), "")))
+
+
+def _refuse_missing_text(folder: str, prefix: str, known: list[str], others: list[str], allow_skipped: bool) -> None:
+    """Raises KinspanError where a folder has no file that can be read, or, unless ``allow_skipped``, others too."""
+    needs = sorted({why for name in others if (why := find_missing(prefix + name))})
+    hint = "".join(f"; {why}" for why in needs)
+    if not known:
+        raise KinspanError(
+            f"--input {folder}: no file in this folder is of a known format ({count_suffixes(others)}){hint}; known "
+            f"are {FORMATS}"
+        )
+    if allow_skipped:
+        return
+    if broken := [name for name in others if not is_url(name) and not os.path.exists(name)]:
+        raise KinspanError(
+            f"--input {folder}: {broken[0]} is a link to nothing (the folder has {len(broken)} of them), so text would "
+            "be missing: mend it, remove it, or give --allow_skipped to leave it out"
+        )
+    if others:
+        raise KinspanError(
+            f"--input {folder}: {count_suffixes(others)} in this folder cannot be read, so their text would be "
+            f"missing{hint}; known formats are {FORMATS}: convert them, name the files to read, or give "
+            "--allow_skipped to leave them out"
+        )
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """List all files below a folder, sorted, with the links that lead nowhere.
+
+    Links to folders are followed, after all that are there without one; each folder is listed once, so no loop of links
+    goes on for ever. Raises KinspanError where a folder cannot be searched.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise KinspanError(f"--input {error.filename} cannot be searched: {error.strerror}") from error
+
+    found: list[Path] = []
+    searched: set[str] = set()
+    waiting = [folder]
+    while waiting:
+        links: list[Path] = []
+        for start in waiting:
+            for parent, folders, names in os.walk(start, onerror=refuse):
+                if (place := os.path.realpath(parent)) in searched:
+                    folders.clear()
+                    continue
+                searched.add(place)
+                found += [Path(parent, name) for name in names]
+                links += [Path(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]
+        waiting = sorted(links)
+    return sorted(path for path in found if path.is_file() or not path.exists())
+
+
+def _name_suffix(name: str) -> str:
+    """Name the suffix by which a file's format is known, such as ``.csv.gz``; or say that it is a broken link."""
+    path = Path(name)
+    if not is_url(name) and not path.exists():
+        return "link to nothing"
+    return (Path(path.stem).suffix + path.suffix if is_compressed(name) else path.suffix) or "no suffix"
+
+
+def count_suffixes(names: Iterable[str]) -> str:
+    """Say how many files there are of each suffix: ``60 files (.html), 59 files (.md)``."""
+    return format_skipped(Counter(map(_name_suffix, names)))
+
+
+def format_skipped(skipped: Counter[str]) -> str:
+    """Say how many files were skipped, by suffix, the most frequent first."""
+    ordered = sorted(skipped.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{number} file{'s' * (number > 1)} ({suffix})" for suffix, number in ordered) or "it is empty"

@@ -1,15 +1,12 @@
 """``.jsonl``: a line is a document, ``{id?, title?, paragraphs: [str]}`` or ``{id?, title?, text: str}``."""
 
 import json
-import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from data_pipeline.prepare.document import Document, Rejected
 
-from .compression import open_decompressed
-from .reader import Reader, Record
+from .lines import read_lines, split_bytes
+from .reader import Reader, Record, name_file
 from .text import decode, split_paragraphs
 
 
@@ -28,26 +25,23 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
         paragraphs = split_paragraphs(text)
     else:
         raise Rejected('neither "paragraphs" (a list of strings) nor "text" (a string)')
-    name = os.path.basename(record.file)
+    name = name_file(record.file)
     own_id = fields.get("id")
     has_id = own_id is not None and isinstance(own_id, str | int) and str(own_id) != ""
     title = fields.get("title")
     return [Document(str(own_id) if has_id else f"{name}:{record.line}", str(title or ""), paragraphs, name)]
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with open_decompressed(path) as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield number, line
+def load_json(content: bytes) -> Any:
+    """Parse JSON. Raises Rejected where it is none, or not UTF-8."""
+    try:
+        return json.loads(decode(content))
+    except (ValueError, RecursionError) as error:
+        raise Rejected(f"not JSON: {error}") from error
 
 
 def _parse(record: Record) -> list[Document]:
-    try:
-        fields = json.loads(decode(record.content))
-    except (ValueError, RecursionError) as error:
-        raise Rejected(f"not JSON: {error}") from error
-    return parse_fields(fields, record)
+    return parse_fields(load_json(record.content), record)
 
 
-READER = Reader(_read_lines, _parse, may_be_compressed=True)
+READER = Reader(read_lines, _parse, may_be_compressed=True, split=split_bytes)

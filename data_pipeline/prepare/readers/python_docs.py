@@ -1,227 +1,82 @@
-"""``python-docs``: the default corpus, the documentation that comes with Python and the installed packages.
+"""``python-docs``: the default corpus, the documentation that comes with Python and the pinned packages.
 
-It lets the engine work offline, without any data of the user's own. Files are read as source text and never
-imported, so that a module that is broken or has side effects does no harm. A module is a document. A paragraph is
-what one docstring, or a part of a long one, says in English: the objectives need several sentences on one subject.
+It lets the engine work offline, without any data of the user's own. Which packages it reads, and of which versions,
+stands in ``python_docs.txt``, so that its figures do not move with what else is installed. Files are read as source
+text and never imported, so that a module that is broken or has side effects does no harm. A module is a document. A
+paragraph is what one docstring, or a part of a long one, says in English: the objectives need several sentences on one
+subject.
 """
 
 import ast
 import gc
-import hashlib
-import inspect
-import os
 import re
+import sys
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from data_pipeline.executors import map_chunks
 from data_pipeline.prepare.document import Document
 
-from .reader import Reader
+from .docstrings import extract_paragraphs
+from .reader import Part, Reader, Source
 
 SOURCE, _TOPICS = "python-docs", "pydoc_data.topics"
-FILES_PER_CHUNK = 100  # what a worker parses at a time
 MAX_FILE_BYTES = 2_000_000  # a larger file is a generated table
 UNDOCUMENTED_SIZE = 10_000  # characters per triple quote: a file with fewer of them is not worth parsing
 MIN_PASSED = 200  # characters: a shorter string in a call is an argument, not documentation
-MIN_ENTRY_WORDS = 10  # of a parameter's description in one sentence; a shorter one has no verb
-SHORT_SUMMARY, LONG_HEADING = 25, 80  # characters: only a longer sentence may lack its full stop
-MIN_PARAGRAPH, ONE_LINER, SHORT, LONG = 40, 160, 320, 1200  # characters: short paragraphs are joined up to LONG
 
+_STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 _ROOTS = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
-_SKIPPED_DIRS = {"test", "tests", "idle_test", "_vendor", "_vendored", "__pycache__", "site-packages"}
-
-_DROPPED_SECTION = (
-    r"(?:(?:usage |example )?(?:examples?|usage)|references?|see also|raises?|warns|methods|citation|todo"
-    r"|(?:doc)?tests?|licen[cs]e|authors?|notation|shapes?|index)"
-)
-_KEPT_DIRECTIVE = r"(?:note|warning|tip|important|caution|attention|hint|admonition)::"
-_HTML = r"(?:</?(?:tip|hfoptions?|div|p|pre|br|table|t[rd]|[uo]?l|li)\b[^>]*>)+"
-_RULE = r"([=\-~^*#\"'+`_.:])\2{2,}$"
-_DEEPER = r"(?:\1 +.*\n|\n)*"  # the lines below that are indented deeper
-_NOT_TEXT = [  # in this order: (a literal that the pattern needs, pattern, replacement)
-    ("```", r"^( *)```(?!.*```)(?:.*\n)*?(?: *```.*|\Z)", ""),  # fenced code
-    (">>>", r"^ *>>>.*(?:\n.+)*", ""),  # doctests
-    ("\n", rf"^( *){_DROPPED_SECTION}:?\n *{_RULE}\n(?:(?!.+\n *([=\-~^])\3{{2,}}$).*\n)*", ""),
-    (":\n", rf"^( *){_DROPPED_SECTION}:+\n{_DEEPER}", r"\n"),
-    ("..", rf"^( *)\.\.(?: (?!{_KEPT_DIRECTIVE}).*)?\n{_DEEPER}", r"\n"),
-    (".. ", rf"^( *)\.\. {_KEPT_DIRECTIVE}", r"\1"),
-    (">", r"^( *)> ?(?:\[!\w+\])?", r"\1"),  # quoted
-    ("::\n", rf"^( *)(.*?) ?::\n{_DEEPER}", r"\1\2:\n\n"),  # literal blocks
-    ("\n", rf"^( *\S.*\n)? *{_RULE}", ""),  # headings
-    ("\n", rf"^ *(?:[|+─│┌├└].*|.* \||{_HTML})$", ""),  # tables and drawings
-    ("   ", r"^ *\S.*?(?:[\w,)] {4,}|\S {3,}\S.*?\S {3,})\S.*$", ""),  # columns
-]
-
-_BULLET = re.compile(r"([-*+•‣]|#\.|\(?(?:\d{1,2}|[a-z])[.)])\s+(?=\S)")
-_SECTION = re.compile(
-    r"(?:((?:\w+ )?(?:args?|arguments?|param(eter)?s?|attributes|returns?|yields?|inputs?|outputs?|fields))"
-    r"|(?:notes?|warnings?|description|summary|details|overview|tips?|important))\s*:$", re.I
-)  # fmt: skip
-_ENTRY = re.compile(  # an alternative with a named group holds no description
-    r":(?:(?P<type>r?type|raises?|except)|\w+)\b[^:]*:(?:\s+|$)"  # :param int x: text
-    r"|(?P<numpy>[\w.,*`\[\]/() ]{1,60}? : )"  # x : int, optional
-    r"|(?P<raised>\w+(?:Error|Exception|Warning):\s)"
-    r"|[`*\"']*(?:[a-z_][\w.]*|[A-Z]\w?)[`*\"']*(?:\s*\((?:[^()]|\([^()]*\))*\))?\s*(?::|--|–)(?:\s+|$)"
-    r"|[`*]*\w+[`*]*\s*\(.*\)\s*:(?:\s+|$)"  # x (int): text
-)
-_TERM = re.compile(r"(?:\S+ ){,2}\S*[^.,;:]$")  # of a definition list
+_SKIPPED_DIRS = {"test", "tests", "idle_test", "_vendor", "_vendored", "__pycache__", "site-packages", "dist-packages"}
 
 
-class _Blocks:
-    """Splits a docstring into blocks of running text; ``done`` holds (whether it describes a parameter, text)."""
-
-    def __init__(self, docstring: str) -> None:
-        self.done: list[tuple[bool, str]] = []
-        self._lines: list[str] = []
-        self._indent = 0  # of the block's first line
-        self._entry_indent = -1  # of the parameter whose description this is; -1 outside of descriptions
-        text = "".join(line.rstrip() + "\n" for line in inspect.cleandoc(docstring).split("\n"))
-        for literal, pattern, replacement in _NOT_TEXT:
-            text = re.sub(pattern, replacement, text, flags=re.M | re.I) if literal in text else text
-        for line in text.split("\n"):
-            body = line.strip()
-            self._add(len(line) - len(line.lstrip()) if body else 0, body)
-
-    def _start(self, indent: int, body: str, is_entry: bool = False) -> None:
-        if self._lines:
-            self.done.append((self._entry_indent >= 0, " ".join(self._lines)))
-        self._entry_indent = indent if is_entry else self._entry_indent
-        self._indent = indent
-        self._lines = [body] if body else []
-
-    def _add(self, indent: int, body: str) -> None:
-        if left_entry := bool(body) and indent <= self._entry_indent:
-            self._start(indent, "")
-            self._entry_indent = -1
-        bullet = _BULLET.match(body)
-        body = body[bullet.end() :] if bullet else body
-        may_be_entry = bullet or left_entry or not self._lines or body.startswith(":")
-        if section := _SECTION.match(body):
-            self._start(indent, "", is_entry=bool(section[1]))
-        elif may_be_entry and (entry := _ENTRY.match(body)):
-            self._start(indent, "" if entry.lastgroup else body[entry.end() :], is_entry=True)
-        elif not body or bullet or not self._lines or indent < self._indent:
-            self._start(indent, body)
-        elif indent > self._indent and self._lines[-1].endswith(":"):
-            self._start(indent, body)  # a list or code that a lead-in announces
-        elif indent > self._indent and self.done and len(self._lines) == 1 and _TERM.match(self._lines[0]):
-            self._lines = []
-            self._start(self._indent, body, is_entry=True)
-        else:
-            self._lines.append(body)
+def read_pins() -> dict[str, str]:
+    """Read which packages belong to the corpus, and of which version."""
+    lines = Path(__file__).with_name("python_docs.txt").read_text("utf-8").splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
-_MARKUP = re.compile(r"[`*$~|]|__|\]\(|\]_")  # what the patterns below need
-_INLINE = [
-    (re.compile(r"(?<!\w):(?:[\w+.-]+:){1,2}`[~!]?([^`]+?)(?:\s*<[\w.~:/#-]{5,}>)?`"), r"\1"),  # :class:`Foo`
-    (re.compile(r"\[[^\[\]`]+\?\]\([^()\s]*\)"), ""),  # a question that links is navigation
-    (re.compile(r"!?\[`?[~!]?([^\[\]`]+)`?\](?:\([^()\s]*\)|\[[\w.]*\])"), r"\1"),  # [text](url)
-    (re.compile(r"\[`[~!]?([\w.]+)`\]"), r"\1"),  # [`~Foo`]
-    (re.compile(r"`([^`<>]+?)\s*<[^`<>\s]+>`__?"), r"\1"),  # `text <url>`_
-    (re.compile(r"(?:\s+(?:in|by|see|from|of|and|also))*\s*\[(?:\d+|[A-Z]\w*\d+|#\w*)\]_"), ""),
-    (re.compile(r"`([\w.-]+)'"), r"\1"),  # the old way to quote
-    (re.compile(r"(`+)([^`]+)\1_{0,2}"), r"\2"),
-    (re.compile(r"(?<![\w*])(\*{1,2})(?=[\w\[<])([^*]+?)\1(?![\w*])"), r"\2"),
-    (re.compile(r"\$([\w, ()+=<>.'-]+)\$|(?<!<)\|([\w. -]+)\|(?!>)"), r"\1\2"),  # $n$ and |substitution|
-    (re.compile(r"\\([*_`|])|(?<!\w)~(?=[A-Za-z])"), r"\1"),
-]
-_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\w\.\w\.)(?<!cf\.)(?<!vs\.)\s+(?=[\"'(\[<]?[A-Z0-9])")
-_UNREADABLE = re.compile(  # every alternative begins with a literal, which makes the search fast
-    r"://|www\.|[{}^~\\$]|\|(?!>)(?<!<\|)|%\(|[-=]>|[=<>!]=.*[=<>!]=|=\w.*\w=|\(\)\.|``"
-    r"|et al[. ]|TODO|doi:|Default.{,40}$"
-)
-_LEGAL = re.compile(
-    r"copyright|\(c\) [12]|license|permission is hereby|rights reserved|without warrant|redistribut|liable|©"
-)
-_ORPHAN = re.compile(r"[a-z]+,? |[,;.)]")  # continues after a formula or a code block
-_TYPE_PREFIX = re.compile(r"^\(?[\w.]+(\[.*?\]+)?\)?( of shape \([^)]*\))?: ")  # of a returned value
-_PLAIN_WORD = re.compile(r"(?<!\S)[a-z'-]+[.,;:!?]?(?!\S)")
-_WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
-_COMMON_WORDS = (
-    "a about after all also an and any are as at be been before being both but by can cannot could do does"
-    " each for from given has have how if in into is it its may more most must no not of on one only or other"
-    " out over same should so some such than that the their them then there these they this those to two use"
-    " used using was we were what when where whether which while will with within would"
-)
-_COMMON = frozenset(_COMMON_WORDS.split())
+@cache
+def find_versions() -> dict[str, str]:
+    """Find the installed version of each of them; "" where it is not installed."""
+    found = {}
+    for name in read_pins():
+        try:
+            found[name] = distribution(name).version.partition("+")[0]  # a build of torch says its device after a +
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
 
 
-def _strip_markup(text: str) -> str:
-    """Remove inline markup."""
-    for pattern, replacement in _INLINE if _MARKUP.search(text) else ():
-        text = pattern.sub(replacement, text)
-    return " ".join(text.split())
+def describe_versions() -> str:
+    """Name the versions that the corpus is read from: it is the same where they are."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    return "; ".join([f"python {python}", *(f"{name} {version}" for name, version in find_versions().items())])
 
 
-def _reads_as_english(sentence: str) -> bool:
-    words = _WORD.findall(sentence)
-    if len(words) < 3 or _UNREADABLE.search(sentence):
-        return False
-    other_characters = len(sentence) - sentence.count(" ") - sum(map(len, words))
-    common = sum(map(_COMMON.__contains__, map(str.lower, words)))
-    is_text = other_characters <= 0.3 * len(sentence) and sum(map(str.isupper, words)) <= 0.4 * len(words)
-    return is_text and common >= 0.15 * len(words)
+def describe_differences() -> str:
+    """Say which packages are of another version than the corpus is meant for; nothing where none is."""
+    pins = read_pins()
+    other = [f"{name} {v or 'missing'} (not {pins[name]})" for name, v in find_versions().items() if v != pins[name]]
+    return ", ".join(other)
 
 
-def _drop_unfinished(sentences: list[str], may_lack_stop: bool) -> list[str]:
-    """Drop a last sentence that does not end: it is a heading, or leads in to what was dropped."""
-    last = sentences[-1]
-    if last.endswith((".", "!", "?", ".)", '."', ".'", '?"')) and not last.endswith((".g.", ".e.", "..")):
-        return sentences
-    complete = last[-1:].isalnum() and len(last) > (SHORT_SUMMARY if may_lack_stop else LONG_HEADING)
-    return [*sentences[:-1], last + "."] if complete else sentences[:-1]
-
-
-def _extract_prose(raw: str, is_entry: bool, is_first: bool) -> str:
-    """Keep the sentences of a block that read as English. A summary or a description may lack its full stop."""
-    text = _TYPE_PREFIX.sub("", _strip_markup(raw)) if is_entry else _strip_markup(raw)
-    if _LEGAL.search(text.lower()) or not (is_entry or is_first or not _ORPHAN.match(raw)):
-        return ""
-    sentences = _drop_unfinished(_SENTENCE_END.split(text), is_first or is_entry)
-    kept = [sentence for sentence in sentences if _reads_as_english(sentence)]
-    prose = " ".join(kept)
-    if len(prose) < 0.5 * len(text) or (is_entry and len(kept) < 2 and prose.count(" ") < MIN_ENTRY_WORDS):
-        return ""
-    return prose[0].upper() + prose[1:] if re.match(r"[a-z]+,? ", prose) else prose
-
-
-def _join_short(blocks: Iterable[str]) -> list[str]:
-    """Join short neighbours: a summary belongs with what explains it."""
-    packed: list[str] = []
-    for block in blocks:
-        if packed and min(len(packed[-1]), len(block)) < SHORT and len(packed[-1]) + len(block) < LONG:
-            packed[-1] += " " + block
-        else:
-            packed.append(block)
-    return packed
-
-
-def extract_paragraphs(docstring: str, seen: set[bytes]) -> list[str]:
-    """Extract the paragraphs of English prose, without code, signatures, tables, headings and markup.
-
-    seen: keys of the blocks of earlier docstrings, which are left out; those of this one are added
-    """
-    prose: dict[bool, list[str]] = {False: [], True: []}
-    for position, (is_entry, text) in enumerate(_Blocks(docstring).done):
-        block = _extract_prose(text, is_entry, position == 0)
-        # texts with the same plain lower-case words differ in names and numbers alone, and count as one
-        key = hashlib.blake2b(" ".join(_PLAIN_WORD.findall(block)).encode(), digest_size=12).digest()
-        if block and key not in seen:
-            seen.add(key)
-            prose[is_entry].append(block)
-    paragraphs = [*_join_short(prose[False]), *_join_short(prose[True])]
-    return _join_short(paragraphs) if sum(map(len, paragraphs)) < 2 * SHORT else paragraphs
+def find_groups() -> list[list[Path]]:
+    """List the Python files of the standard library, then those of each package; sorted, without tests."""
+    stdlib = [(path, path.relative_to(_STDLIB).parts) for path in _STDLIB.rglob("*.py")]
+    groups = [stdlib]
+    for name, version in find_versions().items():
+        files = distribution(name).files or [] if version else []
+        groups.append([(Path(str(file.locate())).resolve(), file.parts) for file in files if file.suffix == ".py"])
+    return [sorted(path for path, parts in group if not _SKIPPED_DIRS.intersection(parts)) for group in groups]
 
 
 def find_source_files() -> list[Path]:
-    """List the Python files of the standard library, then those of the installed packages; sorted, each once."""
-    found = [(root, path) for root in dict.fromkeys(_ROOTS) for path in sorted(root.rglob("*.py"))]
-    kept = [path for root, path in found if not _SKIPPED_DIRS.intersection(path.relative_to(root).parts)]
-    return list(dict.fromkeys(kept))
+    """List the files of all groups."""
+    return [path for group in find_groups() for path in group]
 
 
 def _name_module(path: Path) -> str:
@@ -230,22 +85,22 @@ def _name_module(path: Path) -> str:
     return ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _find_docstrings(node: ast.AST, about: int) -> Iterator[tuple[int, str]]:
-    """Yield (id of the class or module that it describes, text) for each string that stands as a statement."""
+def _find_docstrings(node: ast.AST) -> Iterator[str]:
+    """Yield each string that stands as a statement."""
     for field in ("body", "handlers", "orelse", "finalbody", "cases"):
         for child in getattr(node, field, ()):
             value = child.value if isinstance(child, ast.Expr) else None
             if value is None:
-                yield from _find_docstrings(child, id(child) if isinstance(child, ast.ClassDef) else about)
+                yield from _find_docstrings(child)
             elif isinstance(value, ast.Constant) and isinstance(value.value, str):
-                yield about, value.value
+                yield value.value
             elif isinstance(value, ast.Call) and isinstance(node, ast.Module):  # as NumPy documents C functions
                 passed = [part.value for part in ast.walk(value) if isinstance(part, ast.Constant)]
-                yield from ((id(value), str(text)) for text in passed if len(str(text)) > MIN_PASSED)
+                yield from (str(text) for text in passed if len(str(text)) > MIN_PASSED)
 
 
-def _parse_texts(path: Path) -> dict[str, list[tuple[int, str]]]:
-    """Parse a file to the texts of each of its documents, as ``_find_docstrings`` yields them."""
+def _parse_texts(path: Path) -> dict[str, list[str]]:
+    """Parse a file to the texts of each of its documents."""
     name = _name_module(path)
     source = path.read_text("utf-8-sig") if path.stat().st_size <= MAX_FILE_BYTES else ""
     if name != _TOPICS and len(re.findall(r"\"{3}|'{3}", source)) < len(source) // UNDOCUMENTED_SIZE:
@@ -254,13 +109,13 @@ def _parse_texts(path: Path) -> dict[str, list[tuple[int, str]]]:
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
         tree = ast.parse(source)
     if name != _TOPICS:
-        return {name: list(_find_docstrings(tree, id(tree)))}
+        return {name: list(_find_docstrings(tree))}
     tables = [value for node in tree.body if isinstance(value := getattr(node, "value", None), ast.Dict)]
     topics = {topic: text for table in tables for topic, text in ast.literal_eval(table).items()}
-    return {f"{name}.{topic}": [(0, topics[topic])] for topic in sorted(topics)}
+    return {f"{name}.{topic}": [topics[topic]] for topic in sorted(topics)}
 
 
-def read_texts(path: Path) -> dict[str, list[tuple[int, str]]]:
+def read_texts(path: Path) -> dict[str, list[str]]:
     """Read the texts of each document of a source file, by the document's name; none where it cannot be parsed.
 
     A file is usually one document. The help topics of pydoc are one each.
@@ -276,47 +131,28 @@ def read_texts(path: Path) -> dict[str, list[tuple[int, str]]]:
             gc.enable()
 
 
-def make_documents(parsed: dict[str, list[tuple[int, str]]], seen: set[bytes]) -> Iterator[Document]:
+def make_documents(parsed: dict[str, list[str]], seen: set[bytes]) -> Iterator[Document]:
     """Make the documents of what ``read_texts`` read; ``seen`` is as in ``extract_paragraphs``."""
     for title, texts in parsed.items():
-        paragraphs: list[str] = []
-        last_about = None  # what the last paragraph describes, if it is short
-        for about, text in texts:
-            if not (fresh := extract_paragraphs(text, seen)):
-                continue
-            if about == last_about and min(len(paragraphs[-1]), len(fresh[0])) < ONE_LINER:
-                paragraphs[-1] += " " + fresh.pop(0)  # one line on each method of a class
-            paragraphs += fresh
-            last_about = about if len(paragraphs[-1]) < SHORT else None
-        if kept := [paragraph for paragraph in paragraphs if len(paragraph) >= MIN_PARAGRAPH]:
-            yield Document(title, title, kept, SOURCE)
+        paragraphs = [paragraph for text in texts for paragraph in extract_paragraphs(text, seen)]
+        if paragraphs:
+            yield Document(title, title, paragraphs, SOURCE)
 
 
-class _Parser:
-    """Reads the texts of files, in a worker process."""
-
-    def __call__(self, paths: list[Path]) -> list[dict[str, list[tuple[int, str]]]]:
-        return [read_texts(path) for path in paths]
-
-
-def read_documents(num_workers: int = 1) -> Iterator[Document]:
-    """Yield the whole corpus in a fixed order, each text once, however often the sources repeat it.
-
-    Parsing takes nearly all of the time and is done by ``num_workers`` processes; their number changes no result.
-    """
-    seen: set[bytes] = set()
-    names: set[str] = set()
-    files = find_source_files()
-    chunks = [files[start : start + FILES_PER_CHUNK] for start in range(0, len(files), FILES_PER_CHUNK)]
-    for parsed in chain.from_iterable(map_chunks(_Parser, (), chunks, num_workers)):
-        for document in make_documents(parsed, seen):
-            if document.id not in names:  # a package may shadow a module of the standard library
-                names.add(document.id)
-                yield document
+def _read(source: Source, part: Part | None) -> Iterator[tuple[int, Document]]:
+    """Read the groups of a part. Within a group each text comes once, however often the sources repeat it."""
+    groups = find_groups()
+    number = 0
+    for group in groups[part.begin : part.end] if part else groups:
+        seen: set[bytes] = set()
+        for path in group:
+            for document in make_documents(read_texts(path), seen):
+                number += 1
+                yield number, document
 
 
-def _read(path: Path) -> Iterator[tuple[int, Document]]:
-    yield from enumerate(read_documents(len(os.sched_getaffinity(0))), 1)
+def _split(name: str, size: int) -> list[Part]:
+    return [Part(number, number + 1) for number in range(1 + len(read_pins()))]
 
 
-READER = Reader(_read, lambda record: [record.content])
+READER = Reader(_read, lambda record: [record.content], split=_split)

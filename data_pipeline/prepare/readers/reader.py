@@ -1,11 +1,14 @@
-"""What a reader is: the type of each format's ``READER``, and of the records that it yields."""
+"""What a reader is: the types of each format's ``READER``, of what it reads from, and of what it yields."""
 
+import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import IO, Any
 
-from data_pipeline.prepare.document import Document
+from data_pipeline.prepare.document import Document, Rejected
+
+MAX_RECORD_BYTES = 64 << 20  # a longer line, row, page or file is rejected, so that memory stays bounded
+PART_BYTES = 64 << 20  # about how much of a large file one part holds
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,10 @@ class Part:
 class Record:
     """One raw record of a file.
 
-    content: bytes, a row as a dictionary, or a Document; or Rejected, where the file could not be read on
+    file:    is a path or URL; a file inside an archive is named ``ARCHIVE::FILE``
+    line:    is the record's number in its file, from 1; in the later parts of a file that is read in parts it is the
+             byte at which the record begins
+    content: bytes, a row as a dictionary, or a Document; or Rejected, where there is nothing to parse
     """
 
     file: str
@@ -28,14 +34,55 @@ class Record:
     content: Any
 
 
-@dataclass(frozen=True)
-class Reader:
-    """The two halves of a reader, and whether its files may be compressed.
+def _find_nothing(name: str) -> None:
+    return None
 
-    read:  yields ``(line number, content)``. It runs in the main process and must be cheap.
-    parse: makes documents of one record, or raises Rejected with the reason. It runs in a worker process.
+
+@dataclass(frozen=True)
+class Source:
+    """A file to read: on a disk, behind a URL, or inside an archive.
+
+    name:        as in ``Record.file``
+    open:        opens its bytes as they are stored, from the start
+    find_beside: finds another file of the same folder by its name; None where there is none
     """
 
-    read: Callable[[Path], Iterator[tuple[int, Any]]]
+    name: str
+    open: Callable[[], IO[bytes]]
+    find_beside: Callable[[str], "Source | None"] = _find_nothing
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The two halves of a reader, and which files it takes.
+
+    read:              yields ``(line number, content)`` of a whole file, or of a part of it. It must be cheap, and hold
+                       no more than a record at a time.
+    parse:             makes documents of one record, or raises Rejected with the reason. It runs in a worker process.
+    may_be_compressed: whether it opens its files with ``compression.open_source``
+    split:             cuts a file, by its name and size in bytes, into parts that can be read apart
+    names:             a pattern of the base names that this reader takes, whatever their suffix
+    companions:        a pattern of the base names of files that are read together with those
+    ignored:           a pattern of the base names of files beside those that hold no documents
+    modules, extra:    libraries that it imports, and the extra of this project that installs them
+    """
+
+    read: Callable[[Source, Part | None], Iterator[tuple[int, Any]]]
     parse: Callable[[Record], list[Document]]
     may_be_compressed: bool = False
+    split: Callable[[str, int], list[Part]] | None = None
+    names: str = ""
+    companions: str = ""
+    ignored: str = ""
+    modules: tuple[str, ...] = field(default=())
+    extra: str = ""
+
+
+def name_file(name: str) -> str:
+    """Name a file without its folders, or the archives that it is in."""
+    return os.path.basename(name.rpartition("::")[2])
+
+
+def reject_too_long(what: str) -> Rejected:
+    """Say that a record is larger than MAX_RECORD_BYTES."""
+    return Rejected(f"the {what} is larger than {MAX_RECORD_BYTES >> 20} MB: cut it into several documents")

@@ -1,16 +1,20 @@
 """``.txt``: a file is a document, and blank lines separate its paragraphs."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from data_pipeline.prepare.document import Document, Rejected
 
-from .compression import open_decompressed
-from .reader import Reader, Record
+from . import reader
+from .compression import open_source
+from .reader import Part, Reader, Record, Source, name_file
+
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def decode(content: bytes) -> str:
     """Decode UTF-8, with or without a byte order mark. Raises Rejected where it is not UTF-8."""
+    if content.startswith(_UTF_16):
+        raise Rejected("not UTF-8 but UTF-16: convert it")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -25,14 +29,25 @@ def split_paragraphs(text: str) -> list[str]:
     return "\n".join(line if line.strip() else "" for line in lines).split("\n\n")
 
 
-def _read_whole(path: Path) -> Iterator[tuple[int, bytes]]:
-    with open_decompressed(path) as file:
-        yield 1, file.read()
+def read_whole(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Rejected]]:
+    """Yield a whole file as one record, or Rejected where it is larger than a document can be."""
+    with open_source(source) as file:
+        content = file.read(reader.MAX_RECORD_BYTES + 1)
+    yield 1, content if len(content) <= reader.MAX_RECORD_BYTES else reader.reject_too_long("file")
+
+
+def name_title(record: Record) -> tuple[str, str]:
+    """Name a document that is a file: its id, and its title without suffix."""
+    name = name_file(record.file)
+    return name, name.rpartition(".")[0] or name
 
 
 def _parse(record: Record) -> list[Document]:
-    path = Path(record.file)
-    return [Document(path.name, path.stem, split_paragraphs(decode(record.content)), path.name)]
+    name, title = name_title(record)
+    text = decode(record.content)
+    if text.count("\x00") > len(text) // 100:
+        raise Rejected("not text but binary: it holds NULs")
+    return [Document(name, title, split_paragraphs(text), name)]
 
 
-READER = Reader(_read_whole, _parse, may_be_compressed=True)
+READER = Reader(read_whole, _parse, may_be_compressed=True)

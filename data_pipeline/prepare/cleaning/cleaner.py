@@ -1,0 +1,73 @@
+"""A document through all steps of cleaning, each of which is counted."""
+
+from collections import Counter
+
+from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.prepare.document import Document
+
+from .characters import normalise
+from .languages import detect_language
+from .rules import Rules
+from .steps import Step, find_steps
+from .tally import Tally
+
+
+def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:
+    """Clean the paragraphs of a document and return those that are kept; none where the document is dropped.
+
+    Every paragraph that is read is counted once more in ``tally``: as kept by the caller, as too short, as dropped by
+    one step, or as a paragraph of a dropped document.
+    """
+    paragraphs = [p for p in document.paragraphs if p and not p.isspace()]
+    tally.counts["documents read"] += 1
+    tally.counts["characters read"] += sum(map(len, document.paragraphs))
+    tally.counts["paragraphs read"] += len(paragraphs)
+    for step in find_steps(rules):
+        if step.for_posts or not document.is_post:
+            paragraphs = _apply(step, document, paragraphs, tally)
+    kept = _drop_short(document, [normalise(p) for p in paragraphs], rules, tally)
+    if kept and rules.languages and (language := detect_language(kept)) not in rules.languages:
+        tally.counts[f"documents in another language: {language}"] += 1
+        tally.add_sample("documents in another language", kept[0])
+        tally.counts["paragraphs of dropped documents"] += len(kept)
+        return []
+    return kept
+
+
+def _apply(step: Step, document: Document, paragraphs: list[str], tally: Tally) -> list[str]:
+    """Apply a step, and count what it dropped or changed. A paragraph that it leaves empty is dropped."""
+    try:
+        found = step.apply(document, paragraphs)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {quote_error(error)}"
+        raise KinspanError(f"the cleaning step {step.name} failed on document {document.id}: {reason}") from error
+    if found is paragraphs or found == paragraphs:
+        return paragraphs
+    found = [p for p in found if p and not p.isspace()]
+    gone = Counter(paragraphs) - Counter(found)
+    dropped = len(paragraphs) - len(found)
+    name = f"paragraphs {'dropped' if dropped else 'changed'}: {step.name}"
+    tally.counts[name] += dropped or gone.total()
+    for paragraph in gone:
+        tally.add_sample(name, normalise(paragraph))
+    return found
+
+
+def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: Tally) -> list[str]:
+    """Drop short paragraphs, and the document where those that are left are too short together."""
+    shortest, least = (1, 1) if document.is_post else (rules.min_paragraph_chars, rules.min_document_chars)
+    kept = []
+    for paragraph in paragraphs:
+        if paragraph and len(paragraph) >= shortest:
+            kept.append(paragraph)
+        else:
+            tally.counts["paragraphs too short"] += 1
+            tally.add_sample("paragraphs too short", paragraph)
+    if sum(map(len, kept)) < least or not kept:
+        name = "documents too short" if kept else "documents without a long enough paragraph"
+        tally.counts[name] += 1
+        tally.counts["paragraphs of dropped documents"] += len(kept)
+        if kept:
+            tally.add_sample(name, kept[0])
+        return []
+    return kept

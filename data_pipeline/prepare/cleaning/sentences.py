@@ -1,0 +1,21 @@
+"""Splitting paragraphs into sentences."""
+
+import re
+
+# blingfire knows no full stop but that of European scripts. Chinese and Japanese put no space after theirs.
+_WIDE_STOPS = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’)\]])|(?<=[。！？｡][」』）”’])(?![。！？｡」』）”’)\]])")
+_OTHER_STOPS = re.compile(r"(?<=[।॥؟۔።])\s+")  # of Indian languages, Arabic, Urdu and Amharic
+_HAS_OTHER = re.compile(r"[。！？｡।॥؟۔።]")
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """Split one paragraph into sentences with blingfire, and those at the full stops of other scripts.
+
+    Thai, Lao, Khmer and Burmese have no full stop: there a paragraph may be one sentence.
+    """
+    import blingfire  # not at the top: training and ranking import this module, and need no blingfire
+
+    found = blingfire.text_to_sentences(paragraph).split("\n")
+    if not paragraph.isascii() and _HAS_OTHER.search(paragraph):
+        found = [s for part in found for wide in _WIDE_STOPS.split(part) for s in _OTHER_STOPS.split(wide)]
+    return [s for s in map(str.strip, found) if s] or [paragraph]

@@ -1,0 +1,44 @@
+"""Counting what was read, kept and dropped."""
+
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field
+
+MAX_SAMPLES = 6  # of what one rule dropped
+SAMPLE_CHARS = 300
+
+
+@dataclass
+class Tally:
+    """Counts what was read, kept and dropped, and why, in total and by source. The tallies of chunks add up.
+
+    samples: for each rule, named as its count is, a few of the texts that it dropped. Which ones depends on the texts
+             alone: those of the smallest hash, however the input was cut into chunks.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    sources: dict[str, Counter[str]] = field(default_factory=dict)
+    samples: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, other: "Tally") -> None:
+        self.counts.update(other.counts)
+        for name, counts in other.sources.items():
+            self.sources.setdefault(name, Counter()).update(counts)
+        for name, texts in other.samples.items():
+            for text in texts:
+                self.add_sample(name, text)
+
+    def add_sample(self, name: str, text: str) -> None:
+        """Remember a text that a rule dropped, if it belongs to the sample."""
+        text = text[:SAMPLE_CHARS]
+        texts = self.samples.setdefault(name, [])
+        if len(texts) == MAX_SAMPLES and _rank(text) >= _rank(texts[-1]):
+            return
+        if text not in texts:
+            texts.append(text)
+            texts.sort(key=_rank)
+            del texts[MAX_SAMPLES:]
+
+
+def _rank(text: str) -> tuple[int, str]:
+    return zlib.crc32(text.encode("utf-8", "surrogatepass")), text

@@ -1,0 +1,150 @@
+"""``.zip``, ``.tar`` and ``.7z``: archives are read like folders, files in archives in them too.
+
+A tar is read as a stream, once, from its start to its end, compressed or not. OpenWebText is a tar of compressed tars
+of compressed texts.
+"""
+
+import io
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from .compression import check_ratio, open_file, open_source
+from .reader import PART_BYTES, Part, Source
+
+MAX_DEPTH = 4  # of archives in archives
+MEMORY_BYTES = 16 << 20  # a larger file of an archive waits on the disk while it is read
+# (archive, part, whether a file is read at all) -> its files; one that is not read is named only
+Unpack = Callable[[Source, Part | None, Callable[[str], bool]], Iterator[Source]]
+
+
+def unpack_zip(source: Source, part: Part | None, is_read: Callable[[str], bool]) -> Iterator[Source]:
+    with source.open() as opened, zipfile.ZipFile(opened) as archive:
+        files = [info for info in archive.infolist() if not info.is_dir()]
+        names = {info.filename: info for info in files}
+
+        def make_source(info: zipfile.ZipInfo) -> Source:
+            def find_beside(name: str) -> Source | None:
+                beside = names.get(info.filename.rpartition("/")[0] + "/" + name if "/" in info.filename else name)
+                return make_source(beside) if beside else None
+
+            return Source(f"{source.name}::{info.filename}", lambda: _open_member(archive, info), find_beside)
+
+        for info in files[part.begin : part.end] if part else files:
+            yield make_source(info)
+
+
+def _open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
+    """Open a file of a zip, of which no more is read than it says. Raises OSError where that would be a bomb."""
+    check_ratio(info.file_size, info.compress_size)
+    return archive.open(info)
+
+
+def split_zip(name: str, size: int) -> list[Part]:
+    """Cut a zip into runs of files of about PART_BYTES together; one that cannot be opened is one part."""
+    parts, begin, held = [], 0, 0
+    try:
+        with open_file(name) as opened, zipfile.ZipFile(opened) as archive:
+            sizes = [info.compress_size for info in archive.infolist() if not info.is_dir()]
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return [Part(0, 1)]  # reading it says why
+    for number, compressed in enumerate(sizes):
+        held += compressed
+        if held >= PART_BYTES or number == len(sizes) - 1:
+            parts.append(Part(begin, number + 1))
+            begin, held = number + 1, 0
+    return parts or [Part(0, 1)]
+
+
+def unpack_tar(source: Source, part: Part | None, is_read: Callable[[str], bool]) -> Iterator[Source]:
+    with open_source(source) as opened, tarfile.open(fileobj=opened, mode="r|", tarinfo=_Header) as archive:
+        for info in archive:
+            if not info.isfile():
+                continue
+            name = f"{source.name}::{info.name}"
+            if not is_read(name):
+                yield Source(name, _open_nothing)
+                continue
+            member = archive.extractfile(info)
+            assert member is not None
+            with member, tempfile.SpooledTemporaryFile(MEMORY_BYTES) as copy:
+                shutil.copyfileobj(member, copy, 1 << 20)
+                if copy.tell() < info.size:
+                    raise EOFError(f"{info.name} ends too early")
+                yield Source(name, lambda copy=copy: _reopen(copy))  # type: ignore[misc]
+
+
+class _Header(tarfile.TarInfo):
+    """A header of a tar. ``tarfile`` takes a broken one, or a missing end mark, for the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        try:
+            return super().fromtarfile(archive)
+        except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as error:
+            raise tarfile.ReadError(f"the tar is cut or damaged: {error}") from error
+
+
+def _open_nothing() -> IO[bytes]:
+    return io.BytesIO()
+
+
+def _reopen(copy: IO[bytes]) -> IO[bytes]:
+    copy.seek(0)
+    return io.BufferedReader(_Unclosed(copy))
+
+
+class _Unclosed(io.RawIOBase):
+    """A file that stays open when its reader closes it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.file.seek(offset, whence)
+        return self.file.tell()
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self.file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def unpack_7z(source: Source, part: Part | None, is_read: Callable[[str], bool]) -> Iterator[Source]:
+    """Unpack a 7z to a temporary folder, because its files can be read in no other order than they were packed."""
+    import py7zr
+
+    with source.open() as opened, tempfile.TemporaryDirectory(prefix="kinspan-") as folder:
+        with py7zr.SevenZipFile(opened) as archive:
+            infos = [info for info in archive.list() if not info.is_directory and not info.is_symlink]
+            check_ratio(sum(info.uncompressed for info in infos), archive.archiveinfo().size)
+            wanted = [info.filename for info in infos if is_read(f"{source.name}::{info.filename}")]
+            archive.extract(folder, targets=wanted)
+        for info in sorted(infos, key=lambda info: info.filename):
+            path = Path(folder, info.filename)
+            yield (
+                _open_unpacked(source.name, Path(folder), path)
+                if path.is_file()
+                else Source(f"{source.name}::{info.filename}", _open_nothing)
+            )
+
+
+def _open_unpacked(archive: str, top: Path, path: Path) -> Source:
+    def find_beside(name: str) -> Source | None:
+        beside = path.with_name(name)
+        return _open_unpacked(archive, top, beside) if beside.is_file() else None
+
+    return Source(f"{archive}::{path.relative_to(top)}", lambda: path.open("rb"), find_beside)

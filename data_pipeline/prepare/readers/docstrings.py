@@ -1,0 +1,199 @@
+"""Docstrings to paragraphs of English prose: what explains a subject in several sentences, and nothing else.
+
+Code, signatures, tables, headings and markup go; so do descriptions of parameters, attributes and returned values, and
+docstrings of one sentence: side by side they are a list, in which no sentence has to do with the next.
+"""
+
+import hashlib
+import inspect
+import re
+from collections.abc import Iterable
+
+SHORT_SUMMARY, LONG_HEADING = 25, 80  # characters: only a longer sentence may lack its full stop
+MIN_PARAGRAPH, SHORT, LONG = 120, 320, 1200  # characters: short paragraphs are joined up to LONG
+MIN_SENTENCES = 2
+
+_DROPPED_SECTION = (
+    r"(?:(?:usage |example )?(?:examples?|usage)|references?|see also|raises?|warns|methods|citation|todo"
+    r"|(?:doc)?tests?|licen[cs]e|authors?|notation|shapes?|index)"
+)
+_KEPT_DIRECTIVE = r"(?:note|warning|tip|important|caution|attention|hint|admonition)::"
+_HTML = r"(?:</?(?:tip|hfoptions?|div|p|pre|br|table|t[rd]|[uo]?l|li)\b[^>]*>)+"
+_RULE = r"([=\-~^*#\"'+`_.:])\2{2,}$"
+_DEEPER = r"(?:\1 +.*\n|\n)*"  # the lines below that are indented deeper
+_NOT_TEXT = [  # in this order: (a literal that the pattern needs, pattern, replacement)
+    ("```", r"^( *)```(?!.*```)(?:.*\n)*?(?: *```.*|\Z)", ""),  # fenced code
+    (">>>", r"^ *>>>.*(?:\n.+)*", ""),  # doctests
+    ("\n", rf"^( *){_DROPPED_SECTION}:?\n *{_RULE}\n(?:(?!.+\n *([=\-~^])\3{{2,}}$).*\n)*", ""),
+    (":\n", rf"^( *){_DROPPED_SECTION}:+\n{_DEEPER}", r"\n"),
+    ("..", rf"^( *)\.\.(?: (?!{_KEPT_DIRECTIVE}).*)?\n{_DEEPER}", r"\n"),
+    (".. ", rf"^( *)\.\. {_KEPT_DIRECTIVE}", r"\1"),
+    (">", r"^( *)> ?(?:\[!\w+\])?", r"\1"),  # quoted
+    ("::\n", rf"^( *)(.*?) ?::\n{_DEEPER}", r"\1\2:\n\n"),  # literal blocks
+    ("\n", rf"^( *\S.*\n)? *{_RULE}", ""),  # headings
+    ("\n", rf"^ *(?:[|+─│┌├└].*|.* \||{_HTML})$", ""),  # tables and drawings
+    ("   ", r"^ *\S.*?(?:[\w,)] {4,}|\S {3,}\S.*?\S {3,})\S.*$", ""),  # columns
+]
+
+_BULLET = re.compile(r"([-*+•‣]|#\.|\(?(?:\d{1,2}|[a-z])[.)])\s+(?=\S)")
+_SECTION = re.compile(
+    r"(?:((?:\w+ )?(?:args?|arguments?|param(eter)?s?|attributes|returns?|yields?|inputs?|outputs?|fields))"
+    r"|(?:notes?|warnings?|description|summary|details|overview|tips?|important))\s*:$", re.I
+)  # fmt: skip
+_ENTRY = re.compile(  # an alternative with a named group holds no description
+    r":(?:(?P<type>r?type|raises?|except)|\w+)\b[^:]*:(?:\s+|$)"  # :param int x: text
+    r"|(?P<numpy>[\w.,*`\[\]/() ]{1,60}? : )"  # x : int, optional
+    r"|(?P<raised>\w+(?:Error|Exception|Warning):\s)"
+    r"|[`*\"']*(?:[a-z_][\w.]*|[A-Z]\w?)[`*\"']*(?:\s*\((?:[^()]|\([^()]*\))*\))?\s*(?::|--|–)(?:\s+|$)"
+    r"|[`*]*\w+[`*]*\s*\(.*\)\s*:(?:\s+|$)"  # x (int): text
+)
+_TERM = re.compile(r"(?:\S+ ){,2}\S*[^.,;:]$")  # of a definition list
+
+
+class _Blocks:
+    """Splits a docstring into blocks of running text; ``done`` holds (whether it describes a parameter, text)."""
+
+    def __init__(self, docstring: str) -> None:
+        self.done: list[tuple[bool, str]] = []
+        self._lines: list[str] = []
+        self._indent = 0  # of the block's first line
+        self._entry_indent = -1  # of the parameter whose description this is; -1 outside of descriptions
+        text = "".join(line.rstrip() + "\n" for line in inspect.cleandoc(docstring).split("\n"))
+        for literal, pattern, replacement in _NOT_TEXT:
+            text = re.sub(pattern, replacement, text, flags=re.M | re.I) if literal in text else text
+        for line in text.split("\n"):
+            body = line.strip()
+            self._add(len(line) - len(line.lstrip()) if body else 0, body)
+
+    def _start(self, indent: int, body: str, is_entry: bool = False) -> None:
+        if self._lines:
+            self.done.append((self._entry_indent >= 0, " ".join(self._lines)))
+        self._entry_indent = indent if is_entry else self._entry_indent
+        self._indent = indent
+        self._lines = [body] if body else []
+
+    def _add(self, indent: int, body: str) -> None:
+        if left_entry := bool(body) and indent <= self._entry_indent:
+            self._start(indent, "")
+            self._entry_indent = -1
+        bullet = _BULLET.match(body)
+        body = body[bullet.end() :] if bullet else body
+        may_be_entry = bullet or left_entry or not self._lines or body.startswith(":")
+        if section := _SECTION.match(body):
+            self._start(indent, "", is_entry=bool(section[1]))
+        elif may_be_entry and (entry := _ENTRY.match(body)):
+            self._start(indent, "" if entry.lastgroup else body[entry.end() :], is_entry=True)
+        elif not body or bullet or not self._lines or indent < self._indent:
+            self._start(indent, body)
+        elif indent > self._indent and self._lines[-1].endswith(":"):
+            self._start(indent, body)  # a list or code that a lead-in announces
+        elif indent > self._indent and self.done and len(self._lines) == 1 and _TERM.match(self._lines[0]):
+            self._lines = []
+            self._start(self._indent, body, is_entry=True)
+        else:
+            self._lines.append(body)
+
+
+_MARKUP = re.compile(r"[`*$~|]|__|\]\(|\]_")  # what the patterns below need
+_INLINE = [
+    (re.compile(r"(?<!\w):(?:[\w+.-]+:){1,2}`[~!]?([^`]+?)(?:\s*<[\w.~:/#-]{5,}>)?`"), r"\1"),  # :class:`Foo`
+    (re.compile(r"\[[^\[\]`]+\?\]\([^()\s]*\)"), ""),  # a question that links is navigation
+    (re.compile(r"!?\[`?[~!]?([^\[\]`]+)`?\](?:\([^()\s]*\)|\[[\w.]*\])"), r"\1"),  # [text](url)
+    (re.compile(r"\[`[~!]?([\w.]+)`\]"), r"\1"),  # [`~Foo`]
+    (re.compile(r"`([^`<>]+?)\s*<[^`<>\s]+>`__?"), r"\1"),  # `text <url>`_
+    (re.compile(r"(?:\s+(?:in|by|see|from|of|and|also))*\s*\[(?:\d+|[A-Z]\w*\d+|#\w*)\]_"), ""),
+    (re.compile(r"`([\w.-]+)'"), r"\1"),  # the old way to quote
+    (re.compile(r"(`+)([^`]+)\1_{0,2}"), r"\2"),
+    (re.compile(r"(?<![\w*])(\*{1,2})(?=[\w\[<])([^*]+?)\1(?![\w*])"), r"\2"),
+    (re.compile(r"\$([\w, ()+=<>.'-]+)\$|(?<!<)\|([\w. -]+)\|(?!>)"), r"\1\2"),  # $n$ and |substitution|
+    (re.compile(r"\\([*_`|])|(?<!\w)~(?=[A-Za-z])"), r"\1"),
+]
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\w\.\w\.)(?<!cf\.)(?<!vs\.)\s+(?=[\"'(\[<]?[A-Z0-9])")
+_UNREADABLE = re.compile(  # every alternative begins with a literal, which makes the search fast
+    r"://|www\.|[{}^~\\$]|\|(?!>)(?<!<\|)|%\(|[-=]>|[=<>!]=.*[=<>!]=|=\w.*\w=|\(\)\.|``"
+    r"|et al[. ]|TODO|doi:|Default.{,40}$"
+)
+_LEGAL = re.compile(
+    r"copyright|\(c\) [12]|license|permission is hereby|rights reserved|without warrant|redistribut|liable|©"
+)
+_ORPHAN = re.compile(r"[a-z]+,? |[,;.)]")  # continues after a formula or a code block
+_PLAIN_WORD = re.compile(r"(?<!\S)[a-z'-]+[.,;:!?]?(?!\S)")
+_WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
+_COMMON_WORDS = (
+    "a about after all also an and any are as at be been before being both but by can cannot could do does"
+    " each for from given has have how if in into is it its may more most must no not of on one only or other"
+    " out over same should so some such than that the their them then there these they this those to two use"
+    " used using was we were what when where whether which while will with within would"
+)
+_COMMON = frozenset(_COMMON_WORDS.split())
+
+
+def _strip_markup(text: str) -> str:
+    """Remove inline markup."""
+    for pattern, replacement in _INLINE if _MARKUP.search(text) else ():
+        text = pattern.sub(replacement, text)
+    return " ".join(text.split())
+
+
+def _reads_as_english(sentence: str) -> bool:
+    words = _WORD.findall(sentence)
+    if len(words) < 3 or _UNREADABLE.search(sentence):
+        return False
+    other_characters = len(sentence) - sentence.count(" ") - sum(map(len, words))
+    common = sum(map(_COMMON.__contains__, map(str.lower, words)))
+    is_text = other_characters <= 0.3 * len(sentence) and sum(map(str.isupper, words)) <= 0.4 * len(words)
+    return is_text and common >= 0.15 * len(words)
+
+
+def _drop_unfinished(sentences: list[str], may_lack_stop: bool) -> list[str]:
+    """Drop a last sentence that does not end: it is a heading, or leads in to what was dropped."""
+    last = sentences[-1]
+    if last.endswith((".", "!", "?", ".)", '."', ".'", '?"')) and not last.endswith((".g.", ".e.", "..")):
+        return sentences
+    complete = last[-1:].isalnum() and len(last) > (SHORT_SUMMARY if may_lack_stop else LONG_HEADING)
+    return [*sentences[:-1], last + "."] if complete else sentences[:-1]
+
+
+def _extract_prose(raw: str, is_first: bool) -> str:
+    """Keep the sentences of a block that read as English. A summary may lack its full stop."""
+    text = _strip_markup(raw)
+    if _LEGAL.search(text.lower()) or (_ORPHAN.match(raw) and not is_first):
+        return ""
+    sentences = _drop_unfinished(_SENTENCE_END.split(text), is_first)
+    prose = " ".join(sentence for sentence in sentences if _reads_as_english(sentence))
+    if len(prose) < 0.5 * len(text):
+        return ""
+    return prose[0].upper() + prose[1:] if re.match(r"[a-z]+,? ", prose) else prose
+
+
+def _join_short(blocks: Iterable[str]) -> list[str]:
+    """Join short neighbours: a summary belongs with what explains it."""
+    packed: list[str] = []
+    for block in blocks:
+        if packed and min(len(packed[-1]), len(block)) < SHORT and len(packed[-1]) + len(block) < LONG:
+            packed[-1] += " " + block
+        else:
+            packed.append(block)
+    return packed
+
+
+def extract_paragraphs(docstring: str, seen: set[bytes]) -> list[str]:
+    """Extract the paragraphs of English prose.
+
+    seen: keys of the blocks of earlier docstrings, which are left out; those of this one are added
+    """
+    prose: list[str] = []
+    for position, (is_entry, text) in enumerate(_Blocks(docstring).done):
+        if is_entry:
+            continue
+        block = _extract_prose(text, position == 0)
+        # texts with the same plain lower-case words differ in names and numbers alone, and count as one
+        key = hashlib.blake2b(" ".join(_PLAIN_WORD.findall(block)).encode(), digest_size=12).digest()
+        if block and key not in seen:
+            seen.add(key)
+            prose.append(block)
+    return [p for p in _join_short(prose) if len(p) >= MIN_PARAGRAPH and _count_sentences(p) >= MIN_SENTENCES]
+
+
+def _count_sentences(paragraph: str) -> int:
+    return len(_SENTENCE_END.split(paragraph))

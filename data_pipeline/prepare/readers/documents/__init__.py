@@ -1,0 +1,1 @@
+"""Documents that people write: Markdown, Word, PDF."""

@@ -1,0 +1,45 @@
+"""``.md``: a file is a document. Headings, code, tables, images and HTML go."""
+
+import re
+from typing import Any
+
+from data_pipeline.prepare.document import Document
+
+from ..reader import Reader, Record
+from ..text import decode, name_title, read_whole
+
+_FRONT_MATTER = re.compile(r"\A---\n.*?\n(?:---|\.\.\.)\n", re.S)
+
+
+def _parse(record: Record) -> list[Document]:
+    from markdown_it import MarkdownIt
+
+    text = _FRONT_MATTER.sub("", decode(record.content).replace("\r\n", "\n"))
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    name, title = name_title(record)
+    paragraphs: list[str] = []
+    heading, within = "", []
+    for token in tokens:
+        if token.nesting == 1:
+            within.append(token.tag)
+        elif token.nesting == -1:
+            within.pop()
+        elif token.type == "inline" and "table" not in within:
+            words = _join_words(token.children or [])
+            if within[-1] == "p":
+                paragraphs.append(words)
+            heading = heading or (words if within[-1] == "h1" else "")
+    return [Document(name, heading or title, [p for p in paragraphs if p], name)]
+
+
+def _join_words(tokens: list[Any]) -> str:
+    """Join the text of a paragraph, without its markup."""
+    parts = [
+        " " if token.type in ("softbreak", "hardbreak") else token.content
+        for token in tokens
+        if token.type in ("text", "code_inline", "softbreak", "hardbreak")
+    ]
+    return " ".join("".join(parts).split())
+
+
+READER = Reader(read_whole, _parse, may_be_compressed=True, modules=("markdown_it",), extra="documents")

@@ -1,0 +1,1 @@
+"""Forums of questions and answers."""

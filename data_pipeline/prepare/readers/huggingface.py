@@ -1,0 +1,31 @@
+"""``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``: a data set of the Hugging Face hub, streamed.
+
+NAME may be a local folder that ``datasets`` loads. A folder of ``save_to_disk`` needs no prefix: its Arrow files are
+read like any others.
+"""
+
+from collections.abc import Iterator
+
+from data_pipeline.prepare.document import Document
+
+from .jsonl import parse_fields
+from .reader import Part, Reader, Record, Source
+from .tables import COLUMNS
+
+PREFIX = "hf"
+
+
+def _read_stream(source: Source, part: Part | None) -> Iterator[tuple[int, dict]]:
+    from datasets import load_dataset
+
+    name, config, split = [*source.name.partition(":")[2].split(":"), "", ""][:3]
+    rows = load_dataset(name, config or None, split=split or "train", streaming=True)
+    for number, row in enumerate(rows, 1):
+        yield number, {key: row[key] for key in COLUMNS if key in row}
+
+
+def _parse(record: Record) -> list[Document]:
+    return parse_fields(record.content, record)
+
+
+READER = Reader(_read_stream, _parse)

@@ -1,0 +1,62 @@
+"""Cutting files of lines: in bounded memory, and in parts."""
+
+from collections.abc import Iterator
+from typing import IO
+
+from data_pipeline.prepare.document import Rejected
+
+from . import reader
+from .compression import is_compressed, open_source
+from .reader import PART_BYTES, Part, Source
+
+
+def split_bytes(name: str, size: int) -> list[Part]:
+    """Cut a file into ranges of bytes; a compressed file is one part."""
+    step = max(1, size) if is_compressed(name) else PART_BYTES
+    return [Part(begin, min(begin + step, size)) for begin in range(0, max(1, size), step)]
+
+
+def read_lines(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Rejected]]:
+    """Yield the lines that are not blank, each with its number, or with its first byte in all parts but the first.
+
+    A line belongs to the part in which it begins. One that is longer than MAX_RECORD_BYTES comes as Rejected.
+    """
+    with open_source(source) as file:
+        if is_compressed(source.name) or part is None or part.begin == 0:
+            end = None if part is None or is_compressed(source.name) else part.end
+            lines = cut_lines(file, 0, end)
+            yield from ((number, line) for number, (_, line) in enumerate(lines, 1) if line is not None)
+            return
+        file.seek(part.begin - 1)
+        begin = part.begin - 1 + _pass_line(file)
+        yield from ((at, line) for at, line in cut_lines(file, begin, part.end) if line is not None)
+
+
+def cut_lines(file: IO[bytes], begin: int, end: int | None) -> Iterator[tuple[int, bytes | Rejected | None]]:
+    """Yield the byte at which each line begins, and the line, which is None where it is blank.
+
+    begin: the byte at which ``file`` stands
+    end:   the last line begins before this byte; None for the end of the file
+    """
+    limit = reader.MAX_RECORD_BYTES
+    at = begin
+    while end is None or at < end:
+        line = file.readline(limit + 1)
+        if not line:
+            return
+        here, at = at, at + len(line)
+        if len(line) > limit and not line.endswith(b"\n"):
+            at += _pass_line(file)
+            yield here, reader.reject_too_long("line")
+        else:
+            yield here, line if not line.isspace() else None
+
+
+def _pass_line(file: IO[bytes]) -> int:
+    """Read on to the end of a line, and count its bytes."""
+    passed = 0
+    while chunk := file.readline(1 << 20):
+        passed += len(chunk)
+        if chunk.endswith(b"\n"):
+            break
+    return passed

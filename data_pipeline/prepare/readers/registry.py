@@ -1,0 +1,235 @@
+"""All formats, which of them a file is of, and reading it.
+
+To add a format, write a file beside ``jsonl.py`` that defines ``READER``, which says how a file is cut into raw
+records and how a record becomes documents (see ``reader.Reader``), and add a line to READERS. Or keep the file
+elsewhere, and name it before the input: ``--input my_reader.py:folder``.
+"""
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from pathlib import Path
+
+from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.prepare.document import Document, Rejected, Skipped, Unreadable
+
+from . import books, delimited, huggingface, jsonl, python_docs, tables, text
+from .archives import MAX_DEPTH, Unpack, split_zip, unpack_7z, unpack_tar, unpack_zip
+from .compression import COMPRESSED_SUFFIXES, is_compressed, is_url, open_file
+from .documents import docx, markdown, pdf
+from .forums import stackexchange
+from .reader import Part, Reader, Record, Source, name_file
+from .web import html, warc
+from .wikipedia import dump, extracted
+
+PYTHON_DOCS = python_docs.SOURCE  # the --input that stands for the embedded default corpus
+UNREADABLE = "cannot read on"  # how the reason begins, in rejected.jsonl
+
+# By the suffix of a file's name; by the names that a reader takes; or by the key before an input: ``bookcorpus:FILE``.
+READERS: dict[str, Reader] = {
+    ".jsonl": jsonl.READER,
+    ".txt": text.READER,
+    ".csv": delimited.READER,
+    ".tsv": delimited.READER,
+    ".md": markdown.READER,
+    ".html": html.READER,
+    ".htm": html.READER,
+    ".xml": dump.READER,
+    ".warc": warc.READER,
+    ".arc": warc.READER,
+    ".parquet": tables.PARQUET,
+    ".arrow": tables.ARROW,
+    ".docx": docx.READER,
+    ".pdf": pdf.READER,
+    "stackexchange": stackexchange.READER,
+    "stackexchange-code": stackexchange.READER_WITH_CODE,
+    "wikiextractor": extracted.READER,
+    "bookcorpus": books.READER,
+    huggingface.PREFIX: huggingface.READER,
+    PYTHON_DOCS: python_docs.READER,
+}
+
+ARCHIVES: dict[str, Unpack] = {
+    ".zip": unpack_zip,
+    ".tar": unpack_tar,
+    ".tgz": unpack_tar,
+    ".tbz2": unpack_tar,
+    ".txz": unpack_tar,
+    ".7z": unpack_7z,
+}
+_COMPRESSED_TARS = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".txz": ".tar.xz"}
+_OPENWEBTEXT = re.compile(r"urlsf_subset[\d-]+(?:_data)?")  # a compressed tar without a suffix that says so
+
+
+def _describe_formats() -> str:
+    suffixes = [suffix for suffix in READERS if suffix.startswith(".")]
+    compressible = [suffix for suffix in suffixes if READERS[suffix].may_be_compressed]
+    others = [*(suffix for suffix in suffixes if suffix not in compressible), *ARCHIVES]
+    return (
+        f"{', '.join(compressible)} (also {', '.join(COMPRESSED_SUFFIXES)}), {', '.join(others)}, "
+        "StackExchange's Posts.xml, WikiExtractor's wiki_00 and so on"
+    )
+
+
+FORMATS = _describe_formats()  # for help texts and error messages
+
+
+def split_prefix(name: str) -> tuple[str, str]:
+    """Split what names a reader from an input: ``bookcorpus:books/`` is of ``bookcorpus``; a plain path is of none."""
+    head, colon, rest = name.partition(":")
+    if not colon or rest.startswith(("//", ":")):
+        return "", name
+    is_reader = head.endswith(".py") or head in READERS or f".{head}" in READERS
+    return (head, rest) if is_reader else ("", name)
+
+
+@cache
+def _load_reader(path: str) -> Reader:
+    """Load ``READER`` of a Python file of the user's."""
+    spec = importlib.util.spec_from_file_location(f"kinspan_reader_{Path(path).stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise KinspanError(
+            f"the reader {path} cannot be loaded: {type(error).__name__}: {quote_error(error)}"
+        ) from error
+    reader = getattr(module, "READER", None)
+    if not isinstance(reader, Reader):
+        raise KinspanError(f"the reader {path} defines no READER, which must be a Reader of readers/reader.py")
+    return reader
+
+
+@lru_cache(1024)
+def _strip(name: str) -> str:
+    """Name a file without its folders and the suffix of its compression."""
+    base = name_file(name)
+    return Path(base).stem if is_compressed(base) else base
+
+
+def find_archive(name: str) -> Unpack | None:
+    """Find what unpacks an archive; None where the file is none."""
+    base = _strip(split_prefix(name)[1])
+    if name_file(name) != base:  # compressed
+        return unpack_tar if base.endswith(".tar") or _OPENWEBTEXT.fullmatch(base) else None
+    return ARCHIVES.get(Path(base).suffix)
+
+
+def find_reader(name: str | Path) -> Reader | None:
+    """Find the reader of a file by its name; None where no reader takes it."""
+    name = str(name)
+    key, path = split_prefix(name)
+    if name == PYTHON_DOCS or key:
+        return READERS[name] if name == PYTHON_DOCS else get_reader(key)
+    base, compressed = _strip(path), is_compressed(path)
+    named = (reader for reader in READERS.values() if reader.names and re.fullmatch(reader.names, base))
+    reader = next(named, None) or READERS.get(Path(base).suffix)
+    return None if reader and compressed and not reader.may_be_compressed else reader
+
+
+def get_reader(key: str) -> Reader:
+    """Get the reader of a key of READERS, with or without its dot, or of a Python file."""
+    if key.endswith(".py"):
+        return _load_reader(key)
+    return READERS[key] if key in READERS else READERS[f".{key}"]
+
+
+def is_companion(name: str) -> bool:
+    """Whether a file is read together with another one, or holds no documents and stands beside one that does."""
+    patterns = (p for reader in READERS.values() for p in (reader.companions, reader.ignored) if p)
+    return any(re.fullmatch(pattern, _strip(name)) for pattern in patterns)
+
+
+def find_missing(name: str) -> str:
+    """Say how to install the libraries that reading a file needs; nothing where they are there."""
+    if find_archive(name):
+        modules, extra = (("py7zr",), "forums") if name.endswith(".7z") else ((), "")
+    else:
+        reader = find_reader(name)
+        modules, extra = (reader.modules, reader.extra) if reader else ((), "")
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    return f"needs {missing[0]}: pip install 'kinspan[{extra}]'" if missing else ""
+
+
+def can_read(name: str) -> bool:
+    """Whether a file can be read, as an archive or as documents."""
+    return (find_archive(name) is not None or find_reader(name) is not None) and not find_missing(name)
+
+
+def find_parts(name: str, size: int) -> list[Part | None]:
+    """Cut a file into the parts that can be read apart, one task each; None stands for the whole file."""
+    unpack = find_archive(name)
+    if unpack:
+        return list(split_zip(split_prefix(name)[1], size)) if unpack is unpack_zip else [None]
+    reader = find_reader(name)
+    return list(reader.split(split_prefix(name)[1], size)) if reader and reader.split else [None]
+
+
+def open_input(name: str) -> Source:
+    """Open a file on a disk or behind a URL as a source."""
+
+    def find_beside(beside: str) -> Source | None:
+        other = f"{path.rpartition('/')[0]}/{beside}" if "/" in path else beside
+        if is_url(other):
+            import fsspec
+
+            filesystem, inside = fsspec.url_to_fs(other)
+            return open_input(other) if filesystem.exists(inside) else None
+        return open_input(other) if Path(other).is_file() else None
+
+    _, path = split_prefix(name)
+    return Source(name, lambda: open_file(path), find_beside)
+
+
+def read_records(name: str | Path, part: Part | None = None) -> Iterator[Record]:
+    """Yield the raw records of a file, or of a part of it; those of the files in it, where it is an archive.
+
+    Where it cannot be read on, the last record holds the error as Unreadable. What is of no known format in an archive
+    is a record that holds Skipped.
+    """
+    yield from _read_source(open_input(str(name)), part)
+
+
+def _read_source(source: Source, part: Part | None) -> Iterator[Record]:
+    unpack, reader = find_archive(source.name), find_reader(source.name)
+    line = 0
+    try:
+        if unpack:
+            for member in unpack(source, part, lambda name: can_read(name) or is_companion(name)):
+                line += 1
+                yield from _read_member(member, line)
+        else:
+            assert reader is not None
+            for line, content in reader.read(source, part):
+                yield Record(source.name, line, content)
+    except KinspanError:  # already says what to do
+        raise
+    except Exception as error:  # truncated archives, broken parquet, permissions: each library has its own
+        reason = f"{type(error).__name__}: {quote_error(error)}"
+        yield Record(source.name, line + 1, Unreadable(f"{UNREADABLE}: {reason}"))
+
+
+def _read_member(member: Source, number: int) -> Iterator[Record]:
+    """Read a file of an archive."""
+    if can_read(member.name) and member.name.count("::") <= MAX_DEPTH:
+        yield from _read_source(member, None)
+    elif not is_companion(member.name):
+        reason = find_missing(member.name) or f"its format is not known; known are {FORMATS}"
+        yield Record(member.name, number, Skipped(f"skipped: {reason}; or give --allow_skipped to leave it out"))
+
+
+def parse_record(record: Record) -> list[Document]:
+    """Make the documents of a record. Raises Rejected where it holds none, and Omitted where it is to hold none."""
+    if isinstance(record.content, Rejected):
+        raise record.content
+    reader = find_reader(record.file)
+    assert reader is not None
+    try:
+        return reader.parse(record)
+    except (Rejected, KinspanError, ImportError):
+        raise
+    except Exception as error:  # of the libraries that parse what people wrote
+        raise Rejected(f"cannot be parsed: {type(error).__name__}: {quote_error(error)}") from error

@@ -1,0 +1,75 @@
+"""``.parquet`` and ``.arrow``: a row is a document, with the columns of a ``.jsonl`` document's fields."""
+
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from data_pipeline.prepare.document import Document
+
+from .compression import open_file
+from .jsonl import parse_fields
+from .reader import PART_BYTES, Part, Reader, Record, Source
+
+COLUMNS = ("id", "title", "paragraphs", "text")
+_WHOLE = Part(0, sys.maxsize)
+
+
+def _split_row_groups(name: str, size: int) -> list[Part]:
+    """Cut a Parquet file into runs of row groups of about PART_BYTES; one that cannot be opened is one part."""
+    import pyarrow.parquet as pq
+
+    parts, begin, held = [], 0, 0
+    try:
+        with open_file(name) as opened, pq.ParquetFile(opened) as file:
+            groups = file.metadata.num_row_groups
+            for number in range(groups):
+                held += file.metadata.row_group(number).total_byte_size
+                if held >= PART_BYTES or number == groups - 1:
+                    parts.append(Part(begin, number + 1))
+                    begin, held = number + 1, 0
+    except (OSError, ValueError, pa.ArrowException):
+        return [_WHOLE]  # reading it says why
+    return parts or [_WHOLE]
+
+
+def _read_row_groups(source: Source, part: Part | None) -> Iterator[tuple[int, dict]]:
+    import pyarrow.parquet as pq
+
+    part = part or _WHOLE
+    with source.open() as opened, pq.ParquetFile(opened) as file:
+        names = [name for name in COLUMNS if name in file.schema_arrow.names]
+        groups = range(file.metadata.num_row_groups)
+        number = sum(file.metadata.row_group(k).num_rows for k in groups[: part.begin])
+        for batch in file.iter_batches(batch_size=256, row_groups=list(groups[part.begin : part.end]), columns=names):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+
+
+def _read_batches(source: Source, part: Part | None) -> Iterator[tuple[int, dict]]:
+    """Read Arrow's file format, or its stream format, in which Hugging Face data sets are saved."""
+    number = 0
+    with source.open() as opened:
+        magic = opened.read(6)
+        opened.seek(0)
+        if magic == b"ARROW1":
+            file = pa.ipc.open_file(opened)
+            batches = map(file.get_batch, range(file.num_record_batches))
+        else:
+            batches = iter(pa.ipc.open_stream(opened))
+        for batch in batches:
+            names = [name for name in COLUMNS if name in batch.schema.names]
+            for begin in range(0, batch.num_rows, 256):
+                for row in batch.select(names).slice(begin, 256).to_pylist():
+                    number += 1
+                    yield number, row
+
+
+def parse_row(record: Record) -> list[Document]:
+    return parse_fields(record.content, record)
+
+
+PARQUET = Reader(_read_row_groups, parse_row, split=_split_row_groups)
+# Beside the Arrow files of a saved Hugging Face data set lie two files that describe it.
+ARROW = Reader(_read_batches, parse_row, ignored=r"(?:dataset_info|state|dataset_dict)\.json")

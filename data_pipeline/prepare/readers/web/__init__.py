@@ -1,0 +1,1 @@
+"""Pages of the web: as files, and in the archives of crawls."""

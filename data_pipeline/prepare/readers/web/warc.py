@@ -1,0 +1,169 @@
+"""``.warc`` and ``.arc``, also ``.gz``: the archives of crawls, such as CC-News. An HTML page is a document.
+
+Requests, images and answers with an error are counted, and are no documents. A document's id is its address, so that
+all copies of a page are held out, or none.
+"""
+
+import contextlib
+import io
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any
+
+from data_pipeline.prepare.document import Document, Omitted, Rejected
+
+from .. import reader as limits
+from ..compression import is_compressed, open_file, open_source
+from ..reader import PART_BYTES, Part, Reader, Record, Source, name_file
+from .html import extract_page
+
+_PAGES = ("text/html", "application/xhtml+xml")
+_CHUNK = 1 << 16
+_MARK = b"\nWARC/1."
+
+
+def _read_responses(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
+    """Yield the address and content of each page. A broken record costs itself where a next one can be found."""
+    from warcio.exceptions import ArchiveLoadFailed
+
+    begin, end = (part.begin, part.end) if part and not is_compressed(source.name) else (0, sys.maxsize)
+    number = begin
+    with open_source(source) as file:
+        file.seek(begin) if begin else None
+        stream: Any = file
+        while stream is not None:
+            records = _open_archive(stream)
+            try:
+                for content in _read_records(records, end if stream is file else sys.maxsize):
+                    number += 1
+                    yield number, content
+                return
+            except ArchiveLoadFailed as error:
+                reason = " ".join(str(error).split())
+                stream = _find_next(records.reader)
+                if stream is None:
+                    raise OSError(reason) from error
+                number += 1
+                yield number, Rejected(f"a broken record: {reason}")
+
+
+def _open_archive(stream: Any) -> Any:
+    from warcio.archiveiterator import ArchiveIterator
+
+    return ArchiveIterator(stream)
+
+
+def _read_records(records: Any, end: int) -> Iterator[dict | Rejected]:
+    """Yield what each record holds, up to the first that begins at the byte ``end`` or after it.
+
+    Raises EOFError where the last record is cut off.
+    """
+    last, errors = None, 0
+    while True:
+        begin = records.offset
+        with contextlib.redirect_stderr(io.StringIO()):  # it is told what is wrong by ``err_count``, too
+            record = next(records, None)
+        if last is not None and getattr(last.raw_stream, "limit", 0) > 0:
+            raise EOFError("the last record is cut off")
+        if records.err_count > errors:
+            errors = records.err_count
+            yield Rejected("the record before this one does not end where it says")
+        if record is None or (last is not None and records.offset >= end) or begin >= end:
+            return
+        yield _read_page(record)
+        last = record
+
+
+def _find_next(reader: Any) -> "_Rest | None":
+    """Find the next record of a WARC in what is left of the stream; None where there is none."""
+    data = b""
+    while chunk := reader.read():
+        data += chunk
+        if (found := data.find(_MARK)) >= 0:
+            return _Rest(data[found + 1 :], reader)
+        data = data[1 - len(_MARK) :]
+    return None
+
+
+class _Rest:
+    """The rest of a stream, of which a few bytes were already read."""
+
+    def __init__(self, first: bytes, reader: Any) -> None:
+        self.first, self.reader = first, reader
+
+    def read(self, size: int) -> bytes:
+        data, self.first = self.first[:size] or self.reader.read(size), self.first[size:]
+        return data
+
+
+def _read_page(record: Any) -> dict | Rejected:
+    """Read a page off a record, or say why it is none."""
+    if record.rec_type not in ("response", "resource"):
+        return Omitted(f"a record of the kind {record.rec_type}")
+    headers = record.http_headers
+    if headers is not None and headers.get_statuscode() != "200":
+        return Omitted("an answer with another status than 200")
+    kind = (headers or record.rec_headers).get_header("Content-Type") or ""
+    if not kind.lower().startswith(_PAGES):
+        return Omitted(f"not HTML but {re.split('[;,]', kind.strip())[0].lower()[:50] or 'of no stated type'}")
+    try:
+        content = record.content_stream().read(limits.MAX_RECORD_BYTES + 1)
+    except (OSError, ValueError, zlib.error) as error:
+        return Rejected(f"the page cannot be unpacked: {error}")
+    if len(content) > limits.MAX_RECORD_BYTES:
+        return limits.reject_too_long("page")
+    url = (record.rec_headers.get_header("WARC-Target-URI") or record.rec_headers.get_header("uri") or "").strip("<>")
+    declared = record.rec_headers.get_header("WARC-Truncated")
+    return Rejected(f"the page was cut when it was fetched ({declared})") if declared else {"url": url, "page": content}
+
+
+def _parse(record: Record) -> list[Document]:
+    name, url = name_file(record.file), record.content["url"]
+    title, paragraphs = extract_page(record.content["page"], url or None)
+    return [Document(url or f"{name}:{record.line}", title, paragraphs, name)]
+
+
+def _split(name: str, size: int) -> list[Part]:
+    """Cut a file that is not compressed where records begin; one that cannot be followed is one part."""
+    if is_compressed(name) or not name.endswith(".warc"):
+        return [Part(0, size)]
+    with open_file(name) as file:
+        begins = [0]
+        try:
+            for at in _find_records(file):
+                if at - begins[-1] >= PART_BYTES:
+                    begins.append(at)
+        except ValueError:
+            return [Part(0, size)]
+    return [Part(begin, end) for begin, end in zip(begins, [*begins[1:], size], strict=True)]
+
+
+def _find_records(file: IO[bytes]) -> Iterator[int]:
+    """Find the byte at which each record begins, by the stated lengths. Raises ValueError where one is wrong."""
+    at = 0
+    while line := file.readline(_CHUNK):
+        if not line.strip():
+            at = file.tell()
+            continue
+        if not line.startswith(b"WARC/"):
+            raise ValueError("no record begins here")
+        yield at
+        length = -1
+        while (line := file.readline(_CHUNK)).strip():
+            if line.lower().startswith(b"content-length:"):
+                length = int(line.partition(b":")[2])
+        if length < 0:
+            raise ValueError("the record has no length")
+        at = file.seek(length, 1)
+
+
+READER = Reader(
+    _read_responses,
+    _parse,
+    may_be_compressed=True,
+    split=_split,
+    modules=("warcio", "trafilatura"),
+    extra="web",
+)

@@ -1,0 +1,1 @@
+"""Wikipedia and other wikis of MediaWiki: their dumps, and what WikiExtractor made of them."""

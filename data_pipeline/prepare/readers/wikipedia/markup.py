@@ -1,0 +1,164 @@
+"""Wiki markup to paragraphs of running text.
+
+Headings, lists, tables, references, galleries, files, categories and templates go, but for templates that stand for
+words of a sentence. So do paragraphs with a formula, whose sentences would have a hole.
+"""
+
+import re
+from typing import Any
+
+MAX_DEPTH = 40  # of markup in markup
+_BREAK, _HOLE = "\n\n", "\ufffc"
+_DROPPED_TAGS = {
+    "ref", "references", "table", "gallery", "timeline", "syntaxhighlight", "source", "pre", "score", "imagemap",
+    "hiero", "templatedata", "graph", "mapframe", "maplink", "inputbox", "categorytree", "templatestyles", "section",
+    "noinclude", "style", "indicator", "wbr", "ce", "img", "map",
+}  # fmt: skip
+_FORMULAS = {"math", "chem"}
+_LISTS = {"li", "dd", "dt"}
+_BLOCKS = {"div", "blockquote", "p", "center", "hr", "ul", "ol", "dl", "poem", "tr", "caption"}
+_NOT_TEXT = re.compile(  # links to files and categories, and to the same page in other languages
+    r"(?:file|image|category|media|datei|bild|kategorie|fichier|catégorie|archivo|imagen|categoría|immagine|categoria"
+    r"|ficheiro|imagem|bestand|afbeelding|categorie|plik|grafika|kategoria|файл|изображение|категория|template"
+    r"|portal|[a-z]{2,3}(?:-[a-z]{2,6})?):",
+    re.I,
+)
+_LINE = re.compile(r"^[*#:;].*$|^-{4,}|^\|.*$|^!.*$|^\{\|.*$|__[A-Z]+__", re.M)
+_SENTENCE_END = re.compile(r"(?<=\w\w)[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]?[^\W\d_a-z])")
+_EMPTY = re.compile(r"\(\s*(?:(?:[,;:/–—-]|or|and|pronounced|listen)\s*)*\)|\[\s*\]|«\s*»|\"\s*\"")
+_SPACES = [
+    (re.compile(r"([(\[])[\s,;:]+"), r"\1"),
+    (re.compile(r"[\s,;:]+([)\]])"), r"\1"),
+    (re.compile(r"\s+([.,;:!?])(?=\s|$|[\"')])"), r"\1"),
+    (re.compile(r",(?:\s*,)+"), ","),
+    (re.compile(r"[,;]\s*\."), "."),
+    (re.compile(r"[ \t\xa0]+"), " "),
+]
+# Templates that stand for words: by name, which of their values are shown. Others are dropped.
+_SHOWN = {
+    **dict.fromkeys(("nowrap", "nobr", "small", "smaller", "big", "abbr", "sc", "smallcaps", "tooltip", "em"), (0,)),
+    **dict.fromkeys(
+        ("strong", "noitalic", "nihongo", "lang-en", "visible anchor", "vanchor", "ill", "formatnum"), (0,)
+    ),
+    **dict.fromkeys(("interlanguage link", "ship", "uss", "hms", "not a typo", "sic", "text", "mvar", "var"), (0,)),
+    **dict.fromkeys(("num", "val", "as of", "sup", "sub", "circa", "c.", "born in", "start date", "gaps"), (0,)),
+    **dict.fromkeys(("lang", "transl", "transliteration", "color", "font color", "colored link"), (1,)),
+}
+_LITERAL = {
+    "ndash": "–", "mdash": "—", "snd": " – ", "spaced ndash": " – ", "spnd": " – ", "spaced en dash": " – ",
+    "nbsp": " ", "'": "'", "' \"": "' \"", "=": "=", "!": "|", "dash": "–", "en dash": "–", "em dash": "—",
+    "crlf": " ", "spaces": " ", "thinsp": " ", "hsp": " ", "ad": "AD", "bc": "BC", "bce": "BCE", "ce": "CE",
+}  # fmt: skip
+_BETWEEN_NUMBERS = {"x", "×", "by", "to", "-", "–", "and", "or", "+/-", "xx", "to(-)"}
+_BEFORE = {"circa": "c. ", "c.": "c. ", "as of": "As of "}
+
+
+def extract_paragraphs(markup: str) -> list[str]:
+    """Extract the paragraphs of an article."""
+    import mwparserfromhell
+
+    code = mwparserfromhell.parse(markup, skip_style_tags=True)
+    text = _render(code, 0).replace("'''", "").replace("''", "")
+    paragraphs = (_tidy(part) for part in re.split(r"\n\s*\n", _LINE.sub("", text)))
+    kept = (drop_lead_in(paragraph) for paragraph in paragraphs if _HOLE not in paragraph)
+    return [paragraph for paragraph in kept if paragraph]
+
+
+def drop_lead_in(paragraph: str) -> str:
+    """Drop a last sentence that ends with a colon: the list or quotation that it announces is not there."""
+    if not paragraph.endswith(":"):
+        return paragraph
+    ends = [found.end() for found in _SENTENCE_END.finditer(paragraph)]
+    return paragraph[: ends[-1]].rstrip() if ends else ""
+
+
+def _tidy(paragraph: str) -> str:
+    """Mend what the removal of markup left: empty brackets, spaces before commas."""
+    text = " ".join(paragraph.split())
+    text = _EMPTY.sub("", text)
+    for pattern, replacement in _SPACES:
+        text = pattern.sub(replacement, text)
+    return text.strip()
+
+
+def _render(code: Any, depth: int) -> str:
+    """Render nodes as text. A list item ends where its line does."""
+    from mwparserfromhell import nodes
+
+    parts: list[str] = []
+    in_list = False
+    for node in code.nodes if depth < MAX_DEPTH else ():
+        if isinstance(node, nodes.Text):
+            text = str(node.value)
+            if in_list:
+                _, line_end, text = text.partition("\n")
+                in_list = not line_end
+                text = line_end + text
+        elif isinstance(node, nodes.Tag):
+            tag = str(node.tag).strip().casefold()
+            in_list = in_list or (tag in _LISTS and node.wiki_markup is not None)
+            text = "" if in_list else _render_tag(node, tag, depth)
+        elif in_list:
+            text = ""
+        else:
+            text = _render_other(node, depth)
+        parts.append(text)
+    return "".join(parts)
+
+
+def _render_tag(node: Any, tag: str, depth: int) -> str:
+    if tag in _DROPPED_TAGS or tag in _LISTS:
+        return _BREAK if tag in {"table", "gallery", *_LISTS} else ""
+    if tag in _FORMULAS:
+        return _HOLE
+    if tag == "br":
+        return " "
+    inside = _render(node.contents, depth + 1) if node.contents is not None else ""
+    return f"{_BREAK}{inside}{_BREAK}" if tag in _BLOCKS else inside
+
+
+def _render_other(node: Any, depth: int) -> str:
+    from mwparserfromhell import nodes
+
+    if isinstance(node, nodes.Heading):
+        return _BREAK
+    if isinstance(node, nodes.HTMLEntity):
+        return node.normalize()
+    if isinstance(node, nodes.Wikilink):
+        return _render_link(node, depth)
+    if isinstance(node, nodes.ExternalLink):
+        return _render(node.title, depth + 1) if node.title is not None else ""
+    if isinstance(node, nodes.Template):
+        return _render_template(node, depth)
+    return ""  # comments, and arguments of templates
+
+
+def _render_link(node: Any, depth: int) -> str:
+    target = str(node.title).strip()
+    if _NOT_TEXT.match(target):
+        return ""
+    if node.text is not None:
+        return _render(node.text, depth + 1)
+    return target.lstrip(":").replace("_", " ")
+
+
+def _render_template(node: Any, depth: int) -> str:
+    name = " ".join(str(node.name).replace("_", " ").split()).casefold()
+    if name in _LITERAL:
+        return _LITERAL[name]
+    if name in ("math", "chem", "chem2") or name.startswith("frac"):
+        return _HOLE
+    shown = _SHOWN.get(name, (0,) if name.startswith("lang-") else ())
+    values = [p.value for p in node.params if not p.showkey]
+    if name in ("convert", "cvt"):
+        shown = tuple(range(_count_measures(values)))
+    words = [_render(values[k], depth + 1).strip() for k in shown if k < len(values)]
+    return _BEFORE.get(name, "") + " ".join(words) if words else ""
+
+
+def _count_measures(values: list[Any]) -> int:
+    """Count the first values of a conversion that say what is converted: ``5|km``, ``2|x|3|m``."""
+    count = 2
+    while count < len(values) and str(values[count - 1]).strip() in _BETWEEN_NUMBERS:
+        count += 2
+    return count
