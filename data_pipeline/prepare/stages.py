@@ -235,7 +235,6 @@ def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
         plan.run / "buckets",
         plan.wide,
         name_columns(make_spill_schema(plan.wide), encoded.filled),
-        plan.rules.min_document_chars,
         plan.settings["shard_tokens"],
         plan.objectives,
         plan.tokenizer_file,

@@ -38,7 +38,6 @@ class WriteShards:
     removed:     the folder of what ``FindParagraphs`` found, by range of hashes
     train:       how many buckets come first, which have documents of the training split
     columns:     of a shard
-    min_chars:   a document that loses paragraphs and then has fewer characters is dropped
     objectives:  for each of them, the manifest counts the usable anchors of a shard
     """
 
@@ -50,7 +49,6 @@ class WriteShards:
     output: Path
     wide: bool
     columns: list[str]
-    min_chars: int
     shard_tokens: int
     objectives: dict[str, Objective]
     tokenizer: Path
@@ -96,9 +94,8 @@ class WriteShards:
             sampler.add_paragraphs(name, np.flatnonzero(why == reason))
         before = sum_by_document(rows, np.ones(len(why), dtype=bool))
         after = sum_by_document(rows, why == KEPT)
-        short = (
-            (fate == KEPT) & (after < before) & ((after == 0) | ((before >= self.min_chars) & (after < self.min_chars)))
-        )
+        least = np.maximum(1, rows.column("least").to_numpy())
+        short = (fate == KEPT) & (after < before) & (after < least)
         tally.counts["documents too short without repeated paragraphs"] += int(short.sum())
         stay = np.flatnonzero((fate == KEPT) & ~short)
         left, paragraphs_left = remove_paragraphs(rows, why == KEPT)

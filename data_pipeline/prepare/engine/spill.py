@@ -27,13 +27,18 @@ from data_pipeline.files import sync, write_atomically
 KEY_BYTES = 16
 SEGMENT_BYTES = 1 << 26  # of documents in memory before they are grouped by bucket and written
 PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4")])
-HIDDEN_COLUMNS = ("key", "chars", "number")  # that shards do not have
+HIDDEN_COLUMNS = ("key", "chars", "least", "number")  # that shards do not have
 
 
 def make_chunk_schema(wide: bool) -> pa.Schema:
-    """Name the columns of an encoded chunk: a shard's, the documents' keys, and the characters of each paragraph."""
-    schema = make_schema(wide, OPTIONAL_COLUMNS)
-    return schema.append(pa.field("key", pa.binary(KEY_BYTES))).append(pa.field("chars", pa.list_(pa.uint32())))
+    """Name the columns of an encoded chunk: those of a shard, and of each document
+
+    key:   what decides its place
+    chars: the characters of each paragraph
+    least: how many characters it must have to be kept
+    """
+    hidden = {"key": pa.binary(KEY_BYTES), "chars": pa.list_(pa.uint32()), "least": pa.uint32()}
+    return pa.schema([*make_schema(wide, OPTIONAL_COLUMNS), *hidden.items()])
 
 
 def make_spill_schema(wide: bool) -> pa.Schema:

@@ -40,13 +40,17 @@ def sources(helpers, tmp_path_factory):
     return folder
 
 
+def make_small(patch):
+    """Each file is a task of its own, and there are several buckets and ranges."""
+    patch.setattr(inputs_module, "MIN_GROUP", 1)
+    patch.setattr(stages, "count_buckets", lambda *_: Buckets(3, 2))
+    patch.setattr(stages, "RANGE_DOCUMENTS", 20)
+    patch.setattr(stages, "RANGE_PARAGRAPHS", 100)
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Each file is a task of its own, and there are several buckets."""
-    monkeypatch.setattr(inputs_module, "MIN_GROUP", 1)
-    monkeypatch.setattr(stages, "count_buckets", lambda *_: Buckets(3, 2))
-    monkeypatch.setattr(stages, "RANGE_DOCUMENTS", 20)
-    monkeypatch.setattr(stages, "RANGE_PARAGRAPHS", 100)
+    make_small(monkeypatch)
 
 
 SETTINGS = {"shard_tokens": 3000, "validation_share": 0.2, "boilerplate": 5}
@@ -63,9 +67,7 @@ def run(helpers, sources, tmp_path):
 @pytest.fixture(scope="module")
 def expected(helpers, sources, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        small.__wrapped__(patch) if hasattr(small, "__wrapped__") else None
-        patch.setattr(inputs_module, "MIN_GROUP", 1)
-        patch.setattr(stages, "count_buckets", lambda *_: Buckets(3, 2))
+        make_small(patch)
         return helpers.prepare([sources], default_model(), tmp_path_factory.mktemp("good") / "out", **SETTINGS)
 
 
@@ -184,7 +186,7 @@ def broken(monkeypatch):
 
 
 def test_one_task_that_fails_is_named_and_the_others_are_done(run, expected, broken, tmp_path, capsys):
-    with pytest.raises(KinspanError, match=r"2\.jsonl: RuntimeError: cosmic rays|2\.jsonl: cosmic rays") as error:
+    with pytest.raises(KinspanError, match=r"2\.jsonl.*cosmic rays") as error:
         run()
     assert "\n" not in str(error.value)
     assert "Traceback" not in capsys.readouterr().err
