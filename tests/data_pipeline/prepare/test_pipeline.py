@@ -340,10 +340,8 @@ def test_workers_that_cannot_start_are_an_error_and_no_endless_wait(tmp_path, so
         from data_pipeline.errors import KinspanError
         from objectives import OBJECTIVES
         try:
-            prepare(
-                {[str(source), str(other)]!r}, {default_model()!r}, {str(tmp_path / "out")!r}, OBJECTIVES, num_workers=2,
-                shard_tokens=1, quiet=True,
-            )
+            inputs = {[str(source), str(other)]!r}
+            prepare(inputs, {default_model()!r}, {str(tmp_path / "out")!r}, OBJECTIVES, num_workers=2, quiet=True)
         except KinspanError as error:
             print("refused:", error)
         else:
