@@ -78,7 +78,7 @@ class PrepareConfig:
         "Keep documents in these languages alone: en de ... (ISO 639-1; pip install 'kinspan[web]'). Without it: all.",
     )
     skip_step: list[str] = setting([], "Steps of cleaning to leave out, by the names that the report shows.")
-    clean_with: list[str] = setting([], "Python files with more steps of cleaning; docs/corpora.md shows one.")
+    clean_with: list[str] = setting([], "Python files with more steps of cleaning; docs/preparing.md shows one.")
     validation_share: float = setting(0.02, "Share of documents held out for validation.", within=FROM_0_TO_BELOW_1)
     shard_tokens: int = setting(SHARD_TOKENS, "About how many tokens a shard holds.", within=ABOVE_0)
     duplicates: Literal["exact", "near", "keep"] = setting(

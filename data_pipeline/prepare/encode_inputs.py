@@ -1,7 +1,6 @@
 """The first stage: an input task is read, cleaned and tokenised, and its documents are put into buckets."""
 
 import os
-import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from .duplicates.near import write_signatures
 from .encode import Encoder
 from .engine.inputs import InputTask, read_tasks
 from .engine.spill import Buckets, SpillWriter, is_written
-from .engine.stage import Progress
+from .engine.stage import Progress, measure_peak
 from .readers.reader import Record
 
 THREADS = "TOKENIZERS_PARALLELISM"
@@ -57,8 +56,7 @@ class EncodeInputs:
             else:
                 for _ in texts:
                     pass
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        writer.finish({"tally": vars(tally), "rejected": len(rejected), "peak_bytes": peak}, rejected)
+        writer.finish({"tally": vars(tally), "rejected": len(rejected), "peak_bytes": measure_peak()}, rejected)
 
     def _encode(
         self, task: InputTask, writer: SpillWriter, tally: Tally, rejected: list[dict], progress: Progress

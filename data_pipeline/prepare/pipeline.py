@@ -49,7 +49,7 @@ class Prepared:
     reused:     the folder already held this corpus, and the tally is empty
     skipped:    the files in folders that are of no known format, by suffix, and the links that lead nowhere
     stages:     the seconds that each stage took
-    peak_bytes: the most memory that a process of the first stage took, by its input task
+    peak_bytes: the most memory that its process had taken by the end of each input task, and of each bucket
     """
 
     manifest: Manifest

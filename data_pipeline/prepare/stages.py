@@ -251,6 +251,7 @@ def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
         facts = json.loads((work.output / f"{bucket:05d}.json").read_text(encoding="utf-8"))
         written.tally.add(load_tally(facts["tally"]))
         written.lengths.add(facts["lengths"])
+        written.peak_bytes.append(facts["peak_bytes"])
         for info in facts["shards"]:
             name = f"shards/{len(written.shards):05d}.arrow"
             _link(work.output / info["file"], plan.folder / name)

@@ -18,7 +18,7 @@ from data_pipeline.sampling.pairs import Objective
 from .cleaning import Tally
 from .duplicates.exact import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, Inputs, read_removed
 from .engine.spill import HIDDEN_COLUMNS, read_bucket, read_keys
-from .engine.stage import Progress
+from .engine.stage import Progress, measure_peak
 from .lengths import Lengths
 
 MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and documents do not divide evenly
@@ -68,7 +68,7 @@ class WriteShards:
                 split = SPLITS[number >= self.train]
                 infos.append(asdict(describe_shard(self.output / name, split, self.objectives)))
                 progress.add(part.num_rows)
-        facts = {"shards": infos, "tally": vars(tally), "lengths": lengths.counts}
+        facts = {"shards": infos, "tally": vars(tally), "lengths": lengths.counts, "peak_bytes": measure_peak()}
         write_atomically(self.output / f"{number:05d}.json", json.dumps(facts))
 
     def _drop(

@@ -7,6 +7,7 @@ and done again. Its notes lie in the stage's folder: ``completions/`` (marks of 
 
 import json
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -118,6 +119,11 @@ def _write_failure(path: Path, error: Exception) -> None:
     }
     with path.open("r+") as file:
         file.write(json.dumps(note))
+
+
+def measure_peak() -> int:
+    """Measure the most memory that this process has had so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @contextmanager
