@@ -11,7 +11,6 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.benchmark import check_benchmark, read_benchmark
 from data_pipeline.prepare.encode import Rules
-from data_pipeline.prepare.engine.execution import parse_sbatch
 from data_pipeline.prepare.pipeline import BOILERPLATE, prepare
 from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS
 from data_pipeline.prepare.summary import check_trainable, find_lacks, format_counts
@@ -149,7 +148,7 @@ def main() -> None:
         boilerplate=config.boilerplate,
         decontaminate=_read_test_sentences(config.decontaminate),
         executor=config.executor,
-        sbatch=parse_sbatch(config.sbatch) if config.executor == "slurm" else None,
+        sbatch=config.sbatch,
     )
     if result.reused:
         print(f"{output} already holds this corpus: nothing to do")

@@ -31,6 +31,7 @@ from .benchmark import Benchmark
 from .cleaning import Rules, Tally
 from .cleaning.languages import check_languages
 from .cleaning.steps import find_steps
+from .engine.execution import Execution, parse_sbatch
 from .finished import CORPUS_PARTS, find_finished
 from .readers import PYTHON_DOCS, InputFile, find_input_files
 from .report import write_report
@@ -77,7 +78,7 @@ def prepare(
     boilerplate: int = BOILERPLATE,
     decontaminate: list[str] | None = None,
     executor: str = "local",
-    sbatch: dict[str, str] | None = None,
+    sbatch: list[str] | None = None,
 ) -> Prepared:
     """Write a corpus folder, and return its manifest and the tally of what was kept and dropped.
 
@@ -97,14 +98,15 @@ def prepare(
         boilerplate: a paragraph that stands in so many documents is dropped from all of them; 0 for never
         decontaminate: sentences of test sets; a document that holds one is dropped
         executor: "local", "slurm" or "ray"
-        sbatch: what Slurm's jobs ask for, with a partition and a time
+        sbatch: what Slurm's jobs ask for, each ``NAME=VALUE``, with a partition and a time
 
     Raises KinspanError where an input or the tokenizer cannot be used, a task fails, or no document is kept.
     """
-    from .engine.executors import Engine, Execution  # not at the top: datatrove takes a second to import
+    from .engine.executors import Engine  # not at the top: datatrove takes a second to import
 
     began, folder, rules = time.monotonic(), Path(output).absolute(), rules or Rules()
     _check_settings(rules, num_workers, shard_tokens, duplicates, boilerplate)
+    execution = Execution(executor, num_workers, parse_sbatch(sbatch or []) if executor == "slurm" else {})
     files, skipped = find_input_files(inputs, allow_skipped)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
     described = tokenizers.describe_tokenizer(tokenizer)
@@ -119,7 +121,7 @@ def prepare(
     partial = folder / "partial"
     try:
         _make_partial_folder(folder, partial)
-        with _lock(partial), Engine(Execution(executor, num_workers, sbatch or {}), quiet) as engine:
+        with _lock(partial), Engine(execution, quiet) as engine:
             plan = Plan(partial, files, settings, rules, tokenizer, described, objectives, decontaminate or [])
             encoded = encode_all(plan, engine, allow_damaged, allow_skipped)
             done = write_all(plan, engine, encoded)

@@ -24,6 +24,7 @@ from typing import Any
 from datatrove.executor.base import DistributedEnvVars, PipelineExecutor
 from datatrove.executor.ray import RayPipelineExecutor
 from datatrove.executor.slurm import SlurmPipelineExecutor
+from datatrove.utils.logging import logger
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import describe_write_error
@@ -34,6 +35,7 @@ from .stage import Stage, Task, show_progress
 ROOT = Path(__file__).resolve().parents[3]  # what a process elsewhere finds the packages by
 PARENT_SECONDS = 0.5  # how soon a worker notices that the process that started it is gone
 POLL_SECONDS = 5.0  # between two looks at Slurm's queue
+QUEUE_TRIES = 60  # looks in vain after which Slurm is taken to be gone
 WORKER_DIED = "a worker process died (killed, perhaps for memory): run again with a smaller --num_workers"
 
 
@@ -97,9 +99,11 @@ class Engine:
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> "Engine":
+        logger.disable("datatrove")  # what it says of its own steps is not for the user's screen
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
+        logger.enable("datatrove")
         if self._pool:
             self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
@@ -165,14 +169,17 @@ class Engine:
             logging_dir=str(stage.folder),
         )
         job = stage.folder / "job"
-        if not (job.exists() and _is_queued(job.read_text())) and executor.get_incomplete_ranks():
+        if executor.get_incomplete_ranks() and not (job.exists() and _is_queued(job.read_text())):
             try:
                 executor.run()
             except (OSError, subprocess.CalledProcessError) as error:
                 raise KinspanError(f"--executor slurm: sbatch does not take the job: {quote_error(error)}") from error
             job.write_text(str(executor.job_id))
-        while executor.get_incomplete_ranks() and _is_queued(job.read_text()):
-            time.sleep(POLL_SECONDS)
+        while executor.get_incomplete_ranks():
+            queued = _is_queued(job.read_text())
+            time.sleep(POLL_SECONDS)  # after the job's end, too: its last notes may take a moment to be seen here
+            if not queued:
+                break
         return executor
 
 
@@ -230,9 +237,14 @@ def start_ray(num_workers: int) -> None:
 
 
 def _is_queued(job: str) -> bool:
-    """Whether Slurm still has the job, waiting or running. Raises KinspanError where there is no Slurm."""
-    try:
-        found = subprocess.run(["squeue", "--noheader", "--jobs", job], capture_output=True, text=True)
-    except OSError as error:
-        raise KinspanError(f"--executor slurm: squeue cannot be called here: {error.strerror}") from error
-    return found.returncode == 0 and bool(found.stdout.strip())  # an unknown job is an error of squeue's
+    """Whether Slurm still has the job, waiting or running. Raises KinspanError where Slurm does not answer."""
+    for _ in range(QUEUE_TRIES):
+        try:
+            found = subprocess.run(["squeue", "--noheader", "--jobs", job], capture_output=True, text=True)
+        except OSError as error:
+            raise KinspanError(f"--executor slurm: squeue cannot be called here: {error.strerror}") from error
+        if not found.returncode or "Invalid job id" in found.stderr:  # so says squeue of a job that ended a while ago
+            return bool(found.stdout.strip())
+        time.sleep(POLL_SECONDS)
+    said = " ".join(found.stderr.split())
+    raise KinspanError(f"--executor slurm: squeue does not answer ({said}); the same command again waits for job {job}")

@@ -100,11 +100,13 @@ class Task:
         for path in (failure, progress):
             path.parent.mkdir(parents=True, exist_ok=True)
         failure.write_text(" " * NOTE_BYTES)  # it stays if the task is killed, and has room if the disk is full
-        note = Progress(progress)
+        note, began = Progress(progress), time.monotonic()
+        logger.info("task {} of {} begins: {!r}", rank, world_size, self)
         try:
             self.work(rank, note)
             note.write()
             failure.unlink()
+            logger.info("done, {} documents in {:.1f} s", note.done, time.monotonic() - began)
         except Exception as error:
             logger.opt(exception=True).warning("the task failed")
             _write_failure(failure, error)

@@ -133,7 +133,7 @@ SLURM = {
     """,
     "srun": 'while [[ $1 != launch_pickled_pipeline ]]; do shift; done; "$@"',
     "scontrol": "echo here",
-    "squeue": "exit 1",
+    "squeue": "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1",
 }
 
 
@@ -147,7 +147,8 @@ def test_slurm_is_given_jobs_that_make_the_same_corpus(run, expected, tmp_path, 
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_TEST", str(tmp_path))
-    sbatch = parse_sbatch(["partition=cpu", "time=01:00:00", "account=nlp"])
+    monkeypatch.setattr("data_pipeline.prepare.engine.executors.POLL_SECONDS", 0.1)
+    sbatch = ["partition=cpu", "time=01:00:00", "account=nlp"]
     assert facts(run(executor="slurm", num_workers=2, sbatch=sbatch)) == facts(expected)
     script = next(tmp_path.glob("script.*")).read_text()
     for line in ("--partition=cpu", "--time=01:00:00", "--account=nlp", "--array=0-5%2", "--job-name=kinspan-"):
@@ -164,7 +165,7 @@ def test_what_slurm_needs_is_asked_for(given):
 def test_a_machine_without_slurm_is_a_clear_error(run, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(KinspanError, match="--executor slurm: "):
-        run(executor="slurm", sbatch={"partition": "cpu", "time": "1"})
+        run(executor="slurm", sbatch=["partition=cpu", "time=1"])
 
 
 # What goes wrong ----------------------------------------------------------------------------------------------------
