@@ -3,23 +3,20 @@
 import fcntl
 import hashlib
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from data_pipeline.prepare.pipeline import prepare
 from data_pipeline.prepare.readers import PYTHON_DOCS
-from data_pipeline.prepare.readers.python_docs import find_source_files
+from data_pipeline.prepare.readers.python_docs import describe_versions
 from data_pipeline.tokenizers import fingerprint_tokenizer
 from data_pipeline.verification import find_cache
 from objectives import OBJECTIVES
 
 
 def default_corpus_folder(tokenizer: Any) -> Path:
-    """Its folder in the user's cache. The name depends on the documentation that is installed, and on the tokenizer."""
-    stamp = f"{sys.version_info[:2]} {fingerprint_tokenizer(tokenizer)}" + "".join(
-        f"{p}:{p.stat().st_size}\n" for p in find_source_files()
-    )
+    """Its folder in the user's cache. The name depends on the versions that it is read from, and on the tokenizer."""
+    stamp = f"{describe_versions()} {fingerprint_tokenizer(tokenizer)}"
     return find_cache() / f"python-docs-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
 
 

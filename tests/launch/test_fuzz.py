@@ -192,7 +192,7 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
     for module in ("launch.inspect_corpus", "launch.inspect_pairs", "launch.rank_document", "pretrain.setup"):
         monkeypatch.setattr(importlib.import_module(module), "default_corpus", lambda tokenizer: tiny_corpus)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("data_pipeline.prepare.readers.python_docs.read_documents", lambda workers: iter(()))
+    monkeypatch.setattr("data_pipeline.prepare.readers.python_docs.find_source_files", lambda number: [])
 
 
 def _invoke(entry: str, arguments: list[str], patch: pytest.MonkeyPatch) -> Ended:

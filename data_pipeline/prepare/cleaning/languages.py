@@ -16,7 +16,7 @@ def _load_model() -> Any:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError as error:
         raise KinspanError("--languages needs py3langid: pip install 'kinspan[web]'") from error
-    return LanguageIdentifier.from_pickled_model(MODEL_FILE, norm_probs=True)
+    return LanguageIdentifier.from_model_file(MODEL_FILE)
 
 
 def check_languages(languages: list[str]) -> None:

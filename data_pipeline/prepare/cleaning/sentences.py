@@ -2,8 +2,10 @@
 
 import re
 
-# blingfire knows no full stop but that of European scripts. Chinese and Japanese put no space after theirs.
-_WIDE_STOPS = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’)\]])|(?<=[。！？｡][」』）”’])(?![。！？｡」』）”’)\]])")
+# blingfire knows no full stop but that of European scripts. Chinese and Japanese put no space after theirs. What
+# follows a Japanese quotation mostly belongs to the same sentence: 「...。」と言った。
+_WIDE_STOPS = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’)\]])|(?<=[。！？｡][”’])(?![。！？｡」』）”’)\]])")
+_CLOSING = ("」", "』", "）", "”", "’")
 _OTHER_STOPS = re.compile(r"(?<=[।॥؟۔።])\s+")  # of Indian languages, Arabic, Urdu and Amharic
 _HAS_OTHER = re.compile(r"[。！？｡।॥؟۔።]")
 
@@ -17,5 +19,11 @@ def split_sentences(paragraph: str) -> list[str]:
 
     found = blingfire.text_to_sentences(paragraph).split("\n")
     if not paragraph.isascii() and _HAS_OTHER.search(paragraph):
-        found = [s for part in found for wide in _WIDE_STOPS.split(part) for s in _OTHER_STOPS.split(wide)]
+        joined: list[str] = []
+        for part in found:  # which blingfire cuts before a closing bracket
+            if joined and part.startswith(_CLOSING):
+                joined[-1] += part
+            else:
+                joined.append(part)
+        found = [s for part in joined for wide in _WIDE_STOPS.split(part) for s in _OTHER_STOPS.split(wide)]
     return [s for s in map(str.strip, found) if s] or [paragraph]

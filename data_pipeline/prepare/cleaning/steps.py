@@ -45,12 +45,11 @@ _TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,500})?/?>|<!--.{0,5000}?
 _HIDDEN = re.compile(r"<(script|style)\b[^<>]{0,500}>.{0,50000}?</\1\s*>", re.S | re.I)
 _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{2,6}|#x[0-9A-Fa-f]{2,5});")
 _CELLS = re.compile(r"\t| \| |\|\|| {3,}")
-_CELL_MARKS = ("\t", " | ", "||", "   ")
 _PROSE = re.compile(r"(?:[^\W\d_]+[\s,;'’-]+){5}[^\W\d_]")  # six words in a row
 _SENTENCE_MARK = re.compile(r"[.!?…:;。！？।؟።]")
 MAX_HEADING = 120  # characters
 MIN_CELLS = 3  # gaps between cells in a line that has no sentence
-MIN_LETTERS = 0.5  # share of letters in what is not white space
+MIN_LETTERS = 0.35  # share of letters in what is not white space
 
 
 def repair_unicode(document: Document, paragraphs: list[str]) -> list[str]:
@@ -84,7 +83,7 @@ def drop_tables(document: Document, paragraphs: list[str]) -> list[str]:
 
 
 def _is_table(paragraph: str) -> bool:
-    if any(mark in paragraph for mark in _CELL_MARKS):
+    if "\t" in paragraph or " | " in paragraph or "||" in paragraph or "   " in paragraph:
         cells = len(_CELLS.findall(paragraph.strip()))
         if cells >= MIN_CELLS and cells >= 2 * len(_SENTENCE_MARK.findall(paragraph)):
             return True

@@ -128,11 +128,14 @@ def unpack_7z(source: Source, part: Part | None, is_read: Callable[[str], bool])
     import py7zr
 
     with source.open() as opened, tempfile.TemporaryDirectory(prefix="kinspan-") as folder:
+        size = opened.seek(0, io.SEEK_END)
+        opened.seek(0)
         with py7zr.SevenZipFile(opened) as archive:
             infos = [info for info in archive.list() if not info.is_directory and not info.is_symlink]
-            check_ratio(sum(info.uncompressed for info in infos), archive.archiveinfo().size)
+            check_ratio(sum(info.uncompressed for info in infos), size)
             wanted = [info.filename for info in infos if is_read(f"{source.name}::{info.filename}")]
-            archive.extract(folder, targets=wanted)
+            if wanted:
+                archive.extract(folder, targets=wanted)
         for info in sorted(infos, key=lambda info: info.filename):
             path = Path(folder, info.filename)
             yield (

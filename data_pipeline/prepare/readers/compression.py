@@ -5,13 +5,14 @@ import gzip
 import io
 import lzma
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any
 
 import pyarrow as pa
 
 from .reader import Source
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+_TARS = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz"}
 MIN_BOMB_BYTES = 1 << 30  # less than this is no harm, however small the file was
 MAX_RATIO = 250  # of text, xz makes about a fifth, and a hundredth of what repeats itself
 
@@ -45,19 +46,20 @@ def is_compressed(name: str) -> bool:
 
 
 def _decompress(file: IO[bytes], suffix: str) -> IO[bytes]:
+    suffix = _TARS.get(suffix, suffix)
     if suffix not in COMPRESSED_SUFFIXES:
         return file
     packed = _Counted(file)
-    inner: IO[bytes]
+    inner: Any
     if suffix == ".gz":
-        inner = cast(IO[bytes], gzip.GzipFile(fileobj=packed))
+        inner = gzip.GzipFile(fileobj=packed)
     elif suffix == ".bz2":
-        inner = cast(IO[bytes], bz2.BZ2File(packed))
+        inner = bz2.BZ2File(packed)
     elif suffix == ".xz":
-        inner = cast(IO[bytes], lzma.LZMAFile(packed))  # noqa: SIM115  (it is closed with what wraps it)
+        inner = lzma.LZMAFile(packed)  # noqa: SIM115  (it is closed with what wraps it)
     else:
-        inner = cast(IO[bytes], pa.CompressedInputStream(pa.PythonFile(packed, "r"), "zstd"))
-    return io.BufferedReader(_Guarded(inner, packed), 1 << 20)
+        inner = pa.CompressedInputStream(pa.PythonFile(packed, "r"), "zstd")
+    return io.BufferedReader(_Guarded(inner, packed), 1 << 16)
 
 
 class _Counted(io.RawIOBase):
@@ -82,14 +84,14 @@ class _Counted(io.RawIOBase):
 class _Guarded(io.RawIOBase):
     """Decompressed bytes, which may not grow out of all proportion: a small file must not fill a day or a disk."""
 
-    def __init__(self, inner: IO[bytes], packed: _Counted) -> None:
+    def __init__(self, inner: Any, packed: _Counted) -> None:
         self.inner, self.packed, self.count = inner, packed, 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self.inner.read(len(buffer))
+        data = self.inner.read1(len(buffer))  # not more at once: what stands before a damaged place is returned
         buffer[: len(data)] = data
         self.count += len(data)
         check_ratio(self.count, self.packed.count)

@@ -1,4 +1,4 @@
-"""``.csv`` and ``.tsv``: a row is a document. The first row names its columns: ``text``, perhaps ``id`` and ``title``."""
+"""``.csv`` and ``.tsv``: a row is a document. Its columns are named in the first row; ``text`` is one of them."""
 
 import csv
 import io

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 SHORT_SUMMARY, LONG_HEADING = 25, 80  # characters: only a longer sentence may lack its full stop
-MIN_PARAGRAPH, SHORT, LONG = 120, 320, 1200  # characters: short paragraphs are joined up to LONG
+MIN_PARAGRAPH, SHORT, LONG = 80, 320, 1200  # characters: short paragraphs are joined up to LONG
 MIN_SENTENCES = 2
 
 _DROPPED_SECTION = (
@@ -117,6 +117,7 @@ _LEGAL = re.compile(
     r"copyright|\(c\) [12]|license|permission is hereby|rights reserved|without warrant|redistribut|liable|©"
 )
 _ORPHAN = re.compile(r"[a-z]+,? |[,;.)]")  # continues after a formula or a code block
+_NAMED = re.compile(r"[\w.*-]+(?: \([^)]*\))?: ")  # one of a list of names, each with what it means
 _PLAIN_WORD = re.compile(r"(?<!\S)[a-z'-]+[.,;:!?]?(?!\S)")
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
 _COMMON_WORDS = (
@@ -160,8 +161,9 @@ def _extract_prose(raw: str, is_first: bool) -> str:
     if _LEGAL.search(text.lower()) or (_ORPHAN.match(raw) and not is_first):
         return ""
     sentences = _drop_unfinished(_SENTENCE_END.split(text), is_first)
-    prose = " ".join(sentence for sentence in sentences if _reads_as_english(sentence))
-    if len(prose) < 0.5 * len(text):
+    kept = [sentence for sentence in sentences if _reads_as_english(sentence)]
+    prose = " ".join(kept)
+    if len(prose) < 0.5 * len(text) or sum(_NAMED.match(sentence) is not None for sentence in kept) > 1:
         return ""
     return prose[0].upper() + prose[1:] if re.match(r"[a-z]+,? ", prose) else prose
 
@@ -192,8 +194,9 @@ def extract_paragraphs(docstring: str, seen: set[bytes]) -> list[str]:
         if block and key not in seen:
             seen.add(key)
             prose.append(block)
-    return [p for p in _join_short(prose) if len(p) >= MIN_PARAGRAPH and _count_sentences(p) >= MIN_SENTENCES]
+    return [p for p in _join_short(prose) if len(p) >= MIN_PARAGRAPH and _count_beginnings(p) >= MIN_SENTENCES]
 
 
-def _count_sentences(paragraph: str) -> int:
-    return len(_SENTENCE_END.split(paragraph))
+def _count_beginnings(paragraph: str) -> int:
+    """Count the sentences that do not begin like one before."""
+    return len({sentence[:SHORT_SUMMARY] for sentence in _SENTENCE_END.split(paragraph)})

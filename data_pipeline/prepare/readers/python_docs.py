@@ -64,22 +64,19 @@ def describe_differences() -> str:
     return ", ".join(other)
 
 
-def find_groups() -> list[list[Path]]:
-    """List the Python files of the standard library, then those of each package; sorted, without tests."""
-    stdlib = [(path, path.relative_to(_STDLIB).parts) for path in _STDLIB.rglob("*.py")]
-    groups = [stdlib]
-    for name, version in find_versions().items():
+def find_source_files(number: int) -> list[Path]:
+    """List the Python files of the standard library (0), or of a package (from 1 on); sorted, without tests."""
+    if number == 0:
+        found = [(path, path.relative_to(_STDLIB).parts) for path in _STDLIB.rglob("*.py")]
+    else:
+        name, version = list(find_versions().items())[number - 1]
         files = distribution(name).files or [] if version else []
-        groups.append([(Path(str(file.locate())).resolve(), file.parts) for file in files if file.suffix == ".py"])
-    return [sorted(path for path, parts in group if not _SKIPPED_DIRS.intersection(parts)) for group in groups]
-
-
-def find_source_files() -> list[Path]:
-    """List the files of all groups."""
-    return [path for group in find_groups() for path in group]
+        found = [(Path(str(file.locate())), file.parts) for file in files if file.suffix == ".py"]
+    return sorted(path for path, parts in found if not _SKIPPED_DIRS.intersection(parts))
 
 
 def _name_module(path: Path) -> str:
+    path = path.resolve()
     top = next((parent for parent in path.parents if parent in _ROOTS), None)
     top = top or next(parent for parent in path.parents if not (parent / "__init__.py").exists())
     return ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__init__")
@@ -140,15 +137,14 @@ def make_documents(parsed: dict[str, list[str]], seen: set[bytes]) -> Iterator[D
 
 
 def _read(source: Source, part: Part | None) -> Iterator[tuple[int, Document]]:
-    """Read the groups of a part. Within a group each text comes once, however often the sources repeat it."""
-    groups = find_groups()
-    number = 0
-    for group in groups[part.begin : part.end] if part else groups:
+    """Read the standard library and the packages, or those of a part. In each, a text comes once."""
+    line = 0
+    for number in range(part.begin, part.end) if part else range(1 + len(read_pins())):
         seen: set[bytes] = set()
-        for path in group:
+        for path in find_source_files(number):
             for document in make_documents(read_texts(path), seen):
-                number += 1
-                yield number, document
+                line += 1
+                yield line, document
 
 
 def _split(name: str, size: int) -> list[Part]:

@@ -58,7 +58,6 @@ ARCHIVES: dict[str, Unpack] = {
     ".txz": unpack_tar,
     ".7z": unpack_7z,
 }
-_COMPRESSED_TARS = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".txz": ".tar.xz"}
 _OPENWEBTEXT = re.compile(r"urlsf_subset[\d-]+(?:_data)?")  # a compressed tar without a suffix that says so
 
 
@@ -103,7 +102,6 @@ def _load_reader(path: str) -> Reader:
     return reader
 
 
-@lru_cache(1024)
 def _strip(name: str) -> str:
     """Name a file without its folders and the suffix of its compression."""
     base = name_file(name)
@@ -120,14 +118,21 @@ def find_archive(name: str) -> Unpack | None:
 
 def find_reader(name: str | Path) -> Reader | None:
     """Find the reader of a file by its name; None where no reader takes it."""
-    name = str(name)
+    key = _find_key(str(name))
+    return get_reader(key) if key else None
+
+
+@lru_cache(1024)
+def _find_key(name: str) -> str:
+    """Find the key of a file's reader; "" where there is none. It is asked for each record, so it is remembered."""
     key, path = split_prefix(name)
     if name == PYTHON_DOCS or key:
-        return READERS[name] if name == PYTHON_DOCS else get_reader(key)
-    base, compressed = _strip(path), is_compressed(path)
-    named = (reader for reader in READERS.values() if reader.names and re.fullmatch(reader.names, base))
-    reader = next(named, None) or READERS.get(Path(base).suffix)
-    return None if reader and compressed and not reader.may_be_compressed else reader
+        return key or name
+    base = _strip(path)
+    named = (key for key, reader in READERS.items() if reader.names and re.fullmatch(reader.names, base))
+    suffix = Path(base).suffix
+    found = next(named, "") or ("" if is_companion(path) or suffix not in READERS else suffix)
+    return "" if found and is_compressed(path) and not READERS[found].may_be_compressed else found
 
 
 def get_reader(key: str) -> Reader:
@@ -201,6 +206,8 @@ def _read_source(source: Source, part: Part | None) -> Iterator[Record]:
             for member in unpack(source, part, lambda name: can_read(name) or is_companion(name)):
                 line += 1
                 yield from _read_member(member, line)
+            if not line and not part:
+                yield Record(source.name, 1, Rejected("the archive holds no files"))
         else:
             assert reader is not None
             for line, content in reader.read(source, part):

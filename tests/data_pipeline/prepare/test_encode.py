@@ -40,7 +40,7 @@ LENGTHS = st.lists(st.integers(0, 90), max_size=8)
 def test_cleaning_keeps_what_is_long_enough_and_counts_all_of_it(lengths, paragraph_chars, document_chars):
     tally = Tally()
     document = Document("id", "", [f"{k}".zfill(n) if n else "  " for k, n in enumerate(lengths)], "source")
-    kept = clean(document, Rules(paragraph_chars, document_chars), tally)
+    kept = clean(document, Rules(paragraph_chars, document_chars, skip_steps=["tables", "headers"]), tally)
     long = [p for p in document.paragraphs if p.strip() and len(p) >= paragraph_chars]
     assert kept == (long if sum(map(len, long)) >= document_chars else [])
     counts = tally.counts
@@ -48,7 +48,7 @@ def test_cleaning_keeps_what_is_long_enough_and_counts_all_of_it(lengths, paragr
     assert read == len(kept) + counts["paragraphs too short"] + dropped
     refused = counts["documents too short"] + counts["documents without a long enough paragraph"]
     assert counts["documents read"] == 1
-    assert refused == (0 if sum(map(len, long)) >= document_chars else 1)
+    assert refused == (0 if kept else 1)
 
 
 @given(st.text(max_size=30), st.floats(0, 1), st.floats(0, 1))

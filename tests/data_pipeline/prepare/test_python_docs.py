@@ -12,14 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.prepare.document import Document
-from data_pipeline.prepare.readers import python_docs
-from data_pipeline.prepare.readers.python_docs import (
-    extract_paragraphs,
-    find_source_files,
-    make_documents,
-    read_documents,
-    read_texts,
-)
+from data_pipeline.prepare.readers import python_docs, read_records
+from data_pipeline.prepare.readers.docstrings import extract_paragraphs
+from data_pipeline.prepare.readers.python_docs import find_source_files, make_documents, read_texts
+from data_pipeline.prepare.readers.reader import Part
 
 STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 PROSE = "The reader goes through the file once. It keeps what it finds in memory, and returns it in order."
@@ -47,10 +43,16 @@ def paragraphs(path: Path) -> list[str]:
 
 @pytest.fixture
 def small_world(tmp_path, monkeypatch):
-    """A root of its own in the place of the standard library and site-packages."""
+    """A root of its own in the place of the standard library, and no packages."""
     root = tmp_path.resolve()
     monkeypatch.setattr(python_docs, "_ROOTS", [root])
+    monkeypatch.setattr(python_docs, "_STDLIB", root)
+    monkeypatch.setattr(python_docs, "read_pins", dict)
     return root
+
+
+def read_documents() -> list[Document]:
+    return [record.content for record in read_records(python_docs.SOURCE)]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_any_docstring_gives_clean_paragraphs(docstring):
 @pytest.mark.parametrize("token", ["[CLS]", "[MASK]", "<s>", "</s>", "<pad>", "<|endoftext|>"])
 @pytest.mark.parametrize("markup", ["{}", "`{}`", "``{}``"])
 def test_special_tokens_stay_text(token, markup):
-    written = "The sequence begins with {} in all of the models. The text can have it too."
+    written = "The sequence begins with {} in all of the models. The text can have it too, where it was written there."
     assert paragraphs_of(written.format(markup.format(token))) == [written.format(token)]
 
 
@@ -118,8 +120,10 @@ def test_markup_is_taken_off():
 
 
 def test_wrapped_lines_and_a_summary_make_one_paragraph():
-    written = "Read the whole file.\n\nIt is closed when the\n   reader is done with it.\n"
-    assert paragraphs_of(written) == ["Read the whole file. It is closed when the reader is done with it."]
+    written = "Read the whole file.\n\nIt is closed when the\n   reader is done with it, and its index is kept in"
+    written += " the cache of the user until it is older than the file.\n"
+    (found,) = paragraphs_of(written)
+    assert found.startswith("Read the whole file. It is closed when the reader is done with it, and")
 
 
 def test_long_docstrings_have_several_paragraphs():
@@ -134,13 +138,31 @@ def test_bullets_lose_their_markers():
     assert "- " not in found
 
 
-def test_descriptions_of_parameters_stay_without_their_signatures():
-    for written in (
+@pytest.mark.parametrize(
+    "described",
+    [
         "Parameters\n----------\nlimit : int, optional\n    {}\n",
         "Args:\n    limit (`int`, *optional*, defaults to 3): {}\n",
         ":param limit: {}\n",
-    ):
-        assert paragraphs_of(written.format(MORE)) == [MORE]
+        "Returns\n-------\nint\n    {}\n",
+        "Attributes:\n    limit: {}\n",
+    ],
+)
+def test_descriptions_of_parameters_go(described):
+    assert paragraphs_of(f"{PROSE}\n\n{described.format(MORE)}") == [PROSE]
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        "Return the list of all of the backends that are there for the user of this library and all of its parts.",
+        "line: A new line of the code is to be executed. call: A function is about to be called by the code. end: So.",
+        "Get the method for the list of the types. Get the method for the list of the types, and return it to him.",
+        "Get it. See it.",
+    ],
+)
+def test_what_is_a_list_or_too_short_goes(listed):
+    assert paragraphs_of(listed) == []
 
 
 def test_docstrings_are_found_in_source_order(tmp_path):
@@ -151,15 +173,15 @@ def test_docstrings_are_found_in_source_order(tmp_path):
         class A:
             """The class is about the second thing, and it has more than one use. {PROSE}"""
             def method(self):
-                """The method is about the third thing that there is. It has an inner function."""
+                """The method is about the third thing that there is. It has an inner function. It ends where others do."""
                 async def inner():
-                    """The inner function is about the fourth thing. Nothing is below it."""
+                    """The inner function is about the fourth thing. Nothing is below it. It ends where others do."""
         try:
             pass
         except ImportError:
             def late():
-                """The late one is about the fifth thing. It is only there without the import."""
-        add_docs("x", """{"The sixth one documents what is written in another language. " * 5}""")
+                """The late one is about the fifth thing. It is only there without the import. It ends where others do."""
+        add_docs("x", """{"The sixth one documents what is written in C. It is long enough for that. " * 3}""")
         ''',
     )
     found = " ".join(paragraphs(path))
@@ -221,7 +243,9 @@ def test_a_text_stands_once_in_the_corpus(small_world):
 
 
 def test_texts_that_differ_by_a_name_count_as_one(small_world):
-    template = "The {0} is a model that reads texts. It can be used with {0}Config, as of version {1}."
+    template = (
+        "The {0} is a model that reads texts of any length there is. It can be used with {0}Config, as of version {1}."
+    )
     module(small_world, f'"""{template.format("Bert", 1)}"""', "a.py")
     module(small_world, f'"""{template.format("RobertaXL", 22)}"""', "b.py")
     assert [document.id for document in read_documents()] == ["a"]
@@ -231,14 +255,13 @@ def test_files_are_sorted_and_those_of_tests_and_vendored_copies_skipped(small_w
     skipped = ["b/tests/y.py", "b/_vendor/z.py", "site-packages/q.py", "b/data.txt"]
     for name in ["z.py", "b/x.py", "a.py", *skipped]:
         module(small_world, f'"""{PROSE}"""', name)
-    assert [str(path.relative_to(small_world)) for path in find_source_files()] == ["a.py", "b/x.py", "z.py"]
+    assert [str(path.relative_to(small_world)) for path in find_source_files(0)] == ["a.py", "b/x.py", "z.py"]
 
 
-def test_one_liners_of_a_class_make_a_paragraph(tmp_path):
+def test_one_liners_of_a_class_are_no_paragraph(tmp_path):
     names = ("close", "flush", "rewind")
     methods = [f'    def {name}(self):\n        "Return what the file has to {name}."\n' for name in names]
-    (found,) = paragraphs(module(tmp_path, "class A:\n" + "".join(methods)))
-    assert found.count("Return what the file has to") == 3
+    assert documents_of(module(tmp_path, "class A:\n" + "".join(methods))) == []
 
 
 def test_the_corpus_is_the_same_on_every_pass(small_world):
@@ -263,3 +286,35 @@ def test_each_topic_of_pydoc_is_a_document():
     assert len(documents) > 40
     assert len({document.id for document in documents}) == len(documents)
     assert any(document.id == "pydoc_data.topics.types" for document in documents)
+
+
+# Which packages -----------------------------------------------------------------------------------------------------
+
+
+def test_the_packages_are_those_that_are_pinned_in_the_same_versions():
+    root = Path(__file__).resolve().parents[3]
+    lines = (root / "constraints.txt").read_text().lower().splitlines()
+    pinned = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    pins = python_docs.read_pins()
+    assert len(pins) >= 20
+    assert {name: pinned[name] for name in pins} == pins
+
+
+def test_other_versions_are_named(monkeypatch):
+    pins = python_docs.read_pins()
+    monkeypatch.setattr(python_docs, "find_versions", lambda: {**pins, "numpy": "9.9", "torch": ""})
+    assert python_docs.describe_differences() == f"numpy 9.9 (not {pins['numpy']}), torch missing (not {pins['torch']})"
+
+
+def test_what_else_is_installed_changes_nothing(small_world):
+    module(small_world, f'"""{PROSE}"""', "a.py")
+    module(small_world, f'"""{MORE} {MORE.replace("index", "table")}"""', "site-packages/other/b.py")
+    assert [document.id for document in read_documents()] == ["a"]
+
+
+def test_each_package_is_a_part():
+    parts = python_docs.READER.split(python_docs.SOURCE, 0)
+    assert parts == [Part(k, k + 1) for k in range(1 + len(python_docs.read_pins()))]
+    number = 1 + list(python_docs.read_pins()).index("bm25s")
+    documents = [record.content for record in read_records(python_docs.SOURCE, Part(number, number + 1))]
+    assert {document.id.partition(".")[0] for document in documents} == {"bm25s"}

@@ -16,7 +16,7 @@ def extract_paragraphs(html: str, keep_code: bool) -> list[str]:
     dropped_tags = _DROPPED if keep_code else _DROPPED | {"pre"}
     if not html.strip():
         return []
-    body = document_fromstring(f"<div>{html}</div>".encode(), parser=HTMLParser(encoding="utf-8"))
+    body = document_fromstring(f"<div>{html}</div>".encode(), parser=HTMLParser(encoding="utf-8", huge_tree=True))
     paragraphs: list[list[str]] = [[]]
     dropped = 0
     for event, element in etree.iterwalk(body, events=("start", "end", "comment", "pi")):

@@ -32,24 +32,27 @@ def _read_responses(source: Source, part: Part | None) -> Iterator[tuple[int, di
     number = begin
     with open_source(source) as file:
         file.seek(begin) if begin else None
-        stream: Any = file
+        first = file.read(16)
+        if first and not first.lstrip().startswith((b"WARC/", b"filedesc:")):
+            raise OSError("it begins with no record of a WARC or an ARC")
+        stream: _Stream | None = _Stream(first, file, begin)
         while stream is not None:
             records = _open_archive(stream)
             try:
-                for content in _read_records(records, end if stream is file else sys.maxsize):
+                for content in _read_records(records, end):
                     number += 1
                     yield number, content
                 return
             except ArchiveLoadFailed as error:
                 reason = " ".join(str(error).split())
-                stream = _find_next(records.reader)
+                stream = _find_next(records)
                 if stream is None:
                     raise OSError(reason) from error
                 number += 1
                 yield number, Rejected(f"a broken record: {reason}")
 
 
-def _open_archive(stream: Any) -> Any:
+def _open_archive(stream: "_Stream") -> Any:
     from warcio.archiveiterator import ArchiveIterator
 
     return ArchiveIterator(stream)
@@ -70,32 +73,46 @@ def _read_records(records: Any, end: int) -> Iterator[dict | Rejected]:
         if records.err_count > errors:
             errors = records.err_count
             yield Rejected("the record before this one does not end where it says")
+        if record is None and records.fh.tell() > records.offset:  # warcio takes some rubbish for the end
+            raise OSError(f"no record begins at byte {records.offset}")
         if record is None or (last is not None and records.offset >= end) or begin >= end:
             return
         yield _read_page(record)
         last = record
 
 
-def _find_next(reader: Any) -> "_Rest | None":
+def _find_next(records: Any) -> "_Stream | None":
     """Find the next record of a WARC in what is left of the stream; None where there is none."""
-    data = b""
+    data, reader = b"", records.reader
+    at = records.fh.tell() - reader.rem_length()
     while chunk := reader.read():
         data += chunk
         if (found := data.find(_MARK)) >= 0:
-            return _Rest(data[found + 1 :], reader)
-        data = data[1 - len(_MARK) :]
+            return _Stream(data[found + 1 :], reader, at + found + 1)
+        at, data = at + len(data) - len(data[1 - len(_MARK) :]), data[1 - len(_MARK) :]
     return None
 
 
-class _Rest:
-    """The rest of a stream, of which a few bytes were already read."""
+class _Stream:
+    """A stream that knows at which byte it stands, and of which a few bytes were already read.
 
-    def __init__(self, first: bytes, reader: Any) -> None:
-        self.first, self.reader = first, reader
+    warcio takes an EOFError for the end of the file, so that of a file that is cut off becomes an OSError.
+    """
+
+    def __init__(self, first: bytes, rest: Any, at: int) -> None:
+        self.first, self.rest, self.at = first, rest, at
 
     def read(self, size: int) -> bytes:
-        data, self.first = self.first[:size] or self.reader.read(size), self.first[size:]
+        try:
+            data = self.first[:size] or self.rest.read(size)
+        except EOFError as error:
+            raise OSError(str(error)) from error
+        self.first = self.first[size:]
+        self.at += len(data)
         return data
+
+    def tell(self) -> int:
+        return self.at
 
 
 def _read_page(record: Any) -> dict | Rejected:

@@ -6,6 +6,7 @@ declare there, is never parsed, so no entity can grow. A page is parsed in a wor
 
 import bz2
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import IO
 from xml.etree import ElementTree
@@ -43,19 +44,19 @@ def _read_pages(source: Source, part: Part | None) -> Iterator[tuple[int, bytes 
     if part is None or part.begin == 0:
         with open_source(source) as file:
             start = file.read(4096)
-        if b"<mediawiki" not in start and _BEGIN not in start:
+        if b"<mediawiki" not in start:
             yield 1, Skipped("skipped: it is XML, and no MediaWiki dump; give --allow_skipped to leave it out")
             return
     begin = part.begin if part else 0
     if part and _is_multistream(source.name):
         with source.open() as packed:
-            pages = _cut_pages(_decompress_streams(packed, part), 0, None)
+            pages = _cut_pages(_decompress_streams(packed, part), 0, sys.maxsize, is_whole=False)
             yield from ((begin + number, page) for number, page in enumerate(pages, 1))
         return
     with open_source(source) as file:
         file.seek(begin) if begin else None
-        end = part.end if part and not is_compressed(source.name) else None
-        for number, page in enumerate(_cut_pages(iter(lambda: file.read(_CHUNK), b""), begin, end), 1):
+        end = part.end if part and not is_compressed(source.name) else sys.maxsize
+        for number, page in enumerate(_cut_pages(iter(lambda: file.read(_CHUNK), b""), begin, end, True), 1):
             yield begin + number, page
 
 
@@ -91,13 +92,14 @@ def _decompress_streams(file: IO[bytes], part: Part) -> Iterator[bytes]:
             return
 
 
-def _cut_pages(chunks: Iterable[bytes], begin: int, end: int | None) -> Iterator[bytes | Rejected]:
+def _cut_pages(chunks: Iterable[bytes], begin: int, end: int, is_whole: bool) -> Iterator[bytes | Rejected]:
     """Cut pages out of the bytes of a dump.
 
-    begin: the byte at which ``chunks`` begin
-    end:   the last page begins before this byte; None for all of them
+    begin:    the byte at which ``chunks`` begin
+    end:      the last page begins before this byte
+    is_whole: whether the dump's end tag must stand at the end of ``chunks``
 
-    Raises EOFError where the dump ends within a page.
+    Raises EOFError where the dump is cut off.
     """
     data, at, passing = b"", begin, False
     for chunk in chunks:
@@ -107,7 +109,7 @@ def _cut_pages(chunks: Iterable[bytes], begin: int, end: int | None) -> Iterator
             if start < 0:
                 at, data = at + len(data) - len(data[-_TAIL:]), data[-_TAIL:]
                 break
-            if end is not None and not passing and at + start >= end:
+            if not passing and at + start >= end:
                 return
             stop = data.find(_END, start)
             if stop >= 0:
@@ -121,7 +123,7 @@ def _cut_pages(chunks: Iterable[bytes], begin: int, end: int | None) -> Iterator
                     yield limits.reject_too_long("page")
                 at, data, passing = at + len(data) - len(data[-_TAIL:]), data[-_TAIL:], True
             break
-    if passing or _BEGIN in data or (end is not None and _LAST not in data):
+    if passing or _BEGIN in data or (is_whole and _LAST not in data):
         raise EOFError("the dump is cut off")
 
 

@@ -28,7 +28,7 @@ def _read_blocks(source: Source, part: Part | None) -> Iterator[tuple[int, bytes
                 yield number, line
                 continue
             line = line or b"\n"
-            if not block and not line.startswith(b"<doc "):
+            if not block and not line.startswith((b"<doc ", b"<doc>")):
                 if not line.isspace():
                     yield number, line if line.startswith(b"{") else Rejected("not inside of <doc ...> and </doc>")
                 continue

@@ -7,7 +7,12 @@ words of a sentence. So do paragraphs with a formula, whose sentences would have
 import re
 from typing import Any
 
-MAX_DEPTH = 40  # of markup in markup
+from data_pipeline.prepare.document import Rejected
+
+MAX_DEPTH = 40  # of markup in markup that is rendered
+MAX_OPEN, MAX_UNCLOSED = 200, 4000  # brackets within brackets, and tags without an end, that are parsed
+_BRACKETS = re.compile(r"\{\{|\}\}|\[\[|\]\]")
+_OPEN_TAG = re.compile(r"<(?!br\b|hr\b|li\b|p\b)[A-Za-z]")
 _BREAK, _HOLE = "\n\n", "\ufffc"
 _DROPPED_TAGS = {
     "ref", "references", "table", "gallery", "timeline", "syntaxhighlight", "source", "pre", "score", "imagemap",
@@ -54,9 +59,10 @@ _BEFORE = {"circa": "c. ", "c.": "c. ", "as of": "As of "}
 
 
 def extract_paragraphs(markup: str) -> list[str]:
-    """Extract the paragraphs of an article."""
+    """Extract the paragraphs of an article. Raises Rejected for markup that no parser comes to an end with."""
     import mwparserfromhell
 
+    _check_nesting(markup)
     code = mwparserfromhell.parse(markup, skip_style_tags=True)
     text = _render(code, 0).replace("'''", "").replace("''", "")
     paragraphs = (_tidy(part) for part in re.split(r"\n\s*\n", _LINE.sub("", text)))
@@ -70,6 +76,18 @@ def drop_lead_in(paragraph: str) -> str:
         return paragraph
     ends = [found.end() for found in _SENTENCE_END.finditer(paragraph)]
     return paragraph[: ends[-1]].rstrip() if ends else ""
+
+
+def _check_nesting(markup: str) -> None:
+    """Raise Rejected for markup that is nested so deeply that the parser would not end."""
+    depth = 0
+    for bracket in _BRACKETS.findall(markup):
+        depth = max(0, depth + (1 if bracket in ("{{", "[[") else -1))
+        if depth > MAX_OPEN:
+            break
+    unclosed = len(_OPEN_TAG.findall(markup)) - markup.count("</") - markup.count("/>")
+    if depth > MAX_OPEN or max(unclosed, markup.count("[http") - markup.count("]")) > MAX_UNCLOSED:
+        raise Rejected("its markup is nested too deeply")
 
 
 def _tidy(paragraph: str) -> str:

@@ -1,0 +1,193 @@
+"""Each step of cleaning drops what it is for, keeps what it is not for, and is counted and sampled."""
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, clean
+from data_pipeline.prepare.document import Document
+
+PROSE = "The reader goes through the file once, and it keeps what it finds in memory until the end."
+DROPPED = {  # what a step drops
+    "tables": [
+        "Name | Age | Town | Country | Height",
+        "1990\t12\t13\t15",
+        "12 34 56 78 90 12 34 56 78 90 12 34 56 78 90 12 34 56 78 90 12 34 56 78",
+        "||a||b||c||d",
+        "* * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * *",
+    ],
+    "titles": ["The Title of It All", "the title  of it all."],
+    "headers": [
+        "Early life and education",
+        "A heading that is rather long, but in which no sentence comes to its end",
+    ],
+    "html": ["<br/>", "<p></p>", "<script>var x = 1;</script>", "<!-- nothing -->"],
+}
+CHANGED = {  # what a step mends
+    "html": [
+        ("<p>A <b class='x'>bold</b> claim.</p>", "A bold claim."),
+        ("Fish &amp; chips &#8212; and more.", "Fish & chips — and more."),
+        ("<style>p {}</style>Text.", "Text."),
+    ],
+    "unicode": [
+        ("The cafÃ© was full.", "The café was full."),
+        ("It wasnâ€™t there.", "It wasn’t there."),
+        ("â€œQuotedâ€\x9d words.", "“Quoted” words."),
+    ],
+}
+KEPT = [
+    PROSE,
+    "He said so!",
+    "Is a < b, or b > a, and what of R&D?",
+    "Übung macht den Meister, naïve façade: déjà vu. Ångström.",
+    "The choice | is | his. It was made. He knew it.",
+    "In 1999 it rose by 3.5% to $1,200; in 2000 it fell to $900.",
+    "الكتاب على الطاولة.",
+    "这是一本书。",
+    "यह एक किताब है।",
+    "A column of text in which there is one | of them.",
+]
+
+
+def cleaned(paragraphs, **rules):
+    tally = Tally()
+    document = Document("id", "The title of it all", paragraphs, "source")
+    return clean(document, Rules(0, 0, **rules), tally), tally
+
+
+def others(name):
+    return [step.name for step in STEPS if step.name != name]
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in DROPPED.items() for text in texts])
+def test_what_a_step_drops(name, text):
+    kept, tally = cleaned([PROSE, text, PROSE], skip_steps=others(name))
+    assert kept == [PROSE, PROSE]
+    assert tally.counts[f"paragraphs dropped: {name}"] == 1
+    assert tally.samples[f"paragraphs dropped: {name}"] == [" ".join(text.split())]
+
+
+@pytest.mark.parametrize(("name", "text", "mended"), [(n, *pair) for n, pairs in CHANGED.items() for pair in pairs])
+def test_what_a_step_mends(name, text, mended):
+    kept, tally = cleaned([PROSE, text], skip_steps=others(name))
+    assert kept == [PROSE, mended]
+    assert tally.counts[f"paragraphs changed: {name}"] == 1
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_what_no_step_touches(text):
+    kept, tally = cleaned([text])
+    assert kept == [text]
+    assert set(tally.counts) == {"documents read", "characters read", "paragraphs read"}
+
+
+@pytest.mark.parametrize("name", [step.name for step in STEPS])
+def test_every_step_can_be_switched_off(name):
+    texts = [*DROPPED.get(name, []), *(text for text, _ in CHANGED.get(name, []))]
+    assert len(texts) >= 2
+    kept, tally = cleaned(texts, skip_steps=[step.name for step in STEPS])
+    assert kept == [" ".join(text.split()) for text in texts]
+    assert not [count for count in tally.counts if name in count]
+
+
+def test_what_is_dropped_adds_up():
+    texts = [text for group in DROPPED.values() for text in group] + KEPT
+    kept, tally = cleaned(texts)
+    dropped = sum(n for name, n in tally.counts.items() if name.startswith("paragraphs dropped"))
+    assert len(texts) == tally.counts["paragraphs read"] == len(kept) + dropped
+
+
+def test_posts_keep_their_form_and_length():
+    document = Document("id", "Title", ["Title", "Why", "<b> is a tag.", "1 | 2 | 3 | 4", "cafÃ©"], "f", is_post=True)
+    assert clean(document, Rules(), Tally()) == ["Title", "Why", "<b> is a tag.", "1 | 2 | 3 | 4", "café"]
+
+
+MINE = """
+from data_pipeline.prepare.cleaning import Step
+
+STEPS = [Step("shouting", "drops what is in capitals", lambda document, ps: [p for p in ps if not p.isupper()])]
+"""
+
+
+def test_a_step_of_the_users_own_is_counted_like_others(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    kept, tally = cleaned([PROSE, PROSE.upper()], clean_with=[str(tmp_path / "mine.py")])
+    assert kept == [PROSE]
+    assert tally.counts["paragraphs dropped: shouting"] == 1
+
+
+def test_changed_steps_are_other_rules(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    before = Rules(clean_with=[str(path)])
+    path.write_text(MINE + "\n# changed\n")
+    assert Rules(clean_with=[str(path)]) != before
+    assert Rules().steps_hash == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("1 / 0", "cannot be loaded: ZeroDivisionError"),
+        ("", "defines no STEPS"),
+        ("STEPS = [1]", "defines no STEPS"),
+        (MINE.replace("shouting", "tables"), "more than one step of the name tables"),
+        (
+            MINE.replace("p.isupper()", "p.nothing()"),
+            "step shouting failed on document id: AttributeError",
+        ),
+        (None, "cannot be read"),
+    ],
+)
+def test_steps_that_cannot_be_used_are_a_one_line_error(tmp_path, content, reason):
+    path = tmp_path / "mine.py"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(KinspanError, match=reason) as error:
+        cleaned([PROSE], clean_with=[str(path)])
+    assert "\n" not in str(error.value)
+
+
+def test_a_step_that_is_not_known_is_named_with_those_that_are():
+    with pytest.raises(KinspanError, match=r"--skip_step table: there is no such step; there are unicode, html"):
+        cleaned([PROSE], skip_steps=["table"])
+
+
+TEXTS = {
+    "en": "The reader goes through the file once, and it keeps what it finds in memory until the end of the day.",
+    "de": "Der Leser geht einmal durch die Datei und behält bis zum Ende des Tages im Gedächtnis, was er dort findet.",
+    "fr": "Le lecteur parcourt une seule fois le fichier et garde en mémoire ce qu'il y trouve jusqu'à la fin du jour.",
+    "zh": "读者只浏览一次文件，并将找到的内容保存在内存中，直到一天结束为止。这是另一个句子，它更长一些。" * 2,
+}
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_documents_in_another_language_are_dropped(language):
+    for asked in TEXTS:
+        kept, tally = cleaned([TEXTS[language]], languages=[asked])
+        assert bool(kept) == (asked == language)
+        name = f"documents in another language: {language}"
+        assert tally.counts[name] == (asked != language)
+        assert tally.counts["paragraphs of dropped documents"] == (asked != language)
+
+
+def test_a_document_without_letters_is_in_no_language():
+    assert cleaned(["12 34."], languages=["en"], skip_steps=["tables"])[0] == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_samples_depend_on_the_texts_alone(order):
+    texts = [f"text {k} " * 80 for k in range(200)][::order]
+    whole, joined = Tally(), Tally()
+    for text in texts:
+        whole.add_sample("rule", text)
+    for begin in range(0, 200, 7):
+        chunk = Tally()
+        for text in texts[begin : begin + 7] * 2:
+            chunk.add_sample("rule", text)
+        joined.add(chunk)
+    first = Tally()
+    for text in reversed(texts):
+        first.add_sample("rule", text)
+    assert whole.samples == joined.samples == first.samples
+    assert len(whole.samples["rule"]) == 6
+    assert max(map(len, whole.samples["rule"])) <= 300

@@ -1,0 +1,189 @@
+"""Archives are read like folders, archives in them too; what they hold beside is named, and bombs are bounded."""
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+
+import pytest
+
+from data_pipeline.prepare.document import Rejected, Skipped, Unreadable
+from data_pipeline.prepare.readers import archives, compression, find_parts, read_records
+
+TEXT = b"A first paragraph.\n\nAnd a second one."
+
+
+def tar(files):
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return held.getvalue()
+
+
+def zipped(files):
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return held.getvalue()
+
+
+def seven_zipped(files):
+    import py7zr
+
+    held = io.BytesIO()
+    with py7zr.SevenZipFile(held, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(content, name)
+    return held.getvalue()
+
+
+PACKED = {
+    "a.zip": zipped,
+    "a.tar": tar,
+    "a.tar.gz": lambda files: gzip.compress(tar(files)),
+    "a.tar.bz2": lambda files: bz2.compress(tar(files)),
+    "a.tar.xz": lambda files: lzma.compress(tar(files)),
+    "a.tgz": lambda files: gzip.compress(tar(files)),
+    "a.7z": seven_zipped,
+}
+FILES = {
+    "deep/one.txt": TEXT,
+    "lines.jsonl.gz": gzip.compress(b'{"id": "x", "text": "A line."}\n{broken\n'),
+    "two.txt": TEXT * 2,
+}
+
+
+def written(path, content):
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_the_files_of_an_archive_are_read(tmp_path, read, name):
+    path = written(tmp_path / name, PACKED[name](FILES))
+    documents, (broken,), _ = read(path)
+    assert [d.id for d in documents] == ["one.txt", "x", "two.txt"]
+    assert documents[0].paragraphs == ["A first paragraph.", "And a second one."]
+    assert "not JSON" in broken
+    assert {record.file for record in read_records(path)} == {f"{path}::{inside}" for inside in FILES}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_what_an_archive_holds_of_no_known_format_is_named(tmp_path, name):
+    path = written(tmp_path / name, PACKED[name]({"a.txt": TEXT, "deep/b.odt": b"?", "Users.xml": b"?"}))
+    records = {record.file.partition("::")[2]: record.content for record in read_records(path)}
+    assert list(records) == ["a.txt", "deep/b.odt"]
+    assert isinstance(records["deep/b.odt"], Skipped)
+    assert "--allow_skipped" in str(records["deep/b.odt"])
+
+
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_an_archive_that_is_cut_off_says_so(tmp_path, name, share):
+    files = {f"{k}.txt": bytes(str(k**5) * 2000, "ascii") for k in range(20)}
+    content = PACKED[name](files)
+    path = written(tmp_path / name, content[: int(share * len(content))])
+    *_, last = read_records(path)
+    assert isinstance(last.content, Unreadable)
+
+
+def test_a_tar_that_is_cut_between_its_files_or_damaged_says_so(tmp_path):
+    """Python's own module takes either for the end of the archive."""
+    content = tar({"a.txt": TEXT, "b.txt": TEXT})
+    for damaged in (content[:1024], content[:1024] + b"x" * 512 + content[1536:], content[:1100]):
+        first, last = read_records(written(tmp_path / "a.tar", damaged))
+        assert first.content == TEXT
+        assert "the tar is cut or damaged" in str(last.content)
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.7z", "a.tar.xz"])
+def test_an_empty_or_wrong_file_says_so(tmp_path, name):
+    for content in (b"", b"no archive at all" * 100):
+        (record,) = read_records(written(tmp_path / name, content))
+        assert isinstance(record.content, Unreadable)
+
+
+def test_openwebtext_is_a_tar_of_compressed_tars(tmp_path, read):
+    subsets = {
+        f"openwebtext/urlsf_subset0{k}-1_data.xz": lzma.compress(tar({f"000{k}-{n}.txt": TEXT for n in range(3)}))
+        for k in range(2)
+    }
+    documents, rejected, _ = read(written(tmp_path / "openwebtext.tar.xz", lzma.compress(tar(subsets))))
+    assert not rejected
+    assert [d.id for d in documents] == [f"000{k}-{n}.txt" for k in range(2) for n in range(3)]
+
+
+def test_archives_in_archives_end_somewhere(tmp_path):
+    content, name = TEXT, "a.txt"
+    for depth in range(archives.MAX_DEPTH + 2):
+        content, name = zipped({name: content}), f"{depth}.zip"
+    (record,) = read_records(written(tmp_path / "outer.zip", content))
+    assert isinstance(record.content, Skipped)
+
+
+def test_the_files_of_a_zip_are_read_in_parts(tmp_path, monkeypatch, read_in_parts):
+    path = written(tmp_path / "a.zip", zipped({f"{k:02}.txt": b"%d" % k * 500 for k in range(30)} | {"x.odt": b""}))
+    monkeypatch.setattr(archives, "PART_BYTES", 40)
+    (documents, rejected, _), count = read_in_parts(path)
+    assert count > 5
+    assert [d.id for d in documents] == [f"{k:02}.txt" for k in range(30)]
+    assert len(rejected) == 1
+    assert len(find_parts(str(written(tmp_path / "broken.zip", b"no zip")), 6)) == 1
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.bz2", "a.txt.xz", "a.jsonl.zst", "a.zip", "a.7z", "a.tar.gz"])
+def test_a_bomb_is_bounded(tmp_path, monkeypatch, name):
+    """A small file that would grow to gigabytes is not read to its end; the real bound is lowered for the test."""
+    import zstandard
+
+    monkeypatch.setattr(compression, "MIN_BOMB_BYTES", 1 << 20)
+    zeros = b"0" * (8 << 20)
+    pack = {
+        "a.txt.gz": gzip.compress,
+        "a.jsonl.bz2": bz2.compress,
+        "a.txt.xz": lzma.compress,
+        "a.jsonl.zst": zstandard.ZstdCompressor().compress,
+        "a.zip": lambda content: zipped({"a.txt": content}),
+        "a.7z": lambda content: seven_zipped({"a.txt": content}),
+        "a.tar.gz": lambda content: gzip.compress(tar({"a.txt": content})),
+    }
+    (record,) = read_records(written(tmp_path / name, pack[name](zeros)))
+    assert isinstance(record.content, Unreadable)
+    assert "when it is decompressed" in str(record.content)
+
+
+def test_text_that_repeats_itself_is_no_bomb(tmp_path, monkeypatch, read):
+    monkeypatch.setattr(compression, "MIN_BOMB_BYTES", 1 << 20)
+    text = b"".join(b"The line number %d of a log.\n" % (k**3 % 7919) for k in range(100_000))
+    documents, rejected, _ = read(written(tmp_path / "a.txt.xz", lzma.compress(text)))
+    assert len(documents) == 1
+    assert not rejected
+
+
+def test_names_that_lead_out_of_an_archive_lead_nowhere(tmp_path, read):
+    (tmp_path / "secret.txt").write_bytes(b"secret")
+    for name, pack in PACKED.items():
+        path = written(tmp_path / name, pack({"../secret.txt": TEXT}) if name != "a.7z" else pack({"b.txt": TEXT}))
+        for document in read(path)[0]:
+            assert document.paragraphs[0] == "A first paragraph."
+
+
+def test_links_in_a_tar_are_left_out(tmp_path, read):
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for name, kind in (("a.txt", tarfile.SYMTYPE), ("b.txt", tarfile.LNKTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "/etc/passwd"
+            archive.addfile(info)
+    assert read(written(tmp_path / "a.tar", held.getvalue())) == ([], [], [])
+
+
+def test_rejections_of_an_archive_are_no_error_of_it():
+    assert issubclass(Skipped, Unreadable)
+    assert issubclass(Unreadable, Rejected)

@@ -1,0 +1,194 @@
+"""Markdown, Word, PDF, tables, books and Hugging Face data sets."""
+
+import csv
+import io
+
+import datasets
+import pytest
+
+from data_pipeline.prepare.readers import parse_record, read_records
+from data_pipeline.prepare.readers.books import PARAGRAPH_SENTENCES, join_tokens
+from data_pipeline.prepare.readers.documents.pdf import join_lines
+
+FIRST = "The reader goes through the file once, and keeps what it finds in memory."
+SECOND = "A second pass is not needed when the index is complete, which it mostly is."
+
+
+def written(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+# Markdown -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "## Secret",
+        "Secret\n------",
+        "```python\nsecret\n```",
+        "    secret = 1",
+        "| secret | secret |\n|---|---|\n| secret | secret |",
+        "<div>secret</div>",
+        "![secret](secret.png)",
+        "[secret]: https://secret.example",
+        "<!-- secret -->",
+    ],
+)
+def test_what_is_no_prose_in_markdown_goes(tmp_path, read, block):
+    (document,), _, _ = read(written(tmp_path / "a.md", f"# Title\n\n{FIRST}\n\n{block}\n\n{SECOND}\n"))
+    assert document.title == "Title"
+    assert document.paragraphs == [FIRST, SECOND]
+
+
+def test_markup_within_markdown_is_taken_off(tmp_path, read):
+    text = "---\ntitle: x\n---\nA *b* **c** `d` [e](f)\nand [g] &amp; <https://h.example>.\n\n"
+    text += "- One.\n- Two.\n\n> Quoted.\n"
+    (document,), _, _ = read(written(tmp_path / "notes.md", text))
+    assert document.paragraphs == ["A b c d e and [g] & https://h.example.", "One.", "Two.", "Quoted."]
+    assert document.title == "notes"
+
+
+# Word and PDF -------------------------------------------------------------------------------------------------------
+
+
+def test_the_paragraphs_of_a_word_file(tmp_path, read):
+    docx = pytest.importorskip("docx")
+    made = docx.Document()
+    made.add_heading("Heading", 1)
+    made.add_paragraph(FIRST)
+    made.add_table(1, 1).cell(0, 0).text = "secret"
+    made.add_paragraph(SECOND, style="List Bullet")
+    made.save(tmp_path / "a.docx")
+    (document,), rejected, _ = read(tmp_path / "a.docx")
+    assert not rejected
+    assert document.paragraphs == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.pdf"])
+@pytest.mark.parametrize("content", [b"", b"no such file" * 50, b"PK\x03\x04" + b"x" * 100, b"%PDF-1.4\n" + b"x" * 100])
+def test_a_document_that_is_none_is_rejected(tmp_path, read, name, content):
+    documents, rejected, _ = read(written(tmp_path / name, content))
+    assert not documents
+    assert len(rejected) == 1
+
+
+def make_pdf(lines):
+    """A PDF of one page, written by hand."""
+    shown = "".join(f"({line}) Tj 0 -14 Td\n" for line in lines)
+    stream = f"BT /F1 12 Tf 50 700 Td\n{shown}ET".encode()
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    content, places = b"%PDF-1.4\n", []
+    for number, item in enumerate(objects, 1):
+        places.append(len(content))
+        content += b"%d 0 obj\n%s\nendobj\n" % (number, item)
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    end = b"trailer << /Root 1 0 R /Size 6 >>\nstartxref\n%d\n%%%%EOF" % len(content)
+    return content + b"xref\n0 6\n0000000000 65535 f \n" + table + end
+
+
+def test_the_lines_of_a_pdf_become_paragraphs(tmp_path, read):
+    lines = ["The reader goes through the file once, and keeps", "what it finds in memory.", "A second pass is not"]
+    (document,), rejected, _ = read(written(tmp_path / "a.pdf", make_pdf(lines)))
+    assert not rejected
+    assert document.paragraphs == [" ".join(lines[:2]), lines[2]]
+
+
+def test_a_pdf_without_text_is_rejected(tmp_path, read):
+    _, (reason,), _ = read(written(tmp_path / "a.pdf", make_pdf([])))
+    assert "scan" in reason
+
+
+def test_hyphens_at_line_ends_are_mended():
+    lines = ["This is the first of the long lines of a para-", "graph that goes on to the end of the next one", "here."]
+    assert join_lines(lines) == [
+        "This is the first of the long lines of a paragraph that goes on to the end of the next one here."
+    ]
+    assert join_lines([]) == []
+
+
+# Tables -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t")])
+def test_rows_of_delimited_files_are_documents(tmp_path, read, suffix, delimiter):
+    held = io.StringIO()
+    writer = csv.writer(held, delimiter=delimiter)
+    writer.writerows([["id", "extra", "text"], ["1", "x", f"{FIRST}\n\n{SECOND}"], ["2", "y", f'"{FIRST}", he said.']])
+    documents, rejected, _ = read(written(tmp_path / f"a{suffix}", "\ufeff" + held.getvalue()))
+    assert not rejected
+    assert [(d.id, d.paragraphs) for d in documents] == [("1", [FIRST, SECOND]), ("2", [f'"{FIRST}", he said.'])]
+
+
+def test_broken_rows_are_rejected_one_by_one(tmp_path, read):
+    content = b"text,id\nOne,1\nToo,many,columns\nCaf\xe9,3\nLast,4\n"
+    documents, rejected, _ = read(written(tmp_path / "a.csv", content))
+    assert [d.id for d in documents] == ["1", "4"]
+    assert rejected == ["the row has 3 columns, and the first row 2", "not UTF-8"]
+
+
+def test_a_table_without_a_text_column_says_which_it_has(tmp_path, read):
+    documents, (reason,), _ = read(written(tmp_path / "a.csv", "body,id\nx,1\n"))
+    assert not documents
+    assert 'names no column "text"; it has body, id' in reason
+    assert read(written(tmp_path / "empty.csv", "")) == ([], [], [])
+
+
+def test_a_quote_that_is_never_closed_is_bounded(tmp_path, read):
+    _, (reason,), _ = read(written(tmp_path / "a.csv", 'text\n"' + "x\n" * 1000))
+    assert "cannot read on" in reason
+
+
+# Hugging Face -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hf") / "saved"
+    rows = [{"text": f"{FIRST} {k}", "title": f"T{k}", "label": k} for k in range(10)]
+    datasets.Dataset.from_list(rows).save_to_disk(folder, num_shards=2)
+    return folder
+
+
+def test_a_saved_data_set_is_read(saved, read):
+    from data_pipeline.prepare.readers import find_input_files
+
+    files, skipped = find_input_files([str(saved)])
+    assert len(files) == 2
+    assert not skipped
+    documents = [d for f in files for d in read(f.name)[0]]
+    assert [d.title for d in documents] == [f"T{k}" for k in range(10)]
+    assert documents[3].paragraphs == [f"{FIRST} 3"]
+
+
+def test_a_data_set_by_its_name_is_streamed(tmp_path):
+    """A name on the hub and a folder are loaded by the same call; a folder needs no network."""
+    (tmp_path / "set").mkdir()
+    written(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n{"text": "Two.", "id": "b"}\n')
+    records = read_records(f"hf:{tmp_path}/set")
+    assert [d.id for record in records for d in parse_record(record)] == ["a", "b"]
+
+
+# Books --------------------------------------------------------------------------------------------------------------
+
+
+def test_sentences_of_a_book_become_paragraphs_and_chapters(tmp_path, read):
+    lines = [f"this is sentence number {k} ." for k in range(2 * PARAGRAPH_SENTENCES + 1)]
+    text = "\n".join(["chapter 1", *lines, "chapter two", "it goes on , does n't it ?", "", "a new paragraph ."])
+    documents, rejected, _ = read(written(tmp_path / "books_large_p1.txt", text + "\n"))
+    assert not rejected
+    assert [len(d.paragraphs) for d in documents] == [3, 2]
+    assert documents[0].paragraphs[0].startswith("this is sentence number 0. this is sentence number 1.")
+    assert documents[1].paragraphs == ["it goes on, doesn't it?", "a new paragraph."]
+    assert len({d.id for d in documents}) == 2
+
+
+def test_punctuation_is_put_back():
+    assert join_tokens("`` i do n't know , '' she 'd said ( once ) .") == "\"i don't know,\" she'd said (once)."

@@ -1,0 +1,254 @@
+"""Which files an input names, and which are left out with a word."""
+
+import os
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.readers import PYTHON_DOCS, InputFile, find_input_files, find_reader, registry
+
+JSONL = b'{"text": "x"}\n'
+
+
+def written(path, content):
+    path.write_bytes(content)
+    return path
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("b.jsonl", "a.jsonl.gz", "deep/er/c.txt", "deep/d.parquet", "deep/notes.odt", "e.xls"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    return tmp_path
+
+
+def names(files, tree):
+    return [os.path.relpath(f.name, tree) for f in files]
+
+
+def test_a_folder_is_searched_through_for_known_formats(tree):
+    files, skipped = find_input_files([str(tree)], allow_skipped=True)
+    assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
+    assert skipped == {".xls": 1, ".odt": 1}
+
+
+def test_files_of_no_known_format_are_an_error_that_counts_them_by_suffix(tree):
+    (tree / "deep/more.odt").touch()
+    with pytest.raises(KinspanError, match=r"2 files \(\.odt\), 1 file \(\.xls\) .* --allow_skipped") as error:
+        find_input_files([str(tree)])
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_cannot_be_searched_is_named(tree, monkeypatch):
+    """Not left out without a word. Whoever runs the tests may be allowed to read everything, so it is made up here."""
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("er"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(KinspanError, match=r"deep/er cannot be searched: Permission denied"):
+        find_input_files([str(tree)], allow_skipped=True)
+
+
+def test_linked_folders_are_read_once(tree, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "more.txt").touch()
+    (outside / "back").symlink_to(tree)  # a loop
+    (tree / "aside").symlink_to(outside)
+    (tree / "again").symlink_to(tree / "deep")
+    files, _ = find_input_files([str(tree)], allow_skipped=True)
+    assert names(files, tree) == ["a.jsonl.gz", "aside/more.txt", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
+
+
+def test_links_to_nothing_are_an_error_that_names_one_and_are_counted(tree):
+    (tree / "deep/gone.jsonl").symlink_to(tree / "never.jsonl")
+    with pytest.raises(KinspanError, match=r"deep/gone\.jsonl is a link to nothing .* --allow_skipped"):
+        find_input_files([str(tree)])
+    files, skipped = find_input_files([str(tree)], allow_skipped=True)
+    assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
+    assert skipped == {".xls": 1, ".odt": 1, "link to nothing": 1}
+
+
+def test_globs_are_expanded_and_each_file_comes_once(tree):
+    files, _ = find_input_files([f"{tree}/*.jsonl*", f"{tree}/b.jsonl", f"{tree}/**/c.txt"])
+    assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/er/c.txt"]
+
+
+def test_a_name_that_looks_like_a_glob_can_be_a_file(tmp_path):
+    path = written(tmp_path / "part[1].jsonl", JSONL)
+    assert [f.name for f in find_input_files([str(path)])[0]] == [str(path)]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nowhere.jsonl", "no such file"),
+        ("*.nothing", "no such file"),
+        ("e.xls", "not a known format"),
+        ("deep/notes.odt", "not a known format"),
+        ("empty", "no file in this folder is of a known format"),
+    ],
+)
+def test_an_input_that_cannot_be_used_is_a_one_line_error_that_names_it(tree, name, reason):
+    (tree / "empty").mkdir()
+    with pytest.raises(KinspanError, match=reason) as error:
+        find_input_files([str(tree / "b.jsonl"), str(tree / name)])
+    assert "\n" not in str(error.value)
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["a.parquet.gz", "a.gz", "a.xls.xz", "a.pdf.gz"])
+def test_only_text_formats_may_be_compressed(tmp_path, name):
+    with pytest.raises(KinspanError, match="not a known format"):
+        find_input_files([str(written(tmp_path / name, b"x"))])
+
+
+# What a name stands for ---------------------------------------------------------------------------------------------
+
+
+def test_a_file_comes_with_what_tells_whether_it_has_changed(tmp_path):
+    path = written(tmp_path / "a.jsonl", JSONL)
+    (before,), _ = find_input_files([str(path)])
+    assert before == InputFile(str(path), len(JSONL), str(path.stat().st_mtime_ns))
+    os.utime(path, ns=(0, 0))
+    (after,), _ = find_input_files([str(path)])
+    assert after != before
+
+
+def test_the_default_corpus_comes_with_the_versions_it_is_made_of():
+    (docs,), _ = find_input_files([PYTHON_DOCS])
+    assert docs.name == PYTHON_DOCS
+    assert "numpy 2" in docs.modified
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("dump/enwiki-20211101-pages-articles.xml.bz2", ".xml"),
+        ("forum/Posts.xml.xz", "stackexchange"),
+        ("text/AA/wiki_00", "wikiextractor"),
+        ("text/AA/wiki_17.bz2", "wikiextractor"),
+        ("books_large_p1.txt", "bookcorpus"),
+        ("book.txt", ".txt"),
+        ("bookcorpus:book.txt", "bookcorpus"),
+        ("jsonl:lines.data", ".jsonl"),
+        ("s3://bucket/a.jsonl.gz", ".jsonl"),
+        ("a.tar::deep/b.warc.gz", ".warc"),
+        ("hf:wikitext", "hf"),
+    ],
+)
+def test_the_reader_of_a_name(name, key):
+    assert find_reader(name) is registry.READERS[key]
+
+
+@pytest.mark.parametrize("name", ["a.odt", "a", "wiki_", "a.jsonl.lz4", "Posts.json"])
+def test_names_that_no_reader_takes(name):
+    assert find_reader(name) is None
+
+
+def test_an_archive_is_none_of_a_readers_files():
+    for name in ("a.zip", "a.tar", "a.tar.xz", "a.tgz", "a.7z", "urlsf_subset00-1_data.xz", "x.tar::urlsf_subset01.xz"):
+        assert registry.find_archive(name), name
+    for name in ("a.jsonl", "a.xz", "a.zip.gz", "tar"):
+        assert registry.find_archive(name) is None, name
+
+
+READER = """
+from data_pipeline.prepare.document import Document
+from data_pipeline.prepare.readers.reader import Reader
+from data_pipeline.prepare.readers.text import read_whole
+
+READER = Reader(read_whole, lambda record: [Document("one", "", [record.content.decode().upper()], "mine")])
+"""
+
+
+def test_a_reader_of_the_users_own_takes_what_follows_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_reader.py").write_text(READER)
+    (tmp_path / "data").mkdir()
+    written(tmp_path / "data/a.xyz", b"abc")
+    files, skipped = find_input_files(["my_reader.py:data"])
+    assert [f.name for f in files] == ["my_reader.py:data/a.xyz"]
+    assert not skipped
+    (record,) = registry.read_records(files[0].name)
+    assert registry.parse_record(record)[0].paragraphs == ["ABC"]
+
+
+@pytest.mark.parametrize("content", ["", "1 / 0", "READER = 3", None])
+def test_a_reader_that_cannot_be_used_is_a_one_line_error(tmp_path, content):
+    path = tmp_path / "broken.py"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(KinspanError, match=r"the reader .*broken\.py") as error:
+        find_input_files([f"{path}:{tmp_path}"])
+    assert "\n" not in str(error.value)
+    registry._load_reader.cache_clear()
+
+
+def test_a_missing_library_is_named_with_the_extra_that_installs_it(tmp_path, monkeypatch):
+    path = written(tmp_path / "dump.xml", b"<mediawiki>")
+    find = registry.importlib.util.find_spec
+    monkeypatch.setattr(
+        registry.importlib.util, "find_spec", lambda name: None if name == "mwparserfromhell" else find(name)
+    )
+    for inputs in ([str(path)], [str(tmp_path)]):
+        with pytest.raises(KinspanError, match=r"needs mwparserfromhell: pip install 'kinspan\[wiki\]'"):
+            find_input_files(inputs)
+    written(tmp_path / "a.jsonl", JSONL)
+    files, skipped = find_input_files([str(tmp_path)], allow_skipped=True)
+    assert names(files, tmp_path) == ["a.jsonl"]
+    assert skipped == {".xml": 1}
+
+
+def test_files_beside_those_that_are_read_are_not_skipped(tmp_path):
+    for name in ("Posts.xml", "PostLinks.xml", "Users.xml", "Comments.xml.xz", "data-0.arrow", "state.json"):
+        written(tmp_path / name, b"")
+    files, skipped = find_input_files([str(tmp_path)])
+    assert names(files, tmp_path) == ["Posts.xml", "data-0.arrow"]
+    assert not skipped
+
+
+# Behind URLs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store():
+    """A store in memory, which fsspec knows as ``memory://``."""
+    import fsspec
+
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe({"/bucket/a.jsonl": JSONL, "/bucket/deep/b.jsonl": JSONL * 2, "/bucket/deep/c.odt": b""})
+    yield filesystem
+    filesystem.rm("/bucket", recursive=True)
+
+
+@pytest.mark.usefixtures("store")
+def test_urls_are_files_folders_and_patterns():
+    def find(url):
+        return [f.name for f in find_input_files([url], allow_skipped=True)[0]]
+
+    assert find("memory://bucket/a.jsonl") == ["memory:///bucket/a.jsonl"]
+    assert find("memory://bucket") == ["memory:///bucket/a.jsonl", "memory:///bucket/deep/b.jsonl"]
+    assert find("memory://bucket/*/*.jsonl") == ["memory:///bucket/deep/b.jsonl"]
+
+
+@pytest.mark.usefixtures("store")
+def test_what_is_behind_urls_is_read_and_refused_like_local_files():
+    (file,), _ = find_input_files(["memory://bucket/deep/b.jsonl"])
+    assert file.size == 2 * len(JSONL)
+    assert file.modified
+    assert len(list(registry.read_records(file.name))) == 2
+    for url, reason in (
+        ("memory://bucket/none.jsonl", "no such file"),
+        ("memory://bucket/deep/c.odt", "not a known format"),
+        ("memory://bucket", r"1 file \(\.odt\) in this folder cannot be read"),
+        ("nothing://bucket/a.jsonl", "cannot be reached"),
+    ):
+        with pytest.raises(KinspanError, match=reason) as error:
+            find_input_files([url])
+        assert "\n" not in str(error.value)

@@ -1,0 +1,129 @@
+"""Input that nobody meant: each kind has an outcome that is counted and explained, in bounded memory and time."""
+
+import json
+import tracemalloc
+
+import pytest
+
+from data_pipeline.prepare.cleaning import Rules, Tally, clean, split_sentences
+from data_pipeline.prepare.document import Document
+from data_pipeline.prepare.readers import find_input_files, read_records, reader
+
+SUFFIXES = [
+    ".jsonl", ".txt", ".csv", ".tsv", ".md", ".html", ".xml", ".warc", ".arc", ".parquet", ".arrow", ".docx", ".pdf",
+    ".zip", ".tar", ".7z", ".warc.gz", ".xml.bz2", ".jsonl.zst", ".tar.gz",
+]  # fmt: skip
+NAMES = [*(f"a{suffix}" for suffix in SUFFIXES), "Posts.xml", "wiki_00", "books_large_p1.txt"]
+CONTENTS = {
+    "binary": bytes(range(256)) * 40,
+    "NULs": b"\x00" * 5001,
+    "latin-1": "Café au lait. ".encode("latin-1") * 50,
+    "UTF-16": "A text of some length. ".encode("utf-16") * 20,
+    "a tag": b"<" * 5000,
+    "braces": b"{" * 5000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_is_not_what_its_name_says_has_a_counted_outcome(tmp_path, read, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    documents, rejected, _ = read(path)
+    assert documents or rejected
+    for document in documents:
+        for paragraph in clean(document, Rules(0, 0), Tally()):
+            assert "\x00" not in paragraph
+    assert all("\n" not in reason for reason in rejected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_file_stops_nothing(tmp_path, read, name):
+    (tmp_path / name).touch()
+    documents, rejected, _ = read(tmp_path / name)
+    assert not [p for d in documents for p in d.paragraphs]
+    assert len(rejected) <= 1
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "wiki_00", "Posts.xml", "a.xml", "books_large_p1.txt", "a.md"])
+def test_a_line_without_end_is_rejected_in_bounded_memory(tmp_path, monkeypatch, read, name):
+    """200 MB in one line would be rejected at 64 MB; here 20 MB at 1 MB, which takes less time."""
+    monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 1 << 20)
+    start = {"a.xml": b"<mediawiki><page>", "wiki_00": b'<doc id="1">'}.get(name, b"")
+    path = tmp_path / name
+    path.write_bytes(start + b"x" * (20 << 20))
+    tracemalloc.start()
+    documents, rejected, _ = read(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert not documents
+    assert "larger than 1 MB" in rejected[0]
+    assert peak < 8 << 20
+
+
+def test_what_follows_a_line_that_is_too_long_is_read(tmp_path, monkeypatch, read):
+    monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 1000)
+    lines = [json.dumps({"id": str(k), "text": "x" * n}) for k, n in enumerate((10, 5000, 975, 10))]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    documents, (reason,), _ = read(tmp_path / "a.jsonl")
+    assert [d.id for d in documents] == ["0", "2", "3"]
+    assert "larger than" in reason
+
+
+def test_a_document_of_a_million_paragraphs(tmp_path, read):
+    (tmp_path / "a.txt").write_text("Yes.\n\n" * 1_000_000)
+    (document,), _, _ = read(tmp_path / "a.txt")
+    tally = Tally()
+    assert clean(document, Rules(), tally) == []
+    assert tally.counts["paragraphs too short"] == tally.counts["paragraphs read"] == 1_000_000
+
+
+def test_nuls_in_a_text_are_white_space(tmp_path, read):
+    (tmp_path / "a.txt").write_bytes(b"One\x00two. " + b"And so on. " * 30)
+    (document,), _, _ = read(tmp_path / "a.txt")
+    (paragraph,) = clean(document, Rules(), Tally())
+    assert paragraph.startswith("One two. And so on.")
+
+
+def test_a_file_that_is_mostly_nuls_is_binary(tmp_path, read):
+    (tmp_path / "a.txt").write_bytes(b"ab\x00\x00" * 1000)
+    documents, (reason,), _ = read(tmp_path / "a.txt")
+    assert not documents
+    assert "binary" in reason
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("春天来了。花开了吗？开了！", 3),
+        ("彼は「本当ですか。」と言った。私は笑った。", 2),
+        ("ذهب الرجل إلى السوق. هل عاد؟ نعم عاد.", 3),
+        ("האיש הלך לשוק. הוא חזר בערב. כולם שמחו.", 3),
+        ("यह एक वाक्य है। यह दूसरा वाक्य है।", 2),
+    ],
+)
+def test_sentences_of_other_scripts(text, count):
+    sentences = split_sentences(text)
+    assert len(sentences) == count
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("text", ["這是一個很長的段落，" * 20 + "完。", "هذا نص طويل يكتب من اليمين إلى اليسار. " * 10])
+def test_text_of_other_scripts_is_no_table(text):
+    tally = Tally()
+    assert clean(Document("id", "", [text], "s"), Rules(), tally) == [text.strip()]
+
+
+def test_a_loop_of_links_ends(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/one.txt").write_text("x")
+    (tmp_path / "a/up").symlink_to(tmp_path)
+    (tmp_path / "a/self.txt").symlink_to(tmp_path / "a/self.txt")
+    files, skipped = find_input_files([str(tmp_path)], allow_skipped=True)
+    assert [f.name for f in files] == [str(tmp_path / "a/one.txt")]
+    assert skipped == {"link to nothing": 1}
+
+
+def test_a_file_that_vanishes_is_unreadable(tmp_path):
+    (record,) = read_records(tmp_path / "gone.jsonl")
+    assert "cannot read on: FileNotFoundError" in str(record.content)

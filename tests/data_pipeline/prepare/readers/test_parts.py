@@ -1,0 +1,128 @@
+"""A large file is read in parts: each record in one of them, whatever their size."""
+
+import bz2
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.prepare.readers import find_parts, lines, tables
+from data_pipeline.prepare.readers.reader import Part
+from data_pipeline.prepare.readers.wikipedia import dump
+
+
+def page(number, text):
+    return (
+        f"  <page>\n    <title>T{number}</title>\n    <ns>0</ns>\n    <id>{number}</id>\n    <revision>\n"
+        f"      <text>{text}</text>\n    </revision>\n  </page>\n"
+    ).encode()
+
+
+def dump_of(count):
+    return [
+        b"<mediawiki>\n",
+        *(page(k, f"The text of page {k}. " * (1 + k % 7)) for k in range(count)),
+        b"</mediawiki>",
+    ]
+
+
+@given(st.lists(st.sampled_from([b"", b" ", b'{"text": "a"}', b'{"text": "' + b"b" * 40 + b'"}'])), st.integers(1, 99))
+def test_each_line_is_in_one_part(tmp_path_factory, content, size):
+    path = tmp_path_factory.getbasetemp() / "parts.jsonl"
+    path.write_bytes(b"\n".join(content))
+    whole = [line for _, line in lines.read_lines(open_(path), None)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "PART_BYTES", size)
+        parts = lines.split_bytes(str(path), path.stat().st_size)
+        found = [list(lines.read_lines(open_(path), part)) for part in parts]
+    assert [line.rstrip(b"\n") for part in found for _, line in part] == [line.rstrip(b"\n") for line in whole]
+    assert len(parts) == max(1, -(-path.stat().st_size // size))
+
+
+def open_(path):
+    from data_pipeline.prepare.readers.registry import open_input
+
+    return open_input(str(path))
+
+
+def test_ids_made_of_places_are_not_given_twice(tmp_path, monkeypatch, read_in_parts):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "x" * (k % 13)}) + "\n" for k in range(400)))
+    monkeypatch.setattr(lines, "PART_BYTES", 500)
+    (documents, rejected, _), count = read_in_parts(path)
+    assert count > 10
+    assert not rejected
+    assert len({d.id for d in documents}) == len(documents) == 400
+
+
+def test_what_is_compressed_is_one_part(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"{}\n" * 100))
+    assert find_parts(str(tmp_path / "a.jsonl.gz"), 10**12) == [Part(0, 10**12)]
+    assert find_parts(str(tmp_path / "a.txt"), 10**12) == [None]
+
+
+def test_row_groups_of_parquet_are_parts(tmp_path, monkeypatch, read, read_in_parts):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [f"Text {k}." for k in range(1000)]}), path, row_group_size=100)
+    monkeypatch.setattr(tables, "PART_BYTES", 2500)
+    (documents, rejected, _), count = read_in_parts(path)
+    assert 2 < count <= 10
+    assert not rejected
+    assert documents == read(path)[0]
+
+
+def test_a_parquet_file_that_cannot_be_opened_is_one_part_that_says_why(tmp_path, read_in_parts):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1 no more")
+    (documents, (reason,), _), count = read_in_parts(path)
+    assert (documents, count) == ([], 1)
+    assert "cannot read on" in reason
+
+
+@pytest.mark.parametrize("size", [50, 777, 10**6])
+def test_pages_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_in_parts, size):
+    path = tmp_path / "a.xml"
+    path.write_bytes(b"".join(dump_of(40)))
+    monkeypatch.setattr(dump, "PART_BYTES", size)
+    (documents, rejected, _), _ = read_in_parts(path)
+    assert not rejected
+    assert [d.id for d in documents] == [str(k) for k in range(40)]
+    assert documents == read(path)[0]
+
+
+@pytest.mark.parametrize("size", [120, 1000, 10**6])
+def test_streams_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_in_parts, size):
+    head, *pages, foot = dump_of(50)
+    streams = [head, *(b"".join(pages[k : k + 10]) for k in range(0, 50, 10)), foot]
+    path = tmp_path / "wiki-pages-articles-multistream.xml.bz2"
+    path.write_bytes(b"".join(map(bz2.compress, streams)))
+    monkeypatch.setattr(dump, "PART_BYTES", size)
+    (documents, rejected, _), count = read_in_parts(path)
+    assert count > 1 or size > 1000
+    assert not rejected
+    assert [d.id for d in documents] == [str(k) for k in range(50)]
+    assert documents == read(path)[0]
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.97])
+def test_a_multistream_dump_that_is_cut_off_says_so(tmp_path, read_in_parts, keep):
+    head, *pages, foot = dump_of(50)
+    whole = b"".join(map(bz2.compress, [head, *pages, foot]))
+    path = tmp_path / "multistream.xml.bz2"
+    path.write_bytes(whole[: int(keep * len(whole))])
+    (documents, rejected, _), _ = read_in_parts(path)
+    assert 0 < len(documents) < 51
+    assert "cut off" in rejected[-1]
+
+
+def test_a_multistream_dump_that_is_cut_between_streams_says_so(tmp_path, read_in_parts):
+    head, *pages, _ = dump_of(5)
+    path = tmp_path / "multistream.xml.bz2"
+    path.write_bytes(b"".join(map(bz2.compress, [head, *pages])))
+    (documents, (reason,), _), _ = read_in_parts(path)
+    assert len(documents) == 5
+    assert "cut off" in reason

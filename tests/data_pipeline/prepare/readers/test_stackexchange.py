@@ -1,0 +1,198 @@
+"""Forums: questions with their answers, whatever stands between them; counts equal to an XML parser's."""
+
+import lzma
+import os
+from collections import Counter
+from xml.etree import ElementTree
+from xml.sax.saxutils import quoteattr
+
+import pytest
+
+from data_pipeline.prepare.cleaning import Rules, Tally, clean
+from data_pipeline.prepare.readers import reader
+from data_pipeline.prepare.readers.forums import stackexchange
+from data_pipeline.prepare.readers.forums.posts import extract_paragraphs
+
+FORUMS = {  # questions, answers, accepted
+    "beer": (663, 1572, 410),
+    "conlang.meta": (54, 115, 11),
+    "french.meta": (274, 487, 86),
+    "history.meta": (556, 1095, 181),
+    "matheducators": (397, 1507, 189),
+    "quantumcomputing": (612, 1060, 389),
+}
+
+
+def row(**fields):
+    return "  <row " + " ".join(f"{name}={quoteattr(str(value))}" for name, value in fields.items()) + " />\n"
+
+
+def question(number, body="<p>Why?</p>", **fields):
+    return row(Id=number, PostTypeId=1, Body=body, Title=f"Title {number}?", **fields)
+
+
+def answer(number, parent, body="<p>So.</p>"):
+    return row(Id=number, PostTypeId=2, ParentId=parent, Body=body)
+
+
+def forum(folder, *rows, links=None, suffix="", pack=lambda content: content):
+    folder.mkdir(parents=True, exist_ok=True)
+    content = '\ufeff<?xml version="1.0" encoding="utf-8"?>\n<posts>\n' + "".join(rows) + "</posts>"
+    (folder / f"Posts.xml{suffix}").write_bytes(pack(content.encode()))
+    if links is not None:
+        text = "<postlinks>\n" + "".join(row(PostId=a, RelatedPostId=b, LinkTypeId=k) for a, b, k in links)
+        (folder / f"PostLinks.xml{suffix}").write_bytes(pack((text + "</postlinks>").encode()))
+    return folder / f"Posts.xml{suffix}"
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("", lambda content: content), (".xz", lzma.compress)])
+def test_a_question_comes_with_its_answers_and_links(tmp_path, read, suffix, pack):
+    path = forum(
+        tmp_path / "cats.example",
+        answer(3, 1, "<p>Before it.</p>"),
+        question(1, "<p>Why <code>x</code>?</p><pre><code>secret()</code></pre>", AcceptedAnswerId=5),
+        question(2, ""),
+        answer(5, 1, "<pre><code>secret()</code></pre>"),
+        answer(4, 1, "<p>One.</p><p>Two.</p>"),
+        row(Id=9, PostTypeId=5, Body="A tag."),
+        links=[(1, 2, 3), (2, 1, 1), (1, 77, 3), (88, 1, 3)],
+        suffix=suffix,
+        pack=pack,
+    )
+    documents, rejected, omitted = read(path)
+    assert not rejected
+    assert Counter(omitted) == {
+        "a post that is neither question nor answer": 1,
+        "a link of a question that is not in the file": 1,
+    }
+    first, second = documents
+    assert (first.id, first.title, first.source) == ("cats.example:1", "Title 1?", "cats.example")
+    assert first.paragraphs == ["Why x?"]
+    assert first.answers == ["Before it.", "One.\nTwo.", ""]
+    assert first.accepted == 2
+    assert first.links == ["cats.example:2", "cats.example:77"]
+    assert (second.paragraphs, second.answers, second.accepted, second.links) == (["Title 2?"], [], None, [])
+    assert all(d.title_is_text and d.is_post for d in documents)
+
+
+def test_code_is_kept_where_it_is_asked_for(tmp_path, read):
+    path = forum(tmp_path / "f", question(1, "<p>Why?</p><pre><code>a = b\nc = d</code></pre>"))
+    assert read(f"stackexchange-code:{path}")[0][0].paragraphs == ["Why?", "a = b c = d"]
+    assert read(path)[0][0].paragraphs == ["Why?"]
+
+
+def test_answers_without_their_question_are_counted(tmp_path, read):
+    _, _, omitted = read(forum(tmp_path / "f", answer(2, 1), answer(3, 1), question(4)))
+    assert omitted == ["an answer whose question is not in the file"] * 2
+
+
+def test_the_dump_of_a_forum_is_read_out_of_its_archive(tmp_path, read):
+    """As they are published: a 7z with the files of a forum."""
+    py7zr = pytest.importorskip("py7zr")
+    forum(tmp_path / "in", question(1, AcceptedAnswerId=2), answer(2, 1), links=[(1, 5, 3)])
+    (tmp_path / "in/Users.xml").write_text("<users></users>")
+    archive = tmp_path / "cats.example.7z"
+    with py7zr.SevenZipFile(archive, "w") as packed:
+        for name in ("Posts.xml", "PostLinks.xml", "Users.xml"):
+            packed.write(tmp_path / "in" / name, name)
+    (document,), rejected, _ = read(archive)
+    assert not rejected
+    assert (document.id, document.accepted, document.links) == ("cats.example:1", 0, ["cats.example:5"])
+
+
+def test_a_large_file_is_put_in_order_in_groups(tmp_path, monkeypatch, read):
+    rows = [question(k) for k in range(1, 200)] + [answer(1000 + k, k) for k in range(199, 0, -1)]
+    path = forum(tmp_path / "f", *rows)
+    whole = read(path)[0]
+    monkeypatch.setattr(stackexchange, "GROUP_BYTES", 2000)
+    before = len(os.listdir("/proc/self/fd"))
+    grouped = read(path)[0]
+    assert sorted(grouped, key=lambda d: d.id) == sorted(whole, key=lambda d: d.id)
+    assert len(grouped) == 199
+    assert all(len(d.answers) == 1 for d in grouped)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_broken_row_costs_its_question(tmp_path, monkeypatch, read):
+    monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 5000)
+    rows = [
+        question(1).replace("/>", ">"),
+        question(2),
+        question(3, "x" * 6000),
+        question(4, "a&#x1F;b\x0b"),
+        row(PostTypeId=1),
+    ]
+    documents, rejected, _ = read(forum(tmp_path / "f", *rows))
+    assert [d.id for d in documents] == ["f:2"]
+    assert len(rejected) == 4
+
+
+def test_control_characters_that_dumps_hold_are_read(tmp_path, read):
+    path = forum(tmp_path / "f", question(1, "a&#x1F;b"))
+    path.write_bytes(path.read_bytes().replace(b"&amp;#x1F;", b"&#x1F;"))
+    assert read(path)[0][0].paragraphs == ["a b"]
+
+
+def test_a_file_that_is_cut_off_says_so(tmp_path, read):
+    path = forum(tmp_path / "f", question(1), question(2))
+    path.write_bytes(path.read_bytes()[:-20])
+    documents, (reason,), _ = read(path)
+    assert not documents
+    assert "cannot read on" in reason
+
+
+def test_entities_that_a_file_declares_do_not_grow(tmp_path, read):
+    path = forum(tmp_path / "f", question(1), question(2))
+    content = path.read_bytes().replace(b"<posts>", b'<!DOCTYPE p [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><posts>')
+    path.write_bytes(content.replace(b"Title 1?", b"&b;"))
+    documents, (reason,), _ = read(path)
+    assert [d.id for d in documents] == ["f:2"]
+    assert "undefined entity" in reason
+
+
+@pytest.mark.parametrize(
+    ("html", "paragraphs"),
+    [
+        ("<p>One.</p>\n<p>Two <b>bold</b> words.</p>", ["One.", "Two bold words."]),
+        ("<h1>Heading</h1><p>Text.</p>", ["Text."]),
+        ("<ul><li>One.</li><li>Two.</li></ul>after", ["One.", "Two.", "after"]),
+        ("<blockquote><p>Quoted.</p></blockquote><p>Not.</p>", ["Quoted.", "Not."]),
+        ('<p>See <a href="x">here</a><br>now <img src="y">.</p>', ["See here now ."]),
+        ("a &lt;b&gt; c &amp; d", ["a <b> c & d"]),
+        ("<table><tr><td>1</td></tr></table><p>Text.</p><!-- no --><hr>", ["Text."]),
+        ("<p>Unclosed<p>tags <b>everywhere", ["Unclosed", "tags everywhere"]),
+        ("", []),
+        (" \n ", []),
+        ("<div>" * 400 + "deep" + "</div>" * 400, ["deep"]),
+    ],
+)
+def test_the_html_of_a_post_becomes_paragraphs(html, paragraphs):
+    assert extract_paragraphs(html, keep_code=False) == paragraphs
+
+
+@pytest.mark.parametrize("name", FORUMS)
+def test_a_real_forum_is_read_in_full(shared, read, name):
+    folder = shared / "data/stackexchange" / name
+    documents, rejected, omitted = read(folder / "Posts.xml.xz")
+    with lzma.open(folder / "Posts.xml.xz") as file:
+        rows = [dict(element.attrib) for _, element in ElementTree.iterparse(file) if element.tag == "row"]
+    questions = {r["Id"]: r for r in rows if r["PostTypeId"] == "1"}
+    answers = {r["Id"] for r in rows if r["PostTypeId"] == "2" and r["ParentId"] in questions}
+    accepted = [r for r in questions.values() if r.get("AcceptedAnswerId") in answers]
+    assert (len(questions), len(answers), len(accepted)) == FORUMS[name]
+    assert {d.id for d in documents} == {f"{name}:{number}" for number in questions}
+    assert len(documents) == len(questions)
+    assert sum(len(d.answers) for d in documents) == len(answers)
+    assert sum(d.accepted is not None for d in documents) == len(accepted)
+    duplicates = []
+    if (folder / "PostLinks.xml.xz").exists():
+        with lzma.open(folder / "PostLinks.xml.xz") as file:
+            links = [e.attrib for _, e in ElementTree.iterparse(file) if e.get("LinkTypeId") == "3"]
+        duplicates = [f"{name}:{e['PostId']}>{name}:{e['RelatedPostId']}" for e in links]
+    found = [f"{d.id}>{link}" for d in documents for link in d.links]
+    assert sorted(found) == sorted(d for d in duplicates if d.partition(">")[0].partition(":")[2] in questions)
+    assert omitted.count("a link of a question that is not in the file") == len(duplicates) - len(found)
+    assert len(rejected) == 0
+    tally = Tally()
+    assert all(clean(document, Rules(), tally) for document in documents)
+    assert tally.counts["paragraphs too short"] == 0

@@ -1,0 +1,161 @@
+"""Pages of the web, and archives of crawls: every sample is read, and what is broken is counted."""
+
+import gzip
+
+import pytest
+
+from data_pipeline.prepare.document import Unreadable
+from data_pipeline.prepare.readers import find_parts, read_records, reader
+from data_pipeline.prepare.readers.web import warc
+
+TEXT = "The reader goes through the page once, from its start to its end. It keeps what it finds in memory for a while."
+PAGE = f"""<html><head><title>The title</title><script>secret()</script></head><body>
+<nav><ul><li><a href="/">Secret menu</a></li><li><a href="/b">Secret entry</a></li></ul></nav>
+<article><h1>The title</h1><p>{TEXT}</p><p>{TEXT.replace("reader", "writer")}</p>
+<table><tr><td>secret</td><td>secret 1</td></tr><tr><td>secret</td><td>secret 2</td></tr></table>
+<pre><code>secret = call()</code></pre>
+<p>{TEXT.replace("reader", "editor")}</p></article>
+<footer>Copyright secret</footer></body></html>""".encode()
+
+
+def written(path, content):
+    path.write_bytes(content)
+    return path
+
+
+def crawl(pages, kind="response", head="HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n"):
+    """The records of a WARC file, as bytes."""
+    records = []
+    for number, page in enumerate(pages):
+        block = head.encode() + page
+        records.append(
+            f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: https://x.example/{number}\r\n"
+            f"WARC-Date: 2020-01-01T00:00:00Z\r\nWARC-Record-ID: <urn:uuid:{number}>\r\n"
+            f"Content-Type: application/http; msgtype={kind}\r\nContent-Length: {len(block)}\r\n\r\n".encode()
+            + block
+            + b"\r\n\r\n"
+        )
+    return records
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_the_main_text_of_a_page_is_kept(tmp_path, read, suffix):
+    path = written(tmp_path / f"page.html{suffix}", gzip.compress(PAGE) if suffix else PAGE)
+    (document,), _, _ = read(path)
+    assert document.title == "The title"
+    assert [p for p in document.paragraphs if "once" in p] == [
+        TEXT,
+        TEXT.replace("reader", "writer"),
+        TEXT.replace("reader", "editor"),
+    ]
+    assert "secret" not in " ".join(document.paragraphs).casefold()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01\x02", b"<html></html>", b"<p>", "<p>Короткий".encode("cp1251")])
+def test_a_page_without_text_is_rejected(tmp_path, read, content):
+    documents, (reason,), _ = read(written(tmp_path / "page.html", content))
+    assert not documents
+    assert "no running text" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("a.warc", b"".join),
+        ("a.warc.gz", lambda records: gzip.compress(b"".join(records))),
+        ("b.warc.gz", lambda records: b"".join(map(gzip.compress, records))),
+    ],
+)
+def test_the_pages_of_a_crawl_are_documents_named_by_their_address(tmp_path, read, name, pack):
+    """Not compressed, compressed as a whole, and compressed record by record."""
+    records = crawl([PAGE, PAGE]) + crawl([b"x"], "request")
+    documents, rejected, omitted = read(written(tmp_path / name, pack(records)))
+    assert [d.id for d in documents] == ["https://x.example/0", "https://x.example/1"]
+    assert not rejected
+    assert omitted == ["a record of the kind request"]
+
+
+def test_other_answers_are_counted_by_what_they_are(tmp_path, read):
+    image = crawl([b"x"], head="HTTP/1.1 200 OK\r\nContent-Type: Image/PNG\r\n\r\n")
+    missing = crawl([PAGE], head="HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n\r\n")
+    untyped = crawl([PAGE], head="HTTP/1.1 200 OK\r\n\r\n")
+    _, _, omitted = read(written(tmp_path / "a.warc", b"".join(image + missing + untyped)))
+    assert omitted == [
+        "not HTML but image/png",
+        "an answer with another status than 200",
+        "not HTML but of no stated type",
+    ]
+
+
+def test_a_broken_record_costs_itself(tmp_path, read):
+    one, two, three = crawl([PAGE] * 3)
+    documents, rejected, _ = read(written(tmp_path / "a.warc", one + b"rubbish\r\nmore\r\n\r\n" + two + three))
+    assert len(documents) >= 2
+    assert len(rejected) == 1
+
+
+def test_a_crawl_that_is_cut_off_says_so(tmp_path):
+    content = b"".join(crawl([PAGE] * 3))
+    for end in (len(content) // 2, len(content) - 50):
+        *_, last = read_records(written(tmp_path / "a.warc", content[:end]))
+        assert isinstance(last.content, Unreadable)
+    *_, last = read_records(written(tmp_path / "b.warc.gz", gzip.compress(content)[:-30]))
+    assert isinstance(last.content, Unreadable)
+
+
+def test_a_huge_page_is_rejected_in_bounded_memory(tmp_path, monkeypatch, read):
+    monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 10_000)
+    content = b"".join(crawl([PAGE, b"<p>x</p>" * 10_000, PAGE]))
+    documents, (reason,), _ = read(written(tmp_path / "a.warc", content))
+    assert len(documents) == 2
+    assert "larger than" in reason
+
+
+@pytest.mark.parametrize("size", [1000, 4000, 10**6])
+def test_records_of_a_crawl_are_each_in_one_part(tmp_path, monkeypatch, read_in_parts, size):
+    monkeypatch.setattr(warc, "PART_BYTES", size)
+    pages = [PAGE + b"<!--" + b"\r\n\r\nWARC/1.0\r\nWARC-Type: response\r\n" * 5 + b"-->" for _ in range(9)]
+    (documents, rejected, _), count = read_in_parts(written(tmp_path / "a.warc", b"".join(crawl(pages))))
+    assert [d.id for d in documents] == [f"https://x.example/{k}" for k in range(9)]
+    assert not rejected
+    assert count == (1 if size == 10**6 else count)
+    assert count > 2 or size > 4000
+
+
+def test_a_file_whose_records_cannot_be_followed_is_one_part(tmp_path):
+    path = written(tmp_path / "a.warc", b"WARC/1.0\r\nno length\r\n\r\n")
+    assert len(find_parts(str(path), 10)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "documents", "rejected", "omitted"),
+    [
+        ("bad.arc", 0, 2, 2),
+        ("example-bad-non-chunked.warc.gz", 1, 0, 5),
+        ("example-bad.warc.gz.bad", 1, 0, 5),
+        ("example-digest.warc", 0, 0, 4),
+        ("example-iana.org-chunked.warc", 1, 0, 2),
+        ("example-resource.warc.gz", 1, 0, 2),
+        ("example-space-in-target-uri.warc.gz", 0, 0, 2),
+        ("example-space-in-url.arc", 1, 1, 1),
+        ("example-trunc.warc", 1, 1, 3),
+        ("example-wget-bad-target-uri.warc.gz", 1, 0, 5),
+        ("example-wrong-chunks.warc.gz", 1, 0, 1),
+        ("example.arc", 1, 0, 1),
+        ("example.arc.gz", 1, 0, 1),
+        ("example.warc", 1, 0, 5),
+        ("example.warc.gz", 1, 0, 5),
+        ("post-test.warc.gz", 0, 0, 6),
+    ],
+)
+def test_real_crawls_are_read_and_what_is_broken_is_counted(shared, tmp_path, read, name, documents, rejected, omitted):
+    source = shared / "data/raw/warc/test/data" / name
+    path = written(tmp_path / name.removesuffix(".bad"), source.read_bytes())
+    found = read(path)
+    assert tuple(map(len, found)) == (documents, rejected, omitted)
+    assert all(d.paragraphs[0].startswith(("This domain is", "Management of the DNS")) for d in found[0])
+
+
+def test_what_a_crawl_says_to_people_does_not_reach_the_screen(shared, read, capsys):
+    read(shared / "data/raw/warc/test/data/example-trunc.warc")
+    assert capsys.readouterr() == ("", "")
