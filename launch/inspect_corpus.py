@@ -10,6 +10,8 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
+from tokenizers import Tokenizer
+
 from data_pipeline import browse
 from data_pipeline.corpus import SPLITS, Corpus, Shard
 from data_pipeline.errors import KinspanError
@@ -48,14 +50,14 @@ class InspectCorpusConfig:
     json: bool = setting(False, "Print one JSON object per line.")
 
 
-def _find(config: InspectCorpusConfig, corpus: Corpus) -> Iterator[tuple[Shard, int]]:
+def _find(config: InspectCorpusConfig, corpus: Corpus, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
     """Yield the documents that the flags ask for, each as its shard and its row there."""
     if config.id is not None:
         yield browse.find_document(corpus, config.id)
     elif config.sample is not None:
         yield from browse.sample_documents(corpus, config.sample, config.seed)
     elif config.search is not None:
-        found = list(islice(browse.search_documents(corpus, config.search), config.count))
+        found = list(islice(browse.search_documents(corpus, config.search, decoder), config.count))
         if not found:
             raise KinspanError(f"--search {config.search}: no document of {corpus.folder} has this text")
         yield from found
@@ -112,7 +114,7 @@ def main() -> None:
         print(json.dumps(_summarize(corpus)) if config.json else _format_counts(corpus))
         return
     decoder = browse.load_decoder(corpus.folder)
-    for number, (shard, row) in enumerate(_find(config, corpus)):
+    for number, (shard, row) in enumerate(_find(config, corpus, decoder)):
         document = browse.show_document(shard, row, decoder)
         if config.json:
             print(json.dumps(asdict(document), ensure_ascii=False))

@@ -101,6 +101,7 @@ def place(tmp_path, tiny_corpus, tiny_documents, helpers, monkeypatch):
     ("entry", "part", "shown"),
     [
         ("prepare", "--input books/", "documents read"),
+        ("inspect_corpus", "--sample 3", " tokens, "),
         ("inspect_pairs", "--count 10", "pair 9: ssp, "),
         ("inspect_pairs", "--json", '"index": 6463'),
         ("evaluate", "--run run.txt", "MAP"),

@@ -106,7 +106,8 @@ class FindParagraphs:
         low, high = _range_of(number, self.num_ranges)
         for task in range(len(self.inputs.keys)):
             of_task = self.inputs.load(task, "paragraphs")
-            start, end = (int(np.searchsorted(of_task["hash"], bound, side)) for bound, side in _sides(low, high))
+            start = int(np.searchsorted(of_task["hash"], low, side="left"))
+            end = int(np.searchsorted(of_task["hash"], high, side="right"))
             mine = np.asarray(of_task[start:end])
             document = mine["number"] + self.inputs.starts[task]
             kept = dropped[document] == KEPT
@@ -119,10 +120,6 @@ def _range_of(number: int, num_ranges: int) -> tuple[np.uint64, np.uint64]:
     """The lowest and the highest hash of a range."""
     bounds = [2**64 * k // num_ranges for k in (number, number + 1)]
     return np.uint64(bounds[0]), np.uint64(bounds[1] - 1)
-
-
-def _sides(low: np.uint64, high: np.uint64) -> list[tuple[np.uint64, str]]:
-    return [(low, "left"), (high, "right")]
 
 
 def save_whole(path: Path, values: np.ndarray) -> None:
@@ -138,6 +135,7 @@ def read_removed(folder: Path, num_ranges: int, bucket: int) -> np.ndarray:
     found = [np.empty(0, REMOVED)]
     for number in range(num_ranges):
         of_range = np.load(folder / f"paragraphs-{number:05d}.npy", mmap_mode="r")
-        start, end = (int(np.searchsorted(of_range["bucket"], bucket, side)) for side in ("left", "right"))
+        start = int(np.searchsorted(of_range["bucket"], bucket, side="left"))
+        end = int(np.searchsorted(of_range["bucket"], bucket, side="right"))
         found.append(np.asarray(of_range[start:end]))
     return np.concatenate(found)

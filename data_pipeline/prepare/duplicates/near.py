@@ -5,7 +5,7 @@ Two documents whose sets of 5-grams of words have a Jaccard similarity of s are 
 """
 
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -143,7 +143,7 @@ class Decide:
         return self.inputs.starts[flat[:, :, 0]] + flat[:, :, 1]
 
 
-def find_repeats(bands: list[Callable[[], np.ndarray]]) -> np.ndarray:
+def find_repeats(bands: Sequence[Callable[[], np.ndarray]]) -> np.ndarray:
     """Find the documents that are connected with an earlier one, and are not the first of their cluster.
 
     bands: each returns pairs of documents that match, ``[N, 2]``; one band at a time is in memory

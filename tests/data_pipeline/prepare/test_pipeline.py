@@ -353,7 +353,7 @@ def test_workers_that_cannot_start_are_an_error_and_no_endless_wait(tmp_path, so
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert result.stdout.startswith(("refused: ", "done")), result.stderr
 
