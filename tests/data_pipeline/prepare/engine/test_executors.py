@@ -23,7 +23,7 @@ from data_pipeline.prepare.engine.execution import parse_sbatch
 from data_pipeline.prepare.engine.spill import Buckets, SpillWriter
 from pretrain.modeling.default_model import default_model
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 FILES = 6
 
 
