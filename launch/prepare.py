@@ -10,9 +10,9 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.benchmark import check_benchmark, read_benchmark
-from data_pipeline.prepare.encode import Rules
+from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import BOILERPLATE, prepare
-from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS
+from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS, get_reader
 from data_pipeline.prepare.summary import check_trainable, find_lacks, format_counts
 from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
@@ -25,10 +25,12 @@ from pretrain.runtime.settings import ABOVE_0, FROM_0_TO_BELOW_1, NOT_BELOW_0, W
 
 DESCRIPTION = f"""Turns documents into a corpus of token ids that launch/pretrain.py samples from.
 
-Input: {FORMATS}; files, globs or folders.
+Input: {FORMATS};
+files, globs, folders, URLs such as s3://bucket/folder, and hf:NAME for a data set of the Hugging Face hub.
   .jsonl, .parquet  a document per line or row: "paragraphs" (list of strings) or "text", optional "id", "title"
   .txt              a document per file, blank lines between paragraphs
-Without --input: the documentation that comes with Python and the installed packages ({PYTHON_DOCS}).
+  .xml.bz2          a dump of Wikipedia; Posts.xml: a forum of StackExchange; see docs/corpora.md for all of them
+Without --input: the documentation of Python and of the pinned packages ({PYTHON_DOCS}).
 
 The same command again goes on where it was interrupted: what is done lies in OUTPUT_DIR/partial, with a log of each
 task. What comes out is the same for any number of workers, on one machine, on Slurm and on Ray. Beside the corpus,
@@ -52,7 +54,10 @@ EPILOG = """examples:
 class PrepareConfig:
     """Flags of this entry."""
 
-    input: list[str] = setting([PYTHON_DOCS], "Files, globs or folders.")
+    input: list[str] = setting([PYTHON_DOCS], "Files, globs, folders or URLs.")
+    reader: str = setting(
+        "", "Reader of all inputs, where their names do not tell it: bookcorpus, stackexchange-code, or my_reader.py."
+    )
     tokenizer: str | None = setting(
         None, "Hub name or folder of the model that is to be trained. Without it: all-MiniLM-L6-v2."
     )
@@ -72,12 +77,9 @@ class PrepareConfig:
     min_document_chars: int = setting(
         200, "Documents of which fewer characters are kept are dropped.", within=NOT_BELOW_0
     )
-    languages: list[str] = setting(
-        [],
-        "Keep documents in these languages alone: en de ... (ISO 639-1; pip install 'kinspan[web]'). Without it: all.",
-    )
-    skip_step: list[str] = setting([], "Steps of cleaning to leave out, by the names that the report shows.")
-    clean_with: list[str] = setting([], "Python files with more steps of cleaning; docs/preparing.md shows one.")
+    languages: list[str] = setting([], "Documents in other languages are dropped: en, or several ISO 639-1 codes.")
+    skip_step: list[str] = setting([], f"Steps of cleaning to leave out: {', '.join(step.name for step in STEPS)}.")
+    clean_with: list[str] = setting([], "Python files with steps of cleaning of your own, see docs/corpora.md.")
     validation_share: float = setting(0.02, "Share of documents held out for validation.", within=FROM_0_TO_BELOW_1)
     shard_tokens: int = setting(SHARD_TOKENS, "About how many tokens a shard holds.", within=ABOVE_0)
     duplicates: Literal["exact", "near", "keep"] = setting(
@@ -127,14 +129,17 @@ def main() -> None:
         config.min_paragraph_chars,
         config.min_document_chars,
         config.validation_share,
-        config.languages,
-        config.skip_step,
-        config.clean_with,
+        languages=config.languages,
+        skip_steps=config.skip_step,
+        clean_with=config.clean_with,
     )
+    if config.reader:
+        get_reader(config.reader)
+    inputs = [f"{config.reader}:{name}" for name in config.input] if config.reader else config.input
     tokenizer = config.tokenizer or default_model()
     output = config.output_dir or _default_output(config, tokenizer)
     result = prepare(
-        config.input,
+        inputs,
         tokenizer,
         output,
         OBJECTIVES,

@@ -28,9 +28,7 @@ from data_pipeline.files import describe_write_error
 from data_pipeline.sampling.pairs import Objective
 
 from .benchmark import Benchmark
-from .cleaning import Rules, Tally
-from .cleaning.languages import check_languages
-from .cleaning.steps import find_steps
+from .cleaning import Rules, Tally, check_rules
 from .engine.execution import Execution, parse_sbatch
 from .finished import CORPUS_PARTS, find_finished
 from .readers import PYTHON_DOCS, InputFile, find_input_files
@@ -150,8 +148,7 @@ def _check_settings(rules: Rules, num_workers: int, shard_tokens: int, duplicate
         raise KinspanError(f"--shard_tokens {shard_tokens}: at most {MAX_SHARD_TOKENS}, since offsets have 32 bits")
     if not 0 <= rules.validation_share < 1:
         raise KinspanError(f"--validation_share {rules.validation_share}: must be from 0 to less than 1")
-    find_steps(rules)
-    check_languages(rules.languages)
+    check_rules(rules)
     if duplicates not in DUPLICATES:
         raise KinspanError(f"--duplicates {duplicates}: must be one of {', '.join(DUPLICATES)}")
     if boilerplate < 0 or boilerplate == 1:

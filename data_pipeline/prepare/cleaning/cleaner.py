@@ -6,10 +6,16 @@ from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.prepare.document import Document
 
 from .characters import normalise
-from .languages import detect_language
+from .languages import check_languages, detect_language
 from .rules import Rules
 from .steps import Step, find_steps
 from .tally import Tally
+
+
+def check_rules(rules: Rules) -> None:
+    """Raise KinspanError, before any work is done, where steps or languages are named that there are not."""
+    find_steps(rules)
+    check_languages(rules.languages)
 
 
 def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:

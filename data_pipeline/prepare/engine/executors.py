@@ -231,7 +231,9 @@ def start_ray(num_workers: int) -> None:
     except ImportError as error:
         raise KinspanError("--executor ray: Ray is not installed; pip install 'kinspan[ray]'") from error
     if not ray.is_initialized():
-        here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": num_workers, "include_dashboard": False}
+        here: dict[str, Any] = (
+            {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": num_workers, "include_dashboard": False}
+        )
         environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
         ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **here)
 

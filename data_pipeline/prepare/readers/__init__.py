@@ -9,6 +9,7 @@ from .registry import (
     UNREADABLE,
     find_parts,
     find_reader,
+    get_reader,
     parse_record,
     read_records,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "find_parts",
     "find_reader",
     "format_skipped",
+    "get_reader",
     "parse_record",
     "read_records",
 ]

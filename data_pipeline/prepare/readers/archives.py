@@ -82,10 +82,12 @@ class _Header(tarfile.TarInfo):
     """A header of a tar. ``tarfile`` takes a broken one, or a missing end mark, for the end of the archive."""
 
     @classmethod
-    def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:
+    def fromtarfile(cls, archive: tarfile.TarFile) -> "_Header":
         try:
             return super().fromtarfile(archive)
-        except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as error:
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the end mark
+            raise
+        except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"the tar is cut or damaged: {error}") from error
 
 

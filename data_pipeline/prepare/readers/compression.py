@@ -5,7 +5,7 @@ import gzip
 import io
 import lzma
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import pyarrow as pa
 
@@ -56,7 +56,7 @@ def _decompress(file: IO[bytes], suffix: str) -> IO[bytes]:
     elif suffix == ".bz2":
         inner = bz2.BZ2File(packed)
     elif suffix == ".xz":
-        inner = lzma.LZMAFile(packed)  # noqa: SIM115  (it is closed with what wraps it)
+        inner = lzma.LZMAFile(cast(IO[bytes], packed))  # noqa: SIM115  (it is closed with what wraps it)
     else:
         inner = pa.CompressedInputStream(pa.PythonFile(packed, "r"), "zstd")
     return io.BufferedReader(_Guarded(inner, packed), 1 << 16)

@@ -2,6 +2,8 @@
 
 import glob
 import os
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -52,8 +54,7 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
     for given in inputs:
         key, name = split_prefix(given)
         if given == PYTHON_DOCS or key == huggingface.PREFIX:
-            modified = python_docs.describe_versions() if given == PYTHON_DOCS else ""
-            files[given] = InputFile(given, 0, modified)
+            files[given] = InputFile(given, 0, _describe_docs() if given == PYTHON_DOCS else "")
             continue
         if key:
             get_reader(key)  # which says so where it cannot be loaded
@@ -75,6 +76,13 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
             else:
                 files[prefix + place] = places.describe(prefix, place)
     return list(files.values()), Counter(map(_name_suffix, skipped))
+
+
+def _describe_docs() -> str:
+    """Name the versions that the default corpus is read from, and say so where they are others than it is meant for."""
+    if other := python_docs.describe_differences():
+        print(f"note: the default corpus, and with it its figures, will differ, because of {other}", file=sys.stderr)
+    return python_docs.describe_versions()
 
 
 def _is_known(name: str) -> bool:
@@ -101,11 +109,19 @@ class _LocalPlaces:
         return [str(path) for path in _list_files(Path(folder))]
 
     def describe(self, prefix: str, name: str) -> InputFile:
+        """Describe a file. That it has changed also shows in the files that its reader reads beside it."""
+        reader = find_reader(prefix + name)
+        folder = os.path.dirname(name) or "."
+        beside = reader.companions if reader else ""
         try:
             stat = os.stat(name)
+            others = [other for other in (sorted(os.listdir(folder)) if beside else []) if re.match(beside, other)]
+            times = [stat.st_mtime_ns, *(os.stat(os.path.join(folder, other)).st_mtime_ns for other in others)]
+            if prefix.endswith(".py:"):
+                times.append(os.stat(prefix[:-1]).st_mtime_ns)
         except OSError as error:
             raise KinspanError(f"--input {name} cannot be read: {error.strerror}") from error
-        return InputFile(prefix + name, stat.st_size, str(stat.st_mtime_ns))
+        return InputFile(prefix + name, stat.st_size, " ".join(map(str, times)))
 
 
 class _UrlPlaces:

@@ -30,7 +30,10 @@ MIN_PASSED = 200  # characters: a shorter string in a call is an argument, not d
 
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 _ROOTS = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
-_SKIPPED_DIRS = {"test", "tests", "idle_test", "_vendor", "_vendored", "__pycache__", "site-packages", "dist-packages"}
+_SKIPPED_DIRS = {
+    *("test", "tests", "idle_test", "_vendor", "_vendored", "__pycache__", "site-packages", "dist-packages"),
+    *("ensurepip", "idlelib", "lib2to3", "turtledemo"),  # which not every system installs with Python
+}
 
 
 def read_pins() -> dict[str, str]:

@@ -136,10 +136,13 @@ def _find_key(name: str) -> str:
 
 
 def get_reader(key: str) -> Reader:
-    """Get the reader of a key of READERS, with or without its dot, or of a Python file."""
+    """Get the reader of a key of READERS, with or without its dot, or of a Python file. Raises KinspanError."""
     if key.endswith(".py"):
         return _load_reader(key)
-    return READERS[key] if key in READERS else READERS[f".{key}"]
+    reader = READERS.get(key) or READERS.get(f".{key}")
+    if reader is None:
+        raise KinspanError(f"--reader {key}: there is no such reader; there are {', '.join(READERS)}, and my_reader.py")
+    return reader
 
 
 def is_companion(name: str) -> bool:
@@ -150,6 +153,7 @@ def is_companion(name: str) -> bool:
 
 def find_missing(name: str) -> str:
     """Say how to install the libraries that reading a file needs; nothing where they are there."""
+    modules: tuple[str, ...]
     if find_archive(name):
         modules, extra = (("py7zr",), "forums") if name.endswith(".7z") else ((), "")
     else:

@@ -173,14 +173,14 @@ def test_docstrings_are_found_in_source_order(tmp_path):
         class A:
             """The class is about the second thing, and it has more than one use. {PROSE}"""
             def method(self):
-                """The method is about the third thing that there is. It has an inner function. It ends where others do."""
+                """The method is about the third thing there is. It has an inner function. It ends here."""
                 async def inner():
-                    """The inner function is about the fourth thing. Nothing is below it. It ends where others do."""
+                    """The inner function is about the fourth thing. Nothing is below it. It ends here."""
         try:
             pass
         except ImportError:
             def late():
-                """The late one is about the fifth thing. It is only there without the import. It ends where others do."""
+                """The late one is about the fifth thing. It is there without the import. It ends here."""
         add_docs("x", """{"The sixth one documents what is written in C. It is long enough for that. " * 3}""")
         ''',
     )

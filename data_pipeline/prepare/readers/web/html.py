@@ -17,7 +17,7 @@ def extract_page(content: bytes, url: str | None = None) -> tuple[str, list[str]
     found = trafilatura.bare_extraction(
         content, url=url, include_comments=False, include_tables=False, include_formatting=False, with_metadata=True
     )
-    if found is None:
+    if found is None or isinstance(found, dict):
         raise Rejected("no running text was found in the page")
     return found.title or "", _collect(found.body)
 

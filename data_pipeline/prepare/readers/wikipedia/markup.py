@@ -166,7 +166,7 @@ def _render_template(node: Any, depth: int) -> str:
         return _LITERAL[name]
     if name in ("math", "chem", "chem2") or name.startswith("frac"):
         return _HOLE
-    shown = _SHOWN.get(name, (0,) if name.startswith("lang-") else ())
+    shown: tuple[int, ...] = _SHOWN.get(name, (0,) if name.startswith("lang-") else ())
     values = [p.value for p in node.params if not p.showkey]
     if name in ("convert", "cvt"):
         shown = tuple(range(_count_measures(values)))

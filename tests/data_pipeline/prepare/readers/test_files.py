@@ -120,6 +120,21 @@ def test_a_file_comes_with_what_tells_whether_it_has_changed(tmp_path):
     assert after != before
 
 
+def test_a_change_of_a_file_beside_it_or_of_its_reader_is_one_of_the_file(tmp_path):
+    written(tmp_path / "Posts.xml", b"")
+    links = written(tmp_path / "PostLinks.xml", b"")
+    (tmp_path / "mine.py").write_text(READER)
+    for changed, name in ((links, f"{tmp_path}/Posts.xml"), (tmp_path / "mine.py", f"{tmp_path}/mine.py:{links}")):
+        before = find_input_files([name])
+        os.utime(changed, ns=(0, 0))
+        assert find_input_files([name]) != before
+
+
+def test_a_reader_that_there_is_not_is_named_with_those_that_are():
+    with pytest.raises(KinspanError, match=r"--reader books: there is no such reader; there are \.jsonl"):
+        registry.get_reader("books")
+
+
 def test_the_default_corpus_comes_with_the_versions_it_is_made_of():
     (docs,), _ = find_input_files([PYTHON_DOCS])
     assert docs.name == PYTHON_DOCS
