@@ -7,6 +7,7 @@ that was killed), and waits for Slurm's tasks.
 
 import contextlib
 import io
+import logging
 import multiprocessing
 import os
 import shlex
@@ -235,7 +236,7 @@ def start_ray(num_workers: int) -> None:
             {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": num_workers, "include_dashboard": False}
         )
         environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
-        ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **here)
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment, **here)
 
 
 def _is_queued(job: str) -> bool:
