@@ -242,6 +242,31 @@ def test_a_full_disk_is_a_clear_error_and_there_is_a_way_on(run, expected, monke
     assert facts(run()) == facts(expected)
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 150 kB, and what makes it larger."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=150k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    yield folder, lambda: subprocess.run(["mount", "-o", "remount,size=50m", str(folder)], check=True)
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_disk_that_is_full_indeed(helpers, sources, expected, small_disk, capfd, workers):
+    folder, enlarge = small_disk
+    with pytest.raises(KinspanError, match=r"No space left on device.*MB left") as error:
+        helpers.prepare([sources], default_model(), folder / "out", num_workers=workers, **SETTINGS)
+    assert "\n" not in str(error.value)
+    assert "Traceback" not in capfd.readouterr().err
+    assert not (folder / "out/manifest.json").exists()
+    enlarge()
+    again = helpers.prepare([sources], default_model(), folder / "out", num_workers=workers, **SETTINGS)
+    assert facts(again) == facts(expected)
+
+
 def test_two_runs_at_once_in_one_folder_are_refused(run, tmp_path, expected):
     import fcntl
 
