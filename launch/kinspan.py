@@ -12,6 +12,7 @@ from launch._cli import run
 
 COMMANDS = {
     "prepare": "turn documents into a corpus",
+    "inspect_corpus": "show what a corpus holds, or documents of it",
     "inspect_pairs": "show the pairs that training would see",
     "pretrain": "continue the pre-training of an encoder, in one process",
     "release": "make a folder for transformers and sentence-transformers of a run",

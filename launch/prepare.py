@@ -3,17 +3,20 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare.cleaning import STEPS, Rules, check_rules
-from data_pipeline.prepare.pipeline import prepare
+from data_pipeline.prepare.benchmark import check_benchmark, read_benchmark
+from data_pipeline.prepare.cleaning import STEPS, Rules
+from data_pipeline.prepare.pipeline import BOILERPLATE, prepare
 from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS, get_reader
 from data_pipeline.prepare.summary import check_trainable, find_lacks, format_counts
 from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
+from finetune.data.registry import NAMES, load_split
 from launch._cli import parse, run
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
@@ -27,11 +30,24 @@ files, globs, folders, URLs such as s3://bucket/folder, and hf:NAME for a data s
   .jsonl, .parquet  a document per line or row: "paragraphs" (list of strings) or "text", optional "id", "title"
   .txt              a document per file, blank lines between paragraphs
   .xml.bz2          a dump of Wikipedia; Posts.xml: a forum of StackExchange; see docs/corpora.md for all of them
-Without --input: the documentation of Python and of the pinned packages ({PYTHON_DOCS})."""
+Without --input: the documentation of Python and of the pinned packages ({PYTHON_DOCS}).
+
+The same command again goes on where it was interrupted: what is done lies in OUTPUT_DIR/partial, with a log of each
+task. What comes out is the same for any number of workers, on one machine, on Slurm and on Ray. Beside the corpus,
+report.html shows what was read and dropped, with examples, and documents to read.
+
+Duplicates: a document or a paragraph that repeats an earlier one word for word is dropped, and so is, everywhere, a
+paragraph that stands in many documents, such as a site's footer: both cost a few percent of the time, and what repeats
+would be learned by heart, or give a pair away. Documents that are merely much like another (--duplicates near) are
+looked for on request alone, since their signatures take longer than all the rest: worth it for web text and news."""
 
 EPILOG = """examples:
   python launch/prepare.py --input 'docs/*.jsonl.gz' --tokenizer roberta-base --output_dir corpora/docs --num_workers 8
-  python launch/prepare.py --input books/ --tokenizer path/to/model --output_dir corpora/books"""
+  python launch/prepare.py --input books/ --tokenizer path/to/model --output_dir corpora/books
+  python launch/prepare.py --input news/ --tokenizer path/to/model --output_dir corpora/news --duplicates near \\
+      --decontaminate wikiqa=WikiQACorpus questions.txt
+  python launch/prepare.py --input /data/web --tokenizer path/to/model --output_dir /data/corpora/web \\
+      --executor slurm --num_workers 64 --sbatch partition=cpu time=08:00:00 account=nlp"""
 
 
 @dataclass
@@ -48,7 +64,15 @@ class PrepareConfig:
     output_dir: str | None = setting(
         None, "Folder for the corpus. Without --input and this: one in the user's cache.", old_name="output"
     )
-    num_workers: int = setting(1, "Processes that tokenise.", within=WORKERS)
+    num_workers: int = setting(1, "Tasks that run at the same time, each in a process.", within=WORKERS)
+    executor: Literal["local", "slurm", "ray"] = setting(
+        "local",
+        "Where tasks run: on this machine; as jobs of Slurm; or on the Ray cluster that RAY_ADDRESS names (without it, "
+        "one on this machine; pip install 'kinspan[ray]'). For slurm and ray, all machines must see the folders.",
+    )
+    sbatch: list[str] = setting(
+        [], "What Slurm's jobs ask for, each NAME=VALUE as of sbatch: a partition and a time, and what else is needed."
+    )
     min_paragraph_chars: int = setting(60, "Paragraphs with fewer characters are dropped.", within=NOT_BELOW_0)
     min_document_chars: int = setting(
         200, "Documents of which fewer characters are kept are dropped.", within=NOT_BELOW_0
@@ -58,6 +82,22 @@ class PrepareConfig:
     clean_with: list[str] = setting([], "Python files with steps of cleaning of your own, see docs/corpora.md.")
     validation_share: float = setting(0.02, "Share of documents held out for validation.", within=FROM_0_TO_BELOW_1)
     shard_tokens: int = setting(SHARD_TOKENS, "About how many tokens a shard holds.", within=ABOVE_0)
+    duplicates: Literal["exact", "near", "keep"] = setting(
+        "exact",
+        "What to drop of what repeats earlier text: exact, documents and paragraphs that do so word for word; near, "
+        "also documents that are much like another (about .8 of their 5-grams in common), which takes longer than all "
+        "the rest; keep, nothing.",
+    )
+    boilerplate: int = setting(
+        BOILERPLATE,
+        "A paragraph that stands in so many documents is dropped from all of them. 0: it is like any other duplicate.",
+        within=NOT_BELOW_0,
+    )
+    decontaminate: list[str] = setting(
+        [],
+        "Drop documents that hold a sentence of 8 words or more of a test set: files of sentences (.txt, .tsv, "
+        ".jsonl), or data sets, whose test split is taken, such as wikiqa=FOLDER.",
+    )
     allow_damaged: bool = setting(False, "Go without the rest of a file that cannot be read to its end.")
     allow_skipped: bool = setting(
         False, "Go without the files in folders that are of no known format, and without links that lead nowhere."
@@ -71,6 +111,18 @@ def _default_output(config: PrepareConfig, tokenizer: str) -> str:
     return str(default_corpus_folder(load_tokenizer(tokenizer)))
 
 
+def _read_test_sentences(names: list[str]) -> list[str]:
+    """Read the sentences of files, and the questions and candidates of data sets' test splits."""
+    sentences: list[str] = []
+    for name in names:
+        if name.partition("=")[0] in NAMES:
+            data, _ = load_split(name, "test")
+            sentences += check_benchmark(name, [*data.questions, *data.answers.to_pylist()])
+        else:
+            sentences += read_benchmark(name)
+    return sentences
+
+
 def main() -> None:
     config = parse(PrepareConfig, DESCRIPTION, EPILOG)
     rules = Rules(
@@ -81,7 +133,6 @@ def main() -> None:
         skip_steps=config.skip_step,
         clean_with=config.clean_with,
     )
-    check_rules(rules)
     if config.reader:
         get_reader(config.reader)
     inputs = [f"{config.reader}:{name}" for name in config.input] if config.reader else config.input
@@ -98,13 +149,19 @@ def main() -> None:
         config.licence,
         allow_damaged=config.allow_damaged,
         allow_skipped=config.allow_skipped,
+        duplicates=config.duplicates,
+        boilerplate=config.boilerplate,
+        decontaminate=_read_test_sentences(config.decontaminate),
+        executor=config.executor,
+        sbatch=config.sbatch,
     )
     if result.reused:
         print(f"{output} already holds this corpus: nothing to do")
     else:
-        print(format_counts(result))
+        print(format_counts(result.tally, result.manifest, result.skipped))
         speed = result.tally.counts["characters read"] / 1e6 / result.seconds
         print(f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.2f} MB/s)")
+        print(f"report: {output}/report.html")
     for lack in find_lacks(result.manifest, OBJECTIVES):
         print(f"note: {lack}")
     check_trainable(result.manifest, output)

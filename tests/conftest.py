@@ -103,11 +103,6 @@ def write_jsonl(path: Path, documents: Iterable[dict[str, Any]]) -> Path:
     return path
 
 
-def _in_this_process(make_worker: Callable, arguments: tuple, chunks: Iterable, num_workers: int) -> Iterator[Any]:
-    """Stands in for ``executors.map_chunks``: starting processes takes longer than a small corpus."""
-    yield from map(make_worker(*arguments), chunks)
-
-
 @cache
 def _loaded(tokenizer: str) -> Any:
     return load_tokenizer(tokenizer)
@@ -121,13 +116,10 @@ def load(tokenizer: str | Path) -> Any:
 
 
 def prepare_here(inputs: list[str | Path], tokenizer: str | Path, output: Path, **options: Any) -> Prepared:
-    """``prepare`` without worker processes; ``options`` are its arguments and those of Rules."""
+    """``prepare`` with a tokenizer that is loaded once; ``options`` are its arguments and those of Rules."""
     rules = Rules(**{k: options.pop(k) for k in Rules.__dataclass_fields__ if k in options})
     names = [str(name) for name in inputs]
-    with (
-        mock.patch("data_pipeline.prepare.pipeline.map_chunks", _in_this_process),
-        mock.patch("data_pipeline.tokenizers.load_tokenizer", load),
-    ):
+    with mock.patch("data_pipeline.tokenizers.load_tokenizer", load):
         return prepare(names, str(tokenizer), output, OBJECTIVES, rules, quiet=True, **options)
 
 
@@ -179,14 +171,15 @@ def shared() -> Path:
 def make_corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``make_corpus(documents, tokenizer=default, **options)``: a corpus folder made of these documents.
 
-    A document is a dictionary as in a .jsonl file, or a list of paragraphs. Nothing is held out unless asked.
+    A document is a dictionary as in a .jsonl file, or a list of paragraphs. Nothing is held out, and nothing that
+    repeats is dropped, unless asked.
     """
 
     def make(documents: Iterable[Any], tokenizer: str | Path | None = None, **options: Any) -> Path:
         folder = tmp_path_factory.mktemp("corpus")
         records = [d if isinstance(d, dict) else {"id": f"d{k}", "paragraphs": d} for k, d in enumerate(documents)]
         source = write_jsonl(folder / "documents.jsonl", records)
-        options = {"validation_share": 0.0, **options}
+        options = {"validation_share": 0.0, "duplicates": "keep", **options}
         prepare_here([source], tokenizer or default_model(), folder / "corpus", **options)
         return folder / "corpus"
 

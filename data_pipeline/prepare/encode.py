@@ -1,37 +1,43 @@
 """Records become token ids, in worker processes: parse, clean, split into sentences, tokenise."""
 
 import hashlib
-import os
-from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
+from xxhash import xxh3_64_intdigest
 
-from data_pipeline.corpus import OPTIONAL_COLUMNS, make_schema
+from data_pipeline.tokenizers import check_joins
 
+from .benchmark import Benchmark
 from .cleaning import Rules, Tally, clean, normalise, split_sentences
 from .document import Document, Omitted, Rejected
+from .engine.spill import KEY_BYTES, make_chunk_schema
 from .readers import parse_record
 from .readers.reader import Record
+
+WITH_BENCHMARK = "documents with a sentence of --decontaminate"
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What a worker returns for a chunk of records.
+    """What becomes of a chunk of records.
 
-    rows:     a serialised Arrow record batch of the kept documents; None where there are none
-    tally:    counts what was read, kept and dropped
-    rejected: holds ``{file, line, reason}`` of each broken record
-    sample:   the first sentences, with which to check that the tokenizer's ids may be joined
+    rows:      the D kept documents, with the columns of ``spill.make_spill_schema``; None where there are none
+    documents: ``[D]`` uint64, a hash of each document's text
+    texts:     ``[D]`` paragraphs, a hash of each in ``paragraphs``: ``[P]`` uint64
+    tally:     counts what was read, kept and dropped
+    rejected:  holds ``{file, line, reason}`` of each broken record
     """
 
-    rows: pa.Buffer | None
+    rows: pa.RecordBatch | None
+    documents: np.ndarray
+    paragraphs: np.ndarray
+    texts: list[list[str]]
     tally: Tally
     rejected: list[dict]
-    sample: list[str]
 
 
 def is_held_out(document_id: str, share: float) -> bool:
@@ -40,55 +46,109 @@ def is_held_out(document_id: str, share: float) -> bool:
     return int.from_bytes(digest, "little") < share * 2**64
 
 
-class Encoder:
-    """Encodes chunks of records in a worker process, without ``transformers``, which is slow to import."""
+def make_key(document: Document, text: int) -> bytes:
+    """Make what decides a document's place in the corpus: a hash of its id, its source and the hash of its text.
 
-    def __init__(self, tokenizer_json: str, rules: Rules, wide: bool) -> None:
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread per worker
+    The text has its part in it, because a collection may give one id to all its documents.
+    """
+    name = f"{document.id}\n{document.source}\n{text}"
+    return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=KEY_BYTES).digest()
+
+
+def hash_string(text: str) -> int:
+    return xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
+
+
+def hash_text(document: Document, paragraphs: list[int]) -> int:
+    """Hash all that is kept of a document's text, given the hashes of its paragraphs."""
+    others = [*document.answers, document.title] if document.title_is_text else document.answers
+    parts = [*paragraphs, *(hash_string(normalise(other)) for other in others)]
+    return xxh3_64_intdigest(np.array(parts, dtype=np.uint64).tobytes())
+
+
+class Encoder:
+    """Encodes chunks of records in a worker process, without ``transformers``, which is slow to import.
+
+    Args:
+        tokenizer_json: as ``tokenizers.serialize_backend`` makes it
+        name: of the tokenizer, for an error
+        rules: of cleaning, and the share that is held out
+        wide: whether token ids need more than 16 bits
+        benchmark: sentences whose documents are dropped
+    """
+
+    def __init__(
+        self, tokenizer_json: str, name: str, rules: Rules, wide: bool, benchmark: Benchmark | None = None
+    ) -> None:
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
         self.tokenizer.encode_special_tokens = True  # "</s>" in a text is not read as a special token
-        self.rules, self.wide = rules, wide
+        self.name, self.rules, self.wide, self.benchmark = name, rules, wide, benchmark
+        self._joins = False  # whether it was checked that ids of sentences may be joined
 
     def __call__(self, records: list[Record]) -> Encoded:
-        tally, rejected, kept = Tally(), [], []
+        tally, rejected, documents = Tally(), [], []
         for record in records:
             try:
-                documents = parse_record(record)
+                documents += parse_record(record)
             except Omitted as reason:
                 tally.counts[f"records omitted: {reason}"] += 1
-                continue
             except Rejected as reason:
                 rejected.append({"file": record.file, "line": record.line, "reason": str(reason)})
-                continue
-            for document in documents:
-                paragraphs = clean(document, self.rules, tally)
-                if paragraphs:
-                    kept.append((document, [split_sentences(p) for p in paragraphs]))
         tally.counts["records rejected"] += len(rejected)
-        sample = [s for _, paragraphs in kept[:20] for sentences in paragraphs for s in sentences][:200]
-        return Encoded(self._rows(kept, tally) if kept else None, tally, rejected, sample)
+        cleaned = [(document, clean(document, self.rules, tally)) for document in documents]
+        kept = [(document, paragraphs) for document, paragraphs in cleaned if paragraphs]
+        if self.benchmark and kept:
+            kept = self._drop_known(self.benchmark, kept, tally)
+        nested = [(document, [split_sentences(p) for p in paragraphs]) for document, paragraphs in kept]
+        hashes = [[hash_string(p) for p in paragraphs] for _, paragraphs in kept]
+        texts = [hash_text(document, of_paragraphs) for (document, _), of_paragraphs in zip(kept, hashes, strict=True)]
+        return Encoded(
+            self._make_rows(nested, [paragraphs for _, paragraphs in kept], texts) if kept else None,
+            np.array(texts, dtype=np.uint64),
+            np.fromiter(chain.from_iterable(hashes), dtype=np.uint64),
+            [paragraphs for _, paragraphs in kept],
+            tally,
+            rejected,
+        )
 
-    def _rows(self, kept: list[tuple[Document, list[list[str]]]], tally: Tally) -> pa.Buffer:
+    @staticmethod
+    def _drop_known(
+        benchmark: Benchmark, kept: list[tuple[Document, list[str]]], tally: Tally
+    ) -> list[tuple[Document, list[str]]]:
+        """Drop the documents that hold a sentence of a test set."""
+        found = benchmark.find([[*paragraphs, *map(normalise, [d.title, *d.answers])] for d, paragraphs in kept])
+        for number, sentence in found.items():
+            tally.counts[WITH_BENCHMARK] += 1
+            tally.counts["paragraphs of dropped documents"] += len(kept[number][1])
+            tally.add_sample(WITH_BENCHMARK, f"{kept[number][0].title or kept[number][0].id}: {sentence}")
+        return [document for number, document in enumerate(kept) if number not in found]
+
+    def _make_rows(
+        self, kept: list[tuple[Document, list[list[str]]]], texts: list[list[str]], hashes: list[int]
+    ) -> pa.RecordBatch:
         """Tokenise all sentences of the chunk at once and nest their ids by document, paragraph and sentence."""
+        if not self._joins:
+            self._check_joins([s for _, nested in kept[:20] for sentences in nested for s in sentences][:200])
         paragraphs = self._tokenise([sentences for _, nested in kept for sentences in nested])
-        tokens = pa.ListArray.from_arrays(_accumulate_offsets([len(n) for _, n in kept]), paragraphs)
+        starts = _accumulate_offsets([len(n) for _, n in kept])
         documents = [document for document, _ in kept]
         held_out = [int(is_held_out(d.id, self.rules.validation_share)) for d in documents]
-        for document in documents:
-            tally.sources.setdefault(document.source, Counter()).update(documents=1)
-        tally.counts.update(
-            {
-                "documents kept": len(kept),
-                "documents held out for validation": sum(held_out),
-                "paragraphs kept": len(paragraphs),
-                "sentences kept": len(paragraphs.values),
-                "tokens kept": len(paragraphs.values.values),
-            }
-        )
         columns = [pa.array([normalise(getattr(d, name)) for d in documents]) for name in ("id", "title", "source")]
-        columns += [pa.array(held_out, pa.uint8()), *self._make_optional(documents), tokens]
-        schema = make_schema(self.wide, OPTIONAL_COLUMNS)
-        return pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
+        columns += [pa.array(held_out, pa.uint8()), *self._make_optional(documents)]
+        columns.append(pa.ListArray.from_arrays(starts, paragraphs))
+        keys = [make_key(document, text) for document, text in zip(documents, hashes, strict=True)]
+        chars = pa.array(np.fromiter(map(len, chain.from_iterable(texts)), dtype=np.uint32))
+        least = [1 if d.is_post else self.rules.min_document_chars for d in documents]
+        columns += [pa.array(keys, pa.binary(KEY_BYTES)), pa.ListArray.from_arrays(starts, chars)]
+        columns.append(pa.array(least, pa.uint32()))
+        return pa.RecordBatch.from_arrays(columns, schema=make_chunk_schema(self.wide))
+
+    def _check_joins(self, sentences: list[str]) -> None:
+        def encode(text: str) -> list[int]:
+            return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+        check_joins(encode, sentences, self.name)
+        self._joins = True
 
     def _make_optional(self, documents: list[Document]) -> list[pa.Array]:
         """Make the columns that only some readers give, see corpus.OPTIONAL_COLUMNS; they may be empty."""

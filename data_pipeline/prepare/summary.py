@@ -1,5 +1,6 @@
 """What a run of ``prepare`` did, as a table."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from data_pipeline.corpus import SPLITS, Manifest
@@ -7,34 +8,57 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.order import MIN_DOCUMENTS
 from data_pipeline.sampling.pairs import Objective
 
-from .pipeline import Prepared
+from .cleaning import Tally
 from .readers import format_skipped
 
+# What the tally counts, in its order and by its name there; and how it is shown.
+SHOWN_COUNTS = {
+    "documents read": "documents read",
+    "documents kept": "  kept",
+    "documents held out for validation": "    of these held out for validation",
+    "documents without a long enough paragraph": "  dropped: no paragraph is long enough",
+    "documents too short": "  dropped: too short",
+    "documents in another language": "  dropped: in another language",
+    "documents with a sentence of --decontaminate": "  dropped: has a sentence of --decontaminate",
+    "documents that repeat another": "  dropped: repeats another",
+    "documents much like another": "  dropped: much like another",
+    "documents too short without repeated paragraphs": "  dropped: too short without what repeats",
+    "records rejected": "records rejected (see rejected.jsonl)",
+    "records omitted": "records that are no documents",
+    "paragraphs read": "paragraphs read",
+    "paragraphs kept": "  kept",
+    "paragraphs too short": "  dropped: too short",
+    "paragraphs dropped": "  dropped",
+    "paragraphs that repeat another": "  dropped: repeats another",
+    "paragraphs in many documents": "  dropped: stands in many documents",
+    "paragraphs of dropped documents": "  dropped: in a dropped document",
+    "paragraphs changed": "  changed",
+    "sentences kept": "sentences kept",
+    "tokens kept": "tokens kept",
+}
+ALWAYS_SHOWN = ("read", "kept", "too short", "validation", "rejected", "paragraphs of dropped documents")
 
-def format_counts(result: Prepared) -> str:
-    """What was read, kept and dropped, and why; and how many anchors each objective finds."""
-    counts = result.tally.counts
-    rows = [
-        ("documents read", counts["documents read"]),
-        ("  kept", counts["documents kept"]),
-        ("    of these held out for validation", counts["documents held out for validation"]),
-        ("  dropped: no paragraph is long enough", counts["documents without a long enough paragraph"]),
-        ("  dropped: too short", counts["documents too short"]),
-        ("records rejected (see rejected.jsonl)", counts["records rejected"]),
-        ("paragraphs read", counts["paragraphs read"]),
-        ("  kept", counts["paragraphs kept"]),
-        ("  dropped: too short", counts["paragraphs too short"]),
-        ("  dropped: in a dropped document", counts["paragraphs of dropped documents"]),
-        ("sentences kept", counts["sentences kept"]),
-        ("tokens kept", counts["tokens kept"]),
-    ]
-    training, validation = (_count_usable(result.manifest, split, "anchors") for split in SPLITS)
+
+def count_rows(tally: Tally, manifest: Manifest) -> list[tuple[str, int]]:
+    """List what was read, kept and dropped, and why; and how many anchors each objective finds."""
+    rows: list[tuple[str, int]] = []
+    for name, shown in SHOWN_COUNTS.items():
+        parts = {key: count for key, count in tally.counts.items() if key.startswith(f"{name}: ")}
+        if tally.counts[name] or name.endswith(ALWAYS_SHOWN):
+            rows.append((shown, tally.counts[name]))
+        rows += [(f"{shown}: {key.removeprefix(f'{name}: ')}", count) for key, count in sorted(parts.items())]
+    training, validation = (_count_usable(manifest, split, "anchors") for split in SPLITS)
     for name, number in training.items():
         rows.append((f"anchors for {name}, training", number))
         rows.append((f"anchors for {name}, validation", validation[name]))
-    lines = [f"{name:<40} {number:>14,}" for name, number in rows]
-    if result.skipped:
-        lines.insert(0, f"skipped, of no known format or missing: {format_skipped(result.skipped)}")
+    return rows
+
+
+def format_counts(tally: Tally, manifest: Manifest, skipped: Counter[str]) -> str:
+    """What ``count_rows`` lists, as lines, after the files that were skipped, by suffix."""
+    lines = [f"{name:<50} {number:>14,}" for name, number in count_rows(tally, manifest)]
+    if skipped:
+        lines.insert(0, f"skipped, of no known format or missing: {format_skipped(skipped)}")
     return "\n".join(lines)
 
 

@@ -1,111 +1,216 @@
-"""A spill file of encoded documents becomes shuffled Arrow shards and a manifest."""
+"""A bucket of encoded documents becomes shuffled Arrow shards; and the manifest."""
 
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from tokenizers import Tokenizer
 
 from data_pipeline.corpus import OPTIONAL_COLUMNS, SPLITS, Manifest, ShardInfo, hash_file, map_shard
 from data_pipeline.files import write_atomically
 from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
-from data_pipeline.sampling.random_bits import make_philox_key, permute
+
+from .cleaning import Tally
+from .duplicates.exact import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, Inputs, read_removed
+from .engine.spill import HIDDEN_COLUMNS, read_bucket, read_keys
+from .engine.stage import Progress, measure_peak
+from .lengths import Lengths
 
 MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and documents do not divide evenly
 SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
-PURPOSES = ("shards of a corpus", "shards of held-out documents")  # of the shuffling, by split
+SAMPLED = 20  # documents or paragraphs of a bucket that are looked at for the report's samples, by reason
+SAMPLE_CHARS = 300  # of each
 
 
-def write_shards(
-    spill: Path,
-    folder: Path,
-    objectives: dict[str, Objective],
-    shard_tokens: int,
-    report_progress: Callable[[int], object],
-) -> list[ShardInfo]:
-    """Deal the spilled documents out to shards by a keyed permutation, so that each shard is a fair sample.
+@dataclass(frozen=True)
+class WriteShards:
+    """Writes the shards of one bucket: its documents without what is removed, in the order of their keys.
 
-    Held-out documents go to shards of their own, so that validation opens no shard of training, nor training one of
-    validation.
+    So the result depends neither on the order in which tasks ran nor on the number of workers. The task of number k
+    leaves ``00k-000.arrow`` and so on, and ``00k.json``.
 
-    The result depends on the documents and their order alone, and not on how many workers encoded them.
-
-    Args:
-        spill: an Arrow file of record batches
-        folder: gets the folder ``shards``
-        objectives: for each of them, the manifest counts the usable anchors of a shard
-        shard_tokens: about how many tokens a shard holds
-        report_progress: is called with the number of documents of each shard as it is written
+    dropped:     a file of what becomes of each document, see ``near.Decide``
+    removed:     the folder of what ``FindParagraphs`` found, by range of hashes
+    train:       how many buckets come first, which have documents of the training split
+    columns:     of a shard
+    objectives:  for each of them, the manifest counts the usable anchors of a shard
     """
-    reader = pa.ipc.open_file(pa.memory_map(str(spill)))
-    batches = [reader.get_batch(k) for k in range(reader.num_record_batches)]
-    columns = _find_columns(batches)
-    sizes = np.array([b.num_rows for b in batches])
-    batch_of = np.repeat(np.arange(len(batches)), sizes)
-    first = np.cumsum(sizes) - sizes
-    (folder / "shards").mkdir()
-    infos: list[ShardInfo] = []
-    for split, mine in _deal_out(batches, shard_tokens):
-        parts = [
-            batches[k].take(pa.array(mine[batch_of[mine] == k] - first[k])) for k in np.unique(batch_of[mine]).tolist()
+
+    inputs: Inputs
+    dropped: Path
+    removed: Path
+    num_ranges: int
+    train: int
+    output: Path
+    wide: bool
+    columns: list[str]
+    shard_tokens: int
+    objectives: dict[str, Objective]
+    tokenizer: Path
+
+    def __call__(self, number: int, progress: Progress) -> None:
+        self.output.mkdir(parents=True, exist_ok=True)
+        rows, task_of = read_bucket(self.inputs.folder, self.inputs.keys, number, self.wide)
+        tally, lengths, infos = Tally(), Lengths(), []
+        if rows is not None:
+            document = self.inputs.starts[task_of] + rows.column("number").to_numpy()
+            rows, kept = self._drop(rows, number, task_of, np.load(self.dropped, mmap_mode="r")[document], tally)
+            rows = rows.take(pa.array(_order_by_key(rows, document[kept])))
+            _count_rows(rows, tally)
+            lengths.count(rows)
+            for name, part in self._cut(rows, number):
+                write_shard(part.select(self.columns), self.output / name)
+                split = SPLITS[number >= self.train]
+                infos.append(asdict(describe_shard(self.output / name, split, self.objectives)))
+                progress.add(part.num_rows)
+        facts = {"shards": infos, "tally": vars(tally), "lengths": lengths.counts, "peak_bytes": measure_peak()}
+        write_atomically(self.output / f"{number:05d}.json", json.dumps(facts))
+
+    def _drop(
+        self, rows: pa.RecordBatch, bucket: int, task_of: np.ndarray, fate: np.ndarray, tally: Tally
+    ) -> tuple[pa.RecordBatch, np.ndarray]:
+        """Take away repeated paragraphs, and the documents that are repeated or too short without them.
+
+        Returns the documents that stay, and which those are, ``[kept]``.
+        """
+        sampler = _Sampler(self.tokenizer, rows, tally)
+        why = find_places(rows, task_of, read_removed(self.removed, self.num_ranges, bucket))
+        for reason, name in (
+            (DUPLICATE, "documents that repeat another"),
+            (NEAR_DUPLICATE, "documents much like another"),
+        ):
+            tally.counts[name] += int((fate == reason).sum())
+            sampler.add_documents(name, np.flatnonzero(fate == reason))
+        for reason, name in (
+            (REPEATED, "paragraphs that repeat another"),
+            (BOILERPLATE, "paragraphs in many documents"),
+        ):
+            tally.counts[name] += int((why == reason).sum())
+            sampler.add_paragraphs(name, np.flatnonzero(why == reason))
+        before = sum_by_document(rows, np.ones(len(why), dtype=bool))
+        after = sum_by_document(rows, why == KEPT)
+        least = np.maximum(1, rows.column("least").to_numpy())
+        short = (fate == KEPT) & (after < before) & (after < least)
+        tally.counts["documents too short without repeated paragraphs"] += int(short.sum())
+        stay = np.flatnonzero((fate == KEPT) & ~short)
+        left, paragraphs_left = remove_paragraphs(rows, why == KEPT)
+        tally.counts["paragraphs of dropped documents"] += int(np.delete(paragraphs_left, stay).sum())
+        return left.take(pa.array(stay)), stay
+
+    def _cut(self, rows: pa.RecordBatch, bucket: int) -> list[tuple[str, pa.RecordBatch]]:
+        """Cut the bucket into shards of about ``shard_tokens``, each with as many documents."""
+        if not rows.num_rows:
+            return []
+        tokens = len(rows.column("tokens").flatten().flatten().flatten())
+        count = max(1, min(rows.num_rows, round(tokens / self.shard_tokens)))
+        ends = np.arange(count + 1) * rows.num_rows // count
+        return [
+            (f"{bucket:05d}-{k:03d}.arrow", rows.slice(start, end - start))
+            for k, (start, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
         ]
-        name = f"shards/{len(infos):05d}.arrow"
-        _write_shard(pa.Table.from_batches(parts).select(columns), folder / name)
-        infos.append(_describe_shard(folder, name, split, objectives))
-        report_progress(len(mine))
-    return infos
 
 
-def _deal_out(batches: list[pa.RecordBatch], shard_tokens: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each shard's split and the numbers of its documents, ascending: first the shards of the training split."""
-    tokens = np.concatenate([_count_tokens(b) for b in batches])
-    held_out = np.concatenate([b.column("held_out").to_numpy() for b in batches])
-    for number, (split, purpose) in enumerate(zip(SPLITS, PURPOSES, strict=True)):
-        documents = np.flatnonzero(held_out == number)
-        if not len(documents):
-            continue
-        num_shards = max(1, min(len(documents), -(-int(tokens[documents].sum()) // shard_tokens)))
-        shuffled = permute(np.arange(len(documents)), len(documents), make_philox_key(0, purpose))
-        shard_of = np.empty(len(documents), dtype=np.int32)
-        shard_of[shuffled] = np.arange(len(documents)) * num_shards // len(documents)
-        for shard in range(num_shards):
-            yield split, documents[shard_of == shard]
+def _order_by_key(rows: pa.RecordBatch, document: np.ndarray) -> np.ndarray:
+    keys = read_keys(rows.column("key"))
+    return np.lexsort((document, keys[:, 1], keys[:, 0]))
 
 
-def _count_tokens(batch: pa.RecordBatch) -> np.ndarray:
-    """Count the tokens of each document."""
-    documents = batch.column("tokens")
-    paragraphs = documents.values
-    ends = documents.offsets.to_numpy()
-    for nested in (paragraphs, paragraphs.values):
-        ends = nested.offsets.to_numpy()[ends]
-    return np.diff(ends)
+def _starts(column: pa.ListArray) -> np.ndarray:
+    """The offsets of a list column, from 0 on, whatever it is a slice of."""
+    offsets = column.offsets.to_numpy()
+    return offsets - offsets[0]
 
 
-def _find_columns(batches: list[pa.RecordBatch]) -> list[str]:
-    """Name the columns of the shards: those that every corpus has, and of the others those that hold something."""
-    lists = [name for name in OPTIONAL_COLUMNS if name != "accepted"]
-    filled = {name for name in lists if any(len(b.column(name).flatten()) for b in batches)}
-    filled |= {"accepted"} if "answers" in filled else set()
-    return [name for name in batches[0].schema.names if name not in OPTIONAL_COLUMNS or name in filled]
+def find_places(rows: pa.RecordBatch, task_of: np.ndarray, removed: np.ndarray) -> np.ndarray:
+    """Find which paragraphs of the rows are removed, and why: ``[paragraphs]`` uint8, 0 for those that stay."""
+    starts = _starts(rows.column("tokens"))
+    why = np.zeros(starts[-1], dtype=np.uint8)
+    row_keys = (task_of.astype(np.uint64) << np.uint64(32)) | rows.column("number").to_numpy()
+    wanted = (removed["task"].astype(np.uint64) << np.uint64(32)) | removed["number"]
+    row = np.searchsorted(row_keys, wanted)  # rows stand in the order of tasks and numbers
+    why[starts[row] + removed["paragraph"]] = removed["why"]
+    return why
 
 
-def _write_shard(table: pa.Table, path: Path) -> None:
+def sum_by_document(rows: pa.RecordBatch, counted: np.ndarray) -> np.ndarray:
+    """Add up the characters of those paragraphs of each document that are counted, ``[paragraphs]`` bool."""
+    chars = rows.column("chars").flatten().to_numpy() * counted
+    return np.diff(np.concatenate([[0], np.cumsum(chars, dtype=np.int64)])[_starts(rows.column("chars"))])
+
+
+def remove_paragraphs(rows: pa.RecordBatch, kept: np.ndarray) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Remove the paragraphs that are not ``kept``, ``[paragraphs]`` bool; count those that each document has left."""
+    column = rows.column("tokens")
+    starts = np.concatenate([[0], np.cumsum(kept)])[_starts(column)].astype(np.int32)
+    if not kept.all():
+        tokens = pa.ListArray.from_arrays(pa.array(starts), column.flatten().filter(pa.array(kept)))
+        place = rows.schema.get_field_index("tokens")
+        rows = pa.RecordBatch.from_arrays(
+            [*rows.columns[:place], tokens, *rows.columns[place + 1 :]], schema=rows.schema
+        )
+    return rows, np.diff(starts)
+
+
+def _count_rows(rows: pa.RecordBatch, tally: Tally) -> None:
+    """Count what is kept, in total and by source."""
+    paragraphs = rows.column("tokens").flatten()
+    sentences = paragraphs.flatten()
+    tally.counts.update(
+        {
+            "documents kept": rows.num_rows,
+            "documents held out for validation": int(rows.column("held_out").to_numpy().sum()),
+            "paragraphs kept": len(paragraphs),
+            "sentences kept": len(sentences),
+            "tokens kept": len(sentences.flatten()),
+        }
+    )
+    for pair in rows.column("source").value_counts().to_pylist():
+        tally.sources[pair["values"]] = Counter(documents=pair["counts"])
+
+
+class _Sampler:
+    """Puts samples of dropped documents and paragraphs, read back from their token ids, into a tally."""
+
+    def __init__(self, tokenizer: Path, rows: pa.RecordBatch, tally: Tally) -> None:
+        self.tokenizer = Tokenizer.from_file(str(tokenizer))
+        self.rows, self.tally = rows, tally
+        self.paragraphs = rows.column("tokens").flatten()
+
+    def add_documents(self, reason: str, numbers: np.ndarray) -> None:
+        starts = _starts(self.rows.column("tokens"))
+        for number in numbers[:SAMPLED].tolist():
+            title = self.rows.column("title")[number].as_py() or self.rows.column("id")[number].as_py()
+            self.tally.add_sample(reason, f"{title}: {self._read(int(starts[number]))}")
+
+    def add_paragraphs(self, reason: str, numbers: np.ndarray) -> None:
+        for number in numbers[:SAMPLED].tolist():
+            self.tally.add_sample(reason, self._read(number))
+
+    def _read(self, paragraph: int) -> str:
+        ids = [token for sentence in self.paragraphs[paragraph].as_py() for token in sentence]
+        text = self.tokenizer.decode(ids[:SAMPLE_CHARS], skip_special_tokens=False).strip()
+        return text if len(text) <= SAMPLE_CHARS else text[:SAMPLE_CHARS] + " ..."
+
+
+def write_shard(rows: pa.RecordBatch, path: Path) -> None:
     """Write one uncompressed record batch: only then are its offsets an index that can be memory-mapped."""
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        (whole,) = table.combine_chunks().to_batches()
+    (whole,) = pa.Table.from_batches([rows]).combine_chunks().to_batches()
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_batch(whole)
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
-def _describe_shard(folder: Path, name: str, split: str, objectives: dict[str, Objective]) -> ShardInfo:
-    path = folder / name
+def describe_shard(path: Path, split: str, objectives: dict[str, Objective]) -> ShardInfo:
+    """Describe a shard as the manifest does."""
     shard = map_shard(path)
     return ShardInfo(
-        file=name,
+        file=path.name,
         documents=len(shard.document_starts) - 1,
         paragraphs=len(shard.paragraph_starts) - 1,
         sentences=len(shard.sentence_starts) - 1,
@@ -115,6 +220,13 @@ def _describe_shard(folder: Path, name: str, split: str, objectives: dict[str, O
         sha256=hash_file(path),
         split=split,
     )
+
+
+def name_columns(schema: pa.Schema, filled: set[str]) -> list[str]:
+    """Name the columns of the shards: those that every corpus has, and of the others those that hold something."""
+    return [
+        name for name in schema.names if name not in HIDDEN_COLUMNS and (name not in OPTIONAL_COLUMNS or name in filled)
+    ]
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:

@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.corpus import Corpus
+from data_pipeline.matching import NGRAM, THRESHOLD
 from finetune.data.answers import AnswerSet
 
 from .metrics import METRICS, TITLES, compute_means, compute_question_metrics
-from .occurrences import NGRAM, find_occurrences
-
-THRESHOLD = 0.7  # share of n-grams from which on a sentence is contaminated
+from .occurrences import find_occurrences
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline import pages
 from finetune.data.answers import AnswerSet
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -14,17 +15,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 def render_template(template: str, filters: Mapping[str, Callable] | None = None, **values: Any) -> str:
     """Fills the template of this name with ``values``. Texts are escaped, and a name without a value is an error."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= filters or {}
-    return environment.get_template(template).render(**values)
+    return pages.render_template(TEMPLATES, template, filters, **values)
 
 
 @dataclass(frozen=True)

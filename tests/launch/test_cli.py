@@ -7,8 +7,7 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from finetune.training.config import FinetuneConfig
-from launch._cli import parse
-from launch._flags import make_parser
+from launch._cli import make_parser, parse
 from launch.prepare import PrepareConfig
 from launch.release import ReleaseConfig
 from pretrain.config import PretrainConfig

@@ -20,6 +20,7 @@ ENTRIES = [
     "prepare",
     "pretrain",
     "release",
+    "inspect_corpus",
     "inspect_pairs",
     "rank_document",
     "evaluate_pairs",

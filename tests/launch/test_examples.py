@@ -84,11 +84,7 @@ def test_the_commands_of_recipes_are_taken():
 def place(tmp_path, tiny_corpus, tiny_documents, helpers, monkeypatch):
     """The working directory, in which the names of the examples stand for something small."""
 
-    def at_once(make_worker, arguments, chunks, num_workers):
-        yield from map(make_worker(*arguments), chunks)
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("data_pipeline.prepare.pipeline.map_chunks", at_once)
     (tmp_path / "corpora").mkdir()
     (tmp_path / "corpora/docs").symlink_to(tiny_corpus)
     (tmp_path / "path/to").mkdir(parents=True)
@@ -104,7 +100,8 @@ def place(tmp_path, tiny_corpus, tiny_documents, helpers, monkeypatch):
 @pytest.mark.parametrize(
     ("entry", "part", "shown"),
     [
-        ("prepare", "path/to/model", "documents read"),
+        ("prepare", "--input books/", "documents read"),
+        ("inspect_corpus", "--sample 3", " tokens, "),
         ("inspect_pairs", "--count 10", "pair 9: ssp, "),
         ("inspect_pairs", "--json", '"index": 6463'),
         ("evaluate", "--run run.txt", "MAP"),

@@ -101,6 +101,7 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         },
         ("study.yaml",),
     ),
+    "inspect_corpus": ("inspect_corpus", {"corpus": "{ground}/corpus", "sample": 2}, CORPUS),
     "inspect_pairs": ("inspect_pairs", {"corpus": "{ground}/corpus", "count": 2}, CORPUS),
     "rank_document": (
         "rank_document",
@@ -186,9 +187,9 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    monkeypatch.setattr("data_pipeline.prepare.pipeline.map_chunks", at_once)
     monkeypatch.setattr("finetune.data.builders.asnq.map_chunks", at_once)
-    for module in ("launch.inspect_pairs", "launch.rank_document", "pretrain.setup"):
+    monkeypatch.setitem(sys.modules, "ray", None)  # no cluster is started
+    for module in ("launch.inspect_corpus", "launch.inspect_pairs", "launch.rank_document", "pretrain.setup"):
         monkeypatch.setattr(importlib.import_module(module), "default_corpus", lambda tokenizer: tiny_corpus)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("data_pipeline.prepare.readers.python_docs.find_source_files", lambda number: [])

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from data_pipeline.corpus import Corpus
+from data_pipeline.matching import NGRAM, THRESHOLD
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.contamination import (
-    THRESHOLD,
     Contamination,
     find_contamination,
     flag_questions,
@@ -21,7 +21,6 @@ from finetune.evaluation.contamination import (
     measure_with_and_without,
     summarize_contamination,
 )
-from finetune.evaluation.occurrences import NGRAM
 
 FIRST = [
     "The Eiffel Tower was erected in 1889 as the entrance arch to the World's Fair. It cost 5,000 francs (about $100)!",

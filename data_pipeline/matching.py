@@ -1,0 +1,157 @@
+"""Finds known sentences, and their n-grams of words, in running text, by hashes.
+
+Both sides are compared in lower case (Unicode NFKC) without punctuation, so that it does not matter how either was
+tokenised ("5,000" or "5 , 000"). A sentence of fewer than NGRAM words is not judged: "He was born in London." occurs
+without having leaked.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+
+NGRAM = 8  # words
+PREFIX = 16  # bytes by which an occurrence of a sentence is noticed before the sentence is compared whole
+THRESHOLD = 0.7  # share of n-grams from which on a sentence counts as known (Chowdhery et al., 2022, "PaLM", section 8)
+
+_WORD_OR_END = re.compile(r"[^\W_]+|\n")
+_BRACKETS = re.compile(r"-[LR][RCS]B-")  # the Penn Treebank's ( ) { } [ ]
+_END = 1  # among the numbers of words, the end of a paragraph; 0 is any word that no sentence has
+
+# The hash of a window is the sum of its parts' hashes, each times an odd number of 64 bits, modulo 2^64.
+_MULTIPLIERS = np.random.default_rng(13).integers(2**62, 2**63, PREFIX, dtype=np.uint64) | np.uint64(1)
+
+
+def split_words(text: str) -> list[str]:
+    """Split into runs of letters and digits in lower case; a line end, which ends a paragraph, is a word of its own."""
+    return _WORD_OR_END.findall(unicodedata.normalize("NFKC", text).lower())
+
+
+def undo_treebank(text: str) -> str:
+    """Undo what the Penn Treebank's tokenisation, in which some benchmarks come, does to brackets and to "n't"."""
+    return _BRACKETS.sub(" ", text).replace(" n't", "n't")
+
+
+class Known:
+    """Hashes to look for among many others, most of which a table of first bits rules out."""
+
+    def __init__(self, hashes: np.ndarray) -> None:
+        self.sorted = np.unique(hashes)
+        bits = max(16, len(self.sorted).bit_length() + 4)
+        self.shift = np.uint64(64 - bits)
+        self.table = np.zeros(2**bits, dtype=bool)
+        self.table[self.sorted >> self.shift] = True
+
+    def __len__(self) -> int:
+        return len(self.sorted)
+
+    def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places where ``hashes`` holds known ones, and the number of the known one at each place."""
+        at = np.flatnonzero(self.table[hashes >> self.shift])
+        which = np.searchsorted(self.sorted, hashes[at])
+        same = self.sorted[np.minimum(which, len(self.sorted) - 1)] == hashes[at]
+        return at[same], which[same]
+
+
+@dataclass(frozen=True)
+class Needles:
+    """What to look for.
+
+    strings:   distinct sentences without white space, in UTF-8
+    prefixes:  hashes of their first bytes
+    beginning: for each prefix, the numbers of the strings that begin with it
+    numbers:   for each of their words, a random number of 64 bits
+    grams:     hashes of their n-grams
+    """
+
+    strings: list[bytes]
+    prefixes: Known
+    beginning: list[list[int]]
+    numbers: dict[str, int]
+    grams: Known
+
+    def find_strings(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the number of each string that occurs, and the paragraph of ``words`` in which it does."""
+        text = "".join(words).encode()
+        letters = np.frombuffer(text, dtype=np.uint8)
+        at, which = self.prefixes.find(_hash_bytes(letters))
+        found = [
+            (number, place)
+            for place, prefix in zip(at.tolist(), which.tolist(), strict=True)
+            for number in self.beginning[prefix]
+            if text.startswith(self.strings[number], place)
+        ]
+        numbers, places = np.array(found, dtype=np.int64).reshape(-1, 2).T
+        return numbers, np.searchsorted(np.flatnonzero(letters == ord("\n")), places)
+
+    def find_grams(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the number of each n-gram that occurs, and the paragraph of ``words`` in which it does."""
+        numbers = _number_words(words, self.numbers)
+        at, which = self.grams.find(_hash_words(numbers))
+        return which, np.searchsorted(np.flatnonzero(numbers == _END), at)
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """N sentences to look for, and their M n-grams.
+
+    judged:    ``[N]`` bool, whether the sentence has NGRAM words or more
+    string_of: for each judged sentence, its number among the needles' strings
+    gram_of:   ``[M]`` the number of each n-gram among the needles' n-grams
+    row_of:    ``[M]`` ascending, the sentence that the n-gram is from
+    """
+
+    needles: Needles
+    judged: np.ndarray
+    string_of: np.ndarray
+    gram_of: np.ndarray
+    row_of: np.ndarray
+
+
+def make_sentences(sentences: Sequence[list[str]]) -> Sentences:
+    """Make needles of sentences, each a list of words as ``split_words`` returns them."""
+    judged = np.array([len(words) >= NGRAM and len("".join(words)) >= PREFIX for words in sentences], dtype=bool)
+    kept = [words for words, keep in zip(sentences, judged, strict=True) if keep]
+    joined = ["".join(words).encode() for words in kept]
+    strings = sorted(set(joined))
+    place = {string: k for k, string in enumerate(strings)}
+    of_string = np.array([_hash_bytes(np.frombuffer(s[:PREFIX], dtype=np.uint8))[0] for s in strings], dtype=np.uint64)
+    prefixes = Known(of_string)
+    beginning: list[list[int]] = [[] for _ in range(len(prefixes))]
+    for k, prefix in enumerate(np.searchsorted(prefixes.sorted, of_string)):
+        beginning[prefix].append(k)
+    vocabulary = sorted({word for words in kept for word in words})
+    drawn = np.random.default_rng(8).integers(2, 2**63, len(vocabulary))
+    numbers = dict(zip(vocabulary, drawn.tolist(), strict=True)) | {"\n": _END}
+    hashes = [_hash_words(_number_words(words, numbers)) for words in kept]
+    rows = np.repeat(np.flatnonzero(judged), [len(h) for h in hashes])
+    flat = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
+    grams = Known(flat)
+    needles = Needles(strings, prefixes, beginning, numbers, grams)
+    string_of = np.array([place[s] for s in joined], dtype=np.int64)
+    return Sentences(needles, judged, string_of, np.searchsorted(grams.sorted, flat), rows)
+
+
+def _number_words(words: list[str], numbers: dict[str, int]) -> np.ndarray:
+    return np.fromiter(map(numbers.get, words, repeat(0)), dtype=np.uint64, count=len(words))
+
+
+def _hash_words(numbers: np.ndarray) -> np.ndarray:
+    """Return a hash of the numbers of each window of NGRAM words."""
+    windows = max(0, len(numbers) - NGRAM + 1)
+    hashes = np.zeros(windows, dtype=np.uint64)
+    for k in range(NGRAM):
+        hashes += numbers[k : k + windows] * _MULTIPLIERS[k]
+    return hashes
+
+
+def _hash_bytes(text: np.ndarray) -> np.ndarray:
+    """Return a hash of each window of PREFIX bytes; hashes of w bytes are combined to hashes of 2w bytes."""
+    hashes, width = text.astype(np.uint64), 1
+    while width < PREFIX:
+        hashes = hashes[:-width] * _MULTIPLIERS[width] + hashes[width:]
+        width *= 2
+    return hashes

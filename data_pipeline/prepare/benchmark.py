@@ -1,0 +1,109 @@
+"""Sentences of test sets, and which documents hold one of them.
+
+The measures are those by which ``launch/evaluate.py --contamination`` looks for a test set in a finished corpus: a
+document holds a sentence of 8 words or more if the sentence's letters and digits stand in one of its paragraphs, or if
+70% or more of the sentence's 8-grams of words occur in it.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.matching import THRESHOLD, make_sentences, split_words, undo_treebank
+
+from .readers.compression import COMPRESSED_SUFFIXES, open_decompressed
+
+FORMATS = (".txt", ".tsv", ".jsonl")
+
+
+class Benchmark:
+    """Looks for N sentences in documents. Its memory grows with the sentences alone."""
+
+    def __init__(self, sentences: Sequence[str]) -> None:
+        self.sentences = sorted(set(sentences))
+        self.wanted = make_sentences([split_words(undo_treebank(sentence)) for sentence in self.sentences])
+        self.grams_of = np.bincount(self.wanted.row_of, minlength=len(self.sentences))  # [N] n-grams of each
+        order = np.argsort(self.wanted.gram_of, kind="stable")
+        self._rows = self.wanted.row_of[order]  # by n-gram, the sentences that have it
+        self._starts = np.searchsorted(self.wanted.gram_of[order], np.arange(len(self.wanted.needles.grams) + 1))
+        self._row_of_string = np.zeros(len(self.wanted.needles.strings), dtype=np.int64)
+        self._row_of_string[self.wanted.string_of] = np.flatnonzero(self.wanted.judged)
+
+    def find(self, documents: Sequence[Sequence[str]]) -> dict[int, str]:
+        """Find the documents that hold a sentence, each with one that it holds.
+
+        documents: the paragraphs of each
+        """
+        paragraphs = [paragraph for document in documents for paragraph in document]
+        document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
+        words = split_words("\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs))
+        strings, in_paragraph = self.wanted.needles.find_strings(words)
+        found = dict(zip(document_of[in_paragraph].tolist(), self._row_of_string[strings].tolist(), strict=True))
+        grams, in_paragraph = self.wanted.needles.find_grams(words)
+        found |= self._find_by_grams(document_of[in_paragraph], grams)
+        return {document: self.sentences[row] for document, row in sorted(found.items())}
+
+    def _find_by_grams(self, documents: np.ndarray, grams: np.ndarray) -> dict[int, int]:
+        """Find documents that have enough of a sentence's n-grams, ``grams``, each with the sentence's number."""
+        if not len(grams):
+            return {}
+        documents, grams = np.unique(np.stack([documents, grams]), axis=1)
+        lengths = self._starts[grams + 1] - self._starts[grams]
+        entries = np.repeat(self._starts[grams] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        pairs, occur = np.unique(
+            np.stack([np.repeat(documents, lengths), self._rows[entries]]), axis=1, return_counts=True
+        )
+        enough = occur >= THRESHOLD * self.grams_of[pairs[1]]
+        return dict(pairs.T[enough].tolist())
+
+    def fingerprint(self) -> str:
+        """Identify the sentences by their content."""
+        return hashlib.sha256("\n".join(self.sentences).encode("utf-8", "replace")).hexdigest()
+
+
+def read_benchmark(name: str) -> list[str]:
+    """Read the sentences of a file: its lines (.txt), its cells (.tsv), or all texts of its JSON objects (.jsonl).
+
+    Ids and labels among them do no harm, since only sentences of 8 words or more are looked for. Raises KinspanError
+    where the file cannot be read, or holds no such sentence.
+    """
+    path = Path(name)
+    suffix = (Path(path.stem) if path.suffix in COMPRESSED_SUFFIXES else path).suffix
+    if suffix not in FORMATS:
+        raise KinspanError(
+            f"--decontaminate {name}: give a file of sentences ({', '.join(FORMATS)}; also compressed), or a data set "
+            "such as wikiqa=FOLDER"
+        )
+    try:
+        with open_decompressed(path) as file:
+            sentences = [text for line in file for text in _split_line(line.decode("utf-8-sig"), suffix)]
+    except (OSError, ValueError, EOFError) as error:  # UnicodeDecodeError is a ValueError
+        raise KinspanError(f"--decontaminate {name} cannot be read: {quote_error(error)}") from error
+    return check_benchmark(name, sentences)
+
+
+def check_benchmark(name: str, sentences: list[str]) -> list[str]:
+    """Return the sentences. Raises KinspanError where none is long enough to be looked for."""
+    if not make_sentences([split_words(undo_treebank(sentence)) for sentence in sentences]).judged.any():
+        raise KinspanError(f"--decontaminate {name}: it has no sentence of 8 words or more")
+    return sentences
+
+
+def _split_line(line: str, suffix: str) -> Iterator[str]:
+    line = line.strip()
+    if suffix == ".jsonl" and line:
+        yield from _list_texts(json.loads(line))
+    else:
+        yield from line.split("\t") if suffix == ".tsv" else [line]
+
+
+def _list_texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _list_texts(inner)

@@ -1,0 +1,141 @@
+"""Documents and paragraphs that occur more than once, found by their hashes, a range of hashes at a time.
+
+The first in the order of the input is kept, whatever task or process comes first. Hashes have 64 bits: among a billion
+paragraphs, one is expected to be taken for another with a chance of 3%.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.prepare.engine.spill import PARAGRAPH, load_array
+from data_pipeline.prepare.engine.stage import Progress
+
+RANGE_DOCUMENTS, RANGE_PARAGRAPHS = 1 << 23, 1 << 22  # that one range of hashes has, about: 200 MB in memory
+KEPT, DUPLICATE, NEAR_DUPLICATE = 0, 1, 2  # what becomes of a document
+REPEATED, BOILERPLATE = 1, 2  # why a paragraph is removed
+REMOVED = np.dtype([("bucket", "<u4"), ("task", "<u4"), ("number", "<u4"), ("paragraph", "<u4"), ("why", "u1")])
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the input tasks have left, in their order.
+
+    folder: their output, see ``spill``
+    keys:   of each task
+    counts: how many documents each task has
+    """
+
+    folder: Path
+    keys: list[str]
+    counts: list[int]
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """``[T + 1]`` the number, among all documents, of each task's first document."""
+        return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
+
+    def load(self, task: int, name: str) -> np.ndarray:
+        return load_array(self.folder, self.keys[task], name)
+
+
+@dataclass(frozen=True)
+class FindDocuments:
+    """Finds documents whose text an earlier one has, of one range of hashes: ``documents-00000.npy`` has numbers."""
+
+    inputs: Inputs
+    output: Path
+    num_ranges: int
+
+    def __call__(self, number: int, progress: Progress) -> None:
+        hashes, documents = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        low, high = _range_of(number, self.num_ranges)
+        for task in range(len(self.inputs.keys)):
+            of_task = np.asarray(self.inputs.load(task, "documents"))
+            mine = np.flatnonzero((of_task >= low) & (of_task <= high))
+            hashes.append(of_task[mine])
+            documents.append(mine + self.inputs.starts[task])
+        flat = np.concatenate(hashes)
+        order = np.argsort(flat, kind="stable")
+        repeated = np.flatnonzero(flat[order][1:] == flat[order][:-1]) + 1
+        save_whole(self.output / f"documents-{number:05d}.npy", np.sort(np.concatenate(documents)[order[repeated]]))
+
+
+@dataclass(frozen=True)
+class FindParagraphs:
+    """Finds paragraphs of one range of hashes that are to be removed: ``paragraphs-00000.npy`` has REMOVED, sorted.
+
+    dropped:     a file of ``[documents]`` uint8: the paragraphs of documents that are not kept count for nothing
+    boilerplate: in how many documents a paragraph must occur to be removed from all of them; 0 for never
+    """
+
+    inputs: Inputs
+    dropped: Path
+    output: Path
+    num_ranges: int
+    boilerplate: int
+
+    def __call__(self, number: int, progress: Progress) -> None:
+        found, document = self._read_range(number)
+        order = np.argsort(found["hash"], kind="stable")
+        hashes = found["hash"][order]
+        first = np.concatenate([[True], hashes[1:] != hashes[:-1]])[: len(hashes)]  # of its group
+        group = np.cumsum(first) - 1
+        new_document = first | np.concatenate([[True], np.diff(document[order]) != 0])[: len(hashes)]
+        spread = np.bincount(group, new_document).astype(np.int64)  # documents that each group occurs in
+        why = np.where(first, 0, REPEATED).astype(np.uint8)
+        if self.boilerplate:
+            why[spread[group] >= self.boilerplate] = BOILERPLATE
+        removed = np.flatnonzero(why)
+        places, document = found[order[removed]], document[order[removed]]
+        out = np.empty(len(removed), dtype=REMOVED)
+        out["task"] = np.searchsorted(self.inputs.starts, document, side="right") - 1
+        out["number"], out["paragraph"], out["why"] = places["number"], places["paragraph"], why[removed]
+        for task in np.unique(out["task"]).tolist():
+            mine = out["task"] == task
+            out["bucket"][mine] = self.inputs.load(task, "buckets")[out["number"][mine]]
+        order = np.lexsort([out[name] for name in ("paragraph", "number", "task", "bucket")])
+        save_whole(self.output / f"paragraphs-{number:05d}.npy", out[order])
+
+    def _read_range(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Read the range's paragraphs, ``[N]`` PARAGRAPH in the order of the input, and the document of each."""
+        found, documents = [np.empty(0, PARAGRAPH)], [np.empty(0, np.int64)]
+        dropped = np.load(self.dropped, mmap_mode="r")
+        low, high = _range_of(number, self.num_ranges)
+        for task in range(len(self.inputs.keys)):
+            of_task = self.inputs.load(task, "paragraphs")
+            start = int(np.searchsorted(of_task["hash"], low, side="left"))
+            end = int(np.searchsorted(of_task["hash"], high, side="right"))
+            mine = np.asarray(of_task[start:end])
+            document = mine["number"] + self.inputs.starts[task]
+            kept = dropped[document] == KEPT
+            found.append(mine[kept])
+            documents.append(document[kept])
+        return np.concatenate(found), np.concatenate(documents)
+
+
+def _range_of(number: int, num_ranges: int) -> tuple[np.uint64, np.uint64]:
+    """The lowest and the highest hash of a range."""
+    bounds = [2**64 * k // num_ranges for k in (number, number + 1)]
+    return np.uint64(bounds[0]), np.uint64(bounds[1] - 1)
+
+
+def save_whole(path: Path, values: np.ndarray) -> None:
+    """Save an array so that the file is whole or not there."""
+    partial = path.with_suffix(".tmp")
+    with partial.open("wb") as file:
+        np.save(file, values)
+    partial.replace(path)
+
+
+def read_removed(folder: Path, num_ranges: int, bucket: int) -> np.ndarray:
+    """Read which paragraphs are to be removed from a bucket: ``[N]`` REMOVED."""
+    found = [np.empty(0, REMOVED)]
+    for number in range(num_ranges):
+        of_range = np.load(folder / f"paragraphs-{number:05d}.npy", mmap_mode="r")
+        start = int(np.searchsorted(of_range["bucket"], bucket, side="left"))
+        end = int(np.searchsorted(of_range["bucket"], bucket, side="right"))
+        found.append(np.asarray(of_range[start:end]))
+    return np.concatenate(found)

@@ -1,0 +1,115 @@
+"""Input files become tasks: parts of large files, and groups of small ones, by their sizes alone."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from data_pipeline.prepare.readers import InputFile, Part, Record, find_parts, read_records
+
+from .spill import Buckets
+
+MIN_GROUP, MAX_GROUP = 1 << 20, 1 << 26  # bytes of small files that are one task together
+EXPANSION = 4  # about how many bytes of text one byte of a compressed file holds
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".7z", ".zip", ".parquet", ".docx", ".pdf")  # suffixes of such files
+MIN_BUCKET, MAX_BUCKET = 1 << 25, 1 << 28  # bytes of text whose documents are shuffled in memory at a time
+BYTES_PER_TOKEN = 4.5  # of text, about
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file, or a part of it."""
+
+    file: InputFile
+    part: Part | None
+
+
+@dataclass(frozen=True)
+class InputTask:
+    """What one task reads, in this order.
+
+    key:  names its output: a hash of what is read, and of all that decides what becomes of it
+    size: about how many bytes of text
+    """
+
+    key: str
+    size: int
+    pieces: list[Piece]
+
+    def describe(self) -> str:
+        first = self.pieces[0]
+        part = f", part {first.part.begin}-{first.part.end}" if first.part else ""
+        return f"--input {first.file.name}{part}" + (f" and {len(self.pieces) - 1} more" * (len(self.pieces) > 1))
+
+    def read(self) -> Iterator[Record]:
+        for piece in self.pieces:
+            yield from read_records(piece.file.name, piece.part)
+
+
+def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
+    """Cut the files into parts where their readers can, and join small ones, in their order.
+
+    settings: whatever else decides what a task's output is
+    """
+    pieces: list[tuple[Piece, int]] = []
+    for file in files:
+        parts = find_parts(file.name, file.size)
+        size = max(1, _estimate_text(file) // max(1, len(parts)))
+        pieces += [(Piece(file, part), size) for part in parts]
+    limit = min(max(sum(size for _, size in pieces) // 1024, MIN_GROUP), MAX_GROUP)
+    groups: list[list[Piece]] = []
+    sizes: list[int] = []
+    for piece, size in pieces:
+        if groups and sizes[-1] + size <= limit:
+            groups[-1].append(piece)
+            sizes[-1] += size
+        else:
+            groups.append([piece])
+            sizes.append(size)
+    return [InputTask(_make_key(group, settings), size, group) for group, size in zip(groups, sizes, strict=True)]
+
+
+def estimate_total(files: list[InputFile]) -> int:
+    """Estimate how many bytes of text the files hold."""
+    return sum(map(_estimate_text, files))
+
+
+def _estimate_text(file: InputFile) -> int:
+    """Estimate how many bytes of text a file holds, by its size and its suffix."""
+    return file.size * (EXPANSION if file.name.lower().endswith(PACKED) else 1)
+
+
+def _make_key(pieces: list[Piece], settings: str) -> str:
+    text = json.dumps([settings, [asdict(piece) for piece in pieces]], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+
+
+def count_buckets(total: int, shard_tokens: int, validation_share: float) -> Buckets:
+    """Decide into how many buckets documents of either split go, by the size of the input alone.
+
+    A bucket is shuffled in memory, and becomes a shard or a few.
+
+    total: bytes of text
+    """
+    bucket = max(min(max(total // 1024, MIN_BUCKET), MAX_BUCKET), int(shard_tokens * BYTES_PER_TOKEN))
+    return Buckets(max(1, -(-total // bucket)), max(1, round(total * validation_share / bucket)))
+
+
+def write_tasks(tasks: list[InputTask], path: Path) -> None:
+    """Write the tasks where ``read_tasks`` finds them."""
+    path.write_text(json.dumps([asdict(task) for task in tasks]))
+
+
+@lru_cache(maxsize=2)
+def read_tasks(path: Path) -> list[InputTask]:
+    """Read the tasks; a process reads them once, so the path must be one that never has others."""
+    return [
+        InputTask(task["key"], task["size"], [_read_piece(piece) for piece in task["pieces"]])
+        for task in json.loads(path.read_text())
+    ]
+
+
+def _read_piece(piece: dict) -> Piece:
+    return Piece(InputFile(**piece["file"]), Part(**piece["part"]) if piece["part"] else None)

@@ -1,0 +1,192 @@
+"""Encoded documents between the stages: what each input task writes, grouped by bucket, and what a bucket reads of it.
+
+An input task of the key K leaves in its folder:
+
+K.arrow           record batches of documents, each of one bucket
+K.batches.npy     ``[batches]`` the bucket of each
+K.buckets.npy     ``[D]`` the bucket of each document; a document's number is its place in the task's input
+K.documents.npy   ``[D]`` a hash of each document's text
+K.paragraphs.npy  ``[P]`` PARAGRAPH, ascending: the hash of each paragraph and where it stands
+K.rejected.jsonl  the records that are no documents
+K.json            counts; written last, so that it marks the others as whole
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from data_pipeline.corpus import OPTIONAL_COLUMNS, make_schema
+from data_pipeline.files import sync, write_atomically
+
+KEY_BYTES = 16
+SEGMENT_BYTES = 1 << 26  # of documents in memory before they are grouped by bucket and written
+PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4")])
+HIDDEN_COLUMNS = ("key", "chars", "least", "number")  # that shards do not have
+
+
+def make_chunk_schema(wide: bool) -> pa.Schema:
+    """Name the columns of an encoded chunk: those of a shard, and of each document
+
+    key:   what decides its place
+    chars: the characters of each paragraph
+    least: how many characters it must have to be kept
+    """
+    hidden = {"key": pa.binary(KEY_BYTES), "chars": pa.list_(pa.uint32()), "least": pa.uint32()}
+    return pa.schema([*make_schema(wide, OPTIONAL_COLUMNS), *hidden.items()])
+
+
+def make_spill_schema(wide: bool) -> pa.Schema:
+    """Name the columns of a spill file: those of a chunk, and the documents' numbers."""
+    return make_chunk_schema(wide).append(pa.field("number", pa.uint32()))
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """How many buckets there are for documents of each split; those of held-out documents come last."""
+
+    train: int
+    validation: int
+
+    @property
+    def count(self) -> int:
+        return self.train + self.validation
+
+    def place(self, keys: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+        """Place documents into buckets by the first half of their keys: ``[D]`` uint32.
+
+        keys:     ``[D, 2]`` big-endian uint64
+        held_out: ``[D]`` 0 or 1
+        """
+        upper = keys[:, 0].astype(np.uint64) >> np.uint64(32)
+        of_split = np.array([self.train, self.validation], dtype=np.uint64)[held_out]
+        return ((upper * of_split >> np.uint64(32)) + np.uint64(self.train) * held_out).astype(np.uint32)
+
+
+def read_keys(column: pa.Array) -> np.ndarray:
+    """Read the keys of documents, ``[D, 2]`` big-endian uint64."""
+    flat = np.frombuffer(column.buffers()[1], dtype=">u8").reshape(-1, 2)
+    return flat[column.offset : column.offset + len(column)]
+
+
+class SpillWriter:
+    """Writes what an input task encodes. Nothing of it counts before ``finish``."""
+
+    def __init__(self, folder: Path, key: str, wide: bool, buckets: Buckets) -> None:
+        self.folder, self.key, self.buckets = folder, key, buckets
+        self.schema = make_spill_schema(wide)
+        self.num_documents = 0
+        self.filled: set[str] = set()  # the optional columns that hold something
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._bucket_of_batch: list[int] = []
+        self._bucket_of: list[np.ndarray] = []
+        self._documents: list[np.ndarray] = []
+        self._paragraphs: list[np.ndarray] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        self._sink = pa.OSFile(str(self._partial(".arrow")), "wb")
+        self._file = pa.ipc.new_file(self._sink, self.schema)
+
+    def _partial(self, suffix: str) -> Path:
+        return self.folder / f"{self.key}{suffix}.{os.getpid()}.tmp"
+
+    def add(self, rows: pa.RecordBatch, documents: np.ndarray, paragraphs: np.ndarray) -> None:
+        """Add the documents of a chunk, with the hashes of their texts, ``[D]``, and of their paragraphs, ``[P]``."""
+        numbers = np.arange(self.num_documents, self.num_documents + rows.num_rows, dtype=np.uint32)
+        self.num_documents += rows.num_rows
+        lengths = np.diff(rows.column("chars").offsets.to_numpy())
+        placed = np.empty(len(paragraphs), dtype=PARAGRAPH)
+        placed["hash"], placed["number"] = paragraphs, np.repeat(numbers, lengths)
+        placed["paragraph"] = np.arange(len(paragraphs)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        self._paragraphs.append(placed)
+        self._documents.append(documents)
+        self.filled |= find_filled(rows)
+        columns = [*rows.columns, pa.array(numbers)]
+        self._waiting.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= SEGMENT_BYTES:
+            self._write_segment()
+
+    def _write_segment(self) -> None:
+        """Write the documents that wait, each bucket's as one record batch, in their order."""
+        if not self._waiting:
+            return
+        (rows,) = pa.Table.from_batches(self._waiting).combine_chunks().to_batches()
+        self._waiting, self._waiting_bytes = [], 0
+        place = self.buckets.place(read_keys(rows.column("key")), rows.column("held_out").to_numpy())
+        order = np.argsort(place, kind="stable")
+        rows = rows.take(pa.array(order)) if self.buckets.count > 1 else rows
+        filled, first = np.unique(place[order], return_index=True)
+        for bucket, start, end in zip(filled.tolist(), first, [*first[1:], len(order)], strict=True):
+            self._file.write_batch(rows.slice(start, end - start))
+            self._bucket_of_batch.append(bucket)
+        self._bucket_of.append(place)
+
+    def finish(self, facts: dict[str, Any], rejected: Iterable[dict]) -> None:
+        """Write what is left, and then the marks that it is whole."""
+        self._write_segment()
+        self._file.close()
+        self._sink.close()
+        sync(self._partial(".arrow"))
+        self._partial(".arrow").replace(self.folder / f"{self.key}.arrow")
+        paragraphs = np.concatenate([np.empty(0, PARAGRAPH), *self._paragraphs])
+        self._save("paragraphs", paragraphs[np.argsort(paragraphs["hash"], kind="stable")])
+        self._save("documents", np.concatenate([np.empty(0, np.uint64), *self._documents]))
+        self._save("buckets", np.concatenate([np.empty(0, np.uint32), *self._bucket_of]))
+        self._save("batches", np.array(self._bucket_of_batch, dtype=np.uint32))
+        lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in rejected)
+        write_atomically(self.folder / f"{self.key}.rejected.jsonl", lines)
+        counts = {"documents": self.num_documents, "paragraphs": len(paragraphs), "filled": sorted(self.filled)}
+        write_atomically(self.folder / f"{self.key}.json", json.dumps({**counts, **facts}, ensure_ascii=False))
+
+    def _save(self, name: str, values: np.ndarray) -> None:
+        partial = self._partial(f".{name}.npy")
+        with partial.open("wb") as file:
+            np.save(file, values)
+        partial.replace(self.folder / f"{self.key}.{name}.npy")
+
+
+def find_filled(rows: pa.RecordBatch) -> set[str]:
+    """Name the optional columns that hold something."""
+    lists = [name for name in OPTIONAL_COLUMNS if name != "accepted"]
+    filled = {name for name in lists if len(rows.column(name).flatten())}
+    return filled | ({"accepted"} if "answers" in filled else set())
+
+
+def is_written(folder: Path, key: str) -> bool:
+    """Whether the output of this input task is there, whole."""
+    return (folder / f"{key}.json").exists()
+
+
+def load_facts(folder: Path, key: str) -> dict[str, Any]:
+    """Load the counts of an input task, and what was said to ``finish``."""
+    return json.loads((folder / f"{key}.json").read_text(encoding="utf-8"))
+
+
+def load_array(folder: Path, key: str, name: str) -> np.ndarray:
+    """Map one of an input task's arrays."""
+    return np.load(folder / f"{key}.{name}.npy", mmap_mode="r")
+
+
+def read_bucket(folder: Path, keys: list[str], bucket: int, wide: bool) -> tuple[pa.RecordBatch | None, np.ndarray]:
+    """Read the documents of a bucket, ``[D]``, in the order of the input, and the input task of each, ``[D]``."""
+    found: list[pa.RecordBatch] = []
+    task_of: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
+    for task, key in enumerate(keys):
+        mine = np.flatnonzero(load_array(folder, key, "batches") == bucket)
+        if not len(mine):
+            continue
+        with pa.memory_map(str(folder / f"{key}.arrow")) as source:
+            reader = pa.ipc.open_file(source)
+            batches = [reader.get_batch(number) for number in mine.tolist()]
+        found += batches
+        task_of += [np.full(batch.num_rows, task) for batch in batches]
+    if not found:
+        return None, task_of[0]
+    (rows,) = pa.Table.from_batches(found, make_spill_schema(wide)).combine_chunks().to_batches()
+    return rows, np.concatenate(task_of)

@@ -1,0 +1,290 @@
+"""The stages of ``prepare`` in their order, and what is gathered between them."""
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_pipeline import tokenizers
+from data_pipeline.corpus import ShardInfo
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import write_atomically
+from data_pipeline.sampling.pairs import Objective
+
+from .cleaning import Rules, Tally
+from .duplicates.exact import RANGE_DOCUMENTS, RANGE_PARAGRAPHS, FindDocuments, FindParagraphs, Inputs
+from .duplicates.near import NUM_BANDS, Decide, FindMatches, link_signatures
+from .encode_inputs import EncodeInputs, signature_folder
+from .engine.inputs import InputTask, count_buckets, cut_tasks, estimate_total, write_tasks
+from .engine.spill import Buckets, load_facts, make_spill_schema
+from .engine.stage import Stage, Work
+from .lengths import Lengths
+from .readers import UNREADABLE, InputFile
+from .write import WriteShards, name_columns
+
+if TYPE_CHECKING:
+    from .engine.executors import Engine
+
+OUTPUT_VERSION = 1  # of what the first stage leaves; another version is not taken up
+SKIPPED = "skipped"  # how the reason begins, in rejected.jsonl, of a file in an archive that cannot be read
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done, and where.
+
+    folder:        what is done so far
+    settings:      those of the manifest
+    described:     the tokenizer, as ``tokenizers.describe_tokenizer`` does
+    decontaminate: sentences of test sets
+    """
+
+    folder: Path
+    files: list[InputFile]
+    settings: dict[str, Any]
+    rules: Rules
+    tokenizer: Any
+    described: dict[str, Any]
+    objectives: dict[str, Objective]
+    decontaminate: list[str]
+
+    @property
+    def wide(self) -> bool:
+        """Whether token ids need more than 16 bits."""
+        return len(self.tokenizer) > 1 << 16
+
+    @property
+    def near(self) -> bool:
+        return self.settings["duplicates"] == "near"
+
+    @cached_property
+    def buckets(self) -> Buckets:
+        share = self.rules.validation_share
+        return count_buckets(estimate_total(self.files), self.settings["shard_tokens"], share)
+
+    @cached_property
+    def tasks(self) -> list[InputTask]:
+        """The input tasks. Their keys depend on what decides their output, and on nothing else."""
+        own = {k: v for k, v in self.settings.items() if k not in ("shard_tokens", "duplicates", "boilerplate")}
+        buckets = [self.buckets.train, self.buckets.validation]
+        decides = [OUTPUT_VERSION, own, self.described["fingerprint"], self.wide, buckets, self.near]
+        return cut_tasks(self.files, json.dumps(decides, sort_keys=True))
+
+    @property
+    def encoded(self) -> Path:
+        """The folder of what the first stage leaves."""
+        return self.folder / "encoded"
+
+    @cached_property
+    def run(self) -> Path:
+        """The folder of everything else, which is of use to a run of the same inputs and settings alone."""
+        text = json.dumps([[task.key for task in self.tasks], self.settings, list(self.objectives)], sort_keys=True)
+        return self.folder / f"run-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.run / "tokenizer.json"
+
+    def make_stage(self, name: str, title: str, work: Work, count: int) -> Stage:
+        """Make a stage of tasks that are alike."""
+        names = [f"part {number + 1} of {count}" for number in range(count)]
+        return Stage(name, title, work, [1] * count, names, self.run / name, unit="tasks")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What the first stage came to; ``filled`` names the optional columns that hold something."""
+
+    inputs: Inputs
+    num_paragraphs: int
+    filled: set[str]
+    tally: Tally
+    peak_bytes: list[int]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What all stages came to."""
+
+    tally: Tally
+    peak_bytes: list[int]
+    lengths: Lengths = field(default_factory=Lengths)
+    shards: list[ShardInfo] = field(default_factory=list)
+
+
+def encode_all(plan: Plan, engine: "Engine", allow_damaged: bool, allow_skipped: bool) -> Encoded:
+    """Run the first stage, and gather what was counted and rejected.
+
+    Raises KinspanError where no document is kept, and where text is missing that is not allowed to be.
+    """
+    _clear_remains(plan)
+    plan.run.mkdir(exist_ok=True)
+    write_atomically(plan.tokenizer_file, tokenizers.serialize_backend(plan.tokenizer))
+    write_tasks(plan.tasks, plan.run / "tasks.json")
+    benchmark = plan.run / "benchmark.txt" if plan.decontaminate else None
+    if benchmark:
+        write_atomically(benchmark, "\n".join(" ".join(sentence.split()) for sentence in plan.decontaminate))
+    name = tokenizers.shorten_name(plan.tokenizer.name_or_path)
+    work = EncodeInputs(
+        plan.run / "tasks.json",
+        plan.encoded,
+        plan.tokenizer_file,
+        name,
+        plan.rules,
+        plan.wide,
+        plan.buckets,
+        benchmark,
+        plan.near,
+    )
+    sizes, names = [task.size for task in plan.tasks], [task.describe() for task in plan.tasks]
+    engine.run(Stage("encode", "tokenising", work, sizes, names, plan.run / "encode"))
+    encoded = _gather(plan)
+    _refuse_missing(plan, allow_damaged, allow_skipped)
+    if not sum(encoded.inputs.counts):
+        reason = _explain_nothing_kept(encoded.tally, plan.folder / "rejected.jsonl")
+        raise KinspanError(f"no document was kept of {len(plan.files)} input files: {reason}")
+    return encoded
+
+
+def _clear_remains(plan: Plan) -> None:
+    """Remove what runs of other inputs or settings have left, and what a killed task has not finished."""
+    for path in plan.folder.glob("run-*"):
+        if path != plan.run:
+            shutil.rmtree(path)
+    keys = {task.key for task in plan.tasks}
+    for path in plan.encoded.glob("*"):
+        if path.name.partition(".")[0] not in keys or path.suffix == ".tmp":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _gather(plan: Plan) -> Encoded:
+    """Add up what the input tasks have counted, and write what they rejected to ``rejected.jsonl``, in their order."""
+    keys = [task.key for task in plan.tasks]
+    tally, counts, filled, peaks, num_paragraphs = Tally(), [], set(), [], 0
+    for key in keys:
+        facts = load_facts(plan.encoded, key)
+        tally.add(load_tally(facts["tally"]))
+        counts.append(facts["documents"])
+        num_paragraphs += facts["paragraphs"]
+        filled |= set(facts["filled"])
+        peaks.append(facts["peak_bytes"])
+    partial = plan.folder / "rejected.tmp"
+    with partial.open("wb") as file:
+        for key in keys:
+            with (plan.encoded / f"{key}.rejected.jsonl").open("rb") as part:
+                shutil.copyfileobj(part, file)
+    partial.replace(plan.folder / "rejected.jsonl")
+    return Encoded(Inputs(plan.encoded, keys, counts), num_paragraphs, filled, tally, peaks)
+
+
+def load_tally(fields: dict[str, Any]) -> Tally:
+    """Make a tally of its fields as JSON has them."""
+    sources = {name: Counter(counts) for name, counts in fields["sources"].items()}
+    return Tally(Counter(fields["counts"]), sources, fields["samples"])
+
+
+def _list_rejected(path: Path) -> Iterator[dict]:
+    with path.open(encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def _refuse_missing(plan: Plan, allow_damaged: bool, allow_skipped: bool) -> None:
+    """Raise KinspanError for input that could not be read to its end, or is of no known format, if not allowed."""
+    found: dict[str, list[dict]] = {UNREADABLE: [], SKIPPED: []}
+    for entry in _list_rejected(plan.folder / "rejected.jsonl"):
+        for beginning, entries in found.items():
+            if entry["reason"].startswith(beginning):
+                entries.append(entry)
+    if found[UNREADABLE] and not allow_damaged:
+        first = found[UNREADABLE][0]
+        raise KinspanError(
+            f"--input {first['file']}, record {first['line']}: {first['reason']}{_count_others(found[UNREADABLE])}; "
+            "copy or fetch the file again, or give --allow_damaged to go without the rest of it"
+        )
+    if found[SKIPPED] and not allow_skipped:
+        first = found[SKIPPED][0]
+        raise KinspanError(f"--input {first['file']}{_count_others(found[SKIPPED])}: {first['reason']}")
+
+
+def _count_others(entries: list[dict]) -> str:
+    return f" (and {len(entries) - 1} more files)" if len(entries) > 1 else ""
+
+
+def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
+    reasons = {k: n for k, n in tally.counts.items() if n and k.startswith(("documents ", "records "))}
+    said = ", ".join(f"{n} {name}" for name, n in reasons.items()) or "they are empty"
+    if entry := next(_list_rejected(rejected), None):
+        said += f"; first: {entry['file']} line {entry['line']}: {entry['reason']}"
+    return said
+
+
+def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
+    """Find duplicates, write the shards, and put them into ``plan.folder / "shards"`` under their final names."""
+    num_ranges = _find_duplicates(plan, engine, encoded)
+    work = WriteShards(
+        encoded.inputs,
+        plan.run / "fate.npy",
+        plan.run,
+        num_ranges,
+        plan.buckets.train,
+        plan.run / "buckets",
+        plan.wide,
+        name_columns(make_spill_schema(plan.wide), encoded.filled),
+        plan.settings["shard_tokens"],
+        plan.objectives,
+        plan.tokenizer_file,
+    )
+    count = plan.buckets.count
+    names = [f"bucket {number + 1} of {count}" for number in range(count)]
+    total = sum(encoded.inputs.counts)
+    engine.run(Stage("shards", "writing shards", work, [1] * count, names, plan.run / "shards", total))
+    written = Written(encoded.tally, encoded.peak_bytes)
+    target = plan.folder / "shards"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    for bucket in range(count):
+        facts = json.loads((work.output / f"{bucket:05d}.json").read_text(encoding="utf-8"))
+        written.tally.add(load_tally(facts["tally"]))
+        written.lengths.add(facts["lengths"])
+        written.peak_bytes.append(facts["peak_bytes"])
+        for info in facts["shards"]:
+            name = f"shards/{len(written.shards):05d}.arrow"
+            _link(work.output / info["file"], plan.folder / name)
+            written.shards.append(ShardInfo(**{**info, "file": name}))
+    return written
+
+
+def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> int:
+    """Find out what becomes of each document and paragraph; return in how many files the paragraphs stand."""
+    exact = plan.settings["duplicates"] != "keep"
+    inputs, fate = encoded.inputs, plan.run / "fate.npy"
+    if exact:
+        count = -(-sum(inputs.counts) // RANGE_DOCUMENTS)
+        engine.run(
+            plan.make_stage("documents", "finding repeated documents", FindDocuments(inputs, plan.run, count), count)
+        )
+    if plan.near:
+        link_signatures([signature_folder(plan.encoded, key) for key in inputs.keys], plan.run / "signatures")
+        matching = FindMatches(plan.run / "signatures", plan.run / "matches")
+        engine.run(plan.make_stage("near", "finding near-duplicates", matching, NUM_BANDS))
+    decide = Decide(inputs, plan.run if exact else None, plan.run / "matches" if plan.near else None, fate)
+    engine.run(plan.make_stage("decide", "deciding what is kept", decide, 1))
+    if not exact:
+        return 0
+    count = max(1, -(-encoded.num_paragraphs // RANGE_PARAGRAPHS))
+    finding = FindParagraphs(inputs, fate, plan.run, count, plan.settings["boilerplate"])
+    engine.run(plan.make_stage("paragraphs", "finding repeated paragraphs", finding, count))
+    return count
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name, so that nothing is lost if this is interrupted; copy it where that cannot be."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,90 @@
+import json
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.benchmark import Benchmark, read_benchmark
+from pretrain.modeling.default_model import default_model
+
+SENTENCE = "The Eiffel Tower was erected in 1889 as the entrance arch to the World's Fair."
+OTHER = "Nobody who walked along the river that morning had counted the boats below the bridge."
+
+
+def test_a_document_with_a_sentence_in_it_is_found():
+    benchmark = Benchmark([SENTENCE, OTHER])
+    documents = [["A paragraph.", f"Before. {SENTENCE} And after."], ["Nothing of the kind."], [OTHER.upper()]]
+    assert benchmark.find(documents) == {0: SENTENCE, 2: OTHER}
+
+
+def test_punctuation_case_and_tokenisation_do_not_matter():
+    written = "the eiffel tower was erected in 1889 as the entrance arch to the World 's Fair"
+    assert Benchmark([written]).find([[SENTENCE]]) == {0: written}
+
+
+def test_a_sentence_that_runs_over_two_paragraphs_is_not_one():
+    head, tail = SENTENCE[:30], SENTENCE[30:]
+    assert Benchmark([SENTENCE]).find([[head, tail]]) == {}
+
+
+@pytest.mark.parametrize(("words", "found"), [(18, True), (12, False)])
+def test_enough_of_the_ngrams_in_one_document_are_enough(words, found):
+    """Of 20 words there are 13 8-grams, and 18 of the words hold 11 of them; 12 hold 5."""
+    sentence = " ".join(f"word{k}" for k in range(20))
+    part = " ".join(sentence.split()[:words]) + " something else"
+    assert bool(Benchmark([sentence]).find([["Before."], [part]])) == found
+
+
+def test_ngrams_of_two_documents_do_not_add_up():
+    sentence = " ".join(f"word{k}" for k in range(20))
+    halves = [[" ".join(sentence.split()[a:b])] for a, b in ((0, 14), (6, 20))]
+    assert Benchmark([sentence]).find(halves) == {}
+
+
+def test_a_short_sentence_is_not_looked_for():
+    assert Benchmark(["He was born in London.", SENTENCE]).find([["He was born in London."]]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", f"{SENTENCE}\nshort\n"),
+        ("a.tsv", f"Q1\tshort\t{SENTENCE}\t1\r\n"),
+        ("a.jsonl", json.dumps({"id": 3, "answers": [{"text": SENTENCE}, "short"]}) + "\n\n"),
+    ],
+)
+def test_files_of_sentences_are_read(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert SENTENCE in read_benchmark(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.pdf", b"%PDF", "give a file of sentences"),
+        ("a.txt", b"short\n", "no sentence of 8 words"),
+        ("a.txt", b"\xff\xfe\xff", "cannot be read"),
+        ("a.jsonl", b"{", "cannot be read"),
+        ("a.txt.gz", b"\x1f\x8b broken", "cannot be read"),
+        ("absent.txt", None, "cannot be read"),
+    ],
+)
+def test_what_holds_no_sentences_is_refused_by_name(tmp_path, name, content, said):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(KinspanError, match=said) as error:
+        read_benchmark(str(tmp_path / name))
+    assert name in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_prepare_drops_documents_of_a_test_set_and_says_so(tmp_path, helpers):
+    documents = helpers.synthetic_documents(6, seed="benchmark")
+    leaked = documents[2]["paragraphs"][1]
+    source = helpers.write_jsonl(tmp_path / "in.jsonl", documents)
+    result = helpers.prepare([source], default_model(), tmp_path / "out", decontaminate=[leaked, SENTENCE])
+    name = "documents with a sentence of --decontaminate"
+    assert result.tally.counts[name] == 1
+    assert result.tally.counts["documents kept"] == 5
+    assert result.tally.samples[name][0].startswith("Title 2: ")
+    with pytest.raises(KinspanError, match="already holds another corpus"):
+        helpers.prepare([source], default_model(), tmp_path / "out", decontaminate=[SENTENCE])

@@ -1,0 +1,52 @@
+import re
+
+import pytest
+
+from data_pipeline.pages import draw_bars
+from data_pipeline.prepare.report import _plot_lengths
+from pretrain.modeling.default_model import default_model
+
+
+@pytest.fixture(scope="module")
+def page(helpers, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    documents = helpers.synthetic_documents(20, seed="report")
+    documents.append({**documents[0], "id": "again"})
+    documents.append({"id": "<script>alert(1)</script>", "paragraphs": ["Short <b>and</b> bold."]})
+    source = helpers.write_jsonl(folder / "in.jsonl", documents)
+    source.write_text(source.read_text() + "{broken\n")
+    helpers.prepare([source], default_model(), folder / "out", licence="CC BY-SA 4.0")
+    return (folder / "out/report.html").read_text()
+
+
+def test_the_page_says_what_was_read_kept_and_dropped(page):
+    text = " ".join(re.sub("<[^>]*>", " ", page).split())
+    for part in ("in.jsonl", "CC BY-SA 4.0", "documents read 22", "dropped: repeats another 1", "not JSON", "Title "):
+        assert part in text
+    assert "paragraphs too short: 1" in text
+    assert "tokens per sentence" in text
+    assert page.count("<svg") == 3
+
+
+def test_the_page_loads_nothing_and_holds_no_markup_of_documents(page):
+    assert not re.search(r"<(script|link|img|iframe)\b|url\(|@import|https?://(?!www\.w3\.org)", page)
+    assert "<b>and</b>" not in page
+
+
+def test_bars_have_the_heights_of_their_values():
+    svg = draw_bars([1, 4, 2], 1, 5, "a <plot>")
+    heights = [float(h) for h in re.findall(r'height="([\d.]+)"', svg)]
+    assert heights == [heights[1] / 4, heights[1], heights[1] / 2]
+    assert re.findall(r"<title>(.*?)</title>", svg) == ["1-5: 1", "6-10: 4", "11 or more: 2"]
+    assert 'aria-label="a &lt;plot&gt;"' in svg
+
+
+def test_lengths_are_shown_up_to_where_nearly_all_are():
+    import numpy as np
+
+    counts = np.zeros(201, dtype=int)
+    counts[1:11] = 100
+    counts[200] = 1
+    plot = _plot_lengths("tokens", counts)
+    assert plot["median"] in (5, 6)
+    assert 10 <= plot["svg"].count("<rect") <= 12
