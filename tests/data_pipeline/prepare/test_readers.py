@@ -210,8 +210,8 @@ def test_parquet_rows_without_text_are_rejected_one_by_one(tmp_path, table):
 
 
 def test_prepare_counts_what_is_broken_by_file_line_and_reason(tmp_path, helpers):
-    good = helpers.synthetic_documents(6)
-    helpers.write_jsonl(tmp_path / "good.jsonl", good)
+    good = helpers.synthetic_documents(7)
+    helpers.write_jsonl(tmp_path / "good.jsonl", good[1:])
     (tmp_path / "mixed.jsonl").write_bytes(
         b"{broken\n" + json.dumps(good[0]).encode() + b'\n{"text": "caf\xe9"}\n{"text": 3}\n'
     )
