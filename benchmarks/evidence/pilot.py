@@ -32,7 +32,7 @@ from .results import Store
 from .starts import convert_to_electra, write_blank
 from .work import describe_machine, measure_row
 
-STEPS = 30  # of a pre-training, of which the last 20 are timed
+WARM, STEPS = 10, 30  # updates of a pre-training: the first ones are not timed
 FEW, MANY = 10, 40  # updates of fine-tuning: what they differ by is timed
 RATE = 1e-4  # speed does not depend on it
 
@@ -49,7 +49,7 @@ def measure(recipe: Recipe, places: Places) -> dict[str, Any]:
         row = next(row for row in recipe.rows if row.start == start and row.pretrain and "ssp" in row.name)
         pilot[name] = {"tokens_per_second": measure_pretraining(row, name, model, places)}
         if name != ELECTRA:
-            sets = {row.set for row in recipe.rows if row.start == name}
+            sets = {row.set for row in recipe.rows if (row.start, row.measure) == (name, FINETUNE)}
             pilot[name]["sets"] = {s: measure_fine_tuning(recipe, name, s, model, places) for s in sorted(sets)}
     return pilot
 
@@ -93,7 +93,7 @@ def measure_pretraining(row: Row, name: str, model: Path, places: Places) -> flo
     settings = {k: v for k, v in (row.pretrain or {}).items() if k not in lengths}
     if name == ELECTRA:
         settings |= {"token_loss": "rtd", "generator": str(model / "generator")}
-    settings |= {"max_steps": STEPS, "eval_pairs": 0, "learning_rate": RATE, "log_steps": STEPS - 20}
+    settings |= {"max_steps": STEPS, "eval_pairs": 0, "learning_rate": RATE, "log_steps": WARM}
     pretrain(PretrainConfig(**settings, model=str(model), corpus=places.corpus, output_dir=str(folder)))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     speeds = [line["tokens_per_second"] for line in lines if line["split"] == "train"][1:]

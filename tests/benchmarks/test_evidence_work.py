@@ -1,5 +1,6 @@
 """The jobs of the evidence study, on a recipe of tiny models: from a start made from scratch to lines of results."""
 
+import itertools
 import json
 import random
 import sys
@@ -175,7 +176,7 @@ def test_negatives_of_one_kind(objective, other, tiny_corpus):
 
 @pytest.mark.slow
 def test_a_study_that_was_stopped_ends_with_the_same_results(told, tmp_path):
-    """Each job in a process of its own; one study is stopped every 25 seconds, the other one is not."""
+    """Each job in a process of its own; one study is stopped again and again, the other one is not."""
     content = yaml.safe_load(Path(told["recipe"]).read_text())
     content["groups"] = [{**content["groups"][0], "arms": ["none", "ssp"]}]
     content |= {"comparisons": [["a/ssp/wikiqa", "a/none/wikiqa"]]}
@@ -191,12 +192,11 @@ def test_a_study_that_was_stopped_ends_with_the_same_results(told, tmp_path):
 
     whole, study = run("whole", None)
     assert run_jobs(study, lambda: None)
-    parts, study = run("parts", 25 / 3600)
-    rounds = 1
-    while not run_jobs(study, lambda: None):
-        rounds += 1
-        assert rounds < 30
-    assert rounds > 1
+    for seconds in itertools.count(20, 20):  # on a busy machine a process takes long to begin
+        parts, study = run("parts", seconds / 3600)
+        if run_jobs(study, lambda: None):
+            break
+    assert seconds > 20
     for job in plan_jobs(study.recipe, parts):
         for row in job.rows:
             one, other = (untimed(store.read_lines(row)[job.seed]) for store in (whole, parts))
