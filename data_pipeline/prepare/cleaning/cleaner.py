@@ -24,7 +24,7 @@ def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:
     Every paragraph that is read is counted once more in ``tally``: as kept by the caller, as too short, as dropped by
     one step, or as a paragraph of a dropped document.
     """
-    paragraphs = [p for p in document.paragraphs if p and not p.isspace()]
+    paragraphs = _keep_filled(document.paragraphs)
     tally.counts["documents read"] += 1
     tally.counts["characters read"] += sum(map(len, document.paragraphs))
     tally.counts["paragraphs read"] += len(paragraphs)
@@ -49,14 +49,21 @@ def _apply(step: Step, document: Document, paragraphs: list[str], tally: Tally) 
         raise KinspanError(f"the cleaning step {step.name} failed on document {document.id}: {reason}") from error
     if found is paragraphs or found == paragraphs:
         return paragraphs
-    found = [p for p in found if p and not p.isspace()]
-    gone = Counter(paragraphs) - Counter(found)
-    dropped = len(paragraphs) - len(found)
-    name = f"paragraphs {'dropped' if dropped else 'changed'}: {step.name}"
-    tally.counts[name] += dropped or gone.total()
+    found = _keep_filled(found)
+    gone, come = Counter(paragraphs) - Counter(found), Counter(found) - Counter(paragraphs)
+    dropped, changed = f"paragraphs dropped: {step.name}", f"paragraphs changed: {step.name}"
+    if num_dropped := len(paragraphs) - len(found):
+        tally.counts[dropped] += num_dropped
+    if come:
+        tally.counts[changed] += gone.total() - num_dropped
     for paragraph in gone:
-        tally.add_sample(name, normalise(paragraph))
+        is_changed = come and (not num_dropped or _keep_filled(step.apply(document, [paragraph])))
+        tally.add_sample(changed if is_changed else dropped, normalise(paragraph))
     return found
+
+
+def _keep_filled(paragraphs: list[str]) -> list[str]:
+    return [p for p in paragraphs if p and not p.isspace()]
 
 
 def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: Tally) -> list[str]:

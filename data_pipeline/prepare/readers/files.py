@@ -54,7 +54,8 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
     for given in inputs:
         key, name = split_prefix(given)
         if given == PYTHON_DOCS or key == huggingface.PREFIX:
-            files[given] = InputFile(given, 0, _describe_docs() if given == PYTHON_DOCS else "")
+            is_docs = given == PYTHON_DOCS
+            files[given] = InputFile(given, python_docs.SOURCE_BYTES * is_docs, _describe_docs() if is_docs else "")
             continue
         if key:
             get_reader(key)  # which says so where it cannot be loaded

@@ -24,6 +24,7 @@ from .docstrings import extract_paragraphs
 from .reader import Part, Reader, Source
 
 SOURCE, _TOPICS = "python-docs", "pydoc_data.topics"
+SOURCE_BYTES = 40_000_000  # about how much work it is to read, as bytes of other formats
 MAX_FILE_BYTES = 2_000_000  # a larger file is a generated table
 UNDOCUMENTED_SIZE = 10_000  # characters per triple quote: a file with fewer of them is not worth parsing
 MIN_PASSED = 200  # characters: a shorter string in a call is an argument, not documentation

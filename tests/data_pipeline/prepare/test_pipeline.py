@@ -14,7 +14,9 @@ from data_pipeline.prepare import encode_inputs as encode_module
 from data_pipeline.prepare import pipeline as prepare_module
 from data_pipeline.prepare import stages as stages_module
 from data_pipeline.prepare import write as write_module
-from data_pipeline.prepare.encode import Rules, is_held_out, normalise, split_sentences
+from data_pipeline.prepare.cleaning import Rules, Tally, clean, split_sentences
+from data_pipeline.prepare.document import Document
+from data_pipeline.prepare.encode import is_held_out
 from data_pipeline.prepare.finished import CORPUS_PARTS
 from data_pipeline.prepare.pipeline import prepare
 from objectives import OBJECTIVES
@@ -66,11 +68,9 @@ def test_stores_every_sentence_of_every_kept_paragraph(any_corpus, documents_of,
     corpus, documents = Corpus(any_corpus), documents_of(any_corpus)
     tokenizer = helpers.tokenizer(any_corpus / "tokenizer")
     rows = stored(corpus)
-    rules = Rules()
     for number, (name, document) in enumerate(documents.items()):
-        paragraphs = [normalise(p) for p in document["paragraphs"]]
-        paragraphs = [p for p in paragraphs if len(p) >= rules.min_paragraph_chars]
-        if sum(map(len, paragraphs)) < rules.min_document_chars:
+        read = Document(name, document["title"], document["paragraphs"], "source")
+        if not (paragraphs := clean(read, Rules(), Tally())):
             assert name not in rows
             continue
         tokens = rows[name][2]

@@ -15,7 +15,9 @@ from ..text import decode
 from .markup import drop_lead_in
 
 _HEAD = re.compile(r'<doc id="([^"]*)"(?: url="[^"]*")?(?: title="([^"]*)")?[^>]*>\n?')
-_BETWEEN = re.compile(r"Section::::|BULLET::::|[-*#:]+ ?\S{0,3}$")  # what older versions leave of headings and lists
+_NOT_TEXT = re.compile(  # what is left of headings and lists, and paragraphs with a formula
+    r"^(?:Section::::|BULLET::::|[-*#:]+ ?\S{0,3}$)|\bformula_\d"
+)
 
 
 def _read_blocks(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Rejected]]:
@@ -58,7 +60,7 @@ def _parse(record: Record) -> list[Document]:
         own_id, title = head[1], html.unescape(head[2] or "")
         text = block[head.end() :].rpartition("</doc>")[0]
     name = name_file(record.file)
-    lines = [line for line in text.splitlines() if line.strip() and not _BETWEEN.match(line)]
+    lines = [line for line in text.splitlines() if line.strip() and not _NOT_TEXT.search(line)]
     if lines and (lines[0].strip() == title or not title):  # the first line is the title
         title = lines.pop(0).strip()
     paragraphs = [paragraph for paragraph in map(drop_lead_in, lines) if paragraph]

@@ -96,6 +96,14 @@ def test_what_is_dropped_adds_up():
     assert len(texts) == tally.counts["paragraphs read"] == len(kept) + dropped
 
 
+def test_a_step_that_drops_one_paragraph_and_mends_another_counts_both():
+    kept, tally = cleaned(["<p></p>", f"<b>{PROSE}</b>", PROSE], skip_steps=others("html"))
+    assert kept == [PROSE, PROSE]
+    assert tally.counts["paragraphs dropped: html"] == tally.counts["paragraphs changed: html"] == 1
+    assert tally.samples["paragraphs dropped: html"] == ["<p></p>"]
+    assert tally.samples["paragraphs changed: html"] == [f"<b>{PROSE}</b>"]
+
+
 def test_posts_keep_their_form_and_length():
     document = Document("id", "Title", ["Title", "Why", "<b> is a tag.", "1 | 2 | 3 | 4", "cafÃ©"], "f", is_post=True)
     assert clean(document, Rules(), Tally()) == ["Title", "Why", "<b> is a tag.", "1 | 2 | 3 | 4", "café"]

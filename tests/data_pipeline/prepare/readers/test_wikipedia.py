@@ -204,6 +204,8 @@ def test_blocks_of_wikiextractor_are_documents(tmp_path, read):
     assert not rejected
     assert [(d.id, d.title) for d in documents] == [("1", "Title 1"), ("2", "Title 2")]
     assert documents[0].paragraphs == [PROSE, "History.", PROSE]
+    broken = "Let formula_1 be a set.\nBULLET::::- One.\nThere are three:\n" + PROSE
+    assert read(written(path, DOC.format(1, broken)))[0][0].paragraphs[0] == PROSE
 
 
 def test_json_of_wikiextractor_is_read_alike(tmp_path, read):
