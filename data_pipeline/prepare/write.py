@@ -60,6 +60,7 @@ class WriteShards:
         if rows is not None:
             document = self.inputs.starts[task_of] + rows.column("number").to_numpy()
             rows, kept = self._drop(rows, number, task_of, np.load(self.dropped, mmap_mode="r")[document], tally)
+            progress.add(len(document) - len(kept))
             rows = rows.take(pa.array(_order_by_key(rows, document[kept])))
             _count_rows(rows, tally)
             lengths.count(rows)

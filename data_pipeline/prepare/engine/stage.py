@@ -137,10 +137,11 @@ def show_progress(stage: Stage, quiet: bool) -> Iterator[None]:
     ended = threading.Event()
     total = len(stage.sizes) if stage.unit == "tasks" else stage.total
     with tqdm(desc=stage.title, unit=f" {stage.unit}", total=total, mininterval=0.5) as bar:
+        notes = _Notes(stage)
 
         def watch() -> None:
             while not ended.wait(NOTE_SECONDS):
-                _update(bar, stage)
+                notes.show(bar)
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
@@ -149,21 +150,29 @@ def show_progress(stage: Stage, quiet: bool) -> Iterator[None]:
         finally:
             ended.set()
             watcher.join()
-            _update(bar, stage)
+            notes.show(bar)
 
 
-def _update(bar: tqdm, stage: Stage) -> None:
-    tasks = len(_list(stage.folder / "completions"))
-    if stage.unit == "tasks":
-        bar.update(tasks - bar.n)
-        return
-    done = 0
-    for name in _list(stage.folder / "progress"):
-        with suppress(OSError, ValueError):  # it is being written
-            done += int((stage.folder / "progress" / name).read_text())
-    if len(stage.sizes) > 1:
-        bar.set_postfix_str(f"{tasks} of {len(stage.sizes)} tasks", refresh=False)
-    bar.update(done - bar.n)
+class _Notes:
+    """What the notes of a stage's tasks have said so far; those of tasks that are done are read once."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.documents: dict[str, int] = {}  # of each task
+        self.final: set[str] = set()
+
+    def show(self, bar: tqdm) -> None:
+        completed = _list(self.stage.folder / "completions")
+        if self.stage.unit == "tasks":
+            bar.update(len(completed) - bar.n)
+            return
+        for name in set(_list(self.stage.folder / "progress")) - self.final:
+            with suppress(OSError, ValueError):  # it is being written
+                self.documents[name] = int((self.stage.folder / "progress" / name).read_text())
+        self.final.update(completed)
+        if len(self.stage.sizes) > 1:
+            bar.set_postfix_str(f"{len(completed)} of {len(self.stage.sizes)} tasks", refresh=False)
+        bar.update(sum(self.documents.values()) - bar.n)
 
 
 def _list(folder: Path) -> list[str]:
