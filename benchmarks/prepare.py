@@ -7,8 +7,8 @@ and by the call that ``prepare`` uses. It reads, parses, cleans, hashes, shuffle
 the import of ``transformers`` is not. One worker is one process that does everything. All three take turns;
 medians count. Then, once each: near-duplicates too; and 1, 4 and 16 times --memory_mb of text, two workers.
 
-The projection takes the speed that each of two workers has while both work, by stage, as that of each of 64 cores;
-it holds for text that is extracted, as the input is, and disks that keep up.
+The projection takes the processor time of two workers, starts included, as what each of 64 cores needs for as much
+text; it holds for text that is extracted, as the input is, and disks that keep up.
 
 Bars: one worker within 1.3 times the baseline; two workers at least 1.8 times as fast as one; a worker's memory
 below 1 GB, whatever the input's size."""
@@ -186,7 +186,7 @@ def show(spent: dict[str, list[Timed]], memory: dict[int, Timed], chars: int, me
         for size, timed in memory.items()
     ]
     _common.print_table(("text", "a worker's peak, MB", "seconds"), rows)
-    hours = {name: project(stages[name], chars) for name in (TWO, NEAR)}
+    hours = {name: project(cpu[name], chars) for name in (TWO, NEAR)}
     print(
         f"\n{TARGET_BYTES / 1e9:.0f} GB on {TARGET_CORES} cores: {hours[TWO]:.1f} hours, with near-duplicates "
         f"{hours[NEAR]:.1f}"
@@ -197,9 +197,9 @@ def show(spent: dict[str, list[Timed]], memory: dict[int, Timed], chars: int, me
     _common.report("prepare", figures | {"projected_hours": hours[TWO], "projected_hours_near": hours[NEAR]})
 
 
-def project(stages: dict[str, float], chars: int) -> float:
-    """Hours for TARGET_BYTES on TARGET_CORES, of the seconds that two workers took for ``chars`` bytes of text."""
-    return sum(stages.values()) * 2 / TARGET_CORES * TARGET_BYTES / chars / 3600
+def project(cpu_seconds: float, chars: int) -> float:
+    """Hours for TARGET_BYTES on TARGET_CORES, of the processor time that ``chars`` bytes of text took."""
+    return cpu_seconds / TARGET_CORES * TARGET_BYTES / chars / 3600
 
 
 if __name__ == "__main__":
