@@ -188,7 +188,7 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setattr("data_pipeline.prepare.pipeline.map_chunks", at_once)
     monkeypatch.setattr("finetune.data.builders.asnq.map_chunks", at_once)
-    for module in ("launch.inspect_pairs", "launch.rank_document", "pretrain.setup"):
+    for module in ("launch.rank_document", "pretrain.planning.corpora"):
         monkeypatch.setattr(importlib.import_module(module), "default_corpus", lambda tokenizer: tiny_corpus)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("data_pipeline.prepare.readers.python_docs.read_documents", lambda workers: iter(()))
