@@ -114,8 +114,9 @@ class NodeCache:
     def _remove_old(self) -> None:
         """Remove the folders of processes that were killed while they opened a corpus."""
         for folder in self.root.glob(f"{OPENING}*"):
-            if time.time() - folder.stat().st_mtime > OPENING_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
+            with suppress(FileNotFoundError):  # another process is done with it
+                if time.time() - folder.stat().st_mtime > OPENING_SECONDS:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _evict_down_to(self, limit: float) -> bool:
         """Remove shards until at most ``limit`` bytes are left; returns whether that was possible."""

@@ -189,7 +189,7 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setattr("finetune.data.builders.asnq.map_chunks", at_once)
     monkeypatch.setitem(sys.modules, "ray", None)  # no cluster is started
-    for module in ("launch.inspect_corpus", "launch.inspect_pairs", "launch.rank_document", "pretrain.setup"):
+    for module in ("launch.inspect_corpus", "launch.rank_document", "pretrain.planning.corpora"):
         monkeypatch.setattr(importlib.import_module(module), "default_corpus", lambda tokenizer: tiny_corpus)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("data_pipeline.prepare.readers.python_docs.find_source_files", lambda number: [])

@@ -1,5 +1,6 @@
 """The cache of a node: bounded, shared, and never half."""
 
+import contextlib
 import hashlib
 import os
 import pickle
@@ -80,12 +81,19 @@ def shards_in(cache):
     return [p for p in Path(cache.folder).rglob("*.arrow") if p.is_file()]
 
 
+def measure_if_there(path):
+    """The size of a file, which a thread that fetches ahead may take out of the cache just now."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
 def read_all(stream, cache=None, step=50):
     """The ids of an epoch, and how much the cache held at most."""
     ids, most = [], 0
     for first in range(0, stream.epoch_pairs, step):
         ids.append(stream.batch(first, step).input_ids)
-        most = max(most, sum(p.stat().st_size for p in shards_in(cache))) if cache else 0
+        most = max(most, sum(map(measure_if_there, shards_in(cache)))) if cache else 0
     return np.concatenate(ids), most
 
 
