@@ -78,7 +78,7 @@ class PrepareConfig:
     min_document_chars: int = setting(
         200, "Documents of which fewer characters are kept are dropped.", within=NOT_BELOW_0
     )
-    languages: list[str] = setting([], "Documents in other languages are dropped: en, or several ISO 639-1 codes.")
+    languages: list[str] = setting([], "Documents in other languages are dropped: en, or several codes of ISO 639.")
     skip_step: list[str] = setting([], f"Steps of cleaning to leave out: {', '.join(step.name for step in STEPS)}.")
     clean_with: list[str] = setting([], "Python files with steps of cleaning of your own, see docs/corpora.md.")
     validation_share: float = setting(0.02, "Share of documents held out for validation.", within=FROM_0_TO_BELOW_1)

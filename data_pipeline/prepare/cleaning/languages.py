@@ -24,12 +24,12 @@ def check_languages(languages: list[str]) -> None:
     known = set(_load_model().labels) if languages else set()
     if wrong := [code for code in languages if code not in known]:
         raise KinspanError(
-            f"--languages {wrong[0]}: not a known code of ISO 639-1; known are {' '.join(sorted(known))}"
+            f"--languages {wrong[0]}: not a known code (ISO 639, such as en); known are {' '.join(sorted(known))}"
         )
 
 
 def detect_language(paragraphs: list[str]) -> str:
-    """Name the language of a document, as ISO 639-1 has it."""
+    """Name the language of a document by its code of ISO 639: two letters where there are two, else three."""
     text = " ".join(paragraphs[:50])
     begin = max(0, len(text) - MAX_CHARS) // 2
     text = text[begin : begin + MAX_CHARS]

@@ -15,7 +15,7 @@ class Rules:
     min_paragraph_chars: a shorter paragraph is dropped; characters are counted after white space was folded
     min_document_chars:  a document whose kept paragraphs are shorter together is dropped
     validation_share:    the share of documents that are held out, by a hash of their ids
-    languages:           ISO 639-1 codes; a document in another language is dropped. Empty keeps all
+    languages:           codes of ISO 639, such as en; a document in another language is dropped. Empty keeps all
     skip_steps:          names of the steps of ``steps.STEPS`` that are switched off
     clean_with:          Python files that define ``STEPS``, a list of more steps
     steps_hash:          of the contents of those files, so that changed steps make another corpus; it is computed

@@ -27,7 +27,8 @@ def open_file(name: str | Path) -> IO[bytes]:
     if isinstance(name, str) and is_url(name):
         import fsspec
 
-        return fsspec.open(name, "rb").open()
+        opened = fsspec.open(name, "rb").open()  # whose lines cannot be read up to a bound
+        return io.BufferedReader(opened, 1 << 16)
     return open(name, "rb")
 
 

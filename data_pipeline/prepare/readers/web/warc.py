@@ -146,14 +146,14 @@ def _split(name: str, size: int) -> list[Part]:
     """Cut a file that is not compressed where records begin; one that cannot be followed is one part."""
     if is_compressed(name) or not name.endswith(".warc"):
         return [Part(0, size)]
-    with open_file(name) as file:
-        begins = [0]
-        try:
+    begins = [0]
+    try:
+        with open_file(name) as file:
             for at in _find_records(file):
                 if at - begins[-1] >= PART_BYTES:
                     begins.append(at)
-        except ValueError:
-            return [Part(0, size)]
+    except (OSError, ValueError):
+        return [Part(0, size)]  # reading it says why
     return [Part(begin, end) for begin, end in zip(begins, [*begins[1:], size], strict=True)]
 
 

@@ -41,13 +41,13 @@ def _split(name: str, size: int) -> list[Part]:
 
 def _read_pages(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Rejected]]:
     """Yield pages by number; in the later parts of a file, by a number that begins with the part's first byte."""
-    if part is None or part.begin == 0:
-        with open_source(source) as file:
-            start = file.read(4096)
-        if b"<mediawiki" not in start:
-            yield 1, Skipped("skipped: it is XML, and no MediaWiki dump; give --allow_skipped to leave it out")
-            return
     begin = part.begin if part else 0
+    with open_source(source) as file:
+        start = file.read(4096)
+    if b"<mediawiki" not in start:
+        if not begin:
+            yield 1, Skipped("skipped: it is XML, and no MediaWiki dump; give --allow_skipped to leave it out")
+        return
     if part and _is_multistream(source.name):
         with source.open() as packed:
             pages = _cut_pages(_decompress_streams(packed, part), 0, sys.maxsize, is_whole=False)

@@ -3,7 +3,7 @@
 import pytest
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, clean
+from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, check_rules, clean
 from data_pipeline.prepare.document import Document
 
 PROSE = "The reader goes through the file once, and it keeps what it finds in memory until the end."
@@ -180,6 +180,14 @@ def test_documents_in_another_language_are_dropped(language):
 
 def test_a_document_without_letters_is_in_no_language():
     assert cleaned(["12 34."], languages=["en"], skip_steps=["tables"])[0] == []
+
+
+def test_rules_are_checked_before_any_work_is_done():
+    check_rules(Rules(languages=["en", "zh"], skip_steps=["html"]))
+    with pytest.raises(KinspanError, match=r"--languages english: not a known code"):
+        check_rules(Rules(languages=["english"]))
+    with pytest.raises(KinspanError, match="--skip_step"):
+        check_rules(Rules(skip_steps=["table"]))
 
 
 @pytest.mark.parametrize("order", [1, -1])

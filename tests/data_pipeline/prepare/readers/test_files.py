@@ -1,11 +1,15 @@
 """Which files an input names, and which are left out with a word."""
 
+import gzip
 import os
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare.readers import PYTHON_DOCS, InputFile, find_input_files, find_reader, registry
+from data_pipeline.prepare.readers import PYTHON_DOCS, InputFile, find_input_files, find_reader, lines, registry
 
 JSONL = b'{"text": "x"}\n'
 
@@ -267,3 +271,42 @@ def test_what_is_behind_urls_is_read_and_refused_like_local_files():
         with pytest.raises(KinspanError, match=reason) as error:
             find_input_files([url])
         assert "\n" not in str(error.value)
+
+
+CONTENT = {"/a.jsonl": JSONL * 40, "/b.jsonl.gz": gzip.compress(JSONL * 40)}
+
+
+class Ranges(BaseHTTPRequestHandler):
+    """A web server that gives parts of files, as servers of large files do."""
+
+    def do_GET(self):
+        whole = CONTENT[self.path]
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        body = whole[int(asked[1]) : int(asked[2]) + 1] if asked else whole
+        self.send_response(206 if asked else 200)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(body)))
+        if asked:
+            self.send_header("Content-Range", f"bytes {asked[1]}-{int(asked[1]) + len(body) - 1}/{len(whole)}")
+        self.end_headers()
+        self.wfile.write(body if self.command == "GET" else b"")
+
+    do_HEAD = do_GET
+
+    def log_message(self, *args):
+        pass
+
+
+def test_files_of_a_web_server_are_read_whole_and_in_parts(monkeypatch):
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(lines, "PART_BYTES", 100)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for name, count in (("a.jsonl", 6), ("b.jsonl.gz", 1)):
+            (file,), _ = find_input_files([f"http://127.0.0.1:{server.server_port}/{name}"])
+            parts = registry.find_parts(file.name, file.size)
+            assert len(parts) == count
+            for some in ([None], parts):
+                records = [record for part in some for record in registry.read_records(file.name, part)]
+                assert [record.content for record in records] == [JSONL] * 40
+        server.shutdown()

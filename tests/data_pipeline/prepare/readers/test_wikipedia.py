@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from data_pipeline.prepare.cleaning import Rules, Tally, clean
 from data_pipeline.prepare.document import Rejected, Skipped
 from data_pipeline.prepare.readers import read_records, reader
+from data_pipeline.prepare.readers.wikipedia import dump as dump_module
 from data_pipeline.prepare.readers.wikipedia.markup import drop_lead_in, extract_paragraphs
 
 PROSE = "The reader goes through the page once. It keeps the text."
@@ -137,6 +138,14 @@ def test_a_dump_is_read_and_what_is_no_article_is_counted(tmp_path, read, suffix
 def test_other_xml_is_skipped_and_named(tmp_path):
     (record,) = read_records(written(tmp_path / "a.xml", '<?xml version="1.0"?><rss/>'))
     assert isinstance(record.content, Skipped)
+
+
+def test_other_xml_is_skipped_once_in_however_many_parts(tmp_path, monkeypatch, read_in_parts):
+    monkeypatch.setattr(dump_module, "PART_BYTES", 1000)
+    (documents, (reason,), _), count = read_in_parts(written(tmp_path / "a.xml", "<rss>" + "x" * 5000 + "</rss>"))
+    assert count > 4
+    assert not documents
+    assert "no MediaWiki dump" in reason
 
 
 def test_a_broken_page_costs_that_page(tmp_path, read):
