@@ -71,7 +71,7 @@ def find_document(corpus: Corpus, document_id: str) -> tuple[Shard, int]:
 
 
 def sample_documents(corpus: Corpus, count: int, seed: int) -> Iterator[tuple[Shard, int]]:
-    """Yield ``count`` random documents of all splits, but no more than there are; each is as likely, one may come twice."""
+    """Yield ``count`` random documents of all splits, but no more than there are. One may come twice."""
     ends = np.cumsum([s.documents for s in corpus.manifest.shards])
     bits = draw_random_bits(seed, "documents to look at", 0, min(count, int(ends[-1])), 4)[:, 0]
     for number in draw_below(bits, int(ends[-1])).tolist():
