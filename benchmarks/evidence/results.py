@@ -57,7 +57,8 @@ class Store:
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Writes NAME.json."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / f"{name}.json", json.dumps(content, indent=1) + "\n")
+        lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
+        write_atomically(self.folder / f"{name}.json", "{\n" + ",\n".join(lines) + "\n}\n")
 
     def _name_file(self, row: Row) -> Path:
         return self.folder / f"{shorten(row.name)}.jsonl"

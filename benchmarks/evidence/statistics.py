@@ -69,6 +69,8 @@ def draw_differences(rows: Sequence[np.ndarray], signs: Sequence[int], seed: int
     (Davison and Hinkley, 1997, "Bootstrap Methods and their Application", section 3.8). The mean of S values that are
     drawn from S has a variance that is (S - 1) / S of what it stands for, a fifth too little with five seeds: each
     draw's deviation from the row's mean is therefore stretched by the root of S / (S - 1). A single seed has none.
+    What seeds change in single questions is counted with the questions and with the seeds, so that an interval is
+    rather too wide than too narrow (Owen, 2007, "The pigeonhole bootstrap").
     """
     random = np.random.default_rng(seed)
     num_questions = rows[0].shape[1]

@@ -25,15 +25,19 @@ def make_row(random, seeds=5, gain=0.0, of_seeds=0.01, questions=None):
     return moved
 
 
-def test_an_interval_covers_the_true_difference_as_often_as_it_says():
-    """Over 150 studies whose questions and seeds are drawn anew: about 95 of 100."""
+@pytest.mark.parametrize(("residual", "least", "most"), [(0.02, 88, 99), (0.3, 93, 100)])
+def test_an_interval_covers_the_true_difference_as_often_as_it_says(residual, least, most):
+    """Over 100 studies whose questions and seeds are drawn anew: in about 95 of them, and in more where most of what
+    seeds change is of single questions, which the bootstrap counts more than once."""
     random, covered = np.random.default_rng(0), 0
-    for study in range(150):
-        questions = random.uniform(0.2, 1.0, QUESTIONS)
-        rows = [make_row(random, gain=gain, of_seeds=0.02, questions=questions) for gain in (0.03, 0.0)]
+    for study in range(100):
+        rows = []
+        for gain in (0.03, 0.0):
+            of_questions, of_seeds = random.normal(gain, 0.1, (1, 60)), random.normal(0, 0.01, (5, 1))
+            rows.append(of_questions + of_seeds + random.normal(0, residual, (5, 60)))
         low, high = np.quantile(draw_differences(rows, (1, -1), study), [0.025, 0.975])
         covered += low <= 0.03 <= high
-    assert 0.87 <= covered / 150 <= 0.99
+    assert least <= covered <= most
 
 
 def test_the_part_of_the_seeds_is_stretched_for_their_number():
