@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from data_pipeline.corpus import Corpus
-from data_pipeline.prepare.encode import Rules
+from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import Prepared, prepare
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, read_pair_template
@@ -171,15 +171,16 @@ def shared() -> Path:
 def make_corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``make_corpus(documents, tokenizer=default, **options)``: a corpus folder made of these documents.
 
-    A document is a dictionary as in a .jsonl file, or a list of paragraphs. Nothing is held out, and nothing that
-    repeats is dropped, unless asked.
+    A document is a dictionary as in a .jsonl file, or a list of paragraphs. Nothing is held out, nothing that repeats
+    is dropped, and no step cleans, unless asked: what is long enough is kept as it is.
     """
 
     def make(documents: Iterable[Any], tokenizer: str | Path | None = None, **options: Any) -> Path:
         folder = tmp_path_factory.mktemp("corpus")
         records = [d if isinstance(d, dict) else {"id": f"d{k}", "paragraphs": d} for k, d in enumerate(documents)]
         source = write_jsonl(folder / "documents.jsonl", records)
-        options = {"validation_share": 0.0, "duplicates": "keep", **options}
+        as_it_is = {"validation_share": 0.0, "duplicates": "keep", "skip_steps": [step.name for step in STEPS]}
+        options = {**as_it_is, **options}
         prepare_here([source], tokenizer or default_model(), folder / "corpus", **options)
         return folder / "corpus"
 

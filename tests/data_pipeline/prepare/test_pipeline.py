@@ -14,7 +14,7 @@ from data_pipeline.prepare import encode_inputs as encode_module
 from data_pipeline.prepare import pipeline as prepare_module
 from data_pipeline.prepare import stages as stages_module
 from data_pipeline.prepare import write as write_module
-from data_pipeline.prepare.cleaning import Rules, Tally, clean, split_sentences
+from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, clean, split_sentences
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.encode import is_held_out
 from data_pipeline.prepare.finished import CORPUS_PARTS
@@ -70,7 +70,7 @@ def test_stores_every_sentence_of_every_kept_paragraph(any_corpus, documents_of,
     rows = stored(corpus)
     for number, (name, document) in enumerate(documents.items()):
         read = Document(name, document["title"], document["paragraphs"], "source")
-        if not (paragraphs := clean(read, Rules(), Tally())):
+        if not (paragraphs := clean(read, Rules(skip_steps=[step.name for step in STEPS]), Tally())):
             assert name not in rows
             continue
         tokens = rows[name][2]

@@ -77,7 +77,7 @@ def test_ids_are_those_that_the_tokenizer_gives_the_text(any_corpus, documents_o
             assert batch.token_type_ids[of_pair].tolist() == expected["token_type_ids"]
             long = len(tokenizer(a, b, split_special_tokens=True)["input_ids"]) > room + 4
             whole, cut = whole + (not long), cut + long
-    assert cut
+    assert cut or max_length == 128  # short documents may have none
     assert whole or max_length == 17
 
 
