@@ -192,7 +192,7 @@ def _check_same_everywhere(setup: Setup) -> None:
 def _note_defaults(config: PretrainConfig) -> list[str]:
     defaults = []
     if not config.corpus:
-        defaults.append("the corpus is the documentation that comes with Python and its packages")
+        defaults.append("the corpus is the documentation of Python and of the pinned packages")
     if config.model is None:
         defaults.append(f"the model is {DEFAULT_MODEL_NAME}")
     return ["no --corpus or --model given: " + " and ".join(defaults)] if defaults else []

@@ -1,4 +1,4 @@
-"""The corpus that is used where the user names none: documentation that comes with Python and its packages."""
+"""The corpus that is used where the user names none: the documentation of Python and of the pinned packages."""
 
 import fcntl
 import hashlib

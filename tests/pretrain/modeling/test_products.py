@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from pretrain.modeling import products
+from pretrain.modeling.pair_model import load_model
 from pretrain.modeling.products import Linear, replace_linear
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
@@ -69,3 +70,11 @@ def test_layers_are_replaced_where_that_is_faster(preferred, monkeypatch):
     assert [type(layer) is Linear for layer in model] == [preferred, False, preferred]
     assert all(parameter is before[name] for name, parameter in model.named_parameters())
     assert model[2].weight is model[0].weight
+
+
+def test_all_linear_layers_of_a_model_that_trains_are_replaced(make_model, monkeypatch):
+    monkeypatch.setattr(products, "prefers_onednn", lambda: True)
+    model, _ = load_model(str(make_model()), seed=1)
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    assert layers
+    assert all(type(layer) is Linear for layer in layers)
