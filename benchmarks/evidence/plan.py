@@ -22,6 +22,7 @@ class Job:
     rows:     those that it measures
     left:     those of them that this seed has not run yet
     is_done:  nothing of it is left
+    stage:    of the start's jobs, those of lower stages come first: its making, its choices one by one, all else
     """
 
     kind: str
@@ -32,6 +33,12 @@ class Job:
     rows: tuple[Row, ...] = ()
     left: tuple[Row, ...] = ()
     is_done: bool = False
+    stage: int = 0
+
+    @property
+    def pretraining(self) -> tuple[str, str, int]:
+        """Names the pre-training that the job begins with."""
+        return self.start, hash_settings(self.pretrain), self.seed
 
     @property
     def name(self) -> str:
@@ -58,15 +65,34 @@ def plan_jobs(recipe: Recipe, store: Store) -> list[Job]:
     """
     jobs: list[Job] = []
     begun: set[str] = set()
+    last = len(recipe.choices) + 1
     for group, rows in recipe.list_group_rows():
         start = rows[0].start
         if start not in begun:
             begun.add(start)
             jobs += _plan_start(recipe, store, start)
-        jobs += _plan_rows(store, group, rows)
+        jobs += _plan_rows(store, group, rows, last)
         if recipe.content["rerun"]["after"] == group:
-            jobs += _plan_rerun(recipe, store, group)
+            jobs += _plan_rerun(recipe, store, group, last)
     return jobs
+
+
+def find_ready(jobs: list[Job], running: set[int]) -> int | None:
+    """The number of the first job that can begin: what it needs is there, and no job that runs makes the same weights.
+
+    jobs: in order of need; a job of these that is done is one that nothing waits for
+    running: numbers of those that run
+    """
+    for number, job in enumerate(jobs):
+        if job.is_done or number in running:
+            continue
+        waits = any(not other.is_done and (other.start, other.stage < job.stage) == (job.start, True) for other in jobs)
+        if job.kind == RERUN:
+            waits = any(not other.is_done and other.kind == FIT and job.rows[0] in other.rows for other in jobs)
+        shares = job.pretrain is not None and any(jobs[other].pretraining == job.pretraining for other in running)
+        if not waits and not shares:
+            return number
+    return None
 
 
 def _plan_start(recipe: Recipe, store: Store, start: str) -> list[Job]:
@@ -75,14 +101,14 @@ def _plan_start(recipe: Recipe, store: Store, start: str) -> list[Job]:
         made = store.read(f"start-{start}")
         is_made = made is not None and made["fingerprint"] == hash_settings(scratch)
         jobs.append(Job(START, f"start ({start})", start, scratch["pretrain"]["seed"], is_done=is_made))
-    for choice in recipe.choices:
+    for stage, choice in enumerate(recipe.choices, start=1):
         if choice.start == start:
             for rows in choice.rows:
-                jobs += _plan_rows(store, f"choices of start ({start})", list(rows))
+                jobs += _plan_rows(store, f"choices of start ({start})", list(rows), stage)
     return jobs
 
 
-def _plan_rows(store: Store, group: str, rows: list[Row]) -> list[Job]:
+def _plan_rows(store: Store, group: str, rows: list[Row], stage: int) -> list[Job]:
     """Seed by seed; rows that begin with the same pre-training share a job."""
     jobs = []
     for seed in dict.fromkeys(seed for row in rows for seed in row.seeds):
@@ -92,19 +118,21 @@ def _plan_rows(store: Store, group: str, rows: list[Row]) -> list[Job]:
         for together in by_pretraining.values():
             left = tuple(row for row in together if store.find_missing(row, (seed,)))
             first = together[0]
-            jobs.append(Job(FIT, group, first.start, seed, first.pretrain, tuple(together), left, not left))
+            jobs.append(Job(FIT, group, first.start, seed, first.pretrain, tuple(together), left, not left, stage))
     return jobs
 
 
-def _plan_rerun(recipe: Recipe, store: Store, group: str) -> list[Job]:
+def _plan_rerun(recipe: Recipe, store: Store, group: str, stage: int) -> list[Job]:
     told = recipe.content["rerun"]
     row = next(row for row in recipe.rows if row.name == told["row"])
     found = store.read("rerun")
     is_done = found is not None and found["fingerprint"] == row.fingerprint
-    return [Job(RERUN, group, row.start, told["seed"], row.pretrain, (row,), (row,), is_done)]
+    return [Job(RERUN, group, row.start, told["seed"], row.pretrain, (row,), (row,), is_done, stage)]
 
 
-def estimate_seconds(job: Job, recipe: Recipe, pilot: dict[str, Any], store: Store, known: set[str]) -> float:
+def estimate_seconds(
+    job: Job, recipe: Recipe, pilot: dict[str, Any], store: Store, known: set[tuple[str, str, int]]
+) -> float:
     """How long the job takes, or took.
 
     pilot: as work.py measures it
@@ -114,11 +142,10 @@ def estimate_seconds(job: Job, recipe: Recipe, pilot: dict[str, Any], store: Sto
         made = store.read(f"start-{job.start}")
         tokens = recipe.content["starts"][job.start]["scratch"]["pretrain"]["max_tokens"]
         return made["seconds"] if made and job.is_done else tokens / pilot[job.start]["tokens_per_second"]
-    key = f"{job.start} {hash_settings(job.pretrain)} {job.seed}"
     seconds = pilot["startup_seconds"]
-    if job.pretrain is not None and (key not in known or job.kind == RERUN):
+    if job.pretrain is not None and (job.pretraining not in known or job.kind == RERUN):
         seconds += _estimate_pretraining(job, pilot, store)
-    known.add(key)
+    known.add(job.pretraining)
     return seconds + sum(_estimate_row(row, recipe, pilot, store) for row in job.rows)
 
 
@@ -160,7 +187,7 @@ def _average(values: list[float]) -> float | None:
 class Budget:
     """The study's hours, group by group.
 
-    groups: of each the name, the number of fits, of those that have run, and the hours of all
+    groups: of each the name, the number of fits, of those that have run, and the hours of all, on all workers
     kept:   how many groups fit into the budget, from the first on
     """
 
@@ -176,13 +203,13 @@ class Budget:
 
 def make_budget(recipe: Recipe, store: Store, pilot: dict[str, Any], hours: float | None = None) -> Budget:
     """Adds up the jobs, and cuts groups from the end until the rest fits into the recipe's hours, or into ``hours``."""
-    known: set[str] = set()
+    known: set[tuple[str, str, int]] = set()
     groups: dict[str, list[float]] = {}
     for job in plan_jobs(recipe, store):
         entry = groups.setdefault(job.group, [0, 0, 0.0])
         entry[0] += 1
         entry[1] += job.is_done
-        entry[2] += estimate_seconds(job, recipe, pilot, store, known) / 3600
+        entry[2] += estimate_seconds(job, recipe, pilot, store, known) / 3600 / recipe.content["workers"]
     listed = [(name, int(fits), int(done), cost) for name, (fits, done, cost) in groups.items()]
     allowed, kept = hours or recipe.content["budget_hours"], len(listed)
     while kept > 1 and sum(cost for *_, cost in listed[:kept]) > allowed:

@@ -5,8 +5,10 @@ follow, and a hash of the very scores. What else the page needs of a set (which 
 baselines) stands in SET.json, so that page and statistics are made of these files alone.
 """
 
+import fcntl
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,10 +46,15 @@ class Store:
     def add(self, row: Row, line: dict[str, Any]) -> None:
         """Writes a line, in the place of those of its seed, and drops those of settings that the row no longer has."""
         line = {"row": row.name, "fingerprint": row.fingerprint, **line}
-        lines = {old["seed"]: old for old in self._read_all(row) if old["fingerprint"] == row.fingerprint}
-        lines[line["seed"]] = line
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._name_file(row), [json.dumps(lines[seed]) + "\n" for seed in sorted(lines)])
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # another seed of the row may end at the same moment
+            lines = {old["seed"]: old for old in self._read_all(row) if old["fingerprint"] == row.fingerprint}
+            lines[line["seed"]] = line
+            write_atomically(self._name_file(row), [json.dumps(lines[seed]) + "\n" for seed in sorted(lines)])
+        finally:
+            os.close(folder)
 
     def read(self, name: str) -> dict[str, Any] | None:
         """The object in NAME.json, or None where there is none."""

@@ -1,4 +1,5 @@
-"""Runs the study's jobs one after another, each in a process of its own, until all have run or somebody says stop."""
+"""Runs the study's jobs, as many at a time as there are workers, each in a process of its own, until all have run or
+somebody says stop."""
 
 import json
 import os
@@ -7,9 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from .plan import (
     Budget,
     Job,
     Places,
+    find_ready,
     format_budget,
     make_budget,
     name_pretraining,
@@ -37,9 +38,11 @@ from .plan import (
 from .recipe import RECIPE, Recipe, read_recipe
 from .results import Store, is_described, settle_choices
 
+Process = subprocess.Popen[bytes]
 ROOT = Path(__file__).resolve().parents[2]
 LOG = "log.txt"
 GRACE_SECONDS = 300  # a process that was asked to stop writes its checkpoint within them
+POLL_SECONDS = 0.2
 LAST_LINES = 5  # of the log, where a job failed
 
 
@@ -87,25 +90,39 @@ def run_jobs(study: Study, write_page: Callable[[], None], say: Callable[[str], 
             return False
         say(f"log: {work / LOG}")
         done, total = count_fits(study)
-        group = None
+        running: dict[int, Process] = {}
         try:
             with tqdm(total=total, initial=done, unit=" fits", disable=None) as bar:
-                while (found := find_next(study)) and not request.wanted():
-                    number, job = found
-                    if group not in (None, job.group):
-                        write_page()
-                    group = job.group
-                    done, total = count_fits(study)
-                    say(f"{time.strftime('%H:%M:%S')}  {done} of {total}  {job.group}: {job.name}")
-                    if not _run_process(study, "work", {"job": number}, request.wanted):
-                        break
-                    bar.update()
-                    _drop_weights(study)
+                while not request.wanted() and (_fill(study, running, say) or running):
+                    for number in [number for number, process in running.items() if process.poll() is not None]:
+                        if _has_ended_well(study, running.pop(number)):
+                            bar.update()
+                            _drop_weights(study)
+                            if _is_group_done(study, number):
+                                write_page()
+                    time.sleep(POLL_SECONDS)
+            _stop(study, running)
         finally:
+            _kill(running)
             write_page()
         if request.wanted():
             say("stopped: the same command again goes on")
-        return find_next(study) is None
+        return all(job.is_done for job in _list_jobs(study))
+
+
+def _fill(study: Study, running: dict[int, Process], say: Callable[[str], None]) -> bool:
+    """Begins jobs until every worker has one, or none is ready, and returns whether it began any."""
+    began = False
+    while len(running) < study.recipe.content["workers"]:
+        jobs = _list_jobs(study)
+        number = find_ready(jobs, set(running))
+        if number is None:
+            break
+        done, total = count_fits(study)
+        say(f"{time.strftime('%H:%M:%S')}  {done} of {total}  {jobs[number].group}: {jobs[number].name}")
+        running[number] = _begin_process(study, "work", {"job": number}, f"job-{number}")
+        began = True
+    return began
 
 
 def measure_pilot(study: Study) -> None:
@@ -116,19 +133,25 @@ def measure_pilot(study: Study) -> None:
             print(format_budget(study.budget))
 
 
-def find_next(study: Study) -> tuple[int, Job] | None:
-    """The first job that has not run and is not cut, with its number in the plan; None where there is none."""
+def _list_jobs(study: Study) -> list[Job]:
+    """The jobs of the study in order; those whose group is cut are as good as done.
+
+    The weights of a start are no result: where they are absent and a row needs them, they are made again.
+    """
     kept, recipe = study.budget.names, study.recipe
-    jobs = plan_jobs(recipe, study.store)
-    found = next(((n, job) for n, job in enumerate(jobs) if not job.is_done and job.group in kept), None)
-    if found is None or found[1].kind == START:
-        return found
-    # The weights of a start are no result: where they are absent, they are made again.
-    start = found[1].start
-    scratch = recipe.content["starts"][start].get("scratch")
-    if scratch is None or (name_start(start, scratch, study.places) / RELEASE).is_dir():
-        return found
-    return next((n, job) for n, job in enumerate(jobs) if (job.kind, job.start) == (START, start))
+    jobs = [job if job.group in kept else replace(job, is_done=True) for job in plan_jobs(recipe, study.store)]
+    needed = {job.start for job in jobs if not job.is_done}
+    for number, job in enumerate(jobs):
+        if job.kind == START and job.start in needed:
+            scratch = recipe.content["starts"][job.start]["scratch"]
+            is_there = (name_start(job.start, scratch, study.places) / RELEASE).is_dir()
+            jobs[number] = replace(job, is_done=job.is_done and is_there)
+    return jobs
+
+
+def _is_group_done(study: Study, number: int) -> bool:
+    jobs = _list_jobs(study)
+    return all(job.is_done for job in jobs if job.group == jobs[number].group)
 
 
 def count_fits(study: Study) -> tuple[int, int]:
@@ -145,45 +168,67 @@ def _describe_sets(study: Study, wanted: Callable[[], bool]) -> None:
 
 
 def _run_process(study: Study, module: str, told: dict[str, Any], wanted: Callable[[], bool]) -> bool:
-    """Runs a module of this package to its end, and returns whether it came there. Raises KinspanError if it failed.
+    """Runs a module of this package to its end, and returns whether it came there. Raises KinspanError if it failed."""
+    running = {0: _begin_process(study, module, told, module)}
+    try:
+        while running[0].poll() is None and not wanted():
+            time.sleep(POLL_SECONDS)
+        if running[0].poll() is not None:
+            return _has_ended_well(study, running.pop(0))
+        _stop(study, running)
+        return False
+    finally:
+        _kill(running)
 
-    Its output goes to the log. Once a stop is wanted, it is asked to end with a checkpoint.
-    """
+
+def _begin_process(study: Study, module: str, told: dict[str, Any], name: str) -> Process:
+    """Begins a module of this package, which reads what it is told in NAME.json. Its output goes to the log."""
     work, threads = Path(study.places.work), study.recipe.content["threads"]
     told = {**told, "places": asdict(study.places), "results": str(study.store.folder), "threads": threads}
     told["recipe"] = str(study.recipe_file)
-    write_atomically(work / "job.json", json.dumps(told, indent=1) + "\n")
-    command = [sys.executable, "-m", f"benchmarks.evidence.{module}", str((work / "job.json").absolute())]
+    file = work / f"{name}.json"
+    write_atomically(file, json.dumps(told, indent=1) + "\n")
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # what deterministic algorithms need on a GPU
     with (work / LOG).open("ab") as log:
         # A session of its own: a Ctrl-C in the terminal reaches this process alone, which passes it on once.
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        return subprocess.Popen(
+            [sys.executable, "-m", f"benchmarks.evidence.{module}", str(file.absolute())],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
-        with _end_at_exit(process):
-            while process.poll() is None and not wanted():
-                time.sleep(0.2)
-            if process.poll() is None:
-                process.terminate()
-                process.wait(GRACE_SECONDS)
+
+
+def _has_ended_well(study: Study, process: Process) -> bool:
+    """Whether a process that has ended came to its end, and was not stopped. Raises KinspanError if it failed."""
     if process.returncode in (STATUS, -signal.SIGTERM):
         return False
     if process.returncode:
-        lines = (work / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-        raise KinspanError(f"a job failed, see {work / LOG}: {' | '.join(lines)}")
+        log = Path(study.places.work) / LOG
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+        raise KinspanError(f"a job failed, see {log}: {' | '.join(lines)}")
     return True
 
 
-@contextmanager
-def _end_at_exit(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _stop(study: Study, running: dict[int, Process]) -> None:
+    """Asks processes to end with a checkpoint, and waits until they have."""
+    for process in running.values():
+        process.terminate()
+    while running:
+        _, process = running.popitem()
+        process.wait(GRACE_SECONDS)
+        _has_ended_well(study, process)
+
+
+def _kill(running: dict[int, Process]) -> None:
     """Leaves no process behind where this one ends by an error."""
-    try:
-        yield
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    for process in running.values():
+        process.kill()
+        process.wait()
 
 
 def _drop_weights(study: Study) -> None:

@@ -5,7 +5,9 @@ begin there. What is absent is made again, to the same bits.
 """
 
 import json
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +77,12 @@ def find_start(start: str, scratch: dict[str, Any] | None, settings: dict[str, A
     if settings is None or settings.get("token_loss") != "rtd":
         return found
     electra = found.with_name("electra")
-    if not (electra / "generator").is_dir():
-        convert_to_electra(found, electra)
+    if not electra.is_dir():
+        made = electra.with_name(f"electra-{os.getpid()}")  # another worker may make it at the same moment
+        convert_to_electra(found, made)
+        with suppress(OSError):
+            made.rename(electra)
+        shutil.rmtree(made, ignore_errors=True)
     return electra
 
 

@@ -4,6 +4,8 @@ import itertools
 import json
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from transformers import BertForMaskedLM, ElectraForMaskedLM, ElectraModel
 
 from benchmarks.evidence import work
 from benchmarks.evidence.objectives import SSP_EASY, SSP_HARD
-from benchmarks.evidence.plan import Places, plan_jobs
+from benchmarks.evidence.plan import Places, find_ready, plan_jobs
 from benchmarks.evidence.recipe import RECIPE, read_recipe
 from benchmarks.evidence.results import Store, settle_choices
 from benchmarks.evidence.runner import Study, run_jobs
@@ -209,3 +211,28 @@ def untimed(line):
     if isinstance(line, dict):
         return {name: untimed(value) for name, value in line.items() if name not in ("seconds", "wall_seconds")}
     return line
+
+
+def test_jobs_begin_when_what_they_need_is_there(told):
+    """The start first; choices one by one, their values side by side; a second run of a row after its first one."""
+    jobs = plan(told)
+    end = lambda numbers: [replace(job, is_done=number in numbers) for number, job in enumerate(jobs)]  # noqa: E731
+    kinds = [job.kind for job in jobs]
+    assert find_ready(jobs, set()) == 0 == kinds.index("start")
+    assert find_ready(jobs, {0}) is None
+    assert find_ready(end({0}), {1}) == 2  # the other value of the choice
+    assert find_ready(end({0}), {1, 2}) is None  # rows wait for the choice
+    again, first = kinds.index("rerun"), next(n for n, job in enumerate(jobs) if job.name.startswith("a/ssp/wikiqa"))
+    others = set(range(len(jobs))) - {again, first}
+    assert find_ready(end(others), {first}) is None
+    assert find_ready(end(others | {first}), set()) == again
+    same = next(n for n in range(again, len(jobs)) if n != again and jobs[n].pretraining == jobs[first].pretraining)
+    assert find_ready(end(set(range(len(jobs))) - {first, same}), {first}) is None  # both make the same weights
+
+
+def test_seeds_that_end_at_the_same_moment_are_all_kept(told, tmp_path):
+    row = plan(told)[-1].rows[0]
+    store = Store(tmp_path / "lines")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda seed: store.add(row, {"seed": seed}), range(40)))
+    assert sorted(store.read_lines(row)) == list(range(40))
