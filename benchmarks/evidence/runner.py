@@ -93,13 +93,17 @@ def run_jobs(study: Study, write_page: Callable[[], None], say: Callable[[str], 
         running: dict[int, Process] = {}
         try:
             with tqdm(total=total, initial=done, unit=" fits", disable=None) as bar:
-                while not request.wanted() and (_fill(study, running, say) or running):
-                    for number in [number for number, process in running.items() if process.poll() is not None]:
+                _fill(study, running, say)
+                while running and not request.wanted():
+                    ended = [number for number, process in running.items() if process.poll() is not None]
+                    for number in ended:
                         if _has_ended_well(study, running.pop(number)):
                             bar.update()
                             _drop_weights(study)
                             if _is_group_done(study, number):
                                 write_page()
+                    if ended:
+                        _fill(study, running, say)
                     time.sleep(POLL_SECONDS)
             _stop(study, running)
         finally:
@@ -110,9 +114,8 @@ def run_jobs(study: Study, write_page: Callable[[], None], say: Callable[[str], 
         return all(job.is_done for job in _list_jobs(study))
 
 
-def _fill(study: Study, running: dict[int, Process], say: Callable[[str], None]) -> bool:
-    """Begins jobs until every worker has one, or none is ready, and returns whether it began any."""
-    began = False
+def _fill(study: Study, running: dict[int, Process], say: Callable[[str], None]) -> None:
+    """Begins jobs until every worker has one, or none is ready."""
     while len(running) < study.recipe.content["workers"]:
         jobs = _list_jobs(study)
         number = find_ready(jobs, set(running))
@@ -121,8 +124,6 @@ def _fill(study: Study, running: dict[int, Process], say: Callable[[str], None])
         done, total = count_fits(study)
         say(f"{time.strftime('%H:%M:%S')}  {done} of {total}  {jobs[number].group}: {jobs[number].name}")
         running[number] = _begin_process(study, "work", {"job": number}, f"job-{number}")
-        began = True
-    return began
 
 
 def measure_pilot(study: Study) -> None:
