@@ -45,6 +45,21 @@ class PretrainConfig:
         may_change=True,
         as_text=format_source,
     )
+    schedule: Literal["round_robin"] | None = setting(
+        None,
+        "round_robin: each batch is of one corpus (and one of its objectives), in turn, whatever their sizes; a weight "
+        "of 2 is two turns. An epoch is then as many batches as all have, at most 100,000 positives of each. Without "
+        "it: every batch has pairs of all, by their shares.",
+        DATA,
+    )
+    forums: str | None = setting(
+        None,
+        "Which of the corpora that --corpus names, by the names of their folders: balanced (18 StackExchange forums of "
+        "six categories), largest (18), all (without those of the benchmarks), names with commas (beer,physics), or "
+        "names to leave out (-beer,-physics). Without it: all that are named.",
+        DATA,
+    )
+    min_questions: int | None = setting(None, "Leave out corpora with fewer documents than this.", DATA, NOT_BELOW_0)
     cache_dir: str | None = cache_dir(DATA)
     cache_gb: float = cache_gb(DATA)
     sampling: Literal["matched", "paper"] = setting(
@@ -85,7 +100,8 @@ class PretrainConfig:
     objective: str = setting(
         "ssp",
         "Sentence-level objective: ssp (do two spans come from the same paragraph?), sp (does a span come from this "
-        "paragraph?), psd (do two paragraphs come from the same document?), nsp, sop, ict; a mixture with "
+        "paragraph?), psd (do two paragraphs come from the same document?), nsp, sop, ict; of "
+        "questions title_body, title_answer, question_answer, duplicate, duplicate_question; a mixture with "
         "whole-number weights such as ssp:2+sp:1+psd:1; all (ssp+sp+psd); or your own as my_module:my_objective.",
         OBJECTIVE,
     )

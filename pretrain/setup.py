@@ -15,7 +15,6 @@ from data_pipeline.hub import use_cache_alone
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.sources import parse_sources
 from objectives import hash_own_sources
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
@@ -26,7 +25,7 @@ from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
 from pretrain.modeling.pair_model import PairModel, fingerprint_weights, holds_no_weights, load_config, load_model
-from pretrain.planning.corpora import describe_corpora, identify_corpora, mix, open_for
+from pretrain.planning.corpora import describe_corpora, identify_corpora, list_sources, mix_as, mix_validation, open_for
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.engine import (
     OptimizerSettings,
@@ -84,8 +83,8 @@ def set_up(config: PretrainConfig) -> Setup:
     Raises KinspanError for anything that the user can mend.
     """
     check(config)
-    sources = parse_sources(config.corpus)
-    mixture = mix(sources, config.objective, config.sampling)
+    sources = list_sources(config)
+    mixture = mix_as(config, sources)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
     precision = choose_precision(config.precision, zero_stage(deepspeed_settings))
     rank, local_rank, world_size = read_launcher_variables()
@@ -124,7 +123,9 @@ def set_up(config: PretrainConfig) -> Setup:
     validation = None
     try:
         if config.eval_pairs:
-            validation = PairStream(mixture, seed=SEED, split="validation", **shared)
+            validated, left_out = mix_validation(mixture)
+            notes += [f"no validation of {name}: too few of its documents are held out" for name in left_out]
+            validation = PairStream(validated, seed=SEED, split="validation", **shared)
     except TooFewDocuments as error:
         notes.append(f"no validation: too few of a corpus's documents are held out ({error})")
     total = count_steps(config, train)
@@ -166,7 +167,8 @@ def set_up(config: PretrainConfig) -> Setup:
 def _count_documents(validation: PairStream, num_pairs: int) -> int:
     """Documents that the first ``num_pairs`` held-out pairs come from, at most."""
     held_out: dict[int, int] = {}  # of each corpus, over its objectives
-    for part, order in zip(validation.mixture.parts, validation.orders, strict=True):
+    for number, order in validation.orders.items():
+        part = validation.mixture.parts[number]
         held_out[part.source] = max(held_out.get(part.source, 0), sum(order.documents))
     return min(sum(held_out.values()), num_pairs)
 

@@ -46,13 +46,23 @@ def is_held_out(document_id: str, share: float) -> bool:
     return int.from_bytes(digest, "little") < share * 2**64
 
 
+def name_group(document: Document) -> str:
+    """Name the documents that are kept together, in one split and side by side: a question and its duplicates."""
+    return document.links[0] if document.links else document.id
+
+
 def make_key(document: Document, text: int) -> bytes:
     """Make what decides a document's place in the corpus: a hash of its id, its source and the hash of its text.
 
-    The text has its part in it, because a collection may give one id to all its documents.
+    The text has its part in it, because a collection may give one id to all its documents. Of a post, the first half
+    is a hash of its group alone, so that a question and its duplicates come to stand side by side.
     """
-    name = f"{document.id}\n{document.source}\n{text}"
-    return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=KEY_BYTES).digest()
+    name = f"{document.id}\n{document.source}\n{text}".encode("utf-8", "replace")
+    if not document.is_post:
+        return hashlib.blake2b(name, digest_size=KEY_BYTES).digest()
+    group = f"{name_group(document)}\n{document.source}".encode("utf-8", "replace")
+    halves = (hashlib.blake2b(part, digest_size=KEY_BYTES // 2).digest() for part in (group, name))
+    return b"".join(halves)
 
 
 def hash_string(text: str) -> int:
@@ -132,7 +142,7 @@ class Encoder:
         paragraphs = self._tokenise([sentences for _, nested in kept for sentences in nested])
         starts = _accumulate_offsets([len(n) for _, n in kept])
         documents = [document for document, _ in kept]
-        held_out = [int(is_held_out(d.id, self.rules.validation_share)) for d in documents]
+        held_out = [int(is_held_out(name_group(d), self.rules.validation_share)) for d in documents]
         columns = [pa.array([normalise(getattr(d, name)) for d in documents]) for name in ("id", "title", "source")]
         columns += [pa.array(held_out, pa.uint8()), *self._make_optional(documents)]
         columns.append(pa.ListArray.from_arrays(starts, paragraphs))
