@@ -16,7 +16,7 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import format_source
 from launch._cli import parse, run
 from pretrain.modeling.default_model import default_model
-from pretrain.planning.corpora import list_sources, mix_as, open_corpora
+from pretrain.planning.corpora import drop_untrainable, list_sources, mix_as, open_corpora
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_dir, cache_gb, cache_settings, setting
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
@@ -67,7 +67,7 @@ def main() -> None:
     corpora = open_corpora(sources, cache_settings(config), lambda: tokenizers.load_tokenizer(default_model()))
     tokenizer = tokenizers.load_tokenizer(corpora[0].tokenizer_folder)
     stream = PairStream(
-        mixture.read_from(*corpora),
+        drop_untrainable(mixture.read_from(*corpora))[0],
         template=tokenizers.read_pair_template(tokenizer),
         seed=config.seed,
         split=config.split,

@@ -9,9 +9,9 @@ from data_pipeline.sources import format_source
 from pretrain.runtime.settings import (
     ABOVE_0,
     BATCHES,
-    BETWEEN_0_AND_1,
     CHECKPOINTS,
     DATA,
+    FROM_0_TO_BELOW_1,
     MODEL,
     MONITORING,
     NOT_BELOW_0,
@@ -122,7 +122,12 @@ class PretrainConfig:
         "and its labels say nothing. Validation, and the accuracies and F1 of the log, go by the true labels.",
         OBJECTIVE,
     )
-    mlm_probability: float = setting(0.15, "Share of tokens chosen for the token loss.", OBJECTIVE, BETWEEN_0_AND_1)
+    mlm_probability: float = setting(
+        0.15,
+        "Share of tokens chosen for the token loss. 0: none, so that pairs alone are trained, on texts as they are.",
+        OBJECTIVE,
+        FROM_0_TO_BELOW_1,
+    )
     whole_word_masking: bool = setting(False, "Choose whole words for the token loss, not single tokens.", OBJECTIVE)
 
     max_steps: int | None = setting(
@@ -149,6 +154,12 @@ class PretrainConfig:
         "Updates until the peak; the rate then falls linearly to zero. Default: a tenth of all.",
         OPTIMISATION,
         NOT_BELOW_0,
+    )
+    warmup_epochs: float | None = setting(
+        None,
+        "Instead of --warmup_steps, with --max_epochs: for how many of them the rate rises.",
+        OPTIMISATION,
+        ABOVE_0,
     )
     weight_decay: float = setting(
         0.01, "Weight decay of AdamW; biases and LayerNorm have none.", OPTIMISATION, NOT_BELOW_0
@@ -341,6 +352,10 @@ def check(config: PretrainConfig) -> None:
         raise KinspanError(
             f"--on_spike rewind: --save_steps {config.save_steps} and --keep_checkpoints {config.keep_checkpoints} "
             f"leave no checkpoint from before a line of the log (--log_steps {config.log_steps}): keep more of them"
+        )
+    if config.warmup_epochs is not None and (config.max_epochs is None or config.warmup_steps is not None):
+        raise KinspanError(
+            f"--warmup_epochs {config.warmup_epochs:g} goes with --max_epochs, and without --warmup_steps"
         )
     lengths = [n for n in ("max_steps", "max_epochs", "max_tokens") if getattr(config, n) is not None]
     if len(lengths) > 1:

@@ -25,7 +25,15 @@ from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
 from pretrain.modeling.pair_model import PairModel, fingerprint_weights, holds_no_weights, load_config, load_model
-from pretrain.planning.corpora import describe_corpora, identify_corpora, list_sources, mix_as, mix_validation, open_for
+from pretrain.planning.corpora import (
+    describe_corpora,
+    drop_untrainable,
+    identify_corpora,
+    list_sources,
+    mix_as,
+    mix_validation,
+    open_for,
+)
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.engine import (
     OptimizerSettings,
@@ -98,7 +106,8 @@ def set_up(config: PretrainConfig) -> Setup:
     model_name = config.model or default_model()
     tokenizer, family = make_first_on_each_machine(local_rank, lambda: _load_names(model_name, local_rank))
     corpora = make_first_on_each_machine(local_rank, lambda: open_for(tokenizer, sources, cache_settings(config)))
-    mixture = mixture.read_from(*corpora)
+    mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
+    notes += dropped
     token_loss = choose_token_loss(config, model_name, family)
     model, model_notes = make_first_on_each_machine(
         local_rank, lambda: _load_model(config, model_name, token_loss, mixture)
@@ -310,6 +319,8 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 def count_warmup_steps(config: PretrainConfig, total: int) -> int:
     """The number of updates until the peak. Raises KinspanError where it is not below ``total``."""
     warmup = total // 10 if config.warmup_steps is None else config.warmup_steps
+    if config.warmup_epochs is not None and config.max_epochs is not None:
+        warmup = round(total * config.warmup_epochs / config.max_epochs)
     if warmup >= total:
         raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the run: lower it")
     return warmup

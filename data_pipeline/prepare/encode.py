@@ -1,7 +1,7 @@
 """Records become token ids, in worker processes: parse, clean, split into sentences, tokenise."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -105,6 +105,8 @@ class Encoder:
             except Rejected as reason:
                 rejected.append({"file": record.file, "line": record.line, "reason": str(reason)})
         tally.counts["records rejected"] += len(rejected)
+        if self.rules.title_texts:
+            documents = [replace(document, title_is_text=True) for document in documents]
         cleaned = [(document, clean(document, self.rules, tally)) for document in documents]
         kept = [(document, paragraphs) for document, paragraphs in cleaned if paragraphs]
         if self.benchmark and kept:

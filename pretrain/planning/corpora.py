@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,38 @@ def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
     return replace(mixture, batch=config.global_batch_size) if config.schedule else mixture
 
 
+def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
+    """A round robin without the turns of objectives that a corpus cannot train, and a note of each.
+
+    A forum without duplicates is then trained by its other objectives; one with none at all stays, and opening its
+    stream says what is missing.
+    """
+    if not mixture.batch:
+        return mixture, []
+    enough = [_count_documents(part, "train") >= MIN_DOCUMENTS for part in mixture.parts]
+    trainable = {part.source for part, is_enough in zip(mixture.parts, enough, strict=True) if is_enough}
+    kept = [is_enough or p.source not in trainable for p, is_enough in zip(mixture.parts, enough, strict=True)]
+    notes = [
+        f"no turn for {name}: too few of its documents have {part.objective.needs}"
+        for name, part, is_kept in zip(mixture.names, mixture.parts, kept, strict=True)
+        if not is_kept
+    ]
+    return replace(mixture, parts=tuple(compress(mixture.parts, kept))), notes
+
+
+def _count_documents(part: Part, split: str) -> int:
+    assert part.corpus is not None
+    return sum(get_usable_counts(part.corpus, part.objective, split)[1])
+
+
 def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
     """The mixture as it is validated, and the names of the parts that cannot be: too few documents are held out.
 
     Parts keep their numbers. All of them have pairs in every batch, so that few pairs tell something of each.
     """
-    usable = [sum(get_usable_counts(p.corpus, p.objective, "validation")[1]) for p in mixture.parts if p.corpus]
     parts = [
-        part if documents >= MIN_DOCUMENTS else replace(part, weight=0)
-        for part, documents in zip(mixture.parts, usable, strict=True)
+        part if _count_documents(part, "validation") >= MIN_DOCUMENTS else replace(part, weight=0)
+        for part in mixture.parts
     ]
     left_out = [name for name, part in zip(mixture.names, parts, strict=True) if not part.weight]
     if len(left_out) == len(parts):

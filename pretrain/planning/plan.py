@@ -37,7 +37,7 @@ from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
 from pretrain.setup import choose_token_loss, count_steps, count_warmup_steps, find_unused_flags, make_masking
 
-from .corpora import list_sources, mix_as, open_corpora, open_for
+from .corpora import drop_untrainable, list_sources, mix_as, open_corpora, open_for
 from .defaults import default_corpus_folder
 
 SAMPLE = 20_000  # pairs whose lengths are counted
@@ -223,7 +223,9 @@ def _open_stream(
         corpora = open_corpora(sources, cache, lambda: None, verify=False)
         notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")
     template = tokenizers.read_pair_template(tokenizers.load_tokenizer(corpora[0].tokenizer_folder))
-    return PairStream(mixture.read_from(*corpora), template=template, seed=config.seed, max_length=max_length)
+    return PairStream(
+        drop_untrainable(mixture.read_from(*corpora))[0], template=template, seed=config.seed, max_length=max_length
+    )
 
 
 def _find_absent(paths: Sequence[str], tokenizer: Any) -> str | None:
