@@ -27,9 +27,8 @@ def specs(tmp_path_factory):
         for n in range(4):
             for k in range(3):
                 words = f"river{n} mountain{n}" if (k == n % 3) == (name == "plain") else f"cloud{n}{k} stone"
-                lines.append(
-                    {"question": f"where is river{n} mountain{n}", "answer": f"{words} x{k}", "label": int(k == n % 3)}
-                )
+                question = f"where is river{n} mountain{n}"
+                lines.append({"question": question, "answer": f"{words} x{k}", "label": int(k == n % 3)})
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return {name: f"files={folder / name}.jsonl" for name in ("plain", "odd")}
 
