@@ -18,8 +18,8 @@ from launch._cli import parse, run
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 
 DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25, TF-IDF and, where
-given, models that were fine-tuned on the target: figures 1 to 3 and table 2 of MultiCQA (Rücklé et al., 2020) of your own
-sources and targets.
+given, models that were fine-tuned on the target: figures 1 to 3 and table 2 of MultiCQA (Rücklé et al., 2020) of your
+own sources and targets.
 
 A cell that was measured is kept in OUTPUT_DIR/cells; the same command again measures what is new or has changed.
 Writes OUTPUT_DIR/matrix.html and matrix.csv, and prints the table."""
