@@ -68,6 +68,7 @@ class Shard:
     paragraph_starts  [num_paragraphs + 1]  into sentences
     document_starts   [num_documents + 1]   into paragraphs
     held_out          [num_documents]       1 where the document is for validation
+    viewed            of a view, see sampling/texts.py: the shard itself, which so stays mapped
     """
 
     rows: pa.RecordBatch
@@ -76,6 +77,7 @@ class Shard:
     paragraph_starts: np.ndarray
     document_starts: np.ndarray
     held_out: np.ndarray
+    viewed: "Shard | None" = None
 
     def document_id(self, row: int) -> str:
         return self.rows.column("id")[row].as_py()

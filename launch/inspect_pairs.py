@@ -13,10 +13,10 @@ from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.sources import format_source, parse_sources
+from data_pipeline.sources import format_source
 from launch._cli import parse, run
 from pretrain.modeling.default_model import default_model
-from pretrain.planning.corpora import mix, open_corpora
+from pretrain.planning.corpora import drop_untrainable, list_sources, mix_as, open_corpora
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_dir, cache_gb, cache_settings, setting
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
@@ -46,6 +46,10 @@ class InspectConfig:
     cache_gb: float = cache_gb()
     objective: str = setting("ssp", "As for launch/pretrain.py: ssp, all, ssp:2+sp:1 ...")
     sampling: Literal["matched", "paper"] = setting("matched", "As for launch/pretrain.py.")
+    schedule: Literal["round_robin"] | None = setting(None, "As for launch/pretrain.py.")
+    global_batch_size: int = setting(64, "As for launch/pretrain.py; of --schedule alone.", within=ABOVE_0)
+    forums: str | None = setting(None, "As for launch/pretrain.py: balanced, largest, all, or names with commas.")
+    min_questions: int | None = setting(None, "As for launch/pretrain.py.", within=NOT_BELOW_0)
     split: Literal["train", "validation"] = setting("train", "Which documents.")
     start: int = setting(0, "Index of the first pair.", within=NOT_BELOW_0)
     count: int = setting(5, "Number of pairs.", within=ABOVE_0)
@@ -58,12 +62,12 @@ def main() -> None:
     config = parse(InspectConfig, DESCRIPTION, EPILOG)
     if config.start + config.count >= MOST_PAIRS:
         raise KinspanError(f"--start {config.start} --count {config.count}: their sum must be below {MOST_PAIRS}")
-    sources = parse_sources(config.corpus)
-    mixture = mix(sources, config.objective, config.sampling)
+    sources = list_sources(config)
+    mixture = mix_as(config, sources)
     corpora = open_corpora(sources, cache_settings(config), lambda: tokenizers.load_tokenizer(default_model()))
     tokenizer = tokenizers.load_tokenizer(corpora[0].tokenizer_folder)
     stream = PairStream(
-        mixture.read_from(*corpora),
+        drop_untrainable(mixture.read_from(*corpora))[0],
         template=tokenizers.read_pair_template(tokenizer),
         seed=config.seed,
         split=config.split,
@@ -71,7 +75,7 @@ def main() -> None:
     )
     for pair in describe_pairs(stream, tokenizer, config.start, config.count):
         if config.json:
-            pair.pop("titles")
+            del pair["titles"], pair["texts"]
             print(json.dumps(pair, ensure_ascii=False))
         else:
             print(format_pair(pair) + "\n")

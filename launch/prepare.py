@@ -81,6 +81,11 @@ class PrepareConfig:
     languages: list[str] = setting([], "Documents in other languages are dropped: en, or several codes of ISO 639.")
     skip_step: list[str] = setting([], f"Steps of cleaning to leave out: {', '.join(step.name for step in STEPS)}.")
     clean_with: list[str] = setting([], "Python files with steps of cleaning of your own, see docs/corpora.md.")
+    title_texts: bool = setting(
+        False,
+        "Keep titles as texts too, so that --objective title_body can train on any titled documents: news, tickets, "
+        "manuals. Questions of a forum always keep theirs.",
+    )
     validation_share: float = setting(0.02, "Share of documents held out for validation.", within=FROM_0_TO_BELOW_1)
     shard_tokens: int = setting(SHARD_TOKENS, "About how many tokens a shard holds.", within=ABOVE_0)
     duplicates: Literal["exact", "near", "keep"] = setting(
@@ -133,6 +138,7 @@ def main() -> None:
         languages=config.languages,
         skip_steps=config.skip_step,
         clean_with=config.clean_with,
+        title_texts=config.title_texts,
     )
     if config.reader:
         get_reader(config.reader)

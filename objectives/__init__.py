@@ -1,4 +1,5 @@
-"""What is predicted: pair objectives (ssp, sp, psd, nsp, sop, ict) and token objectives (mlm, rtd). One file each."""
+"""What is predicted: pair objectives (ssp, sp, psd, nsp, sop, ict; of questions: title_body, title_answer, duplicate)
+and token objectives (mlm, rtd). One file each."""
 
 import hashlib
 import importlib
@@ -15,9 +16,19 @@ from data_pipeline.sampling.mixture import Mixture, Part
 from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sources import MAX_WEIGHT
 
-from . import ict, nsp, psd, sop, sp, ssp
+from . import duplicate, ict, nsp, psd, sop, sp, ssp, title_answer, title_body
 
-OBJECTIVES: dict[str, Objective] = {o.name: o for o in (ssp.SSP, sp.SP, psd.PSD, nsp.NSP, sop.SOP, ict.ICT)}
+# Of questions: a corpus has their texts where it was made of a forum's dump.
+FORUM_OBJECTIVES = (
+    title_body.TITLE_BODY,
+    title_answer.TITLE_ANSWER,
+    title_answer.QUESTION_ANSWER,
+    duplicate.DUPLICATE,
+    duplicate.DUPLICATE_QUESTION,
+)
+OBJECTIVES: dict[str, Objective] = {
+    o.name: o for o in (ssp.SSP, sp.SP, psd.PSD, nsp.NSP, sop.SOP, ict.ICT, *FORUM_OBJECTIVES)
+}
 PAPER_SAMPLING: dict[str, Objective] = {o.name: o for o in (ssp.SSP_PAPER, sp.SP_PAPER, psd.PSD_PAPER)}
 SAMPLINGS = ("matched", "paper")
 ALL = "ssp+sp+psd"  # "All" in the paper's tables

@@ -9,9 +9,9 @@ from data_pipeline.sources import format_source
 from pretrain.runtime.settings import (
     ABOVE_0,
     BATCHES,
-    BETWEEN_0_AND_1,
     CHECKPOINTS,
     DATA,
+    FROM_0_TO_BELOW_1,
     MODEL,
     MONITORING,
     NOT_BELOW_0,
@@ -45,6 +45,21 @@ class PretrainConfig:
         may_change=True,
         as_text=format_source,
     )
+    schedule: Literal["round_robin"] | None = setting(
+        None,
+        "round_robin: each batch is of one corpus (and one of its objectives), in turn, whatever their sizes; a weight "
+        "of 2 is two turns. An epoch is then as many batches as all have, at most 100,000 positives of each. Without "
+        "it: every batch has pairs of all, by their shares.",
+        DATA,
+    )
+    forums: str | None = setting(
+        None,
+        "Which of the corpora that --corpus names, by the names of their folders: balanced (18 StackExchange forums of "
+        "six categories), largest (18), all (without those of the benchmarks), names with commas (beer,physics), or "
+        "names to leave out (-beer,-physics). Without it: all that are named.",
+        DATA,
+    )
+    min_questions: int | None = setting(None, "Leave out corpora with fewer documents than this.", DATA, NOT_BELOW_0)
     cache_dir: str | None = cache_dir(DATA)
     cache_gb: float = cache_gb(DATA)
     sampling: Literal["matched", "paper"] = setting(
@@ -85,7 +100,8 @@ class PretrainConfig:
     objective: str = setting(
         "ssp",
         "Sentence-level objective: ssp (do two spans come from the same paragraph?), sp (does a span come from this "
-        "paragraph?), psd (do two paragraphs come from the same document?), nsp, sop, ict; a mixture with "
+        "paragraph?), psd (do two paragraphs come from the same document?), nsp, sop, ict; of "
+        "questions title_body, title_answer, question_answer, duplicate, duplicate_question; a mixture with "
         "whole-number weights such as ssp:2+sp:1+psd:1; all (ssp+sp+psd); or your own as my_module:my_objective.",
         OBJECTIVE,
     )
@@ -106,7 +122,12 @@ class PretrainConfig:
         "and its labels say nothing. Validation, and the accuracies and F1 of the log, go by the true labels.",
         OBJECTIVE,
     )
-    mlm_probability: float = setting(0.15, "Share of tokens chosen for the token loss.", OBJECTIVE, BETWEEN_0_AND_1)
+    mlm_probability: float = setting(
+        0.15,
+        "Share of tokens chosen for the token loss. 0: none, so that pairs alone are trained, on texts as they are.",
+        OBJECTIVE,
+        FROM_0_TO_BELOW_1,
+    )
     whole_word_masking: bool = setting(False, "Choose whole words for the token loss, not single tokens.", OBJECTIVE)
 
     max_steps: int | None = setting(
@@ -133,6 +154,12 @@ class PretrainConfig:
         "Updates until the peak; the rate then falls linearly to zero. Default: a tenth of all.",
         OPTIMISATION,
         NOT_BELOW_0,
+    )
+    warmup_epochs: float | None = setting(
+        None,
+        "Instead of --warmup_steps, with --max_epochs: for how many of them the rate rises.",
+        OPTIMISATION,
+        ABOVE_0,
     )
     weight_decay: float = setting(
         0.01, "Weight decay of AdamW; biases and LayerNorm have none.", OPTIMISATION, NOT_BELOW_0
@@ -325,6 +352,10 @@ def check(config: PretrainConfig) -> None:
         raise KinspanError(
             f"--on_spike rewind: --save_steps {config.save_steps} and --keep_checkpoints {config.keep_checkpoints} "
             f"leave no checkpoint from before a line of the log (--log_steps {config.log_steps}): keep more of them"
+        )
+    if config.warmup_epochs is not None and (config.max_epochs is None or config.warmup_steps is not None):
+        raise KinspanError(
+            f"--warmup_epochs {config.warmup_epochs:g} goes with --max_epochs, and without --warmup_steps"
         )
     lengths = [n for n in ("max_steps", "max_epochs", "max_tokens") if getattr(config, n) is not None]
     if len(lengths) > 1:

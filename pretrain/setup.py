@@ -15,7 +15,6 @@ from data_pipeline.hub import use_cache_alone
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.sources import parse_sources
 from objectives import hash_own_sources
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
@@ -26,7 +25,15 @@ from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
 from pretrain.modeling.pair_model import PairModel, fingerprint_weights, holds_no_weights, load_config, load_model
-from pretrain.planning.corpora import describe_corpora, identify_corpora, mix, open_for
+from pretrain.planning.corpora import (
+    describe_corpora,
+    drop_untrainable,
+    identify_corpora,
+    list_sources,
+    mix_as,
+    mix_validation,
+    open_for,
+)
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.engine import (
     OptimizerSettings,
@@ -84,8 +91,8 @@ def set_up(config: PretrainConfig) -> Setup:
     Raises KinspanError for anything that the user can mend.
     """
     check(config)
-    sources = parse_sources(config.corpus)
-    mixture = mix(sources, config.objective, config.sampling)
+    sources = list_sources(config)
+    mixture = mix_as(config, sources)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
     precision = choose_precision(config.precision, zero_stage(deepspeed_settings))
     rank, local_rank, world_size = read_launcher_variables()
@@ -99,7 +106,8 @@ def set_up(config: PretrainConfig) -> Setup:
     model_name = config.model or default_model()
     tokenizer, family = make_first_on_each_machine(local_rank, lambda: _load_names(model_name, local_rank))
     corpora = make_first_on_each_machine(local_rank, lambda: open_for(tokenizer, sources, cache_settings(config)))
-    mixture = mixture.read_from(*corpora)
+    mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
+    notes += dropped
     token_loss = choose_token_loss(config, model_name, family)
     model, model_notes = make_first_on_each_machine(
         local_rank, lambda: _load_model(config, model_name, token_loss, mixture)
@@ -124,7 +132,9 @@ def set_up(config: PretrainConfig) -> Setup:
     validation = None
     try:
         if config.eval_pairs:
-            validation = PairStream(mixture, seed=SEED, split="validation", **shared)
+            validated, left_out = mix_validation(mixture)
+            notes += [f"no validation of {name}: too few of its documents are held out" for name in left_out]
+            validation = PairStream(validated, seed=SEED, split="validation", **shared)
     except TooFewDocuments as error:
         notes.append(f"no validation: too few of a corpus's documents are held out ({error})")
     total = count_steps(config, train)
@@ -166,7 +176,8 @@ def set_up(config: PretrainConfig) -> Setup:
 def _count_documents(validation: PairStream, num_pairs: int) -> int:
     """Documents that the first ``num_pairs`` held-out pairs come from, at most."""
     held_out: dict[int, int] = {}  # of each corpus, over its objectives
-    for part, order in zip(validation.mixture.parts, validation.orders, strict=True):
+    for number, order in validation.orders.items():
+        part = validation.mixture.parts[number]
         held_out[part.source] = max(held_out.get(part.source, 0), sum(order.documents))
     return min(sum(held_out.values()), num_pairs)
 
@@ -308,6 +319,8 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 def count_warmup_steps(config: PretrainConfig, total: int) -> int:
     """The number of updates until the peak. Raises KinspanError where it is not below ``total``."""
     warmup = total // 10 if config.warmup_steps is None else config.warmup_steps
+    if config.warmup_epochs is not None and config.max_epochs is not None:
+        warmup = round(total * config.warmup_epochs / config.max_epochs)
     if warmup >= total:
         raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the run: lower it")
     return warmup

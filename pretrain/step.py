@@ -158,7 +158,7 @@ def make_largest_batch(stream: PairStream, pairs: int) -> Batch:
         noise=np.zeros(masked if masking is not None and masking.noise else 0),
         labels=np.zeros(pairs, dtype=np.int8),
         kinds=np.zeros(pairs, dtype=np.int8),
-        part=np.zeros(pairs, dtype=np.int8),
+        part=np.zeros(pairs, dtype=np.int16),
         index=np.zeros(pairs, dtype=np.int64),
     )
 

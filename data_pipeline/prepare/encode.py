@@ -1,7 +1,7 @@
 """Records become token ids, in worker processes: parse, clean, split into sentences, tokenise."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -46,13 +46,23 @@ def is_held_out(document_id: str, share: float) -> bool:
     return int.from_bytes(digest, "little") < share * 2**64
 
 
+def name_group(document: Document) -> str:
+    """Name the documents that are kept together, in one split and side by side: a question and its duplicates."""
+    return document.links[0] if document.links else document.id
+
+
 def make_key(document: Document, text: int) -> bytes:
     """Make what decides a document's place in the corpus: a hash of its id, its source and the hash of its text.
 
-    The text has its part in it, because a collection may give one id to all its documents.
+    The text has its part in it, because a collection may give one id to all its documents. Of a post, the first half
+    is a hash of its group alone, so that a question and its duplicates come to stand side by side.
     """
-    name = f"{document.id}\n{document.source}\n{text}"
-    return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=KEY_BYTES).digest()
+    name = f"{document.id}\n{document.source}\n{text}".encode("utf-8", "replace")
+    if not document.is_post:
+        return hashlib.blake2b(name, digest_size=KEY_BYTES).digest()
+    group = f"{name_group(document)}\n{document.source}".encode("utf-8", "replace")
+    halves = (hashlib.blake2b(part, digest_size=KEY_BYTES // 2).digest() for part in (group, name))
+    return b"".join(halves)
 
 
 def hash_string(text: str) -> int:
@@ -95,6 +105,8 @@ class Encoder:
             except Rejected as reason:
                 rejected.append({"file": record.file, "line": record.line, "reason": str(reason)})
         tally.counts["records rejected"] += len(rejected)
+        if self.rules.title_texts:
+            documents = [replace(document, title_is_text=True) for document in documents]
         cleaned = [(document, clean(document, self.rules, tally)) for document in documents]
         kept = [(document, paragraphs) for document, paragraphs in cleaned if paragraphs]
         if self.benchmark and kept:
@@ -132,7 +144,7 @@ class Encoder:
         paragraphs = self._tokenise([sentences for _, nested in kept for sentences in nested])
         starts = _accumulate_offsets([len(n) for _, n in kept])
         documents = [document for document, _ in kept]
-        held_out = [int(is_held_out(d.id, self.rules.validation_share)) for d in documents]
+        held_out = [int(is_held_out(name_group(d), self.rules.validation_share)) for d in documents]
         columns = [pa.array([normalise(getattr(d, name)) for d in documents]) for name in ("id", "title", "source")]
         columns += [pa.array(held_out, pa.uint8()), *self._make_optional(documents)]
         columns.append(pa.ListArray.from_arrays(starts, paragraphs))

@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -104,15 +105,19 @@ class WriteShards:
         return left.take(pa.array(stay)), stay
 
     def _cut(self, rows: pa.RecordBatch, bucket: int) -> list[tuple[str, pa.RecordBatch]]:
-        """Cut the bucket into shards of about ``shard_tokens``, each with as many documents."""
+        """Cut the bucket into shards of about ``shard_tokens``, each with about as many documents; not within a group,
+        which is what has one first half of its key."""
         if not rows.num_rows:
             return []
         tokens = len(rows.column("tokens").flatten().flatten().flatten())
         count = max(1, min(rows.num_rows, round(tokens / self.shard_tokens)))
-        ends = np.arange(count + 1) * rows.num_rows // count
+        group = read_keys(rows.column("key"))[:, 0]
+        begins = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+        places = np.searchsorted(begins, np.arange(count) * rows.num_rows // count, side="right") - 1
+        ends = [*np.unique(begins[places]).tolist(), rows.num_rows]
         return [
             (f"{bucket:05d}-{k:03d}.arrow", rows.slice(start, end - start))
-            for k, (start, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
+            for k, (start, end) in enumerate(pairwise(ends))
         ]
 
 
@@ -210,13 +215,14 @@ def write_shard(rows: pa.RecordBatch, path: Path) -> None:
 def describe_shard(path: Path, split: str, objectives: dict[str, Objective]) -> ShardInfo:
     """Describe a shard as the manifest does."""
     shard = map_shard(path)
+    fitting = {name: o for name, o in objectives.items() if not o.column or o.column in shard.rows.schema.names}
     return ShardInfo(
         file=path.name,
         documents=len(shard.document_starts) - 1,
         paragraphs=len(shard.paragraph_starts) - 1,
         sentences=len(shard.sentence_starts) - 1,
         tokens=len(shard.tokens),
-        usable={name: count_usable(shard, objective) for name, objective in objectives.items()},
+        usable={name: count_usable(shard, objective) for name, objective in fitting.items()},
         bytes=path.stat().st_size,
         sha256=hash_file(path),
         split=split,

@@ -11,7 +11,7 @@ from .pairs import Objective
 
 def count_usable(shard: Shard, objective: Objective) -> dict[str, dict[str, int]]:
     """Counts, for each split, a shard's usable paragraphs and the documents that have one: the manifest keeps both."""
-    counts = {}
+    counts, shard = {}, objective.see(shard)
     for split in SPLITS:
         paragraphs, rows = find_usable(shard, split, objective.usable)
         counts[split] = {"anchors": len(paragraphs), "documents": len(np.unique(rows))}
@@ -34,7 +34,7 @@ def _get_counts(corpus: Corpus, number: int, objective: Objective, split: str) -
         return info.usable[objective.name][split]
     if info.split not in ("", split):
         return {"anchors": 0, "documents": 0}
-    key = (number, objective.name, objective.usable)
+    key = (number, objective.name, objective.usable, objective.view)
     if key not in corpus.counted:  # both splits of a shard of format version 1 are counted at once
         corpus.counted[key] = count_usable(corpus.shard(number), objective)
     return corpus.counted[key][split]
@@ -45,7 +45,7 @@ def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objec
 
     Raises KinspanError where the shards hold other anchors than the manifest says, since orders go by its counts.
     """
-    block = Block(corpus.shards(shard_numbers), split, objective.usable)
+    block = Block([objective.see(shard) for shard in corpus.shards(shard_numbers)], split, objective.usable)
     promised = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
     if all(promised) and sum(p[split]["anchors"] for p in promised if p) != len(block.paragraph):
         raise KinspanError(

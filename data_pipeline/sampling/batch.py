@@ -18,7 +18,7 @@ class Batch:
     noise            [M] float64  uniform in [0, 1), for drawing replacements; [0] where the token loss draws none
     labels           [n] int8     1 where A and B belong together
     kinds            [n] int8     POSITIVE, HARD or EASY
-    part             [n] int8     which part of the mixture the pair is of
+    part             [n] int16    which part of the mixture the pair is of
     index            [n] int64    the example's number in the global order
     """
 

@@ -17,7 +17,8 @@ def _describe_span(block: Block, spans: Spans, row: int, tokenizer: Any) -> dict
     place = {"doc_id": shard.document_id(document), "title": shard.document_title(document)}
     hole = None if one.hole_start is None or one.hole_end is None else [int(one.hole_start), int(one.hole_end)]
     sentences = [int(one.start), int(one.end)]
-    return {**place, "paragraph": number, "sentences": sentences, "without": hole, "text": text.strip()}
+    texts = shard.viewed and [sentences[0] // 2, (sentences[1] + 1) // 2]
+    return {**place, "paragraph": number, "sentences": sentences, "without": hole, "text": text.strip(), "texts": texts}
 
 
 def describe_pairs(stream: PairStream, tokenizer: Any, start: int, count: int) -> Iterator[dict[str, Any]]:
@@ -49,25 +50,27 @@ def _describe_pair(stream: PairStream, rows: PairRows, row: int, tokenizer: Any)
         "b": b["text"],
         "input_ids": stream.batch(index, 1).input_ids.tolist(),
         "titles": (a["title"], b["title"]),
+        "texts": (a["texts"], b["texts"]),
     }
 
 
 def format_pair(pair: dict[str, Any]) -> str:
     """The description as lines of text."""
 
-    def line(name: str, document: str, title: str, paragraph: int, sentences: list[int], text: str, hole: str) -> str:
+    def line(name: str, number: int, document: str, paragraph: int, sentences: list[int], hole: str) -> str:
+        title, texts = pair["titles"][number], pair["texts"][number]
         where = f"{document} ({title})" if title and title != document else document
-        return (
-            f"  {name}: {where}, paragraph {paragraph}, sentences [{sentences[0]}, {sentences[1]}){hole}\n     {text}"
-        )
+        place = f"paragraph {paragraph}, sentences [{sentences[0]}, {sentences[1]}){hole}"
+        if texts:
+            place = " and ".join(f"text {text}" for text in range(*texts))
+        return f"  {name}: {where}, {place}\n     {pair[name.lower()]}"
 
     hole = "" if pair["b_without"] is None else " without [{}, {})".format(*pair["b_without"])
-
     made_of = ", ".join(pair[key] for key in ("corpus", "objective") if key in pair)
     return "\n".join(
         [
             f"pair {pair['index']}: {made_of}, {pair['kind']}, label {pair['label']}, {len(pair['input_ids'])} tokens",
-            line("A", pair["doc_id"], pair["titles"][0], pair["a_paragraph"], pair["a_sentences"], pair["a"], ""),
-            line("B", pair["b_doc_id"], pair["titles"][1], pair["b_paragraph"], pair["b_sentences"], pair["b"], hole),
+            line("A", 0, pair["doc_id"], pair["a_paragraph"], pair["a_sentences"], ""),
+            line("B", 1, pair["b_doc_id"], pair["b_paragraph"], pair["b_sentences"], hole),
         ]
     )

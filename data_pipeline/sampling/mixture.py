@@ -1,9 +1,10 @@
 """Several parts in one order of examples: which part, and which of its own pairs, an index is. A part is an objective
 and the corpus that it reads.
 
-The order goes in turns of L pairs, L being the least common multiple of the objectives' pairs per anchor. Turns are
-dealt to the parts by a fixed pattern of as many turns as the weights add up to. Each part's own pairs come in their
-own order, as if it were alone. All of it is arithmetic on the index: nothing is drawn, and shares are exact.
+The order goes in turns of L pairs, L being the least common multiple of the objectives' pairs per anchor, so that a
+batch has pairs of all parts; or, round robin, of a whole batch, which then is of one part alone. Turns are dealt to the
+parts by a fixed pattern of as many turns as the weights add up to. Each part's own pairs come in their own order, as if
+it were alone. All of it is arithmetic on the index: nothing is drawn, and shares are exact.
 """
 
 import math
@@ -21,7 +22,7 @@ from .pairs import Objective
 class Part:
     """Pairs of one objective from one corpus.
 
-    weight: the part's share of the pairs, as a small whole number
+    weight: the part's share of the pairs, as a small whole number; 0: it keeps its number, and gives none
     corpus: None as long as the mixture is only named, see ``Mixture.read_from``
     source: which of the mixture's corpora that is, by number
     name:   under which the part's figures stand; "" is the objective's, where there is one corpus
@@ -38,15 +39,18 @@ class Part:
 class Mixture:
     """What pairs are made of. Most often it has one part.
 
+    batch: the pairs of a turn, where each batch is of one part (round robin); 0: batches have pairs of all parts
+
     Example: with the weights ssp:2 and sp:1 the pattern of turns is ssp, sp, ssp, and pairs 5 to 9 are the first five
     of sp.
     """
 
     parts: tuple[Part, ...]
+    batch: int = 0
 
     def read_from(self, *corpora: Corpus) -> "Mixture":
         """This mixture with each part reading its corpus."""
-        return Mixture(tuple(replace(part, corpus=corpora[part.source]) for part in self.parts))
+        return replace(self, parts=tuple(replace(part, corpus=corpora[part.source]) for part in self.parts))
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -75,7 +79,7 @@ class Mixture:
     @property
     def turn(self) -> int:
         """Pairs in one turn."""
-        return math.lcm(*(part.objective.pairs_per_anchor for part in self.parts))
+        return self.batch or math.lcm(*(part.objective.pairs_per_anchor for part in self.parts))
 
     def own_pairs(self, part: int, first: int, end: int) -> tuple[int, int]:
         """Which of the part's own pairs lie among the examples ``[first, end)``: a range of them."""

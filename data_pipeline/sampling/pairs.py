@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data_pipeline.corpus import Shard
 from data_pipeline.errors import KinspanError
 
 from .block import Block, UsableRule
@@ -43,6 +44,8 @@ class Objective:
     usable:     (sentences of each paragraph ``[P]``, paragraphs in its document ``[P]``) -> which paragraphs can be
                 anchors ``[P]``. Negatives, too, come from these paragraphs alone
     needs:      what a usable paragraph is, for error messages
+    view:       how the objective sees a shard, such as documents of whole texts (see texts.py); None: as it is
+    column:     the optional column of a corpus (see corpus.py) without which it finds nothing; "": none
     sample:     (block, anchors ``[n]``, random_bits ``[n, num_draws]`` uint64) -> Pairs. All its randomness comes from
                 ``random_bits``
     pairs_per_anchor: one positive, the rest negatives
@@ -58,6 +61,8 @@ class Objective:
     usable: UsableRule
     needs: str
     sample: Callable[[Block, np.ndarray, np.ndarray], Pairs]
+    view: Callable[[Shard], Shard] | None = None
+    column: str = ""
     pairs_per_anchor: int = PAIRS_PER_ANCHOR
     asks: str = "whether A and B belong together"
     negatives: str = ""
@@ -71,6 +76,10 @@ class Objective:
         ):
             if not right:
                 raise KinspanError(f"objective {self.name}: {name} is {getattr(self, name)}, it must be {rule}")
+
+    def see(self, shard: Shard) -> Shard:
+        """The shard as the objective sees it."""
+        return shard if self.view is None else self.view(shard)
 
     def check(self, pairs: Pairs, num_anchors: int, num_texts: int) -> None:
         """Raises KinspanError where ``sample`` made other pairs than it must for so many anchors.

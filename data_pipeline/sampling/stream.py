@@ -22,6 +22,7 @@ from .pairs import POSITIVE
 from .random_bits import draw_random_bits
 from .spans import Spans
 
+ROUND_ROBIN_ANCHORS = 100_000  # positives of a forum in an epoch (Rücklé et al., 2020, section 3.1)
 CHUNK = 4096  # pairs made at a time, which bounds the memory that making them takes
 
 
@@ -97,24 +98,30 @@ class PairStream:
             )
         if self.max_length >= 2**31:
             raise KinspanError(f"--max_length {self.max_length}: must be below 2^31")
-        self.orders = [_order_anchors(part, seed, split, block_anchors) for part in mixture.parts]
+        parts = enumerate(mixture.parts)
+        self.orders = {n: _order_anchors(part, seed, split, block_anchors) for n, part in parts if part.weight}
         self._blocks = BlockCache(2 * len(self.orders))  # of each part, those at and after its place
         self._require_cache()
 
     @property
     def epoch_pairs(self) -> int:
-        """Pairs after which a part has used all its anchors; of several parts, the one that is done first."""
-        total = sum(self.mixture.weights)
-        own = (
-            order.epoch_anchors * part.objective.pairs_per_anchor * total // part.weight
-            for order, part in zip(self.orders, self.mixture.parts, strict=True)
-        )
-        return min(own)
+        """Pairs after which a part has used all its anchors; of several parts, the one that is done first.
+
+        Round robin, as many as all parts have, each counted with at most ROUND_ROBIN_ANCHORS: small parts are then
+        seen more than once, and large ones less.
+        """
+        parts, total = self.mixture.parts, sum(self.mixture.weights)
+        pairs = {n: parts[n].objective.pairs_per_anchor for n in self.orders}
+        if self.mixture.batch:
+            return sum(min(order.epoch_anchors, ROUND_ROBIN_ANCHORS) * pairs[n] for n, order in self.orders.items())
+        return min(order.epoch_anchors * pairs[n] * total // parts[n].weight for n, order in self.orders.items())
 
     def pairs(self, first: int, count: int) -> Iterator[PairRows]:
         """Examples ``first .. first + count`` as spans, part by part, cut where a block ends."""
-        for part in range(len(self.orders)):
-            yield from self._pairs_of(part, *self.mixture.own_pairs(part, first, first + count))
+        for part in self.orders:
+            own = self.mixture.own_pairs(part, first, first + count)
+            if own[0] < own[1]:
+                yield from self._pairs_of(part, *own)
 
     def _pairs_of(self, number: int, first: int, end: int) -> Iterator[PairRows]:
         """The part's own pairs ``first .. end``."""
@@ -141,7 +148,8 @@ class PairStream:
 
     def _describe_block(self, part: Part, shards: tuple[int, ...]) -> tuple[tuple, Callable[[], Block]]:
         """The key and the maker of the part's block. Parts that use the same paragraphs of one corpus share it."""
-        return (part.corpus, shards, part.objective.usable), partial(self._build_block, part, shards)
+        key = (part.corpus, shards, part.objective.usable, part.objective.view)
+        return key, partial(self._build_block, part, shards)
 
     def _build_block(self, part: Part, shards: tuple[int, ...]) -> Block:
         """The part's block, with the indices that sampling needs: they are made at the first pairs that it gives."""
@@ -149,7 +157,8 @@ class PairStream:
         block = open_block(part.corpus, shards, self.split, part.objective)
         for other in self.mixture.parts:
             objective = other.objective
-            if (other.corpus, objective.usable) == (part.corpus, part.objective.usable):
+            same = (objective.usable, objective.view) == (part.objective.usable, part.objective.view)
+            if other.corpus is part.corpus and same:
                 random_bits = draw_random_bits(self.seed, "first pairs of a block", 0, 1, objective.num_draws)
                 objective.sample(block, np.zeros(1, dtype=np.int64), random_bits)
         return block
@@ -157,7 +166,8 @@ class PairStream:
     def _require_cache(self) -> None:
         """Raises KinspanError where the cache of a remote corpus cannot hold what this stream has in use."""
         needs: dict[Corpus, int] = {}
-        for part, order in zip(self.mixture.parts, self.orders, strict=True):
+        for number, order in self.orders.items():
+            part = self.mixture.parts[number]
             assert part.corpus is not None
             sizes = [shard.bytes for shard in part.corpus.manifest.shards]
             all_of_them = sum(size for size, anchors in zip(sizes, order.anchors, strict=True) if anchors)
@@ -180,7 +190,7 @@ class PairStream:
         """One chunk: first the lengths of all pairs, then every pair's tokens to their place, part by part."""
         n = min(CHUNK, end - first)
         full = tuple(np.empty(n, dtype=np.int64) for _ in range(self.template.num_texts))
-        kinds, labels, part = (np.empty(n, dtype=np.int8) for _ in range(3))
+        kinds, labels, part = (np.empty(n, dtype=kind) for kind in (np.int8, np.int8, np.int16))
         runs = [[rows.block.find_runs(spans) for spans in rows.texts] for rows in parts]
         for rows, of_texts in zip(parts, runs, strict=True):
             at = rows.index - first

@@ -31,7 +31,7 @@ COLOURS = (
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figures give the same bytes
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _INK = "#123456"  # stands for the page's own colour until the SVG is written
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "kinspan",
     "text.parse_math": False,  # a name may have a dollar sign
@@ -72,7 +72,7 @@ def plot_dots(
     values: of each name, ``[S]``
     marks:  of each name, a value to mark, such as the paper's, or None
     """
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure((WIDTH, 0.8 + 0.42 * len(names)))
         axes = figure.subplots()
         for y, (of_name, mark) in enumerate(zip(values, marks, strict=True)):
@@ -90,7 +90,7 @@ def plot_dots(
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(label)
         axes.set_xlim(_widen(*axes.get_xlim()))
-        return _render(figure, f"{label} of {len(names)} rows")
+        return render_figure(figure, f"{label} of {len(names)} rows")
 
 
 def plot_curves(rows: Mapping[str, Mapping[str, Sequence[Curve]]]) -> str:
@@ -100,7 +100,7 @@ def plot_curves(rows: Mapping[str, Mapping[str, Sequence[Curve]]]) -> str:
           same quantity share their scale.
     """
     quantities = list(dict.fromkeys(quantity for row in rows.values() for quantity in row))
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure((WIDTH, 0.4 + 2.1 * len(rows)))
         grid = figure.subplots(len(rows), len(quantities), squeeze=False, sharey="col", sharex="row")
         for line, (name, row) in zip(grid, rows.items(), strict=True):
@@ -117,7 +117,7 @@ def plot_curves(rows: Mapping[str, Mapping[str, Sequence[Curve]]]) -> str:
             axes.set_xlabel("updates")
             if quantity.startswith("MAP"):
                 axes.set_ylim(_widen(*axes.get_ylim()))  # of the whole column, which shares its scale
-        return _render(figure, "training curves")
+        return render_figure(figure, "training curves")
 
 
 def plot_noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]]], label: str) -> str:
@@ -125,7 +125,7 @@ def plot_noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]
 
     methods: name -> shares ``[K]``, and for each share the values of its seeds, ``[S]``
     """
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure((0.65 * WIDTH, 3.2))
         axes = figure.subplots()
         for (name, (shares, values)), colour, marker in zip(methods.items(), cycle(COLOURS), cycle(MARKERS)):
@@ -136,7 +136,7 @@ def plot_noise(methods: Mapping[str, tuple[Sequence[float], Sequence[np.ndarray]
         axes.set_xlabel("labels flipped in training")
         axes.set_ylabel(label)
         axes.legend()
-        return _render(figure, f"{label} by noise")
+        return render_figure(figure, f"{label} by noise")
 
 
 def plot_histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
@@ -144,7 +144,7 @@ def plot_histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
 
     panels: title -> split -> values
     """
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure((WIDTH, 2.9))
         line = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, (title, splits) in zip(line, panels.items(), strict=True):
@@ -152,7 +152,7 @@ def plot_histograms(panels: Mapping[str, Mapping[str, np.ndarray]]) -> str:
             axes.set_title(title)
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         figure.legend(*line[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(COLOURS))
-        return _render(figure, "; ".join(panels))
+        return render_figure(figure, "; ".join(panels))
 
 
 def _histogram(axes: Axes, splits: Mapping[str, np.ndarray]) -> None:
@@ -176,7 +176,7 @@ def compute_deviation(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
-def _render(figure: Figure, label: str) -> str:
+def render_figure(figure: Figure, label: str) -> str:
     """Returns the plot as an element of HTML; ``label`` says what it shows to those who cannot see it."""
     out = io.StringIO()
     with warnings.catch_warnings():

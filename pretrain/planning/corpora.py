@@ -3,7 +3,9 @@
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,69 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.remote.address import show_address
 from data_pipeline.remote.cache import CacheSettings
+from data_pipeline.sampling.anchors import get_usable_counts
 from data_pipeline.sampling.mixture import Mixture, Part
-from data_pipeline.sources import Source, list_paths, name_corpora
+from data_pipeline.sampling.order import MIN_DOCUMENTS
+from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources
 from objectives import parse_mixture
+from pretrain.runtime.settings import cache_settings
 
 from .defaults import default_corpus
+from .forums import choose_forums
 
 SOURCES_NAMED = 20  # of the corpora, the largest, in run.json and model cards
 MAX_TURNS = 1 << 16  # of the pattern by which turns are dealt to the parts
-MAX_PARTS = 127  # a batch keeps the number of each pair's part in a byte
+MAX_PARTS = 1000  # each has figures of its own in the log
+
+
+def list_sources(config: Any) -> tuple[Source, ...]:
+    """The corpora that a config with the settings of PretrainConfig reads."""
+    return choose_forums(parse_sources(config.corpus), config.forums, config.min_questions, cache_settings(config))
+
+
+def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
+    """The mixture that a config with the settings of PretrainConfig asks for."""
+    mixture = mix(sources, config.objective, config.sampling)
+    return replace(mixture, batch=config.global_batch_size) if config.schedule else mixture
+
+
+def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
+    """A round robin without the turns of objectives that a corpus cannot train, and a note of each.
+
+    A forum without duplicates is then trained by its other objectives; one with none at all stays, and opening its
+    stream says what is missing.
+    """
+    if not mixture.batch:
+        return mixture, []
+    enough = [_count_documents(part, "train") >= MIN_DOCUMENTS for part in mixture.parts]
+    trainable = {part.source for part, is_enough in zip(mixture.parts, enough, strict=True) if is_enough}
+    kept = [is_enough or p.source not in trainable for p, is_enough in zip(mixture.parts, enough, strict=True)]
+    notes = [
+        f"no turn for {name}: too few of its documents have {part.objective.needs}"
+        for name, part, is_kept in zip(mixture.names, mixture.parts, kept, strict=True)
+        if not is_kept
+    ]
+    return replace(mixture, parts=tuple(compress(mixture.parts, kept))), notes
+
+
+def _count_documents(part: Part, split: str) -> int:
+    assert part.corpus is not None
+    return sum(get_usable_counts(part.corpus, part.objective, split)[1])
+
+
+def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
+    """The mixture as it is validated, and the names of the parts that cannot be: too few documents are held out.
+
+    Parts keep their numbers. All of them have pairs in every batch, so that few pairs tell something of each.
+    """
+    parts = [
+        part if _count_documents(part, "validation") >= MIN_DOCUMENTS else replace(part, weight=0)
+        for part in mixture.parts
+    ]
+    left_out = [name for name, part in zip(mixture.names, parts, strict=True) if not part.weight]
+    if len(left_out) == len(parts):
+        return replace(mixture, batch=0), []  # opening its stream says what is missing
+    return Mixture(tuple(parts)), left_out
 
 
 def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") -> Mixture:

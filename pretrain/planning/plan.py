@@ -24,7 +24,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.remote.address import is_remote
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.sources import list_paths, parse_sources
+from data_pipeline.sources import list_paths
 from pretrain.config import PretrainConfig, check
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.compatibility import check_fits, check_generator
@@ -37,7 +37,7 @@ from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
 from pretrain.setup import choose_token_loss, count_steps, count_warmup_steps, find_unused_flags, make_masking
 
-from .corpora import mix, open_corpora, open_for
+from .corpora import drop_untrainable, list_sources, mix_as, open_corpora, open_for
 from .defaults import default_corpus_folder
 
 SAMPLE = 20_000  # pairs whose lengths are counted
@@ -101,7 +101,7 @@ class Plan:
 def make_plan(config: PretrainConfig) -> Plan:
     """The plan of these settings. Raises KinspanError for what the run itself would refuse."""
     check(config)
-    mixture = mix(parse_sources(config.corpus), config.objective, config.sampling)
+    mixture = mix_as(config, list_sources(config))
     settings = read_deepspeed_config(config.deepspeed_config)
     notes: list[str] = []
     precision = _plan_precision(config, settings, notes)
@@ -213,7 +213,7 @@ def _open_stream(
     config: PretrainConfig, tokenizer: Any, mixture: Mixture, max_length: int, notes: list[str]
 ) -> PairStream | None:
     """The corpus's training pairs; None, and a note, where the corpus is not there."""
-    sources, cache = parse_sources(config.corpus), cache_settings(config)
+    sources, cache = list_sources(config), cache_settings(config)
     if where := _find_absent(list_paths(sources), tokenizer):
         notes.append(f"{where}: every pair is counted at its full length, which is more than real ones have")
         return None
@@ -223,7 +223,9 @@ def _open_stream(
         corpora = open_corpora(sources, cache, lambda: None, verify=False)
         notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")
     template = tokenizers.read_pair_template(tokenizers.load_tokenizer(corpora[0].tokenizer_folder))
-    return PairStream(mixture.read_from(*corpora), template=template, seed=config.seed, max_length=max_length)
+    return PairStream(
+        drop_untrainable(mixture.read_from(*corpora))[0], template=template, seed=config.seed, max_length=max_length
+    )
 
 
 def _find_absent(paths: Sequence[str], tokenizer: Any) -> str | None:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "launch/recipes"
 RECIPES = sorted(p.stem for p in FOLDER.glob("*.yaml") if "rows" not in yaml.safe_load(p.read_text()))  # no studies
 PAPER = [f"{model}-base-{objective}" for model in ("roberta", "electra") for objective in ("ssp", "sp", "psd", "all")]
+MULTICQA = ["multicqa", "multicqa-extended"]
 ABLATIONS = [f"roberta-base-{objective}-mlm-only" for objective in ("ssp", "sp", "psd")]
 
 
@@ -22,7 +23,7 @@ def read(name):
 
 
 def test_there_is_one_for_each_row_of_the_papers_tables():
-    assert sorted([*PAPER, *ABLATIONS, "quickstart", "as2-mlm", "as2-ssp"]) == RECIPES
+    assert sorted([*PAPER, *ABLATIONS, *MULTICQA, "quickstart", "as2-mlm", "as2-ssp"]) == RECIPES
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -61,3 +62,12 @@ def test_says_where_it_is_from(name):
     text = (FOLDER / f"{name}.yaml").read_text()
     assert "Table 1" in text or "Tables 2 and 5" in text
     assert yaml.safe_load(text)["output_dir"] == f"runs/{name}"
+
+
+@pytest.mark.parametrize("name", MULTICQA)
+def test_multicqa_has_the_numbers_of_its_appendix(name):
+    config = read(name)
+    assert (config.max_length, config.global_batch_size, config.max_epochs, config.warmup_epochs) == (300, 32, 20, 1)
+    assert (config.schedule, config.forums, config.min_questions) == ("round_robin", "all", 1000)
+    assert (config.mlm_weight, config.pair_weight) == (0.0, 1.0)
+    assert config.objective.startswith("title_body")

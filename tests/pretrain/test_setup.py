@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.setup import ALIKE, _check_same_everywhere, find_unused_flags, set_up
+from pretrain.setup import ALIKE, _check_same_everywhere, count_warmup_steps, find_unused_flags, set_up
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,6 +85,14 @@ def test_output_that_holds_something_else(refused, tmp_path):
 
 def test_warmup_longer_than_the_run(refused):
     assert "--warmup_steps 4" in refused(warmup_steps=4)
+
+
+def test_warmup_of_epochs(refused):
+    assert "--warmup_epochs 1 goes with --max_epochs" in refused(warmup_epochs=1.0)
+    config = PretrainConfig(max_epochs=20.0, warmup_epochs=1.0)
+    assert count_warmup_steps(config, 2000) == 100
+    with pytest.raises(KinspanError, match="--warmup_steps 2000 is not below"):
+        count_warmup_steps(replace(config, warmup_epochs=20.0), 2000)
 
 
 def test_an_unknown_objective(refused):

@@ -18,6 +18,7 @@ class Rules:
     languages:           codes of ISO 639, such as en; a document in another language is dropped. Empty keeps all
     skip_steps:          names of the steps of ``steps.STEPS`` that are switched off
     clean_with:          Python files that define ``STEPS``, a list of more steps
+    title_texts:         whether a title is kept as a text of its own, as a question's always is, for title_body
     steps_hash:          of the contents of those files, so that changed steps make another corpus; it is computed
     """
 
@@ -27,6 +28,7 @@ class Rules:
     languages: list[str] = field(default_factory=list)
     skip_steps: list[str] = field(default_factory=list)
     clean_with: list[str] = field(default_factory=list)
+    title_texts: bool = False
     steps_hash: str = field(default="", init=False)
 
     def __post_init__(self) -> None:

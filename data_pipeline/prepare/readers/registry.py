@@ -18,7 +18,7 @@ from . import books, delimited, huggingface, jsonl, python_docs, tables, text
 from .archives import MAX_DEPTH, Unpack, split_zip, unpack_7z, unpack_tar, unpack_zip
 from .compression import COMPRESSED_SUFFIXES, is_compressed, is_url, open_file
 from .documents import docx, markdown, pdf
-from .forums import stackexchange
+from .forums import questions, stackexchange
 from .reader import Part, Reader, Record, Source, name_file
 from .web import html, warc
 from .wikipedia import dump, extracted
@@ -44,6 +44,7 @@ READERS: dict[str, Reader] = {
     ".pdf": pdf.READER,
     "stackexchange": stackexchange.READER,
     "stackexchange-code": stackexchange.READER_WITH_CODE,
+    "questions": questions.READER,
     "wikiextractor": extracted.READER,
     "bookcorpus": books.READER,
     huggingface.PREFIX: huggingface.READER,

@@ -85,7 +85,7 @@ def test_the_next_block_is_built_by_another_thread_while_the_present_one_is_used
 
     monkeypatch.setattr("data_pipeline.sampling.stream.open_block", note)
     fresh = make_stream(tiny_corpus, seed=3, masking=True, block_anchors=60)
-    [whole] = fresh.orders
+    [whole] = fresh.orders.values()
     expected = list(dict.fromkeys(segment.shards for segment in whole.segments(0, whole.epoch_anchors)))
     assert len(expected) >= 3
     for number, batch in enumerate(alike):

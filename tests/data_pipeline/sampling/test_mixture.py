@@ -359,3 +359,42 @@ def test_an_edit_beside_an_own_objective_makes_it_another(own_module):
     assert before == hash_own_sources(own)
     (own_module / "my_helper.py").write_text("X = 2\n", encoding="utf-8")
     assert hash_own_sources(own) != before
+
+
+@pytest.mark.parametrize("batch", [6, 7, 64])
+def test_round_robin_each_batch_is_of_one_part_in_turn(tiny_corpus, other_corpus, make_stream, batch):
+    """And its pairs are those of the part alone, one batch after another; a weight of 2 is two turns."""
+    corpora = Corpus(tiny_corpus), Corpus(other_corpus)
+    ssp, psd = parse_mixture("ssp:2+psd").parts
+    mixture = Mixture((replace(ssp, corpus=corpora[0]), replace(psd, corpus=corpora[1])), batch)
+    template = make_stream(corpora[0]).template
+    stream = PairStream(mixture, template=template, seed=1)
+    turns = [stream.batch(k * batch, batch) for k in range(9)]
+    assert [set(turn.part.tolist()) for turn in turns] == [{0}, {1}, {0}] * 3
+    for part, (name, corpus) in enumerate(zip(("ssp", "psd"), corpora, strict=True)):
+        alone = make_stream(corpus, objective=name, max_length=128)
+        own = concatenate([turn for turn in turns if turn.part[0] == part])
+        assert np.array_equal(own.input_ids, alone.batch(0, len(own.index)).input_ids)
+    whole = stream.batch(0, 9 * batch)
+    assert np.array_equal(whole.input_ids, concatenate(turns).input_ids)
+
+
+def test_an_epoch_of_round_robin_counts_every_corpus_with_a_bound(tiny_corpus, other_corpus, make_stream, monkeypatch):
+    corpora = Corpus(tiny_corpus), Corpus(other_corpus)
+    anchors = [sum(make_stream(c).orders[0].anchors) for c in corpora]
+    (ssp,) = parse_mixture("ssp").parts
+    parts = tuple(replace(ssp, corpus=corpus, source=k) for k, corpus in enumerate(corpora))
+    stream = PairStream(Mixture(parts, 32), template=make_stream(corpora[0]).template, seed=1)
+    assert stream.epoch_pairs == 5 * sum(anchors)
+    monkeypatch.setattr("data_pipeline.sampling.stream.ROUND_ROBIN_ANCHORS", min(anchors))
+    assert stream.epoch_pairs == 5 * 2 * min(anchors)
+
+
+def test_a_part_without_a_share_keeps_its_number_and_gives_no_pair(tiny_corpus, make_stream):
+    corpus = Corpus(tiny_corpus)
+    parts = tuple(
+        replace(part, corpus=corpus, weight=n) for part, n in zip(parse_mixture(MIXED).parts, (2, 0, 1), strict=True)
+    )
+    stream = PairStream(Mixture(parts), template=make_stream(corpus).template, seed=1)
+    assert Counter(stream.batch(0, 300).part.tolist()) == {0: 200, 2: 100}
+    assert stream.epoch_pairs > 0

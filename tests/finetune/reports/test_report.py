@@ -116,7 +116,7 @@ def test_the_page_is_whole_and_loads_nothing(html: str) -> None:
 
 
 def test_plots_take_the_colour_and_the_font_of_the_page(html: str) -> None:
-    ink = plots._STYLE["text.color"]
+    ink = plots.STYLE["text.color"]
     assert ink not in html
     assert html.count("currentColor") > 100
     assert "svg text { font-family: system-ui, sans-serif !important }" in html

@@ -77,7 +77,7 @@ def test_one_corpus_is_what_it_was():
         (["a=1", "a=2"], "--corpus a: ssp of it stands twice"),
         (["a=1,spp", "b"], "there is no such objective"),
         (["a=997,ssp:991+sp:983", "b=967,ssp:953+sp:947"], "round them to smaller numbers"),
-        ([f"c{n}=1,all" for n in range(50)], "150 parts .* at most 127"),
+        ([f"c{n}=1,all" for n in range(350)], "1050 parts .* at most 1000"),
     ],
 )
 def test_a_mixture_that_cannot_be_is_refused(texts, message):

@@ -1,0 +1,133 @@
+"""A shard seen as documents of a few whole texts: title, body, an answer, the body of another document.
+
+The objectives of forums pair such texts, and not spans of paragraphs. The view of a shard has one paragraph for each
+document that an objective can use; its "sentences" number 0, 2, 4 ... are the document's texts, and those between them
+are gaps, which no pair takes. Nothing is copied but offsets: the columns of a shard lie in one file, so that the token
+ids of all of them are one array.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data_pipeline.corpus import Shard
+
+from .spans import Spans
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Where some texts stand in a shard's token ids: ``start`` and ``end``, ``[D]``, in ``values``. Equal: no text."""
+
+    start: np.ndarray
+    end: np.ndarray
+    values: pa.Array
+
+    def take(self, rows: np.ndarray) -> "Texts":
+        """The texts of these documents, ``[n]``; of a negative number none."""
+        return Texts(np.where(rows < 0, 0, self.start[rows]), np.where(rows < 0, 0, self.end[rows]), self.values)
+
+    def drop(self, rows: np.ndarray) -> "Texts":
+        """Without the texts of these documents, ``[D]`` bool."""
+        return self.take(np.where(rows, -1, np.arange(len(rows))))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.end - self.start
+
+
+def find_titles(shard: Shard) -> Texts | None:
+    """The title of each document; None in a corpus whose readers gave none."""
+    if "title_tokens" not in shard.rows.schema.names:
+        return None
+    titles = shard.rows.column("title_tokens")
+    bounds = _offsets(titles.values)[_offsets(titles)]
+    return Texts(bounds[:-1], bounds[1:], titles.values.values)
+
+
+def find_bodies(shard: Shard) -> Texts:
+    """All paragraphs of each document, as one text."""
+    bounds = shard.sentence_starts[shard.paragraph_starts[shard.document_starts]].astype(np.int64)
+    return Texts(bounds[:-1], bounds[1:], shard.rows.column("tokens").values.values.values)
+
+
+def find_accepted_answers(shard: Shard) -> Texts | None:
+    """The accepted answer of each document; None in a corpus whose readers gave no answers."""
+    if "answers" not in shard.rows.schema.names:
+        return None
+    answers = shard.rows.column("answers")
+    accepted = shard.rows.column("accepted").to_numpy().astype(np.int64)
+    bounds = _offsets(answers.values.values)[_offsets(answers.values)]
+    number = np.where(accepted >= 0, _offsets(answers)[:-1] + accepted, -1)
+    every = Texts(bounds[:-1], bounds[1:], answers.values.values.values)
+    return every.take(number) if len(bounds) > 1 else None
+
+
+def find_linked(shard: Shard) -> np.ndarray | None:
+    """For each document the row of the first one that it refers to in this shard, -1 where there is none: ``[D]``.
+
+    None in a corpus whose readers gave no links.
+    """
+    if "links" not in shard.rows.schema.names:
+        return None
+    links = shard.rows.column("links")
+    target = pc.index_in(links.values, value_set=shard.rows.column("id")).fill_null(-1).to_numpy()
+    source = np.repeat(np.arange(len(links)), np.diff(_offsets(links)))
+    known = (target >= 0) & (target != source)
+    linked = np.full(len(links), -1, dtype=np.int64)
+    rows, first = np.unique(source[known], return_index=True)
+    linked[rows] = target[known][first]
+    return linked
+
+
+def view_texts(shard: Shard, rows: np.ndarray, texts: list[Texts]) -> Shard:
+    """The shard as documents of texts.
+
+    rows:  ``[n]`` the documents that can be used, ascending; the others have no paragraph in the view
+    texts: T of them, of all documents ``[D]`` each
+    """
+    tokens, origins = _join_values(shard, [text.values for text in texts])
+    bounds = np.empty((len(rows), len(texts), 2), dtype=np.int64)
+    for number, (text, origin) in enumerate(zip(texts, origins, strict=True)):
+        bounds[:, number, 0], bounds[:, number, 1] = text.start[rows] + origin, text.end[rows] + origin
+    used = np.zeros(len(shard.document_starts), dtype=np.int64)
+    used[1 + rows] = 1
+    paragraph_starts = np.arange(len(rows) + 1) * 2 * len(texts)
+    return Shard(shard.rows, tokens, np.append(bounds, 0), paragraph_starts, np.cumsum(used), shard.held_out, shard)
+
+
+def find_texts(documents: np.ndarray, *numbers: int) -> Spans:
+    """Texts of documents of a view as spans: the text of this number, or two texts with what is between left out."""
+    start = np.full_like(documents, 2 * numbers[0])
+    if len(numbers) == 1:
+        return Spans(documents, start, start + 1)
+    end = np.full_like(documents, 2 * numbers[-1] + 1)
+    return Spans(documents, start, end, start + 1, end - 1)
+
+
+def find_equal(one: Texts, other: Texts) -> np.ndarray:
+    """``[D]``: which documents have the same tokens in both texts."""
+    equal = one.lengths == other.lengths
+    values = one.values.to_numpy(), other.values.to_numpy()
+    for k in np.flatnonzero(equal).tolist():
+        equal[k] = np.array_equal(values[0][one.start[k] : one.end[k]], values[1][other.start[k] : other.end[k]])
+    return equal
+
+
+def _offsets(column: pa.ListArray) -> np.ndarray:
+    return column.offsets.to_numpy().astype(np.int64)
+
+
+def _join_values(shard: Shard, columns: list[pa.Array]) -> tuple[np.ndarray, list[int]]:
+    """One array over the values of several columns of a shard, and where in it each column's begin."""
+    size = shard.tokens.dtype.itemsize
+    starts = [values.buffers()[1].address + values.offset * size if len(values) else 0 for values in columns]
+    low = min(filter(None, starts), default=0)
+    if not low:
+        return shard.tokens, starts
+    high = max(start + len(values) * size for start, values in zip(starts, columns, strict=True))
+    # The columns are parts of one memory-mapped file, and Arrow aligns each to 8 bytes.
+    tokens = np.frombuffer(pa.foreign_buffer(low, high - low, base=shard.rows), dtype=shard.tokens.dtype)
+    return tokens, [max(start - low, 0) // size for start in starts]

@@ -1,0 +1,189 @@
+"""A forum's questions as a data set of answer selection, as the LAS data sets were made.
+
+Rücklé et al., 2019, "COALA: A Neural Coverage-Based Approach for Long Answer Selection with Small Data", and Rücklé et
+al., 2020, "MultiCQA", section 3.2: the accepted answer of a question is right, and the other candidates are the
+accepted answers to similar questions, which BM25 finds. Titles with bodies, and questions with those that they are
+duplicates of, become data sets in the same way.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import bm25s
+import numpy as np
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import write_atomically
+from data_pipeline.prepare.cleaning import Rules, Tally
+from data_pipeline.prepare.cleaning.characters import normalise
+from data_pipeline.prepare.cleaning.cleaner import clean
+from data_pipeline.prepare.document import Document, Rejected, Unreadable
+from data_pipeline.prepare.encode import is_held_out, name_group
+from data_pipeline.prepare.readers.files import find_input_files
+from data_pipeline.prepare.readers.registry import parse_record, read_records
+
+CANDIDATES = 100  # of a question (Rücklé et al., 2020, section 3.2)
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question of a forum, as running text.
+
+    title, body, answer: "" where there is none; answer: the accepted one
+    links: ids of the questions that it is a duplicate of
+    group: what it is kept together with, when questions are held out
+    """
+
+    id: str
+    title: str
+    body: str
+    answer: str
+    links: tuple[str, ...]
+    group: str
+
+
+def read_questions(inputs: list[str]) -> list[Question]:
+    """All questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as launch/prepare.py cleans them.
+
+    Raises KinspanError where a file cannot be read to its end, or there is no question in the input.
+    """
+    files, _ = find_input_files(inputs)
+    found: list[Question] = []
+    for file in files:
+        for record in read_records(file.name):
+            try:
+                documents = parse_record(record)
+            except Unreadable as error:
+                raise KinspanError(f"{record.file}: {error}") from error
+            except Rejected:
+                continue
+            found += [_make_question(document) for document in documents if document.title_is_text]
+    if not found:
+        raise KinspanError(
+            f"--input {' '.join(inputs)}: no questions in it: name a forum's Posts.xml, its .7z or questions:FILE.jsonl"
+        )
+    return found
+
+
+def _make_question(document: Document) -> Question:
+    accepted = "" if document.accepted is None else document.answers[document.accepted]
+    body = " ".join(clean(document, Rules(), Tally()))
+    title = normalise(document.title)
+    return Question(
+        document.id,
+        title,
+        body if body != title else "",
+        normalise(accepted),
+        tuple(document.links),
+        name_group(document),
+    )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is asked and what is to be found.
+
+    asks:  a question -> the text of the query; "" where it cannot be one
+    finds: a question -> the text that a candidate is; "" where it cannot be one
+    """
+
+    asks: Callable[[Question], str]
+    finds: Callable[[Question], str]
+
+
+def _join(question: Question) -> str:
+    return f"{question.title} {question.body}".strip()
+
+
+KINDS = {
+    "title_body": Kind(lambda q: q.title, lambda q: q.body),
+    "title_answer": Kind(lambda q: q.title, lambda q: q.answer),
+    "duplicate": Kind(lambda q: _join(q) if q.links else "", _join),
+}
+
+
+def build_forum_set(
+    questions: Sequence[Question], kind: str, folder: Path, shares: dict[str, float], candidates: int = CANDIDATES
+) -> dict[str, int]:
+    """Writes ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl``, and returns how many questions each has.
+
+    kind:   of KINDS
+    shares: of "dev" and "test". Which questions they are is told by a hash of their ids: launch/prepare.py with a
+            --validation_share of both together holds out the same ones
+    candidates: of a question, the right one among them
+
+    Raises KinspanError where a split has no question.
+    """
+    how, number = KINDS[kind], {question.id: n for n, question in enumerate(questions)}
+    pool = np.array([bool(how.finds(question)) for question in questions])
+    index = bm25s.BM25()
+    index.index(bm25s.tokenize([_join(question) for question in questions], show_progress=False), show_progress=False)
+    lines: dict[str, list[str]] = {split: [] for split in SPLITS}
+    counts = dict.fromkeys(SPLITS, 0)
+    for n, question in enumerate(questions):
+        right = _find_right(kind, question, n, number, pool)
+        if not how.asks(question) or not right:
+            continue
+        split = choose_split(question, shares)
+        counts[split] += 1
+        rows = _rank_similar(index, _join(question), pool, {n, *right}, candidates - len(right))
+        lines[split] += _write_lines(question, how, questions, right, rows)
+    if empty := [split for split in SPLITS if not counts[split] and (split == "train" or shares[split])]:
+        raise KinspanError(
+            f"--kind {kind}: no question of the forum is left for {empty[0]}, since {sum(counts.values())} have what "
+            "it needs; choose other shares"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in SPLITS:
+        if counts[split]:
+            write_atomically(folder / f"{split}.jsonl", lines[split])
+    return counts
+
+
+def choose_split(question: Question, shares: dict[str, float]) -> str:
+    """The split of a question and of its duplicates."""
+    if is_held_out(question.group, shares["test"]):
+        return "test"
+    return "dev" if is_held_out(question.group, shares["test"] + shares["dev"]) else "train"
+
+
+def _find_right(kind: str, question: Question, n: int, number: dict[str, int], pool: np.ndarray) -> list[int]:
+    """The questions whose text is the right one."""
+    if kind != "duplicate":
+        return [n] if pool[n] else []
+    return [number[link] for link in question.links if link in number and number[link] != n]
+
+
+def _rank_similar(index: bm25s.BM25, text: str, pool: np.ndarray, without: set[int], count: int) -> list[int]:
+    """The ``count`` questions of the pool that are most similar to the text, by BM25, the rest by their place."""
+    words = bm25s.tokenize(text, return_ids=False, show_progress=False)[0]
+    scores = index.get_scores(words) if words else np.zeros(len(pool))
+    order = np.lexsort((np.arange(len(pool)), -scores))
+    return [n for n in order.tolist() if pool[n] and n not in without][:count]
+
+
+def _write_lines(
+    question: Question, how: Kind, questions: Sequence[Question], right: list[int], others: list[int]
+) -> list[str]:
+    """A line of each candidate, in an order that says nothing."""
+    known = {how.finds(questions[n]) for n in right}
+    rows = [(n, 1) for n in right] + [(n, 0) for n in others if how.finds(questions[n]) not in known]
+    rows.sort(key=lambda row: hashlib.blake2b(f"{question.id} {questions[row[0]].id}".encode()).digest())
+    return [
+        json.dumps(
+            {
+                "question_id": question.id,
+                "question": how.asks(question),
+                "answer_id": questions[n].id,
+                "answer": how.finds(questions[n]),
+                "label": label,
+            },
+            ensure_ascii=False,
+        )
+        + "\n"
+        for n, label in rows
+    ]

@@ -1,0 +1,62 @@
+"""Duplicates: is A asked again in B, as the people of a forum found?
+
+Rücklé et al., 2020, "MultiCQA", section 5.1 ("extended data"). An anchor is a question that was closed as a duplicate
+of another one, and makes two pairs:
+
+- A is its title, the same in both pairs; with ``duplicate_question`` it is title and body;
+- the positive's B is the body of the question that it is a duplicate of; with ``duplicate_question``, title and body;
+- the easy negative's B is the same of another such question, which another anchor is a duplicate of. So the label
+  cannot be told by what kind of question is often asked again, nor by its length.
+
+A question and what it is a duplicate of stand in one shard, and in one split: launch/prepare.py puts them there. Of
+several links the first one counts whose question is there.
+
+Two pairs of one anchor (from the StackExchange forum "quantumcomputing", CC BY-SA):
+
+    A         How do I add 1+1 using a quantum computer?
+    positive  Is there a circuit for the sum of two numbers that are held in registers of qubits?
+    easy      Which programming languages are there for quantum computers, and where does one begin?
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from data_pipeline.corpus import Shard
+from data_pipeline.sampling.pairs import Objective
+from data_pipeline.sampling.texts import find_bodies, find_linked, find_titles
+
+from .forums import MAX_LENGTH, NUM_DRAWS, RUECKLE, sample_questions, usable, view_nothing, view_questions
+
+TITLE, BODY, OTHER_TITLE, OTHER_BODY = range(4)
+
+
+def view(shard: Shard) -> Shard:
+    """The questions that are a duplicate of one that stands in the shard."""
+    titles, linked = find_titles(shard), find_linked(shard)
+    if titles is None or linked is None:
+        return view_nothing(shard)
+    bodies = find_bodies(shard)
+    return view_questions(shard, titles, bodies, titles.take(linked), bodies.take(linked))
+
+
+DUPLICATE = Objective(
+    name="duplicate",
+    max_length=MAX_LENGTH,
+    num_draws=NUM_DRAWS,
+    usable=usable,
+    needs="a question that is a duplicate of another one in the corpus",
+    view=view,
+    column="links",
+    sample=partial(sample_questions, a=(TITLE,), b=(OTHER_BODY,)),
+    pairs_per_anchor=2,
+    asks="whether the question with the title A is a duplicate of the one with the body B",
+    negatives="the body of another question that has duplicates, any one alike",
+    source=RUECKLE,
+)
+DUPLICATE_QUESTION = replace(
+    DUPLICATE,
+    name="duplicate_question",
+    sample=partial(sample_questions, a=(TITLE, BODY), b=(OTHER_TITLE, OTHER_BODY)),
+    asks="whether the question A, title and body, is a duplicate of the question B",
+    negatives="title and body of another question that has duplicates, any one alike",
+)

@@ -1,0 +1,56 @@
+"""Title and accepted answer: does B answer the question whose title is A?
+
+Rücklé et al., 2020, "MultiCQA", section 5.1 ("extended data"). An anchor is a question with an accepted answer, and
+makes two pairs:
+
+- A is its title, the same in both pairs; with ``question_answer`` it is title and body;
+- the positive's B is its accepted answer;
+- the easy negative's B is the accepted answer of another question of the forum, any one alike.
+
+Two pairs of one anchor (from the StackExchange forum "beer", CC BY-SA):
+
+    A         Why do some beers cause more of a hangover than others?
+    positive  The congeners, which darker beers have more of, are thought to make it worse.
+    easy      Keep it upright and cool, and drink it within two days.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from data_pipeline.corpus import Shard
+from data_pipeline.sampling.pairs import Objective
+from data_pipeline.sampling.texts import find_accepted_answers, find_bodies, find_titles
+
+from .forums import MAX_LENGTH, NUM_DRAWS, RUECKLE, sample_questions, usable, view_nothing, view_questions
+
+TITLE, BODY, ANSWER = 0, 1, 2
+
+
+def view(shard: Shard) -> Shard:
+    """The questions that have a title, a body and an accepted answer."""
+    titles, answers = find_titles(shard), find_accepted_answers(shard)
+    if titles is None or answers is None:
+        return view_nothing(shard)
+    return view_questions(shard, titles, find_bodies(shard), answers)
+
+
+TITLE_ANSWER = Objective(
+    name="title_answer",
+    max_length=MAX_LENGTH,
+    num_draws=NUM_DRAWS,
+    usable=usable,
+    needs="a question with a title and an accepted answer",
+    view=view,
+    column="answers",
+    sample=partial(sample_questions, a=(TITLE,), b=(ANSWER,)),
+    pairs_per_anchor=2,
+    asks="whether B is the accepted answer to the question with the title A",
+    negatives="the accepted answer to another question of the same corpus, any one alike",
+    source=RUECKLE,
+)
+QUESTION_ANSWER = replace(
+    TITLE_ANSWER,
+    name="question_answer",
+    sample=partial(sample_questions, a=(TITLE, BODY), b=(ANSWER,)),
+    asks="whether B is the accepted answer to the question A, title and body",
+)

@@ -1,0 +1,55 @@
+"""Title and body (WS-TB): is B the body of the question whose title is A?
+
+Rücklé et al., 2020, "MultiCQA", section 3.1. An anchor is a question that has a title and a body, and makes two pairs:
+
+- A is its title, the same in both pairs;
+- the positive's B is its body;
+- the easy negative's B is the body of another question of the forum, any one alike, and another one in every epoch.
+
+Nobody labels anything. The forum is the corpus: with several (``--corpus beer cooking``), negatives come from the
+anchor's own. Any titled text serves: news, tickets, a help desk.
+
+Two pairs of one anchor (from the StackExchange forum "beer", CC BY-SA):
+
+    A         What is the difference between an ale and a lager?
+    positive  I was told once that one is made with top fermenting yeast and the other with bottom fermenting yeast.
+    easy      How long can I keep an opened bottle of port, and does it matter whether it is in the fridge?
+
+>>> from objectives import parse_mixture
+>>> parse_mixture("title_body").max_length
+300
+"""
+
+from functools import partial
+
+from data_pipeline.corpus import Shard
+from data_pipeline.sampling.pairs import Objective
+from data_pipeline.sampling.texts import find_bodies, find_equal, find_titles
+
+from .forums import MAX_LENGTH, NUM_DRAWS, RUECKLE, sample_questions, usable, view_nothing, view_questions
+
+TITLE, BODY = 0, 1
+
+
+def view(shard: Shard) -> Shard:
+    """The questions that have a title, and a body that says something else."""
+    titles, bodies = find_titles(shard), find_bodies(shard)
+    if titles is None:
+        return view_nothing(shard)
+    return view_questions(shard, titles, bodies.drop(find_equal(titles, bodies)))
+
+
+TITLE_BODY = Objective(
+    name="title_body",
+    max_length=MAX_LENGTH,
+    num_draws=NUM_DRAWS,
+    usable=usable,
+    needs="a question with a title and a body",
+    view=view,
+    column="title_tokens",
+    sample=partial(sample_questions, a=(TITLE,), b=(BODY,)),
+    pairs_per_anchor=2,
+    asks="whether B is the body of the question with the title A",
+    negatives="the body of another question of the same corpus, any one alike",
+    source=RUECKLE,
+)

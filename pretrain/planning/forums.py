@@ -1,0 +1,65 @@
+"""Which of many forums a run trains on: the sets of Rücklé et al., 2020 ("MultiCQA", section 5.1 and appendix A.5)."""
+
+import re
+from collections.abc import Sequence
+
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.remote.cache import CacheSettings
+from data_pipeline.sources import Source, name_corpora
+
+# The three forums with most questions of each of StackExchange's six categories.
+BALANCED = (
+    *("ell", "gaming", "english", "serverfault", "superuser", "stackoverflow"),
+    *("writers", "opensource", "workplace", "physics", "stats", "math"),
+    *("scifi", "graphicdesign", "diy", "quant", "pm", "patents"),
+)
+LARGEST = (
+    *("stackoverflow", "math", "superuser", "serverfault", "tex", "unix", "physics", "stats", "electronics"),
+    *("gis", "english", "salesforce", "wordpress", "magento", "sharepoint", "gaming", "dba", "drupal"),
+)
+OF_BENCHMARKS = ("askubuntu", "aviation", "travel", "cooking", "academia", "apple")  # section 5.1, note 8
+SETS = {"balanced": BALANCED, "largest": LARGEST}
+ALL = "all"
+
+
+def choose_forums(
+    sources: Sequence[Source], chosen: str | None, min_questions: int | None, cache: CacheSettings
+) -> tuple[Source, ...]:
+    """Those of the corpora that ``--forums`` and ``--min_questions`` leave, in their order.
+
+    chosen: "balanced", "largest" or "all" (of those given, without the forums of the benchmarks); names with commas,
+            or names to leave out, each behind a minus; None: every corpus that is given
+
+    Raises KinspanError where a forum that is named is not among the corpora, or none is left.
+    """
+    names = [name_forum(name) for name in name_corpora([source.path for source in sources])]
+    kept = set(names) if chosen is None else _choose_names(chosen, names)
+    left = [source for source, name in zip(sources, names, strict=True) if name in kept]
+    if min_questions:
+        left = [s for s in left if Corpus(s.path, cache=cache).manifest.totals["documents"] >= min_questions]
+    if sources and not left:
+        raise KinspanError(
+            f"--forums {chosen} and --min_questions {min_questions} leave none of the {len(sources)} corpora of "
+            "--corpus"
+        )
+    return tuple(left)
+
+
+def _choose_names(chosen: str, names: list[str]) -> set[str]:
+    if chosen == ALL:
+        return set(names) - set(OF_BENCHMARKS)
+    wanted = SETS.get(chosen) or tuple(filter(None, (name.strip() for name in chosen.split(","))))
+    unwanted = {name[1:] for name in wanted if name.startswith("-")}
+    wanted = tuple(name for name in wanted if not name.startswith("-"))
+    if unknown := sorted({*wanted, *unwanted} - set(names)):
+        raise KinspanError(
+            f"--forums {chosen}: {', '.join(unknown)} not among the corpora of --corpus, whose names are "
+            f"{', '.join(names)}"
+        )
+    return (set(wanted) or set(names)) - unwanted
+
+
+def name_forum(name: str) -> str:
+    """A forum by the name that the paper has: the folder physics.stackexchange.com is physics."""
+    return re.sub(r"(\.stackexchange)?\.com$", "", name)

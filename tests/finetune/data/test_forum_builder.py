@@ -1,0 +1,147 @@
+"""A forum's questions as a data set of answer selection."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.data.builders.forum import build_forum_set, read_questions
+from finetune.data.registry import load_split
+
+ROOT = Path(__file__).resolve().parents[3]
+SHARES = {"dev": 0.2, "test": 0.3}
+
+
+def write_help_desk(path, count=60):
+    """Questions in twenty subjects of three; each has an answer, and each third one is a duplicate of the first."""
+    lines = []
+    for n in range(count):
+        subject, kind = divmod(n, 3)
+        words = f"subject{subject}"
+        lines.append(
+            {
+                "id": f"q{n}",
+                "title": f"How does {words} work in case{n}?",
+                "text": f"My {words} of case{n} does not do what it should do, and nobody knows why.",
+                "answers": [f"Switch {words} off, remark{n}.", f"Restart {words}, as in answer{n}."],
+                "accepted": 1 if kind != 1 else None,
+                "links": [f"q{n - 2}"] if kind == 2 else [],
+            }
+        )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return f"questions:{path}"
+
+
+@pytest.fixture
+def questions(tmp_path):
+    return read_questions([write_help_desk(tmp_path / "desk.jsonl")])
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "query", "right"),
+    [
+        ("title_answer", 40, lambda q: q.title, lambda q, known: q.answer),
+        ("title_body", 60, lambda q: q.title, lambda q, known: q.body),
+        (
+            "duplicate",
+            20,
+            lambda q: f"{q.title} {q.body}",
+            lambda q, known: f"{known[q.links[0]].title} {known[q.links[0]].body}",
+        ),
+    ],
+)
+def test_each_question_stands_with_its_right_answer_and_similar_ones(questions, tmp_path, kind, count, query, right):
+    counts = build_forum_set(questions, kind, tmp_path / "set", SHARES, candidates=5)
+    assert sum(counts.values()) == count
+    known = {question.id: question for question in questions}
+    for split in counts:
+        data, _ = load_split(f"files={tmp_path / 'set'}", split)
+        assert data.num_questions == counts[split]
+        answers = data.answers.to_pylist()
+        for number, rows in enumerate(data.rows()):
+            question = known[data.question_ids[number]]
+            assert data.questions[number] == query(question)
+            labels = data.labels[rows].tolist()
+            assert labels.count(1) == 1
+            assert len(labels) == 5
+            assert answers[rows][labels.index(1)] == right(question, known)
+            subject = question.title.split()[2]
+            others = [answer for answer, label in zip(answers[rows], labels, strict=True) if not label]
+            same = 1 if kind != "title_body" else 2  # questions of the same subject that have a text to offer
+            assert sum(f"{subject} " in a or f"{subject}," in a for a in others) == same
+
+
+def test_the_place_of_the_right_answer_says_nothing(questions, tmp_path):
+    build_forum_set(questions, "title_body", tmp_path / "set", {"dev": 0.0, "test": 0.9}, candidates=5)
+    data, _ = load_split(f"files={tmp_path / 'set'}", "test")
+    places = [data.labels[rows].tolist().index(1) for rows in data.rows()]
+    assert len(set(places)) == 5
+
+
+def test_questions_held_out_are_those_that_prepare_holds_out(helpers, tmp_path, questions):
+    """With dev's and test's shares together; and a question and its duplicates are in one split."""
+    from data_pipeline.corpus import Corpus
+    from pretrain.modeling.default_model import default_model
+
+    build_forum_set(questions, "title_body", tmp_path / "set", SHARES, candidates=5)
+    held_out = {line for split in SHARES for line in load_split(f"files={tmp_path / 'set'}", split)[0].question_ids}
+    name = f"questions:{tmp_path / 'desk.jsonl'}"
+    helpers.prepare([name], default_model(), tmp_path / "corpus", validation_share=sum(SHARES.values()))
+    corpus = Corpus(tmp_path / "corpus")
+    of_corpus = set()
+    for number, info in enumerate(corpus.manifest.shards):
+        if info.split == "validation":
+            of_corpus |= set(corpus.shard(number).rows.column("id").to_pylist())
+    assert held_out == of_corpus
+    assert all((q.links[0] in held_out) == (q.id in held_out) for q in questions if q.links)
+
+
+def test_a_forum_without_what_is_asked_for_is_refused(questions, tmp_path):
+    alone = [question for question in questions if not question.links]
+    with pytest.raises(KinspanError, match="--kind duplicate: no question of the forum is left for train"):
+        build_forum_set(alone, "duplicate", tmp_path / "set", SHARES)
+    assert not (tmp_path / "set").exists()
+
+
+def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
+    name = write_help_desk(tmp_path / "desk.jsonl")
+    command = [
+        sys.executable,
+        str(ROOT / "launch/build_las.py"),
+        "--input",
+        name,
+        "--output_dir",
+        str(tmp_path / "set"),
+    ]
+    done = subprocess.run([*command, "--candidates", "4"], capture_output=True, text=True, check=True)
+    assert "60 questions, 40 with an accepted answer" in done.stdout
+    assert load_split(f"files={tmp_path / 'set'}", "test")[0].num_questions > 0
+    text = tmp_path / "plain.jsonl"
+    text.write_text('{"title": "a", "text": "no question"}\n')
+    failed = subprocess.run([*command[:3], str(text), *command[4:]], capture_output=True, text=True)
+    assert failed.returncode == 2
+    assert "no questions in it" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({"answers": "one"}, '"answers" is not a list of strings'),
+        ({"answers": ["one"], "accepted": 1}, '"accepted" is not the number of one of the "answers"'),
+        ({"answers": ["one"], "accepted": True}, '"accepted" is not the number'),
+        ({"links": [["q1"]]}, '"links" is not a list of ids'),
+    ],
+)
+def test_a_question_that_is_not_as_it_must_be_is_rejected_with_a_reason(helpers, tmp_path, line, reason):
+    from pretrain.modeling.default_model import default_model
+
+    path = tmp_path / "desk.jsonl"
+    write_help_desk(path)
+    path.write_text(path.read_text() + json.dumps({"id": "bad", "title": "t", "text": "some text", **line}) + "\n")
+    helpers.prepare([f"questions:{path}"], default_model(), tmp_path / "corpus")
+    rejected = [json.loads(entry) for entry in (tmp_path / "corpus/rejected.jsonl").read_text().splitlines()]
+    assert [entry["line"] for entry in rejected] == [61]
+    assert reason in rejected[0]["reason"]

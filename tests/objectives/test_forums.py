@@ -1,0 +1,224 @@
+"""Pairs of questions: titles, bodies, accepted answers and duplicates of a forum's dump."""
+
+import random
+from collections import Counter
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import roc_auc_score
+
+from data_pipeline.corpus import Corpus, Shard, make_schema, map_shard
+from data_pipeline.sampling.describe import describe_pairs, format_pair
+from data_pipeline.sampling.order import TooFewDocuments
+from data_pipeline.sampling.pairs import EASY, POSITIVE
+from data_pipeline.sampling.texts import find_bodies, find_titles, view_texts
+from objectives import FORUM_OBJECTIVES, OBJECTIVES, title_body
+from pretrain.modeling.default_model import default_model
+
+NAMES = tuple(objective.name for objective in FORUM_OBJECTIVES)
+QUESTIONS = 60
+
+
+def write_forum(folder, questions=QUESTIONS, seed=0):
+    """A dump: question n has the title "title n", a body of two paragraphs, up to three answers; each third one is a
+    duplicate of the one before. Returns its texts: title, body, accepted answer and the number of the original."""
+    rng, posts, links, known = random.Random(seed), [], [], {}
+    word = lambda: f"{rng.choice('bdfgklmnprst')}{rng.choice('aeiou')}{rng.choice('bdfgklmnprst')}{rng.choice('aeiou')}"  # noqa: E731
+    text = lambda count: " ".join(word() for _ in range(count)) + "."  # noqa: E731
+    for n in range(1, questions + 1):
+        title, body = f"title {n} {text(4)}", [text(12 + n % 9), f"{text(9)} {text(8)}"]
+        answers = [text(10 + k) for k in range(n % 4)]
+        number = 1000 + 10 * n
+        accepted = f' AcceptedAnswerId="{number + 1}"' if len(answers) > 1 else ""
+        html = "".join(f"<p>{part}</p>" for part in body)
+        posts.append(f'<row Id="{n}" PostTypeId="1"{accepted} Title={quoteattr(title)} Body={quoteattr(html)} />')
+        posts += [
+            f'<row Id="{number + k}" PostTypeId="2" ParentId="{n}" Body={quoteattr(f"<p>{answer}</p>")} />'
+            for k, answer in enumerate(answers)
+        ]
+        original = n - 1 if n % 3 == 0 else None
+        if original:
+            links.append(f'<row Id="{n}" PostId="{n}" RelatedPostId="{original}" LinkTypeId="3" />')
+        known[f"forum:{n}"] = (
+            title,
+            " ".join(body),
+            answers[1] if accepted else None,
+            original and f"forum:{original}",
+        )
+    folder.mkdir(parents=True)
+    (folder / "Posts.xml").write_text("<?xml?>\n<posts>\n" + "\n".join(posts) + "\n</posts>\n")
+    (folder / "PostLinks.xml").write_text("<?xml?>\n<postlinks>\n" + "\n".join(links) + "\n</postlinks>\n")
+    return known
+
+
+@pytest.fixture(scope="module")
+def forum(tmp_path_factory, helpers):
+    """A corpus of several shards of both splits, and the texts that it was made of."""
+    folder = tmp_path_factory.mktemp("dump")
+    known = write_forum(folder / "forum")
+    helpers.prepare([folder / "forum"], default_model(), folder / "corpus", validation_share=0.2, shard_tokens=1000)
+    return folder / "corpus", known
+
+
+def joined(*texts):
+    return " ".join(texts)
+
+
+# What A and the positive's B are, and which questions have a pair.
+EXPECTED = {
+    "title_body": (lambda q, known: q[0], lambda q, known: q[1], lambda q: True),
+    "title_answer": (lambda q, known: q[0], lambda q, known: q[2], lambda q: q[2]),
+    "question_answer": (lambda q, known: joined(q[0], q[1]), lambda q, known: q[2], lambda q: q[2]),
+    "duplicate": (lambda q, known: q[0], lambda q, known: known[q[3]][1], lambda q: q[3]),
+    "duplicate_question": (
+        lambda q, known: joined(q[0], q[1]),
+        lambda q, known: joined(*known[q[3]][:2]),
+        lambda q: q[3],
+    ),
+}
+
+
+def squeeze(text):
+    """Decoded text, whose spaces are not those of the original."""
+    return text.replace(" ", "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_pairs_are_as_defined(forum, make_stream, helpers, name, split):
+    """Every question that can be used comes once in an epoch, with its own text and with that of another one."""
+    folder, known = forum
+    make_a, make_b, is_usable = EXPECTED[name]
+    stream = make_stream(folder, objective=name, split=split, max_length=512)
+    pairs = list(describe_pairs(stream, helpers.tokenizer(default_model()), 0, stream.epoch_pairs))
+    assert [pair["kind"] for pair in pairs] == ["positive", "easy"] * (len(pairs) // 2)
+    anchors = [pair["doc_id"] for pair in pairs[::2]]
+    texts = {squeeze(make_b(q, known)) for q in known.values() if is_usable(q)}
+    for positive, negative in zip(pairs[::2], pairs[1::2], strict=True):
+        question = known[positive["doc_id"]]
+        assert squeeze(positive["a"]) == squeeze(negative["a"]) == squeeze(make_a(question, known))
+        assert squeeze(positive["b"]) == squeeze(make_b(question, known))
+        assert squeeze(negative["b"]) in texts - {squeeze(positive["b"])}
+    assert len(set(anchors)) == len(anchors)
+    both = make_stream(folder, objective=name, split="train" if split == "validation" else "validation")
+    assert len(anchors) + both.epoch_pairs // 2 == sum(bool(is_usable(q)) for q in known.values())
+
+
+def test_a_question_and_its_duplicate_stand_in_one_shard_and_one_split(forum):
+    folder, known = forum
+    corpus, place = Corpus(folder), {}
+    for number, info in enumerate(corpus.manifest.shards):
+        for identifier in corpus.shard(number).rows.column("id").to_pylist():
+            place[identifier] = number, info.split
+    assert len(corpus.manifest.shards) > 3
+    assert all(place[identifier] == place[q[3]] for identifier, q in known.items() if q[3])
+
+
+def test_negatives_are_any_other_question_alike_and_new_in_every_epoch(forum, make_stream, tools):
+    stream = make_stream(forum[0], objective="title_body")
+    half = stream.epoch_pairs // 2
+    drawn, epochs = Counter(), []
+    for epoch in range(200):
+        of_epoch = {}
+        for rows in stream.pairs(epoch * 2 * half, 2 * half):
+            a, b = (spans.paragraph[rows.kinds == EASY] for spans in rows.texts)
+            assert (a != b).all()
+            of_epoch |= dict(zip(a.tolist(), b.tolist(), strict=True))
+            drawn.update(b.tolist())
+        epochs.append(of_epoch)
+    tools.as_likely((drawn[p] for p in range(half)), [1] * half)
+    assert np.mean([epochs[0][a] == epochs[1][a] for a in epochs[0]]) < 0.2
+
+
+def test_objectives_mix_and_read_one_corpus(forum, make_stream):
+    """Their views are of one shard, and blocks of different views are different."""
+    folder, _ = forum
+    mixed = make_stream(Corpus(folder), objective="title_body+title_answer+psd")
+    batch = mixed.batch(0, 300)
+    assert set(batch.part.tolist()) == {0, 1, 2}
+    alone = make_stream(folder, objective="title_answer").batch(0, 2)
+    first = np.flatnonzero(batch.part == 1)[:2]
+    assert batch.lengths[first].tolist() == [min(n, mixed.max_length) for n in alone.lengths.tolist()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_corpus_without_questions_says_what_is_needed(tiny_corpus, make_stream, name):
+    with pytest.raises(TooFewDocuments, match=f"no usable train paragraph for {name}, which needs a question"):
+        make_stream(tiny_corpus, objective=name)
+    manifest = Corpus(tiny_corpus).manifest
+    assert not set(NAMES) & set(manifest.shards[0].usable)  # a corpus of other documents does not speak of it
+    assert "ssp" in manifest.shards[0].usable
+
+
+def test_the_manifest_knows_the_anchors(forum, make_stream):
+    corpus = Corpus(forum[0])
+    for name in NAMES:
+        counted = sum(info.usable[name]["train"]["anchors"] for info in corpus.manifest.shards)
+        assert counted == make_stream(forum[0], objective=name).epoch_pairs // 2 > 0
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_view_reads_titles_and_bodies_where_they_stand(tmp_path, wide):
+    """Questions with an empty title or body, and those whose body is the title, are left out."""
+    titles = [[[1, 2], [3]], [], [[4]], [[5, 6]], [[7]]]
+    bodies = [[[[10, 11], [12]], [[13]]], [[[14]]], [], [[[5, 6]]], [[[8], [9]]]]
+    numbers = [str(n) for n in range(5)]
+    columns = {"id": numbers, "title": numbers, "source": numbers, "held_out": [0] * 5}
+    schema = make_schema(wide, ["title_tokens"])
+    rows = pa.RecordBatch.from_pydict({**columns, "title_tokens": titles, "tokens": bodies}, schema=schema)
+    path = tmp_path / "shard.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(rows)
+    shard = map_shard(path)
+    view = title_body.view(shard)
+    assert view.document_starts.tolist() == [0, 1, 1, 1, 1, 2]
+    starts = view.sentence_starts
+    texts = [view.tokens[starts[k] : starts[k + 1]].tolist() for k in (0, 2, 4, 6)]
+    assert texts == [[1, 2, 3], [10, 11, 12, 13], [7], [8, 9]]
+    assert view.viewed is shard
+    assert isinstance(view_texts(shard, np.array([0]), [find_titles(shard), find_bodies(shard)]), Shard)
+
+
+def test_a_pair_is_shown_by_its_texts(forum, make_stream, helpers):
+    stream = make_stream(forum[0], objective="duplicate")
+    (pair,) = describe_pairs(stream, helpers.tokenizer(default_model()), 0, 1)
+    lines = format_pair(pair)
+    assert "text 0" in lines
+    assert "sentences" not in lines
+
+
+@pytest.fixture(scope="module", params=["beer", "history.meta"])
+def real_forum(request, shared, helpers, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("real") / "corpus"
+    helpers.prepare([shared / "data/stackexchange" / request.param], default_model(), folder, skip_steps=[])
+    return folder
+
+
+@pytest.mark.parametrize("name", ["title_body", "title_answer"])
+def test_lengths_tell_nothing_on_real_forums(real_forum, make_stream, name):
+    """Both texts of a negative are those of real questions: their lengths are those of positives, each by itself."""
+    stream = make_stream(real_forum, objective=name)
+    parts = []
+    for epoch in range(10):
+        for rows in stream.pairs(epoch * stream.epoch_pairs, stream.epoch_pairs):
+            texts = [rows.block.count_tokens(spans) for spans in rows.texts]
+            parts.append(np.column_stack([*texts, rows.kinds == POSITIVE, *(t.paragraph % 2 for t in rows.texts)]))
+    title, body, label, half, other_half = np.concatenate(parts).T
+    auc = []
+    for train in (0, 1):
+        model = HistGradientBoostingClassifier(
+            max_iter=20, max_leaf_nodes=6, min_samples_leaf=200, early_stopping=False, random_state=0
+        )
+        # A question whose length the classifier knows by heart must not come back as somebody else's negative.
+        here, there = (np.flatnonzero((half == k) & (other_half == k)) for k in (train, 1 - train))
+        x = np.column_stack([title, body])
+        model.fit(x[here], label[here])
+        auc.append(roc_auc_score(label[there], model.predict_proba(x[there])[:, 1]))
+    assert np.mean(auc) == pytest.approx(0.5, abs=0.05)
+
+
+def test_all_have_their_paper():
+    assert all("MultiCQA" in OBJECTIVES[name].source for name in NAMES)

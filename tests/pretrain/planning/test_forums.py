@@ -1,0 +1,59 @@
+"""Which forums --forums and --min_questions leave."""
+
+import pytest
+
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.remote.cache import CacheSettings
+from data_pipeline.sources import parse_sources
+from pretrain.planning.forums import BALANCED, LARGEST, OF_BENCHMARKS, choose_forums
+
+CACHE = CacheSettings(None, 1.0)
+EVERY = sorted({*BALANCED, *LARGEST, *OF_BENCHMARKS, "beer"})
+GIVEN = parse_sources([f"forums/{name}.stackexchange.com" if len(name) % 2 else f"forums/{name}" for name in EVERY])
+
+
+def choose(chosen, sources=GIVEN, min_questions=None):
+    return [source.path for source in choose_forums(sources, chosen, min_questions, CACHE)]
+
+
+@pytest.mark.parametrize(("chosen", "names"), [("balanced", BALANCED), ("largest", LARGEST)])
+def test_the_sets_of_the_paper(chosen, names):
+    assert len(set(names)) == 18
+    found = choose(chosen)
+    assert sorted(path.split("/")[1].removesuffix(".stackexchange.com") for path in found) == sorted(names)
+    assert found == [source.path for source in GIVEN if source.path in found]  # in the order of --corpus
+
+
+def test_all_leaves_out_the_forums_of_the_benchmarks():
+    found = choose("all")
+    assert len(found) == len(EVERY) - 6
+    assert not any(name in path for path in found for name in OF_BENCHMARKS)
+
+
+def test_none_is_all_that_are_given():
+    assert choose(None) == [source.path for source in GIVEN]
+    assert choose_forums((), None, None, CACHE) == ()  # the default corpus
+
+
+def test_your_own_and_all_but_some():
+    assert choose("beer, physics") == [
+        s.path for s in GIVEN if "beer" in s.path or s.path.endswith("physics.stackexchange.com")
+    ]
+    assert len(choose("-beer,-physics")) == len(EVERY) - 2
+
+
+@pytest.mark.parametrize("chosen", ["balanced", "winegrowing", "-winegrowing"])
+def test_a_forum_that_is_not_there_is_named(chosen):
+    with pytest.raises(KinspanError, match=f"--forums {chosen}: .*(physics|winegrowing).* not among the corpora"):
+        choose(chosen, parse_sources(["forums/beer", "forums/gardening"]))
+
+
+def test_small_forums_are_left_out(tiny_corpus, make_corpus, helpers):
+    sources = parse_sources([str(tiny_corpus), str(make_corpus(helpers.synthetic_documents(7)))])
+    sizes = [Corpus(s.path).manifest.totals["documents"] for s in sources]
+    assert sizes[0] != sizes[1]
+    kept = choose(None, sources, max(sizes))
+    assert kept == [s.path for s, size in zip(sources, sizes, strict=True) if size == max(sizes)]
+    with pytest.raises(KinspanError, match="leave none of the 2 corpora"):
+        choose(None, sources, max(sizes) + 1)
