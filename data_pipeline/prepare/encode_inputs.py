@@ -14,6 +14,7 @@ from .encode import Encoder
 from .engine.inputs import InputTask, read_tasks
 from .engine.spill import Buckets, SpillWriter, is_written
 from .engine.stage import Progress, measure_peak
+from .readers import SKIPPED, UNREADABLE
 from .readers.reader import Record
 
 THREADS = "TOKENIZERS_PARALLELISM"
@@ -56,7 +57,8 @@ class EncodeInputs:
             else:
                 for _ in texts:
                     pass
-        writer.finish({"tally": vars(tally), "rejected": len(rejected), "peak_bytes": measure_peak()}, rejected)
+        facts = {"tally": vars(tally), "unread": find_unread(rejected), "peak_bytes": measure_peak()}
+        writer.finish(facts, rejected)
 
     def _encode(
         self, task: InputTask, writer: SpillWriter, tally: Tally, rejected: list[dict], progress: Progress
@@ -79,6 +81,11 @@ class EncodeInputs:
         write_signatures(texts, partial)
         shutil.rmtree(folder, ignore_errors=True)  # of a task that was killed between this and its end
         partial.replace(folder)
+
+
+def find_unread(rejected: list[dict]) -> list[str]:
+    """Name how text is missing that another try might read: the rest of a file, or a file in an archive."""
+    return sorted({kind for kind in (SKIPPED, UNREADABLE) for entry in rejected if entry["reason"].startswith(kind)})
 
 
 def signature_folder(output: Path, key: str) -> Path:

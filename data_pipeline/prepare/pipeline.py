@@ -112,7 +112,7 @@ def prepare(
     if decontaminate:
         settings["decontaminate"] = Benchmark(decontaminate).fingerprint()
     request = {"inputs": _identify_inputs(files), "settings": settings, "tokenizer": described["fingerprint"]}
-    old = find_finished(folder, request, allow_damaged)
+    old = find_finished(folder, request, allow_damaged, allow_skipped)
     if old:
         shutil.rmtree(folder / "partial", ignore_errors=True)  # of a run that was killed at its very end
         return Prepared(old, Tally(), time.monotonic() - began, reused=True, skipped=skipped)

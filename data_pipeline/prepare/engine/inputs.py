@@ -45,7 +45,7 @@ class InputTask:
 
     def read(self) -> Iterator[Record]:
         for piece in self.pieces:
-            yield from read_records(piece.file.name, piece.part)
+            yield from read_records(piece.file.name, piece.part, piece.file.called)
 
 
 def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:

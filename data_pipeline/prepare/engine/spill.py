@@ -163,6 +163,11 @@ def is_written(folder: Path, key: str) -> bool:
     return (folder / f"{key}.json").exists()
 
 
+def forget(folder: Path, key: str) -> None:
+    """Have the input task done again."""
+    (folder / f"{key}.json").unlink()
+
+
 def load_facts(folder: Path, key: str) -> dict[str, Any]:
     """Load the counts of an input task, and what was said to ``finish``."""
     return json.loads((folder / f"{key}.json").read_text(encoding="utf-8"))

@@ -6,7 +6,8 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError, quote_error
@@ -24,6 +25,9 @@ from .registry import (
     split_prefix,
 )
 
+# What stores call a file's state, or the time of its last change: S3, HTTP, Google's, Azure's and local ones.
+_STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created")
+
 
 @dataclass(frozen=True)
 class InputFile:
@@ -32,11 +36,13 @@ class InputFile:
     name:     is a path or a URL, with the reader's name before it where the input names one
     size:     is in bytes, as it is stored
     modified: is the time of its last change, or what a store says in its place
+    called:   is what names it in the ids of its documents, see ``reader.name_record``
     """
 
     name: str
     size: int
     modified: str
+    called: str = ""
 
 
 def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[list[InputFile], Counter[str]]:
@@ -76,7 +82,24 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
                 raise KinspanError(f"--input {prefix}{place}: {_explain(prefix + place)}")
             else:
                 files[prefix + place] = places.describe(prefix, place)
-    return list(files.values()), Counter(map(_name_suffix, skipped))
+    return _call_apart(list(files.values())), Counter(map(_name_suffix, skipped))
+
+
+def _call_apart(files: list[InputFile]) -> list[InputFile]:
+    """Have files of the same name called by their paths below the folder that these have in common."""
+    alike: dict[str, list[list[str]]] = {}
+    paths = [split_prefix(file.name)[1].split("/") for file in files]
+    for path in paths:
+        alike.setdefault(path[-1], []).append(path)
+    common = {name: _count_common(min(same), max(same)) for name, same in alike.items()}
+    return [
+        replace(file, called="/".join(path[common[path[-1]] :])) if len(alike[path[-1]]) > 1 else file
+        for file, path in zip(files, paths, strict=True)
+    ]
+
+
+def _count_common(first: list[str], last: list[str]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
 
 
 def _describe_docs() -> str:
@@ -91,7 +114,7 @@ def _is_known(name: str) -> bool:
 
 
 def _explain(name: str) -> str:
-    return find_missing(name) or f"not a known format; known are {FORMATS}"
+    return find_missing(name) or f"not a known format; known are {FORMATS}; or say it with --reader, such as txt"
 
 
 class _LocalPlaces:
@@ -156,7 +179,7 @@ class _UrlPlaces:
 
     def describe(self, prefix: str, url: str) -> InputFile:
         info = self.filesystem.info(url)
-        stamps = (info.get(key) for key in ("ETag", "LastModified", "mtime", "created"))
+        stamps = (info.get(key) for key in _STAMPS)
         return InputFile(prefix + url, int(info.get("size") or 0), str(next(filter(None, stamps), "")))
 
 
@@ -179,8 +202,8 @@ def _refuse_missing_text(folder: str, prefix: str, known: list[str], others: lis
     if others:
         raise KinspanError(
             f"--input {folder}: {count_suffixes(others)} in this folder cannot be read, so their text would be "
-            f"missing{hint}; known formats are {FORMATS}: convert them, name the files to read, or give "
-            "--allow_skipped to leave them out"
+            f"missing{hint}; known formats are {FORMATS}: convert them, name the files to read, say their format "
+            "with --reader, or give --allow_skipped to leave them out"
         )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from data_pipeline.prepare.document import Document, Rejected
 
 from .lines import read_lines, split_bytes
-from .reader import Reader, Record, name_file
+from .reader import Reader, Record, name_file, name_record
 from .text import decode, split_paragraphs
 
 
@@ -25,11 +25,11 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
         paragraphs = split_paragraphs(text)
     else:
         raise Rejected('neither "paragraphs" (a list of strings) nor "text" (a string)')
-    name = name_file(record.file)
     own_id = fields.get("id")
     has_id = own_id is not None and isinstance(own_id, str | int) and str(own_id) != ""
     title = fields.get("title")
-    return [Document(str(own_id) if has_id else f"{name}:{record.line}", str(title or ""), paragraphs, name)]
+    name = str(own_id) if has_id else f"{name_record(record)}:{record.line}"
+    return [Document(name, str(title or ""), paragraphs, name_file(record.file))]
 
 
 def load_json(content: bytes) -> Any:

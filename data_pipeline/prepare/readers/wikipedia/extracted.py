@@ -10,7 +10,7 @@ from .. import reader as limits
 from ..compression import open_source
 from ..jsonl import load_json
 from ..lines import cut_lines
-from ..reader import Part, Reader, Record, Source, name_file
+from ..reader import Part, Reader, Record, Source, name_file, name_record
 from ..text import decode
 from .markup import drop_lead_in
 
@@ -59,12 +59,11 @@ def _parse(record: Record) -> list[Document]:
             raise Rejected("<doc ...> has no id")
         own_id, title = head[1], html.unescape(head[2] or "")
         text = block[head.end() :].rpartition("</doc>")[0]
-    name = name_file(record.file)
     lines = [line for line in text.splitlines() if line.strip() and not _NOT_TEXT.search(line)]
     if lines and (lines[0].strip() == title or not title):  # the first line is the title
         title = lines.pop(0).strip()
     paragraphs = [paragraph for paragraph in map(drop_lead_in, lines) if paragraph]
-    return [Document(own_id or f"{name}:{record.line}", title, paragraphs, name)]
+    return [Document(own_id or f"{name_record(record)}:{record.line}", title, paragraphs, name_file(record.file))]
 
 
 READER = Reader(_read_blocks, _parse, may_be_compressed=True, names=r"wiki_\d+")
