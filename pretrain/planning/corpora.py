@@ -13,7 +13,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.remote.address import show_address
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.mixture import Mixture, Part
-from data_pipeline.sources import Source, list_paths, name_corpora
+from data_pipeline.sources import Source, list_paths, name_corpora, show_weight
 from objectives import parse_mixture
 
 from .defaults import default_corpus
@@ -34,13 +34,13 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
     sources = sources or (Source(""),)
     paths = list_paths(sources)
     names = name_corpora(paths)
-    total = sum(source.weight for source in sources)
+    total = sum((source.weight for source in sources), Fraction(0))
     shares: list[Fraction] = []
     parts: list[Part] = []
     for source in sources:
         own = parse_mixture(source.objective or objective, sampling)
         for part in own.parts:
-            shares.append(Fraction(source.weight, total) * Fraction(part.weight, sum(own.weights)))
+            shares.append(source.weight / total * Fraction(part.weight, sum(own.weights)))
             parts.append(Part(part.objective, source=paths.index(source.path)))
     _refuse_twice(parts, paths)
     weights = _find_weights(shares)
@@ -93,12 +93,13 @@ def open_corpora(
 
     tokenizer: gives the one for which the default corpus is built at its first use
 
-    Raises KinspanError where a corpus cannot be opened, or their tokenizers differ.
+    Raises KinspanError where a corpus cannot be opened, two places hold the same one, or their tokenizers differ.
     """
     if not sources:
         return [Corpus(default_corpus(tokenizer()), verify)]
-    weights = {source.path: source.weight for source in sources}
+    weights = {source.path: show_weight(source.weight) for source in sources}
     corpora = [_open_corpus(path, weights[path], cache, verify) for path in list_paths(sources)]
+    _refuse_same(corpora)
     first = corpora[0].manifest.tokenizer
     for corpus in corpora[1:]:
         if corpus.manifest.tokenizer["fingerprint"] != first["fingerprint"]:
@@ -109,7 +110,19 @@ def open_corpora(
     return corpora
 
 
-def _open_corpus(path: str, weight: int, cache: CacheSettings, verify: bool) -> Corpus:
+def _refuse_same(corpora: Sequence[Corpus]) -> None:
+    """Refuse one corpus at two places: each would give the same pairs, every one of which would be learned twice."""
+    known: dict[str, Corpus] = {}
+    for corpus in corpora:
+        other = known.setdefault(corpus.manifest.fingerprint, corpus)
+        if other is not corpus:
+            raise KinspanError(
+                f"--corpus: {other.name} and {corpus.name} hold the same corpus: write its place in one way, once with "
+                "the sum of the weights, or once for each of its objectives"
+            )
+
+
+def _open_corpus(path: str, weight: str, cache: CacheSettings, verify: bool) -> Corpus:
     try:
         return Corpus(path, verify, cache)
     except KinspanError as error:
