@@ -24,7 +24,7 @@ _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # how each stream of a .bz2 file begin
 _STREAM_BYTES = 10  # of that
 _REDIRECT = re.compile(r"\s*#\s*(?:REDIRECT|WEITERLEITUNG|REDIRECTION|REDIRECCIÓN|ПЕРЕНАПРАВЛЕНИЕ)\b", re.I)
 _DISAMBIGUATION = re.compile(
-    r"\{\{\s*(?:[\w -]*disambig\w*|disamb|dab|hndis|geodis|numberdis|surname|given name|set index(?: article)?"
+    r"\{\{\s*+(?:[\w -]*disambig\w*|disamb|dab|hndis|geodis|numberdis|surname|given name|set index(?: article)?"
     r"|begriffsklärung|homonymie|desambiguación|desambiguação|disambigua)\s*(?:\||\}\})",
     re.I,
 )
