@@ -1,7 +1,9 @@
 """What a run of ``prepare`` did, as a table."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
 from data_pipeline.corpus import SPLITS, Manifest
 from data_pipeline.errors import KinspanError
@@ -23,7 +25,7 @@ SHOWN_COUNTS = {
     "documents that repeat another": "  dropped: repeats another",
     "documents much like another": "  dropped: much like another",
     "documents too short without repeated paragraphs": "  dropped: too short without what repeats",
-    "records rejected": "records rejected (see rejected.jsonl)",
+    "records rejected": "records rejected",
     "records omitted": "records that are no documents",
     "paragraphs read": "paragraphs read",
     "paragraphs kept": "  kept",
@@ -60,6 +62,20 @@ def format_counts(tally: Tally, manifest: Manifest, skipped: Counter[str]) -> st
     if skipped:
         lines.insert(0, f"skipped, of no known format or missing: {format_skipped(skipped)}")
     return "\n".join(lines)
+
+
+def describe_rejected(folder: str | Path, tally: Tally) -> str | None:
+    """Say how many records were rejected, and why the first was; None where none was."""
+    rejected = Path(folder) / "rejected.jsonl"
+    with rejected.open(encoding="utf-8") as file:
+        first = next(map(json.loads, file), None)
+    if first is None:
+        return None
+    number = tally.counts["records rejected"]
+    return (
+        f"{number:,} record{'s' * (number > 1)} rejected, the first in {first['file']}, record {first['line']}: "
+        f"{first['reason']}; all are in {rejected}"
+    )
 
 
 def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[str]:

@@ -201,9 +201,9 @@ def _refuse_missing_text(folder: str, prefix: str, known: list[str], others: lis
         )
     if others:
         raise KinspanError(
-            f"--input {folder}: {count_suffixes(others)} in this folder cannot be read, so their text would be "
-            f"missing{hint}; known formats are {FORMATS}: convert them, name the files to read, say their format "
-            "with --reader, or give --allow_skipped to leave them out"
+            f"--input {folder}: {count_suffixes(others)} in this folder cannot be read, so their text would be missing "
+            f"(the first is {others[0]}){hint}; known formats are {FORMATS}: convert them, name the files to read, say "
+            "their format with --reader, or give --allow_skipped to leave them out"
         )
 
 

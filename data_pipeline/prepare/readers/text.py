@@ -18,7 +18,7 @@ def decode(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Rejected(f"not UTF-8 (byte {error.start})") from error
+        raise Rejected(f"not UTF-8 (byte {error.start}): convert it") from error
 
 
 def split_paragraphs(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from data_pipeline.prepare.document import Document, Rejected
 
 from .. import reader as limits
 from ..compression import open_source
-from ..jsonl import load_json
+from ..jsonl import check_end, load_json
 from ..lines import cut_lines
 from ..reader import Part, Reader, Record, Source, name_file, name_record
 from ..text import decode
@@ -31,8 +31,11 @@ def _read_blocks(source: Source, part: Part | None) -> Iterator[tuple[int, bytes
                 continue
             line = line or b"\n"
             if not block and not line.startswith((b"<doc ", b"<doc>")):
+                is_json = line.startswith(b"{")
+                if is_json:
+                    check_end(line)
                 if not line.isspace():
-                    yield number, line if line.startswith(b"{") else Rejected("not inside of <doc ...> and </doc>")
+                    yield number, line if is_json else Rejected("not inside of <doc ...> and </doc>")
                 continue
             first, size = (first, size) if block else (number, 0)
             size += len(line)

@@ -1,5 +1,6 @@
 """Input that nobody meant: each kind has an outcome that is counted and explained, in bounded memory and time."""
 
+import gzip
 import json
 import re
 import tracemalloc
@@ -79,6 +80,17 @@ def test_a_document_of_a_million_paragraphs(tmp_path, read):
     tally = Tally()
     assert clean(document, Rules(), tally) == []
     assert tally.counts["paragraphs too short"] == tally.counts["paragraphs read"] == 1_000_000
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "wiki_00"])
+def test_lines_that_are_cut_off_are_no_whole_file(tmp_path, read, name):
+    lines = "".join(json.dumps({"id": str(k), "text": "Some text."}) + "\n" for k in range(3)).encode()
+    pack = gzip.compress if name.endswith(".gz") else bytes
+    for keep, ids, is_cut in ((len(lines), "012", False), (len(lines) - 1, "012", False), (-9, "01", True)):
+        (tmp_path / name).write_bytes(pack(lines[:keep]))
+        documents, rejected, _ = read(tmp_path / name)
+        assert [d.id for d in documents] == list(ids)
+        assert [reason.startswith("cannot read on") for reason in rejected] == [True] * is_cut
 
 
 def test_nuls_in_a_text_are_white_space(tmp_path, read):
