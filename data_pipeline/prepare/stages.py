@@ -24,7 +24,7 @@ from .engine.inputs import InputTask, count_buckets, cut_tasks, estimate_total, 
 from .engine.spill import Buckets, forget, is_written, load_facts, make_spill_schema
 from .engine.stage import Stage, Work
 from .lengths import Lengths
-from .readers import SKIPPED, UNREADABLE, InputFile
+from .readers import SKIPPED, UNREADABLE, InputFile, check_unchanged
 from .write import WriteShards, name_columns
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class Written:
 def encode_all(plan: Plan, engine: "Engine", allow_damaged: bool, allow_skipped: bool) -> Encoded:
     """Run the first stage, and gather what was counted and rejected.
 
-    Raises KinspanError where no document is kept, and where text is missing that is not allowed to be.
+    Raises KinspanError where no document is kept, where text is missing that is not allowed to be, and where a file
+    was changed meanwhile.
     """
     _clear_remains(plan)
     _forget_unread(plan, allow_damaged, allow_skipped)
@@ -143,6 +144,7 @@ def encode_all(plan: Plan, engine: "Engine", allow_damaged: bool, allow_skipped:
     )
     sizes, names = [task.size for task in plan.tasks], [task.describe() for task in plan.tasks]
     engine.run(Stage("encode", "tokenising", work, sizes, names, plan.run / "encode"))
+    check_unchanged(plan.files)
     encoded = _gather(plan)
     _refuse_missing(plan, allow_damaged, allow_skipped)
     if not sum(encoded.inputs.counts):

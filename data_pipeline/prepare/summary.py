@@ -87,8 +87,9 @@ def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[
             if number < MIN_DOCUMENTS:
                 alike.setdefault((number, objectives[name].needs), []).append(name)
         lines += [
-            f"{', '.join(names)} cannot {use} on this corpus: {MIN_DOCUMENTS} documents or more must be usable, and of "
-            f"those {'held out' if split == 'validation' else 'not held out'} {number} are (needed is {needs})"
+            f"{', '.join(names)} cannot {use} on this corpus: {MIN_DOCUMENTS} documents or more must be usable; "
+            f"{number} of those {'held out' if split == 'validation' else 'not held out'} "
+            f"{'is' if number == 1 else 'are'} (needed is {needs})"
             for (number, needs), names in alike.items()
         ]
     return lines

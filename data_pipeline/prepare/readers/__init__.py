@@ -1,6 +1,6 @@
 """Reading documents: one file per format; ``registry.py`` names them all, ``files.py`` finds the files of an input."""
 
-from .files import InputFile, count_suffixes, find_input_files, format_skipped
+from .files import InputFile, check_unchanged, count_suffixes, find_input_files, format_skipped
 from .reader import Part, Reader, Record
 from .registry import (
     FORMATS,
@@ -25,6 +25,7 @@ __all__ = [
     "Part",
     "Reader",
     "Record",
+    "check_unchanged",
     "count_suffixes",
     "find_input_files",
     "find_parts",

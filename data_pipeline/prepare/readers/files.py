@@ -5,7 +5,8 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -102,6 +103,17 @@ def _count_common(first: list[str], last: list[str]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
 
 
+def check_unchanged(files: list[InputFile]) -> None:
+    """Raise KinspanError where a local file is another than when it was found: parts of it were cut by its old size."""
+    for file in files:
+        prefix, name = split_prefix(file.name)
+        if prefix == huggingface.PREFIX or file.name == PYTHON_DOCS or is_url(name):
+            continue
+        now = _LocalPlaces(name).describe(f"{prefix}:" if prefix else "", name)
+        if (now.size, now.modified) != (file.size, file.modified):
+            raise KinspanError(f"--input {file.name} was changed while it was read: give the same command again")
+
+
 def _describe_docs() -> str:
     """Name the versions that the default corpus is read from, and say so where they are others than it is meant for."""
     if other := python_docs.describe_differences():
@@ -154,31 +166,37 @@ class _UrlPlaces:
     def __init__(self, url: str) -> None:
         import fsspec
 
-        try:
+        self.url = url
+        with self._reaching():
             self.filesystem, path = fsspec.url_to_fs(url)
             found = sorted(self.filesystem.glob(path)) if glob.has_magic(url) else [path]
-        except Exception as error:  # each store has its own
-            raise KinspanError(f"--input {url} cannot be reached: {quote_error(error)}") from error
-        self.url = url
         self.found = [self._name(p) for p in found] or [url]
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # each store has its own
+            raise KinspanError(f"--input {self.url} cannot be reached: {quote_error(error)}") from error
 
     def _name(self, path: str) -> str:
         return self.filesystem.unstrip_protocol(path)
 
     def is_folder(self, url: str) -> bool:
-        try:
+        with self._reaching():
             return not self.filesystem.isfile(url) and bool(self.filesystem.isdir(url))
-        except Exception as error:
-            raise KinspanError(f"--input {self.url} cannot be reached: {quote_error(error)}") from error
 
     def exists(self, url: str) -> bool:
-        return bool(self.filesystem.exists(url))
+        with self._reaching():
+            return bool(self.filesystem.exists(url))
 
     def list_files(self, folder: str) -> list[str]:
-        return [self._name(path) for path in sorted(self.filesystem.find(folder))]
+        with self._reaching():
+            return [self._name(path) for path in sorted(self.filesystem.find(folder))]
 
     def describe(self, prefix: str, url: str) -> InputFile:
-        info = self.filesystem.info(url)
+        with self._reaching():
+            info = self.filesystem.info(url)
         stamps = (info.get(key) for key in _STAMPS)
         return InputFile(prefix + url, int(info.get("size") or 0), str(next(filter(None, stamps), "")))
 

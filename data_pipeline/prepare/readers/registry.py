@@ -173,7 +173,12 @@ def can_read(name: str) -> bool:
 
 
 def find_parts(name: str, size: int) -> list[Part | None]:
-    """Cut a file into the parts that can be read apart, one task each; None stands for the whole file."""
+    """Cut a file into the parts that can be read apart, one task each; None stands for the whole file.
+
+    A web server may not say how large a file is; that is a size of 0, and such a file is read as a whole.
+    """
+    if not size:
+        return [None]
     unpack = find_archive(name)
     if unpack:
         return list(split_zip(split_prefix(name)[1], size)) if unpack is unpack_zip else [None]

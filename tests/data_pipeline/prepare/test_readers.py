@@ -267,7 +267,7 @@ def test_a_corpus_that_nothing_can_train_on_says_what_is_missing(tmp_path, helpe
     train, *_, validate = find_lacks(manifest, OBJECTIVES)
     assert "ssp" in train
     assert "cannot train on this corpus: 2 documents or more must be usable" in train
-    assert "of those not held out 1 are (needed is a paragraph" in train
+    assert "1 of those not held out is (needed is a paragraph" in train
     assert "cannot validate on this corpus" in validate
     with pytest.raises(KinspanError, match="can train no objective"):
         check_trainable(manifest, "out")

@@ -7,6 +7,7 @@ import pytest
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.prepare import encode_inputs
 from data_pipeline.prepare.readers import registry
 from pretrain.modeling.default_model import default_model
 
@@ -76,6 +77,23 @@ def test_what_was_done_without_a_file_is_not_taken_for_all_of_it(folder, tmp_pat
     with pytest.raises(KinspanError, match=r"without .*page\.md.*--allow_skipped"):
         helpers.prepare([folder], default_model(), tmp_path / "out")
     assert len(Corpus(tmp_path / "out").manifest.shards)
+
+
+def test_a_file_that_changes_while_it_is_read_is_no_part_of_a_corpus(folder, tmp_path, helpers, monkeypatch):
+    """Its parts were cut by its old size: what is behind would be missing, with no word of it."""
+    whole = encode_inputs.InputTask.read
+
+    def read(task):
+        with (folder / "3.txt").open("a") as file:
+            file.write("\n\nA paragraph that comes late has a sentence. It has another sentence, which is its last.")
+        return whole(task)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encode_inputs.InputTask, "read", read)
+        with pytest.raises(KinspanError, match=r"3\.txt was changed while it was read"):
+            helpers.prepare([folder], default_model(), tmp_path / "out")
+    result = helpers.prepare([folder], default_model(), tmp_path / "out")
+    assert result.manifest.totals["paragraphs"] == 4 * (len(TEXTS) + 1) + 1
 
 
 def test_later_stages_are_done_again_with_what_was_missing(folder, tmp_path, helpers, monkeypatch):

@@ -302,7 +302,18 @@ def test_what_is_behind_urls_is_read_and_refused_like_local_files():
         assert "\n" not in str(error.value)
 
 
-CONTENT = {"/a.jsonl": JSONL * 40, "/b.jsonl.gz": gzip.compress(JSONL * 40)}
+def test_a_store_that_fails_is_a_one_line_error(store, monkeypatch):
+    def fail(*args, **options):
+        raise PermissionError("Forbidden")
+
+    for name in ("find", "isdir"):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), name, fail)
+            with pytest.raises(KinspanError, match=r"--input memory://bucket.* cannot be reached: Forbidden"):
+                find_input_files(["memory://bucket/a.jsonl", "memory://bucket"], allow_skipped=True)
+
+
+CONTENT = {"/a.jsonl": JSONL * 40, "/b.jsonl.gz": gzip.compress(JSONL * 40), "/unknown.jsonl": JSONL * 40}
 
 
 class Ranges(BaseHTTPRequestHandler):
@@ -310,12 +321,15 @@ class Ranges(BaseHTTPRequestHandler):
 
     def do_GET(self):
         whole = CONTENT[self.path]
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        asked = (
+            re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if "unknown" not in self.path else None
+        )
         body = whole[int(asked[1]) : int(asked[2]) + 1] if asked else whole
         self.send_response(206 if asked else 200)
-        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Accept-Ranges", "none" if "unknown" in self.path else "bytes")
         self.send_header("Last-Modified", "Sun, 01 Nov 2026 10:00:00 GMT")
-        self.send_header("Content-Length", str(len(body)))
+        if "unknown" not in self.path:
+            self.send_header("Content-Length", str(len(body)))
         if asked:
             self.send_header("Content-Range", f"bytes {asked[1]}-{int(asked[1]) + len(body) - 1}/{len(whole)}")
         self.end_headers()
@@ -332,7 +346,7 @@ def test_files_of_a_web_server_are_read_whole_and_in_parts(monkeypatch):
     monkeypatch.setattr(lines, "PART_BYTES", 100)
     with ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        for name, count in (("a.jsonl", 6), ("b.jsonl.gz", 1)):
+        for name, count in (("a.jsonl", 6), ("b.jsonl.gz", 1), ("unknown.jsonl", 1)):
             (file,), _ = find_input_files([f"http://127.0.0.1:{server.server_port}/{name}"])
             assert file.modified == "Sun, 01 Nov 2026 10:00:00 GMT"
             parts = registry.find_parts(file.name, file.size)
