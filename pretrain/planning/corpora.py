@@ -93,13 +93,12 @@ def open_corpora(
 
     tokenizer: gives the one for which the default corpus is built at its first use
 
-    Raises KinspanError where a corpus cannot be opened, two places hold the same one, or their tokenizers differ.
+    Raises KinspanError where a corpus cannot be opened, or their tokenizers differ.
     """
     if not sources:
         return [Corpus(default_corpus(tokenizer()), verify)]
     weights = {source.path: show_weight(source.weight) for source in sources}
     corpora = [_open_corpus(path, weights[path], cache, verify) for path in list_paths(sources)]
-    _refuse_same(corpora)
     first = corpora[0].manifest.tokenizer
     for corpus in corpora[1:]:
         if corpus.manifest.tokenizer["fingerprint"] != first["fingerprint"]:
@@ -108,18 +107,6 @@ def open_corpora(
                 f"{corpora[0].name} with {first['name']}: corpora that are mixed need the same"
             )
     return corpora
-
-
-def _refuse_same(corpora: Sequence[Corpus]) -> None:
-    """Refuse one corpus at two places: each would give the same pairs, every one of which would be learned twice."""
-    known: dict[str, Corpus] = {}
-    for corpus in corpora:
-        other = known.setdefault(corpus.manifest.fingerprint, corpus)
-        if other is not corpus:
-            raise KinspanError(
-                f"--corpus: {other.name} and {corpus.name} hold the same corpus: write its place in one way, once with "
-                "the sum of the weights, or once for each of its objectives"
-            )
 
 
 def _open_corpus(path: str, weight: str, cache: CacheSettings, verify: bool) -> Corpus:

@@ -179,12 +179,15 @@ def test_shares_need_not_add_up_to_one():
     assert {mix(parse_sources(given), "psd").weights for given in texts} == {(7, 3)}
 
 
-def test_a_corpus_at_two_places_is_refused(tiny_corpus, tmp_path):
-    """With one objective, each of its pairs would be learned twice."""
+def test_an_objective_of_one_corpus_at_two_places_is_refused(tiny_corpus, tmp_path):
+    """Each of its pairs would be learned twice."""
     (tmp_path / "copy").symlink_to(tiny_corpus)
-    with pytest.raises(KinspanError, match=r"hold the same corpus") as error:
-        open_corpora(parse_sources([f"{tiny_corpus}=1", f"{tmp_path}/copy=1"]), CacheSettings(), lambda: None)
+    corpora = [Corpus(tiny_corpus), Corpus(tmp_path / "copy")]
+    with pytest.raises(KinspanError, match=r"hold the same corpus, and ssp of it stands twice") as error:
+        mix(parse_sources([f"{tiny_corpus}=1,psd+ssp", f"{tmp_path}/copy=1"]), "ssp").read_from(*corpora)
     assert "\n" not in str(error.value)
+    mixture = mix(parse_sources([f"{tiny_corpus}=1,psd", f"{tmp_path}/copy=1"]), "ssp").read_from(*corpora)
+    assert len(mixture.parts) == 2
 
 
 def test_a_corpus_given_twice_is_opened_once(tiny_corpus):
