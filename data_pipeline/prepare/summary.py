@@ -72,10 +72,11 @@ def describe_rejected(folder: str | Path, tally: Tally) -> str | None:
     if first is None:
         return None
     number = tally.counts["records rejected"]
-    return (
+    said = (
         f"{number:,} record{'s' * (number > 1)} rejected, the first in {first['file']}, record {first['line']}: "
         f"{first['reason']}; all are in {rejected}"
     )
+    return said.encode("utf-8", "backslashreplace").decode()  # names of files may hold any bytes
 
 
 def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[str]:

@@ -75,12 +75,20 @@ def _read_batches(source: Source, part: Part | None) -> Iterator[tuple[int, dict
 
 def _refuse_columns(schema: pa.Schema) -> Skipped | None:
     """Refuse a table that has no text, at once and as a whole: its rows are not broken one by one."""
-    if {"paragraphs", "text"} & {*schema.names}:
+    types = {field.name: field.type for field in schema}
+    lists = types.get("paragraphs", pa.null())
+    if _is_text(types.get("text", pa.null())) or (hasattr(lists, "value_type") and _is_text(lists.value_type)):
         return None
+    found = ", ".join(f"{name} ({kind})" for name, kind in types.items())
     return Skipped(
-        f'skipped: it has neither a column "text" nor "paragraphs", but {", ".join(schema.names)[:100]}; rename one, '
-        "or give --allow_skipped to leave the file out"
+        f'skipped: it has neither a column "text" of strings nor "paragraphs" of lists of strings, but {found[:200]}; '
+        "rename or convert one, or give --allow_skipped to leave the file out"
     )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def parse_row(record: Record) -> list[Document]:
