@@ -101,7 +101,7 @@ def test_a_mixture_of_corpora_has_one_gradient_however_it_is_cut(
     mixture = mix(parse_sources(["wiki=0.7,ssp", "news=0.3,sp"]), "psd").read_from(Corpus(tiny_corpus), Corpus(news))
     stream = PairStream(mixture, template=like.template, seed=1, masking=like.masking, max_length=48)
     assert set(stream.batch(2 * SIZE, SIZE).part.tolist()) == {0, 1}
-    model, _ = load_model(str(make_model()), seed=3)
+    model, _ = load_model(str(make_model()), seed=3, objectives=mixture.names)
     stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1))
     cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world))
     assert torch.allclose(stats, cut_stats, rtol=1e-6)
