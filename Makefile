@@ -17,8 +17,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
 	touch $@
 
-# Two ranks (or one per GPU), ZeRO-2, all-MiniLM-L6-v2 on the documentation that comes with Python. --quiet keeps the
-# launcher's errors, and leaves out its lines on how it starts the ranks.
+# Two ranks (or one per GPU), ZeRO-2, all-MiniLM-L6-v2 on the documentation of Python and of the pinned packages. --quiet
+# keeps the launcher's errors, and leaves out its lines on how it starts the ranks.
 quickstart: $(INSTALLED)  ## Install, train for minutes on this machine, release, and rank a document (the default).
 	PATH="$(CURDIR)/$(BIN):$$PATH" deepspeed --quiet --num_accelerators $(RANKS) launch/pretrain.py --config launch/recipes/quickstart.yaml --output_dir $(RUN)
 	$(BIN)/python launch/release.py --run_dir $(RUN) --output_dir $(RUN)/release

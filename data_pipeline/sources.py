@@ -1,8 +1,11 @@
 """What ``--corpus`` says: one corpus or several, each with its share of the pairs and an objective of its own."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from itertools import chain, count
 from typing import Any
 
@@ -10,6 +13,7 @@ from .errors import KinspanError
 from .remote.address import show_address
 
 MAX_WEIGHT = 1000  # of a corpus or an objective
+MOST_DIGITS = 12  # of a weight as it is written
 KEYS = ("path", "weight", "objective")  # of a corpus in a YAML file
 
 
@@ -18,35 +22,40 @@ class Source:
     """One corpus of ``--corpus``.
 
     path:      its folder, or the address of a remote one
-    weight:    its share of the pairs
+    weight:    its share of the pairs, to be divided by the sum of all weights
     objective: what its pairs are; None is that of ``--objective``
     """
 
     path: str
-    weight: int = 1
+    weight: Fraction = Fraction(1)
     objective: str | None = None
 
 
 def parse_sources(texts: Sequence[str]) -> tuple[Source, ...]:
-    """The corpora of ``--corpus``: ``PATH``, ``PATH=WEIGHT`` or ``PATH=WEIGHT,OBJECTIVE``.
+    """The corpora of ``--corpus``: ``PATH``, ``PATH=WEIGHT`` or ``PATH=WEIGHT,OBJECTIVE``, such as ``docs=0.7,ssp``.
 
-    They are read from the right, since a path may hold "=" and ",": only a number behind the last "=" that can be a
-    weight is one. Raises KinspanError for a weight that is out of range.
+    They are read from the right, since a path may hold "=" and ",": only a number behind the last "=" is a weight.
+    Raises KinspanError for a weight that is out of range.
     """
     return tuple(map(_parse_source, texts))
 
 
 def _parse_source(text: str) -> Source:
-    found = re.fullmatch(r"(?P<path>.+)=(?P<weight>[0-9]+)(,(?P<objective>[^=]+))?", text, re.DOTALL)
+    found = re.fullmatch(r"(?P<path>.+)=(?P<weight>[0-9]+|[0-9]*\.[0-9]+)(,(?P<objective>[^=]+))?", text, re.DOTALL)
     if not found:
         return Source(text)
     weight = found["weight"]
-    if len(weight) > 9 or not 1 <= int(weight) <= MAX_WEIGHT:
+    if len(weight) > MOST_DIGITS or not 0 < Fraction(weight) <= MAX_WEIGHT:
         raise KinspanError(
-            f"--corpus {text}: the weight behind the last = must be a whole number from 1 to {MAX_WEIGHT}; a path that "
-            f"ends so needs a weight too: {text}=1"
+            f"--corpus {text}: the weight behind the last = must be a number above 0, at most {MAX_WEIGHT}, of at "
+            f"most {MOST_DIGITS} digits; a path that ends so needs a weight too: {text}=1"
         )
-    return Source(found["path"], int(weight), found["objective"])
+    return Source(found["path"], Fraction(weight), found["objective"])
+
+
+def show_weight(weight: Fraction) -> str:
+    """The weight as it is written in ``--corpus``."""
+    return f"{float(weight):g}"
 
 
 def format_source(entry: Any) -> str:
@@ -59,9 +68,9 @@ def format_source(entry: Any) -> str:
     if not isinstance(entry, Mapping) or "path" not in entry or set(entry) - set(KEYS):
         raise KinspanError(f"corpus: {entry}: must be a path, or have path, and may have weight and objective")
     weight, objective = entry.get("weight", 1), entry.get("objective")
-    if type(weight) is not int:
-        raise KinspanError(f"corpus: {entry['path']}: weight {weight}: must be a whole number from 1 to {MAX_WEIGHT}")
-    return f"{entry['path']}={weight}" + (f",{objective}" if objective is not None else "")
+    if type(weight) not in (int, float) or not math.isfinite(weight):
+        raise KinspanError(f"corpus: {entry['path']}: weight {weight}: must be a number above 0, at most {MAX_WEIGHT}")
+    return f"{entry['path']}={Decimal(str(weight)):f}" + (f",{objective}" if objective is not None else "")
 
 
 def list_paths(sources: Sequence[Source]) -> list[str]:

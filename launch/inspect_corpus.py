@@ -39,7 +39,9 @@ SHOWN_SOURCES = 20
 class InspectCorpusConfig:
     """Flags of this entry."""
 
-    corpus: str | None = setting(None, "Corpus folder. Without it: the documentation that comes with Python.")
+    corpus: str | None = setting(
+        None, "Corpus folder. Without it: the documentation of Python and of the pinned packages."
+    )
     id: str | None = setting(None, "Show the document of this id.")
     sample: int | None = setting(None, "Show so many documents, drawn at random.", within=ABOVE_0)
     search: str | None = setting(

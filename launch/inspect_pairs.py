@@ -39,7 +39,7 @@ class InspectConfig:
     corpus: list[str] = setting(
         [],
         "As for launch/pretrain.py: corpus folders or addresses, such as corpora/docs, or s3://bucket/wiki=3 "
-        "corpora/news=1,psd. Without it: the documentation that comes with Python.",
+        "corpora/news=1,psd. Without it: the documentation of Python and of the pinned packages.",
         as_text=format_source,
     )
     cache_dir: str | None = cache_dir()

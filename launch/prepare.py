@@ -13,7 +13,7 @@ from data_pipeline.prepare.benchmark import check_benchmark, read_benchmark
 from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import BOILERPLATE, prepare
 from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS, get_reader
-from data_pipeline.prepare.summary import check_trainable, find_lacks, format_counts
+from data_pipeline.prepare.summary import check_trainable, describe_rejected, find_lacks, format_counts
 from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import NAMES, load_split
@@ -57,7 +57,9 @@ class PrepareConfig:
 
     input: list[str] = setting([PYTHON_DOCS], "Files, globs, folders or URLs.")
     reader: str = setting(
-        "", "Reader of all inputs, where their names do not tell it: bookcorpus, stackexchange-code, or my_reader.py."
+        "",
+        "Reader of all inputs, where their names do not tell it: that of a suffix, such as txt or jsonl; bookcorpus, "
+        "stackexchange-code, wikiextractor; or my_reader.py.",
     )
     tokenizer: str | None = setting(
         None, "Hub name or folder of the model that is to be trained. Without it: all-MiniLM-L6-v2."
@@ -106,7 +108,9 @@ class PrepareConfig:
     )
     allow_damaged: bool = setting(False, "Go without the rest of a file that cannot be read to its end.")
     allow_skipped: bool = setting(
-        False, "Go without the files in folders that are of no known format, and without links that lead nowhere."
+        False,
+        "Go without files in folders and archives that are of no known format or need a library that is not installed, "
+        "without tables that have no text, and without links that lead nowhere.",
     )
     licence: str = setting("", "Licence of the input, for the manifest and model cards.")
 
@@ -169,6 +173,8 @@ def main() -> None:
         speed = result.tally.counts["characters read"] / 1e6 / result.seconds
         print(f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.2f} MB/s)")
         print(f"report: {output}/report.html")
+        if rejected := describe_rejected(output, result.tally):
+            print(f"note: {rejected}")
     for lack in find_lacks(result.manifest, OBJECTIVES):
         print(f"note: {lack}")
     check_trainable(result.manifest, output)

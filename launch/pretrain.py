@@ -14,7 +14,7 @@ from pretrain.finished import find_finished
 DESCRIPTION = """Continued pre-training of a text encoder with a sentence-level objective, together with
 masked language modelling or ELECTRA's replaced-token detection.
 
-With no --corpus and no --model it trains all-MiniLM-L6-v2 on the documentation that comes with Python.
+With no --corpus and no --model it trains all-MiniLM-L6-v2 on the documentation of Python and of the pinned packages.
 The same command again resumes from the newest whole checkpoint in --output_dir.
 
 With python, or as `kinspan pretrain`, it trains in one process. For one process per GPU, start it with

@@ -52,7 +52,8 @@ class RankConfig:
     )
     corpus: str | None = setting(
         None,
-        "Corpus folder, or the address of a remote copy. Without it: the documentation that comes with Python.",
+        "Corpus folder, or the address of a remote copy. Without it: the documentation of Python and of "
+        "the pinned packages.",
     )
     cache_dir: str | None = cache_dir()
     cache_gb: float = cache_gb()

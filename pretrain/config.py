@@ -39,8 +39,9 @@ class PretrainConfig:
     corpus: list[str] = setting(
         [],
         "Corpus folder, written by launch/prepare.py, or the address of a remote copy such as s3://bucket/wiki. "
-        "Several are mixed: PATH=WEIGHT PATH=WEIGHT,OBJECTIVE ..., where weights are whole numbers (shares of the "
-        "pairs), and an objective stands for --objective. Without it: the documentation that comes with Python.",
+        "Several are mixed: PATH=WEIGHT PATH=WEIGHT,OBJECTIVE ..., where weights are numbers (3 and 1 are the same "
+        "shares of the pairs as 0.75 and 0.25), and an objective stands for --objective. Without it: the documentation "
+        "of Python and of the pinned packages.",
         DATA,
         may_change=True,
         as_text=format_source,

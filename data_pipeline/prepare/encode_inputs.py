@@ -14,6 +14,7 @@ from .encode import Encoder
 from .engine.inputs import InputTask, read_tasks
 from .engine.spill import Buckets, SpillWriter, is_written
 from .engine.stage import Progress, measure_peak
+from .readers import SKIPPED, UNREADABLE
 from .readers.reader import Record
 
 THREADS = "TOKENIZERS_PARALLELISM"
@@ -47,26 +48,27 @@ class EncodeInputs:
         if is_written(self.output, task.key):
             return
         writer = SpillWriter(self.output, task.key, self.wide, self.buckets)
-        rejected: list[dict] = []
+        unread: set[str] = set()
         tally = Tally()
         with use_one_thread():
-            texts = self._encode(task, writer, tally, rejected, progress)
+            texts = self._encode(task, writer, tally, unread, progress)
             if self.signatures:
                 self._write_signatures(task, texts)
             else:
                 for _ in texts:
                     pass
-        writer.finish({"tally": vars(tally), "rejected": len(rejected), "peak_bytes": measure_peak()}, rejected)
+        writer.finish({"tally": vars(tally), "unread": sorted(unread), "peak_bytes": measure_peak()})
 
     def _encode(
-        self, task: InputTask, writer: SpillWriter, tally: Tally, rejected: list[dict], progress: Progress
+        self, task: InputTask, writer: SpillWriter, tally: Tally, unread: set[str], progress: Progress
     ) -> Iterator[str]:
         """Yield the text of each kept document, after it was put where it belongs."""
         encoder = get_encoder(self)
         for chunk in cut_chunks(task.read()):
             encoded = encoder(chunk)
             tally.add(encoded.tally)
-            rejected += encoded.rejected
+            writer.reject(encoded.rejected)
+            unread |= find_unread(encoded.rejected)
             if encoded.rows is not None:
                 writer.add(encoded.rows, encoded.documents, encoded.paragraphs)
             progress.add(encoded.tally.counts["documents read"])
@@ -79,6 +81,11 @@ class EncodeInputs:
         write_signatures(texts, partial)
         shutil.rmtree(folder, ignore_errors=True)  # of a task that was killed between this and its end
         partial.replace(folder)
+
+
+def find_unread(rejected: list[dict]) -> set[str]:
+    """Name how text is missing that another try might read: the rest of a file, or a file in an archive."""
+    return {kind for kind in (SKIPPED, UNREADABLE) for entry in rejected if entry["reason"].startswith(kind)}
 
 
 def signature_folder(output: Path, key: str) -> Path:

@@ -6,17 +6,17 @@ from pathlib import Path
 from data_pipeline.corpus import Corpus, Manifest
 from data_pipeline.errors import KinspanError
 
-from .readers import UNREADABLE
+from .readers import SKIPPED, UNREADABLE
 
 # what a corpus holds beside its manifest
 CORPUS_PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json", "report.html")
 
 
-def find_finished(folder: Path, request: dict, allow_damaged: bool) -> Manifest | None:
+def find_finished(folder: Path, request: dict, allow_damaged: bool, allow_skipped: bool) -> Manifest | None:
     """Return the manifest of a corpus that is already there, whole, and what this request would make; else None.
 
     Raises KinspanError where the folder holds the corpus of another request, or one that lacks the rest of a damaged
-    file, unless ``allow_damaged``.
+    file, unless ``allow_damaged``, or a file of an archive, unless ``allow_skipped``.
     """
     if not (folder / "manifest.json").exists():
         return None
@@ -29,12 +29,16 @@ def find_finished(folder: Path, request: dict, allow_damaged: bool) -> Manifest 
             f"--output_dir {folder} already holds another corpus (other inputs, settings or tokenizer): "
             "choose another folder, or delete it first"
         )
-    damaged = _find_damaged(folder / "rejected.jsonl")
-    if damaged and not allow_damaged:
-        raise KinspanError(
-            f"--output_dir {folder} holds this corpus without the rest of {damaged}, which could not be read: choose "
-            "another folder or delete it to read the file again, or give --allow_damaged to use the corpus as it is"
-        )
+    for kind, allowed, flag, what in (
+        (UNREADABLE, allow_damaged, "--allow_damaged", "the rest of "),
+        (SKIPPED, allow_skipped, "--allow_skipped", ""),
+    ):
+        missing = None if allowed else _find_rejected(folder / "rejected.jsonl", kind)
+        if missing:
+            raise KinspanError(
+                f"--output_dir {folder} holds this corpus without {what}{missing}, which could not be read: choose "
+                f"another folder or delete it to read the file again, or give {flag} to use the corpus as it is"
+            )
     try:
         manifest = Corpus(folder).manifest
         if all((folder / s.file).stat().st_size == s.bytes for s in manifest.shards):
@@ -46,11 +50,11 @@ def find_finished(folder: Path, request: dict, allow_damaged: bool) -> Manifest 
     return None
 
 
-def _find_damaged(rejected: Path) -> str | None:
-    """Name the first input that could not be read to its end, by ``rejected.jsonl``; None where there is none."""
+def _find_rejected(rejected: Path, kind: str) -> str | None:
+    """Name the first input whose reason in ``rejected.jsonl`` begins so; None where there is none."""
     if rejected.exists():
         with rejected.open(encoding="utf-8") as file:
             for entry in map(json.loads, file):
-                if entry["reason"].startswith(UNREADABLE):
+                if entry["reason"].startswith(kind):
                     return str(entry["file"])
     return None

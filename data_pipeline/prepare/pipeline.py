@@ -90,7 +90,7 @@ def prepare(
         shard_tokens: about how many tokens a shard holds
         licence: of the inputs, for the manifest
         allow_damaged: go without the rest of a file that cannot be read to its end
-        allow_skipped: go without the files of folders that are of no known format, and links that lead nowhere
+        allow_skipped: go without the files of folders and archives that cannot be read, and links that lead nowhere
         duplicates: "exact" drops documents and paragraphs that repeat earlier ones, "near" also documents much like an
             earlier one, "keep" nothing
         boilerplate: a paragraph that stands in so many documents is dropped from all of them; 0 for never
@@ -112,7 +112,7 @@ def prepare(
     if decontaminate:
         settings["decontaminate"] = Benchmark(decontaminate).fingerprint()
     request = {"inputs": _identify_inputs(files), "settings": settings, "tokenizer": described["fingerprint"]}
-    old = find_finished(folder, request, allow_damaged)
+    old = find_finished(folder, request, allow_damaged, allow_skipped)
     if old:
         shutil.rmtree(folder / "partial", ignore_errors=True)  # of a run that was killed at its very end
         return Prepared(old, Tally(), time.monotonic() - began, reused=True, skipped=skipped)

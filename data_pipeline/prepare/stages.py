@@ -21,17 +21,16 @@ from .duplicates.exact import RANGE_DOCUMENTS, RANGE_PARAGRAPHS, FindDocuments, 
 from .duplicates.near import NUM_BANDS, Decide, FindMatches, link_signatures
 from .encode_inputs import EncodeInputs, signature_folder
 from .engine.inputs import InputTask, count_buckets, cut_tasks, estimate_total, write_tasks
-from .engine.spill import Buckets, load_facts, make_spill_schema
+from .engine.spill import Buckets, forget, is_written, load_facts, make_spill_schema
 from .engine.stage import Stage, Work
 from .lengths import Lengths
-from .readers import UNREADABLE, InputFile
+from .readers import SKIPPED, UNREADABLE, InputFile, check_unchanged
 from .write import WriteShards, name_columns
 
 if TYPE_CHECKING:
     from .engine.executors import Engine
 
-OUTPUT_VERSION = 1  # of what the first stage leaves; another version is not taken up
-SKIPPED = "skipped"  # how the reason begins, in rejected.jsonl, of a file in an archive that cannot be read
+OUTPUT_VERSION = 2  # of what the first stage leaves; another version is not taken up
 
 
 @dataclass(frozen=True)
@@ -120,9 +119,11 @@ class Written:
 def encode_all(plan: Plan, engine: "Engine", allow_damaged: bool, allow_skipped: bool) -> Encoded:
     """Run the first stage, and gather what was counted and rejected.
 
-    Raises KinspanError where no document is kept, and where text is missing that is not allowed to be.
+    Raises KinspanError where no document is kept, where text is missing that is not allowed to be, and where a file
+    was changed meanwhile.
     """
     _clear_remains(plan)
+    _forget_unread(plan, allow_damaged, allow_skipped)
     plan.run.mkdir(exist_ok=True)
     write_atomically(plan.tokenizer_file, tokenizers.serialize_backend(plan.tokenizer))
     write_tasks(plan.tasks, plan.run / "tasks.json")
@@ -143,6 +144,7 @@ def encode_all(plan: Plan, engine: "Engine", allow_damaged: bool, allow_skipped:
     )
     sizes, names = [task.size for task in plan.tasks], [task.describe() for task in plan.tasks]
     engine.run(Stage("encode", "tokenising", work, sizes, names, plan.run / "encode"))
+    check_unchanged(plan.files)
     encoded = _gather(plan)
     _refuse_missing(plan, allow_damaged, allow_skipped)
     if not sum(encoded.inputs.counts):
@@ -160,6 +162,21 @@ def _clear_remains(plan: Plan) -> None:
     for path in plan.encoded.glob("*"):
         if path.name.partition(".")[0] not in keys or path.suffix == ".tmp":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _forget_unread(plan: Plan, allow_damaged: bool, allow_skipped: bool) -> None:
+    """Have those input tasks done again that lack text which must not be missing.
+
+    What kept it from being read may be gone, though the file is as it was: a store that did not answer, a permission,
+    a library that was not installed.
+    """
+    refused = {kind for kind, allowed in ((UNREADABLE, allow_damaged), (SKIPPED, allow_skipped)) if not allowed}
+    written = [task.key for task in plan.tasks if is_written(plan.encoded, task.key)]
+    again = [key for key in written if refused.intersection(load_facts(plan.encoded, key)["unread"])]
+    if again and plan.run.exists():
+        shutil.rmtree(plan.run)  # what later stages made of them, where an earlier command allowed it
+    for key in again:
+        forget(plan.encoded, key)
 
 
 def _gather(plan: Plan) -> Encoded:

@@ -1,7 +1,9 @@
 """What a run of ``prepare`` did, as a table."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
 from data_pipeline.corpus import SPLITS, Manifest
 from data_pipeline.errors import KinspanError
@@ -23,7 +25,7 @@ SHOWN_COUNTS = {
     "documents that repeat another": "  dropped: repeats another",
     "documents much like another": "  dropped: much like another",
     "documents too short without repeated paragraphs": "  dropped: too short without what repeats",
-    "records rejected": "records rejected (see rejected.jsonl)",
+    "records rejected": "records rejected",
     "records omitted": "records that are no documents",
     "paragraphs read": "paragraphs read",
     "paragraphs kept": "  kept",
@@ -62,6 +64,21 @@ def format_counts(tally: Tally, manifest: Manifest, skipped: Counter[str]) -> st
     return "\n".join(lines)
 
 
+def describe_rejected(folder: str | Path, tally: Tally) -> str | None:
+    """Say how many records were rejected, and why the first was; None where none was."""
+    rejected = Path(folder) / "rejected.jsonl"
+    with rejected.open(encoding="utf-8") as file:
+        first = next(map(json.loads, file), None)
+    if first is None:
+        return None
+    number = tally.counts["records rejected"]
+    said = (
+        f"{number:,} record{'s' * (number > 1)} rejected, the first in {first['file']}, record {first['line']}: "
+        f"{first['reason']}; all are in {rejected}"
+    )
+    return said.encode("utf-8", "backslashreplace").decode()  # names of files may hold any bytes
+
+
 def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[str]:
     """Say which objectives a corpus cannot train, or cannot validate, and what is missing."""
     lines = []
@@ -71,8 +88,9 @@ def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[
             if number < MIN_DOCUMENTS:
                 alike.setdefault((number, objectives[name].needs), []).append(name)
         lines += [
-            f"{', '.join(names)} cannot {use} on this corpus: {MIN_DOCUMENTS} documents or more must be usable, and of "
-            f"those {'held out' if split == 'validation' else 'not held out'} {number} are (needed is {needs})"
+            f"{', '.join(names)} cannot {use} on this corpus: {MIN_DOCUMENTS} documents or more must be usable; "
+            f"{number} of those {'held out' if split == 'validation' else 'not held out'} "
+            f"{'is' if number == 1 else 'are'} (needed is {needs})"
             for (number, needs), names in alike.items()
         ]
     return lines

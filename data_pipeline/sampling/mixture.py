@@ -14,6 +14,7 @@ from functools import cache
 import numpy as np
 
 from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
 
 from .pairs import Objective
 
@@ -49,7 +50,19 @@ class Mixture:
     batch: int = 0
 
     def read_from(self, *corpora: Corpus) -> "Mixture":
-        """This mixture with each part reading its corpus."""
+        """This mixture with each part reading its corpus.
+
+        Raises KinspanError where two of the corpora are copies of one, and an objective reads both: each pair would be
+        learned twice.
+        """
+        known: dict[tuple[str, str], int] = {}
+        for part in self.parts:
+            key = (corpora[part.source].manifest.fingerprint, part.objective.name)
+            if (other := known.setdefault(key, part.source)) != part.source:
+                raise KinspanError(
+                    f"--corpus: {corpora[other].name} and {corpora[part.source].name} hold the same corpus, and "
+                    f"{part.objective.name} of it stands twice: give it once, with the sum of the weights"
+                )
         return replace(self, parts=tuple(replace(part, corpus=corpora[part.source]) for part in self.parts))
 
     @property

@@ -17,7 +17,7 @@ from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.anchors import get_usable_counts
 from data_pipeline.sampling.mixture import Mixture, Part
 from data_pipeline.sampling.order import MIN_DOCUMENTS
-from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources
+from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources, show_weight
 from objectives import parse_mixture
 from pretrain.runtime.settings import cache_settings
 
@@ -90,13 +90,13 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
     sources = sources or (Source(""),)
     paths = list_paths(sources)
     names = name_corpora(paths)
-    total = sum(source.weight for source in sources)
+    total = sum((source.weight for source in sources), Fraction(0))
     shares: list[Fraction] = []
     parts: list[Part] = []
     for source in sources:
         own = parse_mixture(source.objective or objective, sampling)
         for part in own.parts:
-            shares.append(Fraction(source.weight, total) * Fraction(part.weight, sum(own.weights)))
+            shares.append(source.weight / total * Fraction(part.weight, sum(own.weights)))
             parts.append(Part(part.objective, source=paths.index(source.path)))
     _refuse_twice(parts, paths)
     weights = _find_weights(shares)
@@ -153,7 +153,7 @@ def open_corpora(
     """
     if not sources:
         return [Corpus(default_corpus(tokenizer()), verify)]
-    weights = {source.path: source.weight for source in sources}
+    weights = {source.path: show_weight(source.weight) for source in sources}
     corpora = [_open_corpus(path, weights[path], cache, verify) for path in list_paths(sources)]
     first = corpora[0].manifest.tokenizer
     for corpus in corpora[1:]:
@@ -165,7 +165,7 @@ def open_corpora(
     return corpora
 
 
-def _open_corpus(path: str, weight: int, cache: CacheSettings, verify: bool) -> Corpus:
+def _open_corpus(path: str, weight: str, cache: CacheSettings, verify: bool) -> Corpus:
     try:
         return Corpus(path, verify, cache)
     except KinspanError as error:

@@ -1,13 +1,15 @@
 """What --corpus says, on the command line and in a YAML file."""
 
+import math
 import re
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sources import Source, format_source, list_paths, name_corpora, parse_sources
+from data_pipeline.sources import MOST_DIGITS, Source, format_source, list_paths, name_corpora, parse_sources
 
 PATHS = st.text(st.sampled_from("ab=,0/:."), min_size=1, max_size=12)
 OBJECTIVES = st.sampled_from([None, "ssp", "ssp:2+psd:1", "my_module:my_objective"])
@@ -21,7 +23,10 @@ OBJECTIVES = st.sampled_from([None, "ssp", "ssp:2+psd:1", "my_module:my_objectiv
         ("corpora/news=1,psd", Source("corpora/news", 1, "psd")),
         ("corpora/a=b=2,ssp:2+sp", Source("corpora/a=b", 2, "ssp:2+sp")),
         ("corpora/a,b", Source("corpora/a,b")),
-        ("corpora/lr=0.1", Source("corpora/lr=0.1")),
+        ("corpora/docs=0.7,ssp", Source("corpora/docs", Fraction(7, 10), "ssp")),
+        ("corpora/docs=.25", Source("corpora/docs", Fraction(1, 4))),
+        ("corpora/docs=2.0", Source("corpora/docs", 2)),
+        ("corpora/lr=1e-3", Source("corpora/lr=1e-3")),
         ("corpora/a=3=1", Source("corpora/a=3", 1)),
         ("corpora/x=1,y=2,psd", Source("corpora/x=1,y", 2, "psd")),
     ],
@@ -30,26 +35,39 @@ def test_a_corpus_is_read_from_the_right(text, source):
     assert parse_sources([text]) == (source,)
 
 
-@given(PATHS, st.integers(1, 1000), OBJECTIVES)
+@given(PATHS, st.integers(1, 1000) | st.sampled_from([0.5, 0.7, 1e-5, 2.0, 0.1 + 0.2]), OBJECTIVES)
 def test_what_a_file_says_comes_back_from_the_command_line(path, weight, objective):
     entry = {"path": path, "weight": weight} | ({"objective": objective} if objective else {})
-    assert parse_sources([format_source(entry)]) == (Source(path, weight, objective),)
+    if len(str(weight)) > MOST_DIGITS:
+        with pytest.raises(KinspanError, match="must be a number"):
+            parse_sources([format_source(entry)])
+    else:
+        assert parse_sources([format_source(entry)]) == (Source(path, Fraction(str(weight)), objective),)
 
 
-@given(PATHS.filter(lambda path: not re.search(r"=[0-9]+(,[^=]+)?$", path)))
+@given(PATHS.filter(lambda path: not re.search(r"=([0-9]+|[0-9]*\.[0-9]+)(,[^=]+)?$", path)))
 def test_a_path_alone_is_a_path(path):
     assert parse_sources([format_source(path)]) == (Source(path),)
 
 
-@pytest.mark.parametrize("text", ["docs=0", "docs=1001", "docs=0,ssp", f"docs={'9' * 5000}"])
+@pytest.mark.parametrize("text", ["docs=0", "docs=0.0", "docs=1000.5", "docs=1001", "docs=0,ssp", f"docs={'9' * 5000}"])
 def test_a_weight_out_of_range_is_refused(text):
-    with pytest.raises(KinspanError, match="must be a whole number from 1 to 1000") as error:
+    with pytest.raises(KinspanError, match="must be a number above 0, at most 1000") as error:
         parse_sources([text])
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "entry", [{"weight": 2}, {"path": "docs", "share": 2}, {"path": "docs", "weight": 0.5}, 3, None]
+    "entry",
+    [
+        {"weight": 2},
+        {"path": "docs", "share": 2},
+        {"path": "docs", "weight": "2"},
+        {"path": "docs", "weight": math.inf},
+        {"path": "docs", "weight": True},
+        3,
+        None,
+    ],
 )
 def test_an_entry_of_a_file_that_cannot_be_meant_is_refused(entry):
     with pytest.raises(KinspanError, match="corpus: "):

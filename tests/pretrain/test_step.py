@@ -4,13 +4,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.stream import PairStream
+from data_pipeline.sources import parse_sources
 from objectives.rtd import mask_for_generator
 from pretrain import step
 from pretrain.batches import make_micro_batches
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.losses import LossWeights
 from pretrain.modeling.pair_model import load_model
+from pretrain.planning.corpora import mix
 from pretrain.runtime.layout import Layout
 from pretrain.step import Counted, make_largest_batch, reserve_moments, start_counting, train_step, try_largest
 
@@ -82,6 +86,22 @@ def test_loss_and_gradient_do_not_depend_on_the_cut(
         model, _ = load_model(str(make_model()), seed=3)
     model.train(dropout)
     stream = make_stream(tiny_corpus, masking=mask_for_generator(103, 30522) if token_loss == "rtd" else True)
+    stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1))
+    cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world))
+    assert torch.allclose(stats, cut_stats, rtol=1e-6)
+    assert (cut - whole).norm() / whole.norm() <= 1e-6
+
+
+@pytest.mark.parametrize(("world", "micro"), [(2, 4), (3, 2)])
+def test_a_mixture_of_corpora_has_one_gradient_however_it_is_cut(
+    world, micro, make_model, make_corpus, helpers, tiny_corpus, make_stream
+):
+    news = make_corpus(helpers.synthetic_documents(30, "news"))
+    like = make_stream(tiny_corpus, masking=True)
+    mixture = mix(parse_sources(["wiki=0.7,ssp", "news=0.3,sp"]), "psd").read_from(Corpus(tiny_corpus), Corpus(news))
+    stream = PairStream(mixture, template=like.template, seed=1, masking=like.masking, max_length=48)
+    assert set(stream.batch(2 * SIZE, SIZE).part.tolist()) == {0, 1}
+    model, _ = load_model(str(make_model()), seed=3, objectives=mixture.names)
     stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1))
     cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world))
     assert torch.allclose(stats, cut_stats, rtol=1e-6)

@@ -41,11 +41,16 @@ class Step:
 
 
 _MOJIBAKE = re.compile("[\x80-\x9f]|[ÂÃâäåæïðØÙÐÑ][\x80-\xff€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]")
-_TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,500})?/?>|<!--.{0,5000}?-->", re.S)
-_HIDDEN = re.compile(r"<(script|style)\b[^<>]{0,500}>.{0,50000}?</\1\s*>", re.S | re.I)
+_TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,500})?/?>")
+_COMMENT = re.compile("<!--|-->")
+_HIDDEN = re.compile(r"<(?:(script|style)\b[^<>]{0,500}|/(script|style)\s*)>", re.I)
+_CUT = "<\0>"  # stands for what is cut out until tags are off: no tag can go on behind it
+MAX_COMMENT, MAX_HIDDEN = 5000, 50000  # characters; more than that between two tags is text
 _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{2,6}|#x[0-9A-Fa-f]{2,5});")
 _CELLS = re.compile(r"\t| \| |\|\|| {3,}")
-_PROSE = re.compile(r"(?:[^\W\d_]+[\s,;'’-]+){5}[^\W\d_]")  # six words in a row
+# Six words in a row. It is looked for where words begin, and a word is taken whole: else a text without spaces, such
+# as a Chinese one, would take a time that grows with the square of its length.
+_PROSE = re.compile(r"(?<![^\W\d_])(?:[^\W\d_]++[\s,;'’-]++){5}[^\W\d_]")
 _SENTENCE_MARK = re.compile(r"[.!?…:;。！？।؟።]")
 MAX_HEADING = 120  # characters
 MIN_CELLS = 3  # gaps between cells in a line that has no sentence
@@ -74,7 +79,35 @@ def strip_html(document: Document, paragraphs: list[str]) -> list[str]:
 
 def _strip_tags(text: str) -> str:
     text = html.unescape(text) if _ENTITY.search(text) else text
-    return _TAG.sub(" ", _HIDDEN.sub(" ", text)) if "<" in text else text
+    if "<" not in text:
+        return text
+    text = _cut_out(text, [(m, m[1] or m[2], bool(m[1])) for m in _HIDDEN.finditer(text)], MAX_HIDDEN)
+    text = _cut_out(text, [(m, "", m[0] == "<!--") for m in _COMMENT.finditer(text)], MAX_COMMENT)
+    return _TAG.sub(" ", text).replace(_CUT, " ")
+
+
+def _cut_out(text: str, marks: list[tuple[re.Match[str], str, bool]], most: int) -> str:
+    """Cut out what stands from an opening mark to the next closing one of its kind.
+
+    In a time that grows with the text's length alone, where a pattern would try each opening mark against all that
+    follows.
+
+    marks: in their order, with their kinds and whether they open
+    most:  characters between two marks; where there are more, the text stays
+    """
+    closing: dict[str, re.Match[str]] = {}  # the next one of each kind
+    pairs: list[tuple[int, int]] = []
+    for match, kind, opens in reversed(marks):
+        if not opens:
+            closing[kind.lower()] = match
+        elif (end := closing.get(kind.lower())) and end.start() - match.end() <= most:
+            pairs.append((match.start(), end.end()))
+    parts, at = [], 0
+    for start, stop in reversed(pairs):
+        if start >= at:
+            parts.append(text[at:start])
+            at = stop
+    return _CUT.join([*parts, text[at:]])
 
 
 def drop_tables(document: Document, paragraphs: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from data_pipeline.files import write_atomically
 from data_pipeline.prepare.readers import InputFile, Part, Record, find_parts, read_records
 
 from .spill import Buckets
@@ -45,7 +46,7 @@ class InputTask:
 
     def read(self) -> Iterator[Record]:
         for piece in self.pieces:
-            yield from read_records(piece.file.name, piece.part)
+            yield from read_records(piece.file.name, piece.part, piece.file.called)
 
 
 def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
@@ -99,7 +100,7 @@ def count_buckets(total: int, shard_tokens: int, validation_share: float) -> Buc
 
 def write_tasks(tasks: list[InputTask], path: Path) -> None:
     """Write the tasks where ``read_tasks`` finds them."""
-    path.write_text(json.dumps([asdict(task) for task in tasks]))
+    write_atomically(path, json.dumps([asdict(task) for task in tasks]))  # jobs of Slurm may be reading it
 
 
 @lru_cache(maxsize=2)

@@ -91,6 +91,7 @@ class SpillWriter:
         folder.mkdir(parents=True, exist_ok=True)
         self._sink = pa.OSFile(str(self._partial(".arrow")), "wb")
         self._file = pa.ipc.new_file(self._sink, self.schema)
+        self._rejected = self._partial(".rejected.jsonl").open("w", encoding="utf-8", errors="backslashreplace")
 
     def _partial(self, suffix: str) -> Path:
         return self.folder / f"{self.key}{suffix}.{os.getpid()}.tmp"
@@ -112,6 +113,10 @@ class SpillWriter:
         if self._waiting_bytes >= SEGMENT_BYTES:
             self._write_segment()
 
+    def reject(self, entries: Iterable[dict]) -> None:
+        """Note records that are no documents, at once: a broken file may have more of them than memory holds."""
+        self._rejected.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+
     def _write_segment(self) -> None:
         """Write the documents that wait, each bucket's as one record batch, in their order."""
         if not self._waiting:
@@ -127,7 +132,7 @@ class SpillWriter:
             self._bucket_of_batch.append(bucket)
         self._bucket_of.append(place)
 
-    def finish(self, facts: dict[str, Any], rejected: Iterable[dict]) -> None:
+    def finish(self, facts: dict[str, Any]) -> None:
         """Write what is left, and then the marks that it is whole."""
         self._write_segment()
         self._file.close()
@@ -139,8 +144,9 @@ class SpillWriter:
         self._save("documents", np.concatenate([np.empty(0, np.uint64), *self._documents]))
         self._save("buckets", np.concatenate([np.empty(0, np.uint32), *self._bucket_of]))
         self._save("batches", np.array(self._bucket_of_batch, dtype=np.uint32))
-        lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in rejected)
-        write_atomically(self.folder / f"{self.key}.rejected.jsonl", lines)
+        self._rejected.close()
+        sync(self._partial(".rejected.jsonl"))
+        self._partial(".rejected.jsonl").replace(self.folder / f"{self.key}.rejected.jsonl")
         counts = {"documents": self.num_documents, "paragraphs": len(paragraphs), "filled": sorted(self.filled)}
         write_atomically(self.folder / f"{self.key}.json", json.dumps({**counts, **facts}, ensure_ascii=False))
 
@@ -161,6 +167,11 @@ def find_filled(rows: pa.RecordBatch) -> set[str]:
 def is_written(folder: Path, key: str) -> bool:
     """Whether the output of this input task is there, whole."""
     return (folder / f"{key}.json").exists()
+
+
+def forget(folder: Path, key: str) -> None:
+    """Have the input task done again."""
+    (folder / f"{key}.json").unlink()
 
 
 def load_facts(folder: Path, key: str) -> dict[str, Any]:

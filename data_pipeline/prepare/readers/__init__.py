@@ -1,11 +1,12 @@
 """Reading documents: one file per format; ``registry.py`` names them all, ``files.py`` finds the files of an input."""
 
-from .files import InputFile, count_suffixes, find_input_files, format_skipped
+from .files import InputFile, check_unchanged, count_suffixes, find_input_files, format_skipped
 from .reader import Part, Reader, Record
 from .registry import (
     FORMATS,
     PYTHON_DOCS,
     READERS,
+    SKIPPED,
     UNREADABLE,
     find_parts,
     find_reader,
@@ -18,11 +19,13 @@ __all__ = [
     "FORMATS",
     "PYTHON_DOCS",
     "READERS",
+    "SKIPPED",
     "UNREADABLE",
     "InputFile",
     "Part",
     "Reader",
     "Record",
+    "check_unchanged",
     "count_suffixes",
     "find_input_files",
     "find_parts",

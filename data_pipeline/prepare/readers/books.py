@@ -11,7 +11,7 @@ from data_pipeline.prepare.document import Document, Rejected
 
 from .compression import open_source
 from .lines import cut_lines
-from .reader import Part, Reader, Record, Source, name_file
+from .reader import Part, Reader, Record, Source, name_file, name_record
 from .text import decode
 
 PARAGRAPH_SENTENCES = 8  # about a page's paragraph of a novel
@@ -56,11 +56,12 @@ def _parse(record: Record) -> list[Document]:
             paragraphs[-1].append(sentence)
     title = name.rpartition(".")[0] or name
     joined = [" ".join(sentences) for sentences in paragraphs if sentences]
-    return [Document(f"{name}:{record.line}", title, joined, name)] if joined else []
+    return [Document(f"{name_record(record)}:{record.line}", title, joined, name)] if joined else []
 
 
 def join_tokens(sentence: str) -> str:
     """Put punctuation back where it stood: ``did n't he ?`` becomes ``didn't he?``"""
+    sentence = " ".join(sentence.split())  # first: a pattern would try a long run of spaces from each of them
     for pattern, replacement in _SPACES:
         sentence = pattern.sub(replacement, sentence)
     return " ".join(sentence.split())

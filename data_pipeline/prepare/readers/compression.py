@@ -34,16 +34,16 @@ def open_file(name: str | Path) -> IO[bytes]:
 
 def open_decompressed(name: str | Path) -> IO[bytes]:
     """Open a file for reading bytes; its suffix says whether, and how, they are decompressed."""
-    return _decompress(open_file(name), Path(str(name)).suffix)
+    return _decompress(open_file(name), Path(str(name)).suffix.lower())
 
 
 def open_source(source: Source) -> IO[bytes]:
     """Open a source for reading bytes; its suffix says whether, and how, they are decompressed."""
-    return _decompress(source.open(), Path(source.name).suffix)
+    return _decompress(source.open(), Path(source.name).suffix.lower())
 
 
 def is_compressed(name: str) -> bool:
-    return Path(name).suffix in COMPRESSED_SUFFIXES
+    return Path(name).suffix.lower() in COMPRESSED_SUFFIXES
 
 
 def _decompress(file: IO[bytes], suffix: str) -> IO[bytes]:

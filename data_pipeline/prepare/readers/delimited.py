@@ -3,29 +3,46 @@
 import csv
 import io
 from collections.abc import Iterator
+from typing import IO
 
-from data_pipeline.prepare.document import Document, Rejected
+from data_pipeline.prepare.document import Document, Rejected, Skipped
 
+from . import reader
 from .compression import is_compressed, open_source
-from .reader import MAX_RECORD_BYTES, Part, Reader, Record, Source
+from .reader import Part, Reader, Record, Source
 from .tables import parse_row
 
 COLUMNS = ("id", "title", "text")
 
 
 def _read_rows(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
-    csv.field_size_limit(MAX_RECORD_BYTES)
+    csv.field_size_limit(reader.MAX_RECORD_BYTES)
     name = source.name.rpartition(".")[0] if is_compressed(source.name) else source.name
     with (
         open_source(source) as file,
         io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
     ):
-        rows = csv.reader(text, delimiter="\t" if name.endswith(".tsv") else ",", strict=True)
+        rows = csv.reader(_read_lines(text), delimiter="\t" if name.lower().endswith(".tsv") else ",", strict=True)
         header = next(rows, None)
         if header is not None and "text" not in header:
-            raise ValueError(f'the first row names no column "text"; it has {", ".join(header)[:100]}')
+            yield (
+                1,
+                Skipped(
+                    f'skipped: the first row names no column "text"; it has {", ".join(header)[:100]}; rename one, or '
+                    "give --allow_skipped to leave the file out"
+                ),
+            )
+            return
         for row in rows:
             yield rows.line_num, _name_fields(header or [], row)
+
+
+def _read_lines(text: IO[str]) -> Iterator[str]:
+    """Yield the lines. Raises ValueError for one that is too long: ``csv`` would have it in memory as a whole."""
+    while line := text.readline(reader.MAX_RECORD_BYTES + 1):
+        if len(line) > reader.MAX_RECORD_BYTES:
+            raise ValueError(f"a line is longer than {reader.MAX_RECORD_BYTES >> 20} MB")
+        yield line
 
 
 def _name_fields(header: list[str], row: list[str]) -> dict | Rejected:

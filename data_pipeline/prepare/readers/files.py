@@ -5,8 +5,10 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError, quote_error
@@ -24,6 +26,9 @@ from .registry import (
     split_prefix,
 )
 
+# What stores call a file's state, or the time of its last change: S3, HTTP, Google's, Azure's and local ones.
+_STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created")
+
 
 @dataclass(frozen=True)
 class InputFile:
@@ -32,11 +37,13 @@ class InputFile:
     name:     is a path or a URL, with the reader's name before it where the input names one
     size:     is in bytes, as it is stored
     modified: is the time of its last change, or what a store says in its place
+    called:   is what names it in the ids of its documents, see ``reader.name_record``
     """
 
     name: str
     size: int
     modified: str
+    called: str = ""
 
 
 def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[list[InputFile], Counter[str]]:
@@ -76,7 +83,35 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
                 raise KinspanError(f"--input {prefix}{place}: {_explain(prefix + place)}")
             else:
                 files[prefix + place] = places.describe(prefix, place)
-    return list(files.values()), Counter(map(_name_suffix, skipped))
+    return _call_apart(list(files.values())), Counter(map(_name_suffix, skipped))
+
+
+def _call_apart(files: list[InputFile]) -> list[InputFile]:
+    """Have files of the same name called by their paths below the folder that these have in common."""
+    alike: dict[str, list[list[str]]] = {}
+    paths = [split_prefix(file.name)[1].split("/") for file in files]
+    for path in paths:
+        alike.setdefault(path[-1], []).append(path)
+    common = {name: _count_common(min(same), max(same)) for name, same in alike.items()}
+    return [
+        replace(file, called="/".join(path[common[path[-1]] :])) if len(alike[path[-1]]) > 1 else file
+        for file, path in zip(files, paths, strict=True)
+    ]
+
+
+def _count_common(first: list[str], last: list[str]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+
+
+def check_unchanged(files: list[InputFile]) -> None:
+    """Raise KinspanError where a local file is another than when it was found: parts of it were cut by its old size."""
+    for file in files:
+        prefix, name = split_prefix(file.name)
+        if prefix == huggingface.PREFIX or file.name == PYTHON_DOCS or is_url(name):
+            continue
+        now = _LocalPlaces(name).describe(f"{prefix}:" if prefix else "", name)
+        if (now.size, now.modified) != (file.size, file.modified):
+            raise KinspanError(f"--input {file.name} was changed while it was read: give the same command again")
 
 
 def _describe_docs() -> str:
@@ -91,7 +126,7 @@ def _is_known(name: str) -> bool:
 
 
 def _explain(name: str) -> str:
-    return find_missing(name) or f"not a known format; known are {FORMATS}"
+    return find_missing(name) or f"not a known format; known are {FORMATS}; or say it with --reader, such as txt"
 
 
 class _LocalPlaces:
@@ -131,32 +166,38 @@ class _UrlPlaces:
     def __init__(self, url: str) -> None:
         import fsspec
 
-        try:
+        self.url = url
+        with self._reaching():
             self.filesystem, path = fsspec.url_to_fs(url)
             found = sorted(self.filesystem.glob(path)) if glob.has_magic(url) else [path]
-        except Exception as error:  # each store has its own
-            raise KinspanError(f"--input {url} cannot be reached: {quote_error(error)}") from error
-        self.url = url
         self.found = [self._name(p) for p in found] or [url]
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # each store has its own
+            raise KinspanError(f"--input {self.url} cannot be reached: {quote_error(error)}") from error
 
     def _name(self, path: str) -> str:
         return self.filesystem.unstrip_protocol(path)
 
     def is_folder(self, url: str) -> bool:
-        try:
+        with self._reaching():
             return not self.filesystem.isfile(url) and bool(self.filesystem.isdir(url))
-        except Exception as error:
-            raise KinspanError(f"--input {self.url} cannot be reached: {quote_error(error)}") from error
 
     def exists(self, url: str) -> bool:
-        return bool(self.filesystem.exists(url))
+        with self._reaching():
+            return bool(self.filesystem.exists(url))
 
     def list_files(self, folder: str) -> list[str]:
-        return [self._name(path) for path in sorted(self.filesystem.find(folder))]
+        with self._reaching():
+            return [self._name(path) for path in sorted(self.filesystem.find(folder))]
 
     def describe(self, prefix: str, url: str) -> InputFile:
-        info = self.filesystem.info(url)
-        stamps = (info.get(key) for key in ("ETag", "LastModified", "mtime", "created"))
+        with self._reaching():
+            info = self.filesystem.info(url)
+        stamps = (info.get(key) for key in _STAMPS)
         return InputFile(prefix + url, int(info.get("size") or 0), str(next(filter(None, stamps), "")))
 
 
@@ -178,9 +219,9 @@ def _refuse_missing_text(folder: str, prefix: str, known: list[str], others: lis
         )
     if others:
         raise KinspanError(
-            f"--input {folder}: {count_suffixes(others)} in this folder cannot be read, so their text would be "
-            f"missing{hint}; known formats are {FORMATS}: convert them, name the files to read, or give "
-            "--allow_skipped to leave them out"
+            f"--input {folder}: {count_suffixes(others)} in this folder cannot be read, so their text would be missing "
+            f"(the first is {others[0]}){hint}; known formats are {FORMATS}: convert them, name the files to read, say "
+            "their format with --reader, or give --allow_skipped to leave them out"
         )
 
 

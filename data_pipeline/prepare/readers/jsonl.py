@@ -1,12 +1,13 @@
 """``.jsonl``: a line is a document, ``{id?, title?, paragraphs: [str]}`` or ``{id?, title?, text: str}``."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from data_pipeline.prepare.document import Document, Rejected
 
 from .lines import read_lines, split_bytes
-from .reader import Reader, Record, name_file
+from .reader import Part, Reader, Record, Source, name_file, name_record
 from .text import decode, split_paragraphs
 
 
@@ -25,11 +26,11 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
         paragraphs = split_paragraphs(text)
     else:
         raise Rejected('neither "paragraphs" (a list of strings) nor "text" (a string)')
-    name = name_file(record.file)
     own_id = fields.get("id")
     has_id = own_id is not None and isinstance(own_id, str | int) and str(own_id) != ""
     title = fields.get("title")
-    return [Document(str(own_id) if has_id else f"{name}:{record.line}", str(title or ""), paragraphs, name)]
+    name = str(own_id) if has_id else f"{name_record(record)}:{record.line}"
+    return [Document(name, str(title or ""), paragraphs, name_file(record.file))]
 
 
 def load_json(content: bytes) -> Any:
@@ -40,8 +41,25 @@ def load_json(content: bytes) -> Any:
         raise Rejected(f"not JSON: {error}") from error
 
 
+def _read(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Rejected]]:
+    for number, line in read_lines(source, part):
+        if isinstance(line, bytes):
+            check_end(line)
+        yield number, line
+
+
+def check_end(line: bytes) -> None:
+    """Raise EOFError where a line is a file's last and is cut off: then others may be missing behind it."""
+    if line.endswith(b"\n"):
+        return
+    try:
+        load_json(line)
+    except Rejected as reason:
+        raise EOFError(f"its last line has no end, and is {reason}") from reason
+
+
 def _parse(record: Record) -> list[Document]:
     return parse_fields(load_json(record.content), record)
 
 
-READER = Reader(read_lines, _parse, may_be_compressed=True, split=split_bytes)
+READER = Reader(_read, _parse, may_be_compressed=True, split=split_bytes)

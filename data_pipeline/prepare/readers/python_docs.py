@@ -1,4 +1,4 @@
-"""``python-docs``: the default corpus, the documentation that comes with Python and the pinned packages.
+"""``python-docs``: the default corpus, the documentation of Python and of the pinned packages.
 
 It lets the engine work offline, without any data of the user's own. Which packages it reads, and of which versions,
 stands in ``python_docs.txt``, so that its figures do not move with what else is installed. Files are read as source

@@ -27,11 +27,13 @@ class Record:
     line:    is the record's number in its file, from 1; in the later parts of a file that is read in parts it is the
              byte at which the record begins
     content: bytes, a row as a dictionary, or a Document; or Rejected, where there is nothing to parse
+    called:  what names the file in the ids of its documents; "" is its name without folders, see ``name_record``
     """
 
     file: str
     line: int
     content: Any
+    called: str = ""
 
 
 def _find_nothing(name: str) -> None:
@@ -81,6 +83,15 @@ class Reader:
 def name_file(name: str) -> str:
     """Name a file without its folders, or the archives that it is in."""
     return os.path.basename(name.rpartition("::")[2])
+
+
+def name_record(record: Record) -> str:
+    """Name the file of a record as the ids of its documents do.
+
+    That is the file's name, with as many of its folders as tell it from the other inputs, or as it has in its archive.
+    A site has a thousand pages ``index.html``: with one id for all, all of them would be held out, or none.
+    """
+    return record.called or name_file(record.file)
 
 
 def reject_too_long(what: str) -> Rejected:

@@ -7,11 +7,14 @@ elsewhere, and name it before the input: ``--input my_reader.py:folder``.
 
 import importlib.util
 import re
+import tempfile
 from collections.abc import Iterator
+from errno import EDQUOT, ENOSPC
 from functools import cache, lru_cache
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.files import describe_write_error
 from data_pipeline.prepare.document import Document, Rejected, Skipped, Unreadable
 
 from . import books, delimited, huggingface, jsonl, python_docs, tables, text
@@ -25,6 +28,7 @@ from .wikipedia import dump, extracted
 
 PYTHON_DOCS = python_docs.SOURCE  # the --input that stands for the embedded default corpus
 UNREADABLE = "cannot read on"  # how the reason begins, in rejected.jsonl
+SKIPPED = "skipped"  # how that of a file in an archive begins which is of no known format, or needs a library
 
 # By the suffix of a file's name; by the names that a reader takes; or by the key before an input: ``bookcorpus:FILE``.
 READERS: dict[str, Reader] = {
@@ -113,8 +117,8 @@ def find_archive(name: str) -> Unpack | None:
     """Find what unpacks an archive; None where the file is none."""
     base = _strip(split_prefix(name)[1])
     if name_file(name) != base:  # compressed
-        return unpack_tar if base.endswith(".tar") or _OPENWEBTEXT.fullmatch(base) else None
-    return ARCHIVES.get(Path(base).suffix)
+        return unpack_tar if base.lower().endswith(".tar") or _OPENWEBTEXT.fullmatch(base) else None
+    return ARCHIVES.get(Path(base).suffix.lower())
 
 
 def find_reader(name: str | Path) -> Reader | None:
@@ -131,7 +135,7 @@ def _find_key(name: str) -> str:
         return key or name
     base = _strip(path)
     named = (key for key, reader in READERS.items() if reader.names and re.fullmatch(reader.names, base))
-    suffix = Path(base).suffix
+    suffix = Path(base).suffix.lower()
     found = next(named, "") or ("" if is_companion(path) or suffix not in READERS else suffix)
     return "" if found and is_compressed(path) and not READERS[found].may_be_compressed else found
 
@@ -156,7 +160,7 @@ def find_missing(name: str) -> str:
     """Say how to install the libraries that reading a file needs; nothing where they are there."""
     modules: tuple[str, ...]
     if find_archive(name):
-        modules, extra = (("py7zr",), "forums") if name.endswith(".7z") else ((), "")
+        modules, extra = (("py7zr",), "forums") if name.lower().endswith(".7z") else ((), "")
     else:
         reader = find_reader(name)
         modules, extra = (reader.modules, reader.extra) if reader else ((), "")
@@ -170,7 +174,12 @@ def can_read(name: str) -> bool:
 
 
 def find_parts(name: str, size: int) -> list[Part | None]:
-    """Cut a file into the parts that can be read apart, one task each; None stands for the whole file."""
+    """Cut a file into the parts that can be read apart, one task each; None stands for the whole file.
+
+    A web server may not say how large a file is; that is a size of 0, and such a file is read as a whole.
+    """
+    if not size:
+        return [None]
     unpack = find_archive(name)
     if unpack:
         return list(split_zip(split_prefix(name)[1], size)) if unpack is unpack_zip else [None]
@@ -194,16 +203,18 @@ def open_input(name: str) -> Source:
     return Source(name, lambda: open_file(path), find_beside)
 
 
-def read_records(name: str | Path, part: Part | None = None) -> Iterator[Record]:
+def read_records(name: str | Path, part: Part | None = None, called: str = "") -> Iterator[Record]:
     """Yield the raw records of a file, or of a part of it; those of the files in it, where it is an archive.
+
+    called: as in ``Record``
 
     Where it cannot be read on, the last record holds the error as Unreadable. What is of no known format in an archive
     is a record that holds Skipped.
     """
-    yield from _read_source(open_input(str(name)), part)
+    yield from _read_source(open_input(str(name)), part, called)
 
 
-def _read_source(source: Source, part: Part | None) -> Iterator[Record]:
+def _read_source(source: Source, part: Part | None, called: str) -> Iterator[Record]:
     unpack, reader = find_archive(source.name), find_reader(source.name)
     line = 0
     try:
@@ -216,10 +227,15 @@ def _read_source(source: Source, part: Part | None) -> Iterator[Record]:
         else:
             assert reader is not None
             for line, content in reader.read(source, part):
-                yield Record(source.name, line, content)
-    except KinspanError:  # already says what to do
+                yield Record(source.name, line, content, called)
+    except (KinspanError, MemoryError):  # the first already says what to do; the second says nothing of the file
         raise
     except Exception as error:  # truncated archives, broken parquet, permissions: each library has its own
+        if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of the disk here, not of the file
+            raise KinspanError(
+                f"the folder for temporary files, {describe_write_error(Path(tempfile.gettempdir()), error)}; make "
+                "room, or set TMPDIR to another folder"
+            ) from error
         reason = f"{type(error).__name__}: {quote_error(error)}"
         yield Record(source.name, line + 1, Unreadable(f"{UNREADABLE}: {reason}"))
 
@@ -227,7 +243,7 @@ def _read_source(source: Source, part: Part | None) -> Iterator[Record]:
 def _read_member(member: Source, number: int) -> Iterator[Record]:
     """Read a file of an archive."""
     if can_read(member.name) and member.name.count("::") <= MAX_DEPTH:
-        yield from _read_source(member, None)
+        yield from _read_source(member, None, member.name.rpartition("::")[2])
     elif not is_companion(member.name):
         reason = find_missing(member.name) or f"its format is not known; known are {FORMATS}"
         yield Record(member.name, number, Skipped(f"skipped: {reason}; or give --allow_skipped to leave it out"))

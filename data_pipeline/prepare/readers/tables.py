@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from data_pipeline.prepare.document import Document
+from data_pipeline.prepare.document import Document, Rejected, Skipped
 
 from .compression import open_file
 from .jsonl import parse_fields
@@ -33,12 +33,15 @@ def _split_row_groups(name: str, size: int) -> list[Part]:
     return parts or [_WHOLE]
 
 
-def _read_row_groups(source: Source, part: Part | None) -> Iterator[tuple[int, dict]]:
+def _read_row_groups(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
     import pyarrow.parquet as pq
 
     part = part or _WHOLE
     with source.open() as opened, pq.ParquetFile(opened) as file:
         names = [name for name in COLUMNS if name in file.schema_arrow.names]
+        if refused := _refuse_columns(file.schema_arrow):
+            yield 1, refused
+            return
         groups = range(file.metadata.num_row_groups)
         number = sum(file.metadata.row_group(k).num_rows for k in groups[: part.begin])
         for batch in file.iter_batches(batch_size=256, row_groups=list(groups[part.begin : part.end]), columns=names):
@@ -47,7 +50,7 @@ def _read_row_groups(source: Source, part: Part | None) -> Iterator[tuple[int, d
                 yield number, row
 
 
-def _read_batches(source: Source, part: Part | None) -> Iterator[tuple[int, dict]]:
+def _read_batches(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
     """Read Arrow's file format, or its stream format, in which Hugging Face data sets are saved."""
     number = 0
     with source.open() as opened:
@@ -55,15 +58,37 @@ def _read_batches(source: Source, part: Part | None) -> Iterator[tuple[int, dict
         opened.seek(0)
         if magic == b"ARROW1":
             file = pa.ipc.open_file(opened)
-            batches = map(file.get_batch, range(file.num_record_batches))
+            schema, batches = file.schema, map(file.get_batch, range(file.num_record_batches))
         else:
-            batches = iter(pa.ipc.open_stream(opened))
+            stream = pa.ipc.open_stream(opened)
+            schema, batches = stream.schema, iter(stream)
+        if refused := _refuse_columns(schema):
+            yield 1, refused
+            return
         for batch in batches:
             names = [name for name in COLUMNS if name in batch.schema.names]
             for begin in range(0, batch.num_rows, 256):
                 for row in batch.select(names).slice(begin, 256).to_pylist():
                     number += 1
                     yield number, row
+
+
+def _refuse_columns(schema: pa.Schema) -> Skipped | None:
+    """Refuse a table that has no text, at once and as a whole: its rows are not broken one by one."""
+    types = {field.name: field.type for field in schema}
+    lists = types.get("paragraphs", pa.null())
+    if _is_text(types.get("text", pa.null())) or (hasattr(lists, "value_type") and _is_text(lists.value_type)):
+        return None
+    found = ", ".join(f"{name} ({kind})" for name, kind in types.items())
+    return Skipped(
+        f'skipped: it has neither a column "text" of strings nor "paragraphs" of lists of strings, but {found[:200]}; '
+        "rename or convert one, or give --allow_skipped to leave the file out"
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def parse_row(record: Record) -> list[Document]:

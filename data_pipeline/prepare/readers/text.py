@@ -6,7 +6,7 @@ from data_pipeline.prepare.document import Document, Rejected
 
 from . import reader
 from .compression import open_source
-from .reader import Part, Reader, Record, Source, name_file
+from .reader import Part, Reader, Record, Source, name_file, name_record
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -18,7 +18,7 @@ def decode(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Rejected(f"not UTF-8 (byte {error.start})") from error
+        raise Rejected(f"not UTF-8 (byte {error.start}): convert it") from error
 
 
 def split_paragraphs(text: str) -> list[str]:
@@ -37,9 +37,9 @@ def read_whole(source: Source, part: Part | None) -> Iterator[tuple[int, bytes |
 
 
 def name_title(record: Record) -> tuple[str, str]:
-    """Name a document that is a file: its id, and its title without suffix."""
+    """Name a document that is a file: its id, and its title without folders and suffix."""
     name = name_file(record.file)
-    return name, name.rpartition(".")[0] or name
+    return name_record(record), name.rpartition(".")[0] or name
 
 
 def _parse(record: Record) -> list[Document]:
@@ -47,7 +47,7 @@ def _parse(record: Record) -> list[Document]:
     text = decode(record.content)
     if text.count("\x00") > len(text) // 100:
         raise Rejected("not text but binary: it holds NULs")
-    return [Document(name, title, split_paragraphs(text), name)]
+    return [Document(name, title, split_paragraphs(text), name_file(record.file))]
 
 
 READER = Reader(read_whole, _parse, may_be_compressed=True)

@@ -18,7 +18,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.readers import READERS, parse_record, read_records
 from data_pipeline.prepare.readers.text import split_paragraphs
-from data_pipeline.prepare.summary import check_trainable, find_lacks
+from data_pipeline.prepare.summary import check_trainable, describe_rejected, find_lacks
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 
@@ -202,11 +202,30 @@ def test_a_file_that_is_not_what_its_name_says_is_rejected(tmp_path, name):
     [{"words": ["x", "y"]}, {"text": [1, 2]}, {"paragraphs": [[1], [2]]}, {"title": ["x", "y"]}],
     ids=["no field", "text of numbers", "paragraphs of numbers", "a title alone"],
 )
-def test_parquet_rows_without_text_are_rejected_one_by_one(tmp_path, table):
+def test_a_parquet_file_without_text_is_skipped_as_a_whole(tmp_path, table):
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
     documents, rejected = read(tmp_path / "a.parquet")
     assert documents == []
-    assert [line for line, _ in rejected] == [1, 2]
+    ((line, reason),) = rejected
+    assert line == 1
+    assert reason.startswith("skipped: it has neither")
+    assert f"{next(iter(table))} (" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("text", pa.large_string()),
+        ("text", pa.dictionary(pa.int32(), pa.string())),
+        ("paragraphs", pa.large_list(pa.string())),
+    ],
+)
+def test_text_of_other_types_is_read(tmp_path, name, kind):
+    values = pa.array(["One.", None] if name == "text" else [["One."], None]).cast(kind)
+    pq.write_table(pa.table({name: values}), tmp_path / "a.parquet")
+    documents, rejected = read(tmp_path / "a.parquet")
+    assert [d.paragraphs for d in documents] == [["One."]]
+    assert [line for line, _ in rejected] == [2]
 
 
 def test_prepare_counts_what_is_broken_by_file_line_and_reason(tmp_path, helpers):
@@ -267,7 +286,7 @@ def test_a_corpus_that_nothing_can_train_on_says_what_is_missing(tmp_path, helpe
     train, *_, validate = find_lacks(manifest, OBJECTIVES)
     assert "ssp" in train
     assert "cannot train on this corpus: 2 documents or more must be usable" in train
-    assert "of those not held out 1 are (needed is a paragraph" in train
+    assert "1 of those not held out is (needed is a paragraph" in train
     assert "cannot validate on this corpus" in validate
     with pytest.raises(KinspanError, match="can train no objective"):
         check_trainable(manifest, "out")
@@ -297,3 +316,5 @@ def test_a_file_name_that_is_not_utf8_is_read_and_reported(tmp_path, helpers):
     result = helpers.prepare([source], default_model(), tmp_path / "out")
     assert result.tally.counts["documents kept"] == 3
     assert result.tally.counts["records rejected"] == 1
+    said = describe_rejected(tmp_path / "out", result.tally)
+    assert said.encode().startswith(b"1 record rejected, the first in ")  # it can be printed

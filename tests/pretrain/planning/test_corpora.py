@@ -1,6 +1,7 @@
 """Several corpora in one run: shares, pairs, names, and what makes them these."""
 
 from collections import Counter
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -30,7 +31,7 @@ def assert_equal(one, other):
 @st.composite
 def sources(draw):
     given = draw(st.lists(st.tuples(st.integers(1, 12), OBJECTIVES), min_size=1, max_size=5))
-    return tuple(Source(f"corpus{number}", *one) for number, one in enumerate(given))
+    return tuple(Source(f"corpus{k}", Fraction(weight), objective) for k, (weight, objective) in enumerate(given))
 
 
 @given(sources(), st.integers(0, 10**6))
@@ -50,7 +51,7 @@ def test_each_corpus_has_its_exact_share_after_each_turn_of_all_and_nearly_every
 
 @given(st.lists(WEIGHTS, min_size=2, max_size=4))
 def test_any_weights_up_to_a_thousand_give_exact_shares(weights):
-    mixture = mix([Source(str(number), weight) for number, weight in enumerate(weights)], "ssp")
+    mixture = mix([Source(str(number), Fraction(weight)) for number, weight in enumerate(weights)], "ssp")
     cycle = mixture.turn * sum(mixture.weights)
     counted = [end - begin for begin, end in (mixture.own_pairs(part, 0, cycle) for part in range(len(weights)))]
     assert sum(counted) == cycle
@@ -164,12 +165,29 @@ def test_corpora_of_two_tokenizers_are_refused(tiny_corpus, roberta_corpus, help
 
 
 def test_a_folder_whose_name_ends_like_a_weight_is_explained(tiny_corpus, tmp_path):
-    (tmp_path / "docs=3").symlink_to(tiny_corpus)
-    with pytest.raises(KinspanError, match=r"docs=3=1") as error:
-        open_corpora(parse_sources([f"{tmp_path}/docs=3"]), CacheSettings(), lambda: None)
+    for name in ("docs=3", "lr=0.1"):
+        (tmp_path / name).symlink_to(tiny_corpus)
+        with pytest.raises(KinspanError, match=rf"{name}=1") as error:
+            open_corpora(parse_sources([f"{tmp_path}/{name}"]), CacheSettings(), lambda: None)
+        assert "\n" not in str(error.value)
+        (corpus,) = open_corpora(parse_sources([f"{tmp_path}/{name}=1"]), CacheSettings(), lambda: None)
+        assert corpus.manifest == Corpus(tiny_corpus).manifest
+
+
+def test_shares_need_not_add_up_to_one():
+    texts = [["a=0.7,ssp", "b=0.3,sp"], ["a=7,ssp", "b=3,sp"], ["a=1.4,ssp", "b=.6,sp"]]
+    assert {mix(parse_sources(given), "psd").weights for given in texts} == {(7, 3)}
+
+
+def test_an_objective_of_one_corpus_at_two_places_is_refused(tiny_corpus, tmp_path):
+    """Each of its pairs would be learned twice."""
+    (tmp_path / "copy").symlink_to(tiny_corpus)
+    corpora = [Corpus(tiny_corpus), Corpus(tmp_path / "copy")]
+    with pytest.raises(KinspanError, match=r"hold the same corpus, and ssp of it stands twice") as error:
+        mix(parse_sources([f"{tiny_corpus}=1,psd+ssp", f"{tmp_path}/copy=1"]), "ssp").read_from(*corpora)
     assert "\n" not in str(error.value)
-    (corpus,) = open_corpora(parse_sources([f"{tmp_path}/docs=3=1"]), CacheSettings(), lambda: None)
-    assert corpus.manifest == Corpus(tiny_corpus).manifest
+    mixture = mix(parse_sources([f"{tiny_corpus}=1,psd", f"{tmp_path}/copy=1"]), "ssp").read_from(*corpora)
+    assert len(mixture.parts) == 2
 
 
 def test_a_corpus_given_twice_is_opened_once(tiny_corpus):

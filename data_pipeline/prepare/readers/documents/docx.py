@@ -6,7 +6,7 @@ import zipfile
 from data_pipeline.prepare.document import Document, Rejected
 
 from .. import reader as limits
-from ..reader import Reader, Record
+from ..reader import Reader, Record, name_file
 from ..text import name_title, read_whole
 
 _DROPPED_STYLES = ("Heading", "Title", "Subtitle", "Caption", "TOC", "toc")
@@ -23,7 +23,7 @@ def _parse(record: Record) -> list[Document]:
     paragraphs = [p.text for p in opened.paragraphs if not _name_style(p).startswith(_DROPPED_STYLES)]
     if not any(text.strip() for text in paragraphs):
         raise Rejected("it holds no paragraph of text")
-    return [Document(name, opened.core_properties.title or title, paragraphs, name)]
+    return [Document(name, opened.core_properties.title or title, paragraphs, name_file(record.file))]
 
 
 def _name_style(paragraph: object) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from data_pipeline.prepare.document import Document
 
-from ..reader import Reader, Record
+from ..reader import Reader, Record, name_file
 from ..text import decode, name_title, read_whole
 
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n(?:---|\.\.\.)\n", re.S)
@@ -29,7 +29,7 @@ def _parse(record: Record) -> list[Document]:
             if within[-1] == "p":
                 paragraphs.append(words)
             heading = heading or (words if within[-1] == "h1" else "")
-    return [Document(name, heading or title, [p for p in paragraphs if p], name)]
+    return [Document(name, heading or title, [p for p in paragraphs if p], name_file(record.file))]
 
 
 def _join_words(tokens: list[Any]) -> str:

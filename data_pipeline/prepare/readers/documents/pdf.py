@@ -7,7 +7,7 @@ import statistics
 
 from data_pipeline.prepare.document import Document, Rejected
 
-from ..reader import Reader, Record
+from ..reader import Reader, Record, name_file
 from ..text import name_title, read_whole
 
 FULL_LINE = 0.8  # of the longest lines' length; a shorter line that ends a sentence ends a paragraph
@@ -31,7 +31,7 @@ def _parse(record: Record) -> list[Document]:
         raise Rejected(f"not a PDF that can be read: {error}") from error
     if not any(line.strip() for line in lines):
         raise Rejected("it holds no text: a scan needs text recognition first")
-    return [Document(name, str(own_title or title), join_lines(lines), name)]
+    return [Document(name, str(own_title or title), join_lines(lines), name_file(record.file))]
 
 
 def join_lines(lines: list[str]) -> list[str]:

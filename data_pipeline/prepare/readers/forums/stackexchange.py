@@ -9,14 +9,17 @@ first dealt out to temporary files, by a hash of the question, and each of those
 
 import contextlib
 import io
+import lzma
 import re
 import tempfile
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO
 from xml.etree import ElementTree
 
+from data_pipeline.errors import quote_error
 from data_pipeline.prepare.document import Document, Omitted, Rejected
 
 from ..compression import COMPRESSED_SUFFIXES, is_compressed
@@ -75,13 +78,19 @@ def _read_threads(source: Source, part: Part | None) -> Iterator[tuple[int, dict
 
 
 def _read_duplicates(source: Source) -> dict[int, list[int]]:
-    """Read which questions each question is a duplicate of; nothing where there is no PostLinks.xml."""
+    """Read which questions each question is a duplicate of; nothing where there is no PostLinks.xml.
+
+    Raises OSError, which names that file, where it cannot be read: the file of posts is not what is damaged.
+    """
     found: dict[int, list[int]] = {}
     beside = (source.find_beside(_LINKS + suffix) for suffix in ("", *COMPRESSED_SUFFIXES))
     for links in filter(None, beside):
-        for _, row in read_lines(links, None):
-            if isinstance(row, bytes) and _find(_LINK_TYPE, row) == _DUPLICATE:
-                found.setdefault(int(_find(_FROM, row)), []).append(int(_find(_TO, row)))
+        try:
+            for _, row in read_lines(links, None):
+                if isinstance(row, bytes) and _find(_LINK_TYPE, row) == _DUPLICATE:
+                    found.setdefault(int(_find(_FROM, row)), []).append(int(_find(_TO, row)))
+        except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
+            raise OSError(f"{name_file(links.name)} beside it: {quote_error(error)}") from error
         break
     return found
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from data_pipeline.prepare.document import Document, Rejected
 
-from ..reader import Reader, Record, name_file
+from ..reader import Reader, Record, name_file, name_record
 from ..text import read_whole
 
 _KEPT, _DROPPED = {"p", "item", "quote"}, {"head", "table", "code", "graphic"}
@@ -52,9 +52,8 @@ def _collect(body: Any) -> list[str]:
 
 
 def _parse(record: Record) -> list[Document]:
-    name = name_file(record.file)
     title, paragraphs = extract_page(record.content)
-    return [Document(name, title, paragraphs, name)]
+    return [Document(name_record(record), title, paragraphs, name_file(record.file))]
 
 
 READER = Reader(read_whole, _parse, may_be_compressed=True, modules=("trafilatura",), extra="web")

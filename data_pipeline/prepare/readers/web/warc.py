@@ -16,7 +16,7 @@ from data_pipeline.prepare.document import Document, Omitted, Rejected
 
 from .. import reader as limits
 from ..compression import is_compressed, open_file, open_source
-from ..reader import PART_BYTES, Part, Reader, Record, Source, name_file
+from ..reader import PART_BYTES, Part, Reader, Record, Source, name_file, name_record
 from .html import extract_page
 
 _PAGES = ("text/html", "application/xhtml+xml")
@@ -137,14 +137,14 @@ def _read_page(record: Any) -> dict | Rejected:
 
 
 def _parse(record: Record) -> list[Document]:
-    name, url = name_file(record.file), record.content["url"]
+    url = record.content["url"]
     title, paragraphs = extract_page(record.content["page"], url or None)
-    return [Document(url or f"{name}:{record.line}", title, paragraphs, name)]
+    return [Document(url or f"{name_record(record)}:{record.line}", title, paragraphs, name_file(record.file))]
 
 
 def _split(name: str, size: int) -> list[Part]:
     """Cut a file that is not compressed where records begin; one that cannot be followed is one part."""
-    if is_compressed(name) or not name.endswith(".warc"):
+    if is_compressed(name) or not name.lower().endswith(".warc"):
         return [Part(0, size)]
     begins = [0]
     try:

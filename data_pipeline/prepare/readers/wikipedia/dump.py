@@ -15,22 +15,23 @@ from data_pipeline.prepare.document import Document, Omitted, Rejected, Skipped
 
 from .. import reader as limits
 from ..compression import is_compressed, open_source
-from ..reader import PART_BYTES, Part, Reader, Record, Source, name_file
+from ..reader import PART_BYTES, Part, Reader, Record, Source, name_file, name_record
 
 _BEGIN, _END, _LAST = b"<page>", b"</page>", b"</mediawiki>"
 _CHUNK = 1 << 20
 _TAIL = 64  # bytes that are kept of what was searched: a tag may be cut in two
-_STREAM = b"BZh91AY&SY"  # how each stream of a .bz2 file begins that was compressed at level 9
+_STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # how each stream of a .bz2 file begins
+_STREAM_BYTES = 10  # of that
 _REDIRECT = re.compile(r"\s*#\s*(?:REDIRECT|WEITERLEITUNG|REDIRECTION|REDIRECCIÓN|ПЕРЕНАПРАВЛЕНИЕ)\b", re.I)
 _DISAMBIGUATION = re.compile(
-    r"\{\{\s*(?:[\w -]*disambig\w*|disamb|dab|hndis|geodis|numberdis|surname|given name|set index(?: article)?"
+    r"\{\{\s*+(?:[\w -]*disambig\w*|disamb|dab|hndis|geodis|numberdis|surname|given name|set index(?: article)?"
     r"|begriffsklärung|homonymie|desambiguación|desambiguação|disambigua)\s*(?:\||\}\})",
     re.I,
 )
 
 
 def _is_multistream(name: str) -> bool:
-    return name.endswith(".bz2") and "multistream" in name_file(name)
+    return name.lower().endswith(".bz2") and "multistream" in name_file(name)
 
 
 def _split(name: str, size: int) -> list[Part]:
@@ -64,14 +65,14 @@ def _decompress_streams(file: IO[bytes], part: Part) -> Iterator[bytes]:
     """Decompress the bz2 streams that begin in a range of bytes."""
     file.seek(part.begin)
     data, at = b"", part.begin
-    while (found := data.find(_STREAM)) < 0:
+    while not (found := _STREAM.search(data)):
         chunk = file.read(_CHUNK)
         if not chunk or at >= part.end:
             return
-        kept = data[1 - len(_STREAM) :]
+        kept = data[1 - _STREAM_BYTES :]
         at += len(data) - len(kept)
         data = kept + chunk
-    data, at, last = data[found:], at + found, b""
+    data, at, last = data[found.start() :], at + found.start(), b""
     while at < part.end:
         decompressor = bz2.BZ2Decompressor()
         while not decompressor.eof:
@@ -143,7 +144,7 @@ def _parse(record: Record) -> list[Document]:
         raise Omitted("a redirect")
     if title.endswith("(disambiguation)") or _DISAMBIGUATION.search(text):
         raise Omitted("a disambiguation")
-    own_id = page.findtext("id") or f"{name_file(record.file)}:{record.line}"
+    own_id = page.findtext("id") or f"{name_record(record)}:{record.line}"
     return [Document(own_id, title, extract_paragraphs(text), name_file(record.file))]
 
 

@@ -8,9 +8,9 @@ from data_pipeline.prepare.document import Document, Rejected
 
 from .. import reader as limits
 from ..compression import open_source
-from ..jsonl import load_json
+from ..jsonl import check_end, load_json
 from ..lines import cut_lines
-from ..reader import Part, Reader, Record, Source, name_file
+from ..reader import Part, Reader, Record, Source, name_file, name_record
 from ..text import decode
 from .markup import drop_lead_in
 
@@ -31,8 +31,11 @@ def _read_blocks(source: Source, part: Part | None) -> Iterator[tuple[int, bytes
                 continue
             line = line or b"\n"
             if not block and not line.startswith((b"<doc ", b"<doc>")):
+                is_json = line.startswith(b"{")
+                if is_json:
+                    check_end(line)
                 if not line.isspace():
-                    yield number, line if line.startswith(b"{") else Rejected("not inside of <doc ...> and </doc>")
+                    yield number, line if is_json else Rejected("not inside of <doc ...> and </doc>")
                 continue
             first, size = (first, size) if block else (number, 0)
             size += len(line)
@@ -59,12 +62,11 @@ def _parse(record: Record) -> list[Document]:
             raise Rejected("<doc ...> has no id")
         own_id, title = head[1], html.unescape(head[2] or "")
         text = block[head.end() :].rpartition("</doc>")[0]
-    name = name_file(record.file)
     lines = [line for line in text.splitlines() if line.strip() and not _NOT_TEXT.search(line)]
     if lines and (lines[0].strip() == title or not title):  # the first line is the title
         title = lines.pop(0).strip()
     paragraphs = [paragraph for paragraph in map(drop_lead_in, lines) if paragraph]
-    return [Document(own_id or f"{name}:{record.line}", title, paragraphs, name)]
+    return [Document(own_id or f"{name_record(record)}:{record.line}", title, paragraphs, name_file(record.file))]
 
 
 READER = Reader(_read_blocks, _parse, may_be_compressed=True, names=r"wiki_\d+")

@@ -207,3 +207,31 @@ def test_samples_depend_on_the_texts_alone(order):
     assert whole.samples == joined.samples == first.samples
     assert len(whole.samples["rule"]) == 6
     assert max(map(len, whole.samples["rule"])) <= 300
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "這是一個很長的段落" * 20_000,
+        "x" * 200_000,
+        "a," * 100_000,
+        "<script>" * 25_000,
+        "<!-- " * 40_000,
+        "<a " * 60_000,
+    ],
+    ids=["no spaces", "one word", "short words", "scripts", "comments", "tags"],
+)
+def test_the_time_that_a_long_paragraph_takes_grows_with_its_length_alone(text):
+    """Hours, where a pattern is tried from each character to the end."""
+    cleaned([text + PROSE])
+
+
+def test_what_stands_beside_hidden_text_stays():
+    text = f"{PROSE} if x<y <!-- <b> --> or y> z, <SCRIPT a='1'>if (a<b) write('<script>')</script > {PROSE}"
+    kept, _ = cleaned([text])
+    assert kept == [f"{PROSE} if x<y or y> z, {PROSE}"]
+    far = f"<!-- {PROSE * 200} --> <style>{PROSE * 2000}</style>"
+    kept, _ = cleaned([far])
+    assert PROSE * 200 in kept[0]
+    assert PROSE * 2000 in kept[0]

@@ -47,7 +47,8 @@ def written(tmp_path, monkeypatch):
             paragraphs = np.arange(len(rows.column("chars").flatten()), dtype=np.uint64)[::-1]
             writer.add(rows, np.arange(rows.num_rows, dtype=np.uint64), paragraphs)
         assert not is_written(tmp_path, key)
-        writer.finish({"more": 1}, [{"file": "f", "line": 1, "reason": "r"}])
+        writer.reject([{"file": "f", "line": 1, "reason": "r"}])
+        writer.finish({"more": 1})
     return tmp_path, buckets, chunks
 
 

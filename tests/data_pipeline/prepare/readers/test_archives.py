@@ -1,6 +1,7 @@
 """Archives are read like folders, archives in them too; what they hold beside is named, and bombs are bounded."""
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -9,6 +10,7 @@ import zipfile
 
 import pytest
 
+from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.document import Rejected, Skipped, Unreadable
 from data_pipeline.prepare.readers import archives, compression, find_parts, read_records
 
@@ -68,7 +70,7 @@ def written(path, content):
 def test_the_files_of_an_archive_are_read(tmp_path, read, name):
     path = written(tmp_path / name, PACKED[name](FILES))
     documents, (broken,), _ = read(path)
-    assert [d.id for d in documents] == ["one.txt", "x", "two.txt"]
+    assert [d.id for d in documents] == ["deep/one.txt", "x", "two.txt"]
     assert documents[0].paragraphs == ["A first paragraph.", "And a second one."]
     assert "not JSON" in broken
     assert {record.file for record in read_records(path)} == {f"{path}::{inside}" for inside in FILES}
@@ -91,6 +93,19 @@ def test_an_archive_that_is_cut_off_says_so(tmp_path, name, share):
     path = written(tmp_path / name, content[: int(share * len(content))])
     *_, last = read_records(path)
     assert isinstance(last.content, Unreadable)
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.7z"])
+def test_a_full_disk_for_temporary_files_is_no_damage_of_the_archive(tmp_path, monkeypatch, name):
+    """Else --allow_damaged would make a corpus without the archive's files."""
+
+    def fail(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(archives.tempfile, "SpooledTemporaryFile", fail)
+    monkeypatch.setattr(archives.tempfile, "TemporaryDirectory", fail)
+    with pytest.raises(KinspanError, match=r"temporary files.*cannot be written: No space left.*set TMPDIR"):
+        list(read_records(written(tmp_path / name, PACKED[name]({"a.txt": TEXT}))))
 
 
 def test_a_tar_that_is_cut_between_its_files_or_damaged_says_so(tmp_path):

@@ -2,10 +2,15 @@
 
 import csv
 import io
+import re
 
 import datasets
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
+from data_pipeline.prepare.document import Skipped
 from data_pipeline.prepare.readers import parse_record, read_records
 from data_pipeline.prepare.readers.books import PARAGRAPH_SENTENCES, join_tokens
 from data_pipeline.prepare.readers.documents.pdf import join_lines
@@ -134,10 +139,23 @@ def test_broken_rows_are_rejected_one_by_one(tmp_path, read):
     assert rejected == ["the row has 3 columns, and the first row 2", "not UTF-8"]
 
 
-def test_a_table_without_a_text_column_says_which_it_has(tmp_path, read):
-    documents, (reason,), _ = read(written(tmp_path / "a.csv", "body,id\nx,1\n"))
-    assert not documents
-    assert 'names no column "text"; it has body, id' in reason
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.arrow", "stream.arrow"])
+def test_a_table_without_a_text_column_is_skipped_as_a_whole_and_says_which_it_has(tmp_path, name):
+    table, path = pa.table({"body": ["x", "y"], "id": ["1", "2"]}), tmp_path / name
+    if name.endswith(".csv"):
+        pa.csv.write_csv(table, path)
+    elif name.endswith(".parquet"):
+        pq.write_table(table, path)
+    else:
+        make = pa.ipc.new_stream if name == "stream.arrow" else pa.ipc.new_file
+        with make(str(path), table.schema) as writer:
+            writer.write_table(table)
+    (record,) = read_records(path)
+    assert isinstance(record.content, Skipped)
+    assert re.search(r"skipped: .* column .*body.*, id.*; rename .*or give --allow_skipped", str(record.content))
+
+
+def test_an_empty_table_stops_nothing(tmp_path, read):
     assert read(written(tmp_path / "empty.csv", "")) == ([], [], [])
 
 

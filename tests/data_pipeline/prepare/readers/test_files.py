@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -232,6 +233,34 @@ def test_files_beside_those_that_are_read_are_not_skipped(tmp_path):
     assert not skipped
 
 
+@pytest.mark.parametrize("name", ["A.TXT", "B.Jsonl.GZ", "C.ZIP", "D.TAR.XZ", "E.CSV"])
+def test_suffixes_in_capitals_are_the_same_formats(tmp_path, name):
+    content = {"A.TXT": b"text", "B.Jsonl.GZ": gzip.compress(JSONL), "E.CSV": b"text,id\nx,1\n"}.get(name)
+    if content is None:
+        (tmp_path / "in.txt").write_bytes(b"text")
+        shutil.make_archive(str(tmp_path / "made"), name[2:].lower().replace("tar.xz", "xztar"), tmp_path, "in.txt")
+        content = next(tmp_path.glob("made.*")).read_bytes()
+    (file,), _ = find_input_files([str(written(tmp_path / name, content))])
+    (record,) = registry.read_records(file.name)
+    (document,) = registry.parse_record(record)
+    assert document.paragraphs in (["text"], ["x"])
+
+
+def test_files_of_the_same_name_have_ids_of_their_own(tmp_path):
+    """With one id, all pages of a site would be held out for validation, or none."""
+    for name in ("site/a/index.txt", "site/b/index.txt", "site/b/deep/index.txt", "site/only.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"text")
+    wanted = {"a/index.txt", "b/index.txt", "b/deep/index.txt", "only.txt"}
+    site = f"{tmp_path}/site"
+    for given in ([site], [f"{site}/**/*.txt"], [f"txt:{site}"], sorted(map(str, tmp_path.rglob("*.txt")))):
+        files, _ = find_input_files(given)
+        records = [record for file in files for record in registry.read_records(file.name, None, file.called)]
+        documents = [document for record in records for document in registry.parse_record(record)]
+        assert {d.id for d in documents} == wanted
+        assert {d.title for d in documents} == {"index", "only"}
+
+
 # Behind URLs --------------------------------------------------------------------------------------------------------
 
 
@@ -273,7 +302,18 @@ def test_what_is_behind_urls_is_read_and_refused_like_local_files():
         assert "\n" not in str(error.value)
 
 
-CONTENT = {"/a.jsonl": JSONL * 40, "/b.jsonl.gz": gzip.compress(JSONL * 40)}
+def test_a_store_that_fails_is_a_one_line_error(store, monkeypatch):
+    def fail(*args, **options):
+        raise PermissionError("Forbidden")
+
+    for name in ("find", "isdir"):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), name, fail)
+            with pytest.raises(KinspanError, match=r"--input memory://bucket.* cannot be reached: Forbidden"):
+                find_input_files(["memory://bucket/a.jsonl", "memory://bucket"], allow_skipped=True)
+
+
+CONTENT = {"/a.jsonl": JSONL * 40, "/b.jsonl.gz": gzip.compress(JSONL * 40), "/unknown.jsonl": JSONL * 40}
 
 
 class Ranges(BaseHTTPRequestHandler):
@@ -281,11 +321,15 @@ class Ranges(BaseHTTPRequestHandler):
 
     def do_GET(self):
         whole = CONTENT[self.path]
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        asked = (
+            re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if "unknown" not in self.path else None
+        )
         body = whole[int(asked[1]) : int(asked[2]) + 1] if asked else whole
         self.send_response(206 if asked else 200)
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Accept-Ranges", "none" if "unknown" in self.path else "bytes")
+        self.send_header("Last-Modified", "Sun, 01 Nov 2026 10:00:00 GMT")
+        if "unknown" not in self.path:
+            self.send_header("Content-Length", str(len(body)))
         if asked:
             self.send_header("Content-Range", f"bytes {asked[1]}-{int(asked[1]) + len(body) - 1}/{len(whole)}")
         self.end_headers()
@@ -302,8 +346,9 @@ def test_files_of_a_web_server_are_read_whole_and_in_parts(monkeypatch):
     monkeypatch.setattr(lines, "PART_BYTES", 100)
     with ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        for name, count in (("a.jsonl", 6), ("b.jsonl.gz", 1)):
+        for name, count in (("a.jsonl", 6), ("b.jsonl.gz", 1), ("unknown.jsonl", 1)):
             (file,), _ = find_input_files([f"http://127.0.0.1:{server.server_port}/{name}"])
+            assert file.modified == "Sun, 01 Nov 2026 10:00:00 GMT"
             parts = registry.find_parts(file.name, file.size)
             assert len(parts) == count
             for some in ([None], parts):

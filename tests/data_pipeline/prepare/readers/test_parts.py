@@ -94,12 +94,12 @@ def test_pages_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_
     assert documents == read(path)[0]
 
 
-@pytest.mark.parametrize("size", [120, 1000, 10**6])
-def test_streams_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_in_parts, size):
+@pytest.mark.parametrize(("size", "level"), [(120, 9), (1000, 9), (1000, 1), (10**6, 9)])
+def test_streams_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_in_parts, size, level):
     head, *pages, foot = dump_of(50)
     streams = [head, *(b"".join(pages[k : k + 10]) for k in range(0, 50, 10)), foot]
     path = tmp_path / "wiki-pages-articles-multistream.xml.bz2"
-    path.write_bytes(b"".join(map(bz2.compress, streams)))
+    path.write_bytes(b"".join(bz2.compress(stream, level) for stream in streams))
     monkeypatch.setattr(dump, "PART_BYTES", size)
     (documents, rejected, _), count = read_in_parts(path)
     assert count > 1 or size > 1000

@@ -196,3 +196,12 @@ def test_a_real_forum_is_read_in_full(shared, read, name):
     tally = Tally()
     assert all(clean(document, Rules(), tally) for document in documents)
     assert tally.counts["paragraphs too short"] == 0
+
+
+def test_damaged_links_are_named_and_not_the_posts(tmp_path, read):
+    path = forum(tmp_path / "cats", question(1), links=[(1, 2, 3)], suffix=".xz", pack=lzma.compress)
+    links = path.with_name("PostLinks.xml.xz")
+    links.write_bytes(links.read_bytes()[:-20])
+    _, (reason,), _ = read(path)
+    assert "cannot read on" in reason
+    assert "PostLinks.xml.xz beside it" in reason
