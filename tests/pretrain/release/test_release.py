@@ -225,7 +225,7 @@ def test_a_checkpoint_that_the_run_removes_meanwhile_is_not_missed(trained, tmp_
 
         return first_move_on
 
-    name = "find_damage" if moment == "while it is checked" else "load_file"
+    name = "find_damage" if moment == "while it is checked" else "average_weights"
     monkeypatch.setattr(product, name, go_on(getattr(product, name)))
     assert json.loads((release(run, tmp_path / "release") / "kinspan.json").read_text())["step"] == 6
 
