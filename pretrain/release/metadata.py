@@ -62,7 +62,7 @@ def make_metadata(
     datasets: Sequence[str] = (),
     results: Sequence[EvalResult] = (),
 ) -> str:
-    """The block as YAML. What is ``stated`` goes before what the run knows: base model and data sets; results add up."""
+    """The block as YAML. Base model and data sets that are ``stated`` replace what the run knows; results add up."""
     measured = [result for result in (*results, *stated.results) if is_finite(result.metric_value)]
     return ModelCardData(
         license=stated.licence or UNKNOWN,
