@@ -42,6 +42,7 @@ def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], pa
             panel.plot(steps, values, label=split, color=colour, marker=marker, markersize=3, linewidth=1.4)
         panel.set_title(panels[name], fontsize=10, loc="left")
         panel.set_xlabel("updates", fontsize=9)
+        panel.set_xlim(left=0)
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         panel.grid(alpha=0.2)
         panel.spines[["top", "right"]].set_visible(False)

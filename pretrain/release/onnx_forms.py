@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import describe_write_error, read_object
@@ -117,6 +118,7 @@ class _Logits(nn.Module):
 
 
 def _load(folder: Path) -> tuple[Any, Any]:
+    transformers_logging.disable_progress_bar()
     with _silence():
         model = AutoModelForSequenceClassification.from_pretrained(
             str(folder), dtype=torch.float32, attn_implementation="eager", trust_remote_code=False
