@@ -2,7 +2,7 @@
 is, and pushes it to the hub."""
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -82,7 +82,7 @@ def main() -> None:
     check_stated(named)
     if repository:
         check_repository(repository)
-    stated = replace(named, results=tuple(read_results(config.results)))
+    stated = read_results(config.results, named)
     ranker = find_ranker(source)
     if ranker and config.average > 1:
         raise KinspanError(f"--average {config.average}: {ranker} is fine-tuned, and has one checkpoint, its best")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from huggingface_hub import EvalResult
 
 from data_pipeline.errors import KinspanError, quote_error
 from finetune.evaluation.metrics import METRICS, TITLES
-from pretrain.release.metadata import UNKNOWN, make_results
+from pretrain.release.metadata import UNKNOWN, Stated, make_results
 
 from .facts import HUB_NAMES
 
@@ -18,16 +19,18 @@ PAIR_FIGURES = {"auc": "roc_auc", "accuracy": "accuracy", "f1": "f1"}  # and the
 PAIR_TITLES = {"roc_auc": "AUC", "accuracy": "accuracy", "f1": "F1"}
 
 
-def read_results(paths: list[str]) -> list[EvalResult]:
-    """Entries of the model index from files: what launch/evaluate_pairs.py and launch/evaluate.py print with ``--json``
-    (the last line counts), and the results.json of launch/finetune.py.
+def read_results(paths: list[str], stated: Stated) -> Stated:
+    """Adds entries of the model index from files: what launch/evaluate_pairs.py and launch/evaluate.py print with
+    ``--json`` (the last line counts), and the results.json of launch/finetune.py.
 
     Raises KinspanError, naming the file, where it cannot be read or holds none of these.
     """
-    out = []
+    results, measured = list(stated.results), list(stated.measured)
     for name in paths:
         try:
-            out += list(_parse(_read_last_object(Path(name))))
+            found = _read_last_object(Path(name))
+            results += _parse(found)
+            measured.append((name, _find_fingerprint(found)))
         except OSError as error:
             raise KinspanError(f"--results {name} cannot be read: {error.strerror}") from error
         except KinspanError as error:
@@ -37,7 +40,14 @@ def read_results(paths: list[str]) -> list[EvalResult]:
                 f"--results {name} holds no figures of launch/evaluate_pairs.py --json, launch/evaluate.py --json or "
                 f"launch/finetune.py ({quote_error(error)})"
             ) from error
-    return out
+    return replace(stated, results=tuple(results), measured=tuple(measured))
+
+
+def _find_fingerprint(found: dict[str, Any]) -> str:
+    """The fingerprint of the model that was measured, or fine-tuned and then measured."""
+    if "fingerprints" not in found:
+        raise KinspanError("an older version wrote it, which does not tell of which weights: measure again")
+    return str(found["fingerprints"]["model"])
 
 
 def _read_last_object(path: Path) -> dict[str, Any]:

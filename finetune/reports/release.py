@@ -11,7 +11,7 @@ from finetune.evaluation.metrics import MAP
 from finetune.training.plan import BEST, DEV
 from pretrain.release.curve import CURVE, draw_curve
 from pretrain.release.folder import CARD, FACTS, replace_release
-from pretrain.release.metadata import Stated, check_card
+from pretrain.release.metadata import Stated, check_card, check_measured
 from pretrain.runtime.log import complete_lines
 
 from .card import format_card
@@ -59,6 +59,7 @@ def release_ranker(source: Path, output: Path, stated: Stated | None = None) -> 
         with replace_release(output) as partial:
             shutil.copytree(source, partial, ignore=shutil.ignore_patterns(ABOUT, CARD, "*.tmp"))
             (partial / FACTS).write_text(json.dumps(about, indent=1) + "\n")
+            check_measured(stated or Stated(), partial)
             drawn = draw_curve(_read_log(source.parent), CURVES, partial / CURVE)
             card = format_card(about, stated or Stated(), drawn)
             check_card(card)

@@ -1,5 +1,6 @@
 """The folder of a release: it is whole or absent, replaces an older release alone, and anyone may read it."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -41,3 +42,17 @@ def make_readable(folder: Path) -> None:
     """Lets everyone read the folder and what is in it, whatever the umask: a release is there to be passed on."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def fingerprint_model(name_or_dir: str) -> str:
+    """Names a model: a folder by its weights and config, a hub name by itself."""
+    folder = Path(name_or_dir)
+    if not folder.is_dir():
+        return name_or_dir
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
+        if path.is_file():
+            digest.update(path.name.encode())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -11,6 +12,8 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from data_pipeline.errors import KinspanError, quote_error
+
+from .folder import fingerprint_model
 
 UNKNOWN = "unknown"  # the hub's own word for a licence, or a data set, that nobody has named
 HERE = "path/to/this/folder"  # stands in the card's code where the release is in no repository
@@ -29,6 +32,7 @@ class Stated:
     languages:  ISO 639 codes, such as en
     repository: OWNER/NAME on the hub, which the card's code then loads
     results:    figures that were measured elsewhere, for the model index
+    measured:   the files of these figures, and of each the fingerprint of the model that they are of
     """
 
     licence: str = ""
@@ -37,6 +41,7 @@ class Stated:
     languages: tuple[str, ...] = ()
     repository: str = ""
     results: tuple[EvalResult, ...] = ()
+    measured: tuple[tuple[str, str], ...] = ()
 
 
 def check_stated(stated: Stated) -> None:
@@ -52,6 +57,17 @@ def check_stated(stated: Stated) -> None:
             validate_repo_id(name)
         except HFValidationError as error:
             raise KinspanError(f"--{flag} {name!r} is no name on the hub, such as OWNER/NAME: {error}") from error
+
+
+def check_measured(stated: Stated, folder: Path) -> None:
+    """Raises KinspanError where figures are not of the model in ``folder``."""
+    own = fingerprint_model(str(folder)) if stated.measured else ""
+    for name, fingerprint in stated.measured:
+        if fingerprint != own:
+            raise KinspanError(
+                f"--results {name}: these figures are of another model (fingerprint {fingerprint}, and this is {own}): "
+                "release without --results, measure that, and release again"
+            )
 
 
 def make_metadata(

@@ -20,7 +20,7 @@ from .average import average_weights
 from .card import find_warnings, format_card
 from .curve import CURVE, OF_PRETRAINING, draw_curve
 from .folder import CARD, FACTS, replace_release
-from .metadata import Stated, check_card
+from .metadata import Stated, check_card, check_measured
 
 MODEL_FOLDER = "model"  # in a run: the config and the tokenizer
 GENERATOR_FOLDER = "generator"  # in a run with replaced-token detection: the config; in its release: the model
@@ -155,6 +155,7 @@ def write_release(
         facts["revision"] += f"-average-{len(averaged_steps)}"
     with replace_release(output) as partial:
         _fill_release(run, weights, facts, partial)
+        check_measured(stated or Stated(), partial)
         lines = [line for line in read_metrics(run) if line["step"] <= step]
         drawn = with_curve and draw_curve(lines, OF_PRETRAINING, partial / CURVE)
         model_type = json.loads((partial / "config.json").read_text(encoding="utf-8"))["model_type"]
