@@ -112,6 +112,7 @@ def make_results(
             task_type=task,
             dataset_type=dataset,
             dataset_name=name,
+            dataset_config=re.sub(r"\W+", "-", name).strip("-"),  # figures of equal type, split and config are merged
             dataset_split=split,
             metric_type=key,
             metric_name=title,

@@ -54,10 +54,14 @@ def describe_push(folder: Path, repository: str, public: bool) -> str:
         [
             f"nothing was sent; without --dry_run, this would go to {constants.ENDPOINT}/{repository} "
             f"({visible} where it is new), to the branch {BRANCH} and the tag {name_revision(folder)}:",
-            *(f"  {name:<{width}}  {size / 1e6:10,.2f} MB" for name, size in sizes.items()),
-            f"  {f'{len(sizes)} files':<{width}}  {sum(sizes.values()) / 1e6:10,.2f} MB",
+            *(f"  {name:<{width}}  {_format_size(size)}" for name, size in sizes.items()),
+            f"  {f'{len(sizes)} files':<{width}}  {_format_size(sum(sizes.values()))}",
         ]
     )
+
+
+def _format_size(size: int) -> str:
+    return f"{size / 1e6:10,.1f} MB" if size >= 1e6 else f"{size / 1e3:10,.1f} kB"
 
 
 def push(folder: Path, repository: str, public: bool = False, tell: Callable[[str], None] = print) -> str:
