@@ -15,7 +15,7 @@ from tests.fake_hub import find_faults
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'kinspan[onnx]'")
 PAIRS = [("What flows?", "A river does."), ("What flows?", "Violins are made of spruce and maple, mostly, in Cremona.")]
-OTHERS = ["roberta", "electra", "albert", "mpnet", "deberta-v2"]
+OTHERS = ["roberta", "electra", "albert", "mpnet", "deberta-v2", "modernbert"]
 
 
 @pytest.fixture
