@@ -21,6 +21,7 @@ from finetune.evaluation.comparison import compare_systems, format_per_question,
 from finetune.evaluation.contamination import find_contamination, format_contamination, summarize_contamination
 from finetune.evaluation.metrics import Figures, compute_question_metrics, compute_run_metrics
 from finetune.reports.comparison_page import render_comparison
+from pretrain.release.folder import fingerprint_model
 
 BM25 = "BM25"
 
@@ -84,6 +85,9 @@ def measure_models(
         trec.write_lines(output / "comparison.html", [page])
         notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
+    if as_json:  # "model" is the one that a release's card may take figures of
+        prints = {name: fingerprint_model(name) for name in models}
+        facts["fingerprints"] = {**prints, "model": prints[models[0]]}
     _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
 
 

@@ -55,6 +55,7 @@ def main() -> None:
     from pretrain.evaluation.pair_tests import evaluate_pairs
     from pretrain.evaluation.pair_text import format_figures
     from pretrain.modeling.scorer import load_scorer  # after what needs no model to be checked
+    from pretrain.release.folder import fingerprint_model
 
     result = evaluate_pairs(
         load_scorer(config.model),
@@ -67,7 +68,7 @@ def main() -> None:
     )
     print(format_figures(result))
     if config.json:
-        print(json.dumps(result))
+        print(json.dumps({**result, "fingerprints": {"model": fingerprint_model(config.model)}}))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from objectives.rtd import mask_for_generator
 from pretrain.evaluation.validation import SEED
 from pretrain.modeling.compatibility import check_fits
 from pretrain.modeling.compilation import check_can_compile
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
 from pretrain.modeling.pair_model import PairModel, fingerprint_weights, holds_no_weights, load_config, load_model
@@ -342,7 +342,11 @@ def _collect_facts(
     paths += ["generator"] if parse_size_factor(config.generator) is None else []
     settings = {k: v for k, v in as_dict(config).items() if k not in paths}
     known = {
-        "model": {"name": Path(name).name, "fingerprint": model_fingerprint},
+        "model": {
+            "name": Path(name).name,
+            "fingerprint": model_fingerprint,
+            "hub_name": find_hub_name(config.model),
+        },
         "zero_stage": zero_stage(deepspeed_settings),
         "precision": precision,
         "max_length": max_length,

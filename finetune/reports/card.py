@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from huggingface_hub import ModelCardData
-
 from finetune.evaluation.metrics import METRICS, TITLES
+from pretrain.release.curve import CURVE
+from pretrain.release.metadata import UNKNOWN, Stated, describe_licence, make_metadata, make_results
+from pretrain.release.usage import format_usage
+
+TEST = "test"
 
 _TEXT = """---
 {metadata}
@@ -17,12 +20,7 @@ Given a question and a candidate sentence, it scores how well the candidate answ
 
 ## Use
 
-```python
-from sentence_transformers import CrossEncoder
-
-model = CrossEncoder("path/to/this/folder", max_length={max_length})
-model.rank("A question?", ["One candidate.", "Another candidate."])
-```
+{usage}
 
 `AutoModelForSequenceClassification` gives the same score as a logit, which is above 0 where the candidate is called an
 answer.
@@ -33,7 +31,7 @@ answer.
 |---|---|
 {training}
 
-## Figures
+{curve}## Figures
 
 {figures}
 
@@ -41,28 +39,39 @@ The checkpoint was chosen by its MAP on dev, so that its figures there are too h
 
 ## Licence
 
-None is stated here: those of the starting model and of the data apply. Add `license:` to the block at the top.
+{licence}
 """
 
 
-def format_card(facts: Mapping[str, Any], max_length: int, figures: Mapping[str, Mapping[str, float]]) -> str:
+def format_card(about: Mapping[str, Any], stated: Stated, with_curve: bool = False) -> str:
     """Returns the card: Markdown with the Hub's block of metadata.
 
-    facts:   what it was made of, in words: "Starting model", "Data" and so on
-    figures: by split, some or all of ``metrics.METRICS``
+    about:      what ``facts.describe_ranker`` returns
+    with_curve: the training curves lie beside the card
     """
-    metadata = ModelCardData(
-        library_name="sentence-transformers",
-        pipeline_tag="text-ranking",
-        tags=["cross-encoder", "answer-sentence-selection", "kinspan"],
+    facts, figures = about["facts"], about["figures"]
+    title = f"{facts['Starting model']} fine-tuned on {facts['Data']}"
+    split = TEST if TEST in figures else next(iter(figures))
+    datasets = about["datasets"]
+    metadata = make_metadata(
+        stated,
+        title,
+        ["cross-encoder", "answer-sentence-selection", "kinspan"],
+        base_model=about["base_model"],
+        datasets=datasets,
+        results=make_results(
+            figures[split], TITLES, f"{facts['Data']} {split}", next(iter(datasets), UNKNOWN), split=split
+        ),
     )
     shown = [metric for metric in METRICS if all(metric in of_split for of_split in figures.values())]
     lines = [f"| | {' | '.join(TITLES[metric] for metric in shown)} |", "|---" * (len(shown) + 1) + "|"]
     lines += [f"| {split} | {' | '.join(f'{of[metric]:.4f}' for metric in shown)} |" for split, of in figures.items()]
     return _TEXT.format(
-        metadata=metadata.to_yaml().strip(),
-        title=f"{facts['Starting model']} fine-tuned on {facts['Data']}",
+        metadata=metadata,
+        title=title,
+        usage=format_usage(stated, about["max_length"]),
         training="\n".join(f"| {name} | {value} |" for name, value in facts.items()),
-        max_length=max_length,
+        curve=f"![Training curves]({CURVE})\n\n" if with_curve else "",
         figures="\n".join(lines),
+        licence=describe_licence(stated),
     )

@@ -1,23 +1,30 @@
 """What a run was made of and ran on, for its results and its model card."""
 
+import json
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from data_pipeline.files import write_atomically
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.training.config import FinetuneConfig
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
 from finetune.training.plan import Stage
 from finetune.training.stages import Data
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
+from pretrain.release.folder import CARD, FACTS
+from pretrain.release.metadata import Stated
 
 from .card import format_card
 
+ABOUT = "ranker.json"  # beside a ranker's weights: what its card says
+HUB_NAMES = {"wikiqa": "microsoft/wiki_qa"}  # of data sets, on the hub
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 
 
@@ -44,7 +51,17 @@ def describe_surroundings(config: FinetuneConfig, data: Data, num_ranks: int) ->
 def write_card(
     folder: Path, config: FinetuneConfig, stage: Stage, seed: int, step: int, figures: Mapping[str, Mapping[str, float]]
 ) -> None:
-    """Writes the card of the ranker in ``folder``, which was best after ``step`` updates of the stage."""
+    """Writes the card of the ranker in ``folder``, which was best after ``step`` updates of the stage, and beside it
+    what it is made of, for the card of a release."""
+    about = describe_ranker(config, stage, seed, step, figures)
+    write_atomically(folder / ABOUT, json.dumps(about, indent=1) + "\n")
+    write_atomically(folder / CARD, format_card(about, Stated()))
+
+
+def describe_ranker(
+    config: FinetuneConfig, stage: Stage, seed: int, step: int, figures: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """Returns what a card says: ``facts`` in words, ``figures`` by split, the hub's names, and no local path."""
     facts = {
         "Starting model": name_model(config),
         "Data": stage.train.name,
@@ -58,5 +75,28 @@ def write_card(
         "Seed": seed,
         "kinspan": version("kinspan"),
     }
-    known = {name: value for name, value in facts.items() if value is not None}
-    write_atomically(folder / "README.md", format_card(known, config.max_length, figures))
+    sets = [_find_set(spec) for spec in (config.data, config.transfer) if spec]
+    return {
+        "facts": {name: value for name, value in facts.items() if value is not None},
+        "figures": {split: dict(of_split) for split, of_split in figures.items()},
+        "max_length": config.max_length,
+        "base_model": _find_base(str(config.model)),
+        "datasets": [name for name in sets if name],
+        "revision": f"seed-{seed}-step-{step:08d}",
+    }
+
+
+def _find_set(spec: str) -> str | None:
+    """The hub's name of a data set such as wikiqa=FOLDER or hub=OWNER/NAME."""
+    name, _, place = spec.partition("=")
+    if name == "hub":
+        return None if Path(place).is_dir() else place
+    return HUB_NAMES.get(name)
+
+
+def _find_base(model: str) -> str | None:
+    """The hub's name of the model; of a release, that of the model which its pre-training started from."""
+    if (Path(model) / FACTS).is_file():
+        with suppress(KinspanError, AttributeError):
+            return read_object(Path(model) / FACTS, "").get("model", {}).get("hub_name")
+    return find_hub_name(model)

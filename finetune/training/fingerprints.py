@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from finetune.data.answers import AnswerSet
+from pretrain.release.folder import fingerprint_model as fingerprint_model
 
 
 def fingerprint_answers(data: AnswerSet) -> str:
@@ -24,20 +24,6 @@ def fingerprint_ids(data: AnswerSet) -> str:
     """Names the ids of a split, which its TREC files hold and which break ties."""
     ids = [*data.question_ids, *data.answer_ids.to_pylist()]
     return hashlib.sha256("\0".join(ids).encode()).hexdigest()[:16]
-
-
-def fingerprint_model(name_or_dir: str) -> str:
-    """Names the model that a run starts from: a folder by its weights and config, a hub name by itself."""
-    folder = Path(name_or_dir)
-    if not folder.is_dir():
-        return name_or_dir
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
-        if path.is_file():
-            digest.update(path.name.encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
 
 
 def fingerprint_identity(identity: dict[str, Any]) -> str:

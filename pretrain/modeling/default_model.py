@@ -3,6 +3,7 @@
 from pathlib import Path
 
 DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
+DEFAULT_HUB_NAME = f"sentence-transformers/{DEFAULT_MODEL_NAME}"
 
 
 def default_model() -> str:
@@ -13,3 +14,10 @@ def default_model() -> str:
     assert spec
     assert spec.origin  # a dependency of ours
     return str(Path(spec.origin).parent / "model")
+
+
+def find_hub_name(model: str | None) -> str | None:
+    """The name on the hub of a model as ``--model`` names it; None of a folder, whose origin nothing tells."""
+    if model is None or model == default_model():
+        return DEFAULT_HUB_NAME
+    return None if Path(model).is_dir() else model

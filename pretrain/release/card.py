@@ -3,9 +3,13 @@
 import math
 from typing import Any
 
-from huggingface_hub import ModelCardData
+from huggingface_hub import EvalResult
 
 from pretrain.modeling.families import FAMILIES
+
+from .curve import CURVE
+from .metadata import Stated, describe_licence, make_metadata, make_results
+from .usage import format_loading, format_usage
 
 _TEXT = """---
 {metadata}
@@ -17,12 +21,7 @@ _TEXT = """---
 
 ## Use
 
-```python
-from sentence_transformers import CrossEncoder
-
-model = CrossEncoder("path/to/this/folder")
-model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
-```
+{usage}
 
 `AutoModelForSequenceClassification` (`{classifier}`) gives the same score as a logit;
 {masked_lm}
@@ -31,7 +30,7 @@ model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 
 {training}
 
-{objectives}
+{curve}{objectives}
 
 ## Data
 
@@ -39,11 +38,15 @@ model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 
 ## Figures
 
-{warnings}On {pairs} pairs of held-out documents, before training and at this checkpoint:
+{warnings}On {pairs} pairs of held-out documents, before training and at {measured}:
 
 {figures}
 
 Always predicting the share of positives ({positives:.0%}) gives a pair loss of {chance:.3f}.
+
+## Licence
+
+{licence}
 """
 
 FEWEST_DOCUMENTS = 20  # held out: with fewer, the figures of validation say little of other documents
@@ -75,21 +78,25 @@ _PERMUTED = """. **The labels of the pairs were permuted**, as a
 control for studies: the pair head has learned nothing that would rank anything."""
 
 _IN_A_FOLDER = """the masked-LM model (`{masked_lm}`) is in the folder `{folder}`:
-`AutoModelForMaskedLM.from_pretrained("path/to/this/folder/{folder}")`, or with `subfolder="{folder}"` from the Hub."""
+{loading}."""
 
 
 _GENERATOR = """`AutoModelForPreTraining`
 (`ElectraForPreTraining`) tells replaced tokens from original ones. One file holds both heads, so that `transformers`
 lists the other one's tensors as UNEXPECTED; none is missing or fresh. The generator (`{masked_lm}`) is in the folder
-`{folder}`: `AutoModelForMaskedLM.from_pretrained("path/to/this/folder/{folder}")`, or `subfolder="{folder}"` from the
-Hub."""
+`{folder}`: {loading}."""
 
 
-def format_card(facts: dict[str, Any], model_type: str) -> str:
+_IN_RESULTS = {"pair_auc": "AUC", "pair_accuracy": "accuracy", "pair_f1": "F1"}
+_HUB_METRICS = {"pair_auc": "roc_auc", "pair_accuracy": "accuracy", "pair_f1": "f1"}  # the hub's names of them
+
+
+def format_card(facts: dict[str, Any], model_type: str, stated: Stated, with_curve: bool = False) -> str:
     """The model card: Markdown with the Hub's block of metadata.
 
     facts:      from ``release.read_run_facts``
     model_type: a key of FAMILIES
+    with_curve: the training curves lie beside the card
     """
     family = FAMILIES[model_type]
     objectives = facts["objectives"]
@@ -97,13 +104,19 @@ def format_card(facts: dict[str, Any], model_type: str) -> str:
     masked_lm = _GENERATOR if with_generator else _IN_A_FOLDER if family.masked_lm_folder else _BESIDE
     folder = "generator" if with_generator else family.masked_lm_folder
     settings, corpus = facts["settings"], facts["corpus"]
-    metadata = ModelCardData(
-        library_name="sentence-transformers",
-        pipeline_tag="text-ranking",
-        tags=["cross-encoder", "answer-sentence-selection", *(_shorten(o["name"]) for o in objectives), "kinspan"],
+    title = f"{facts['model']['name']}-{'-'.join(_shorten(o['name']) for o in objectives)}"
+    metadata = make_metadata(
+        stated,
+        title,
+        ["cross-encoder", "answer-sentence-selection", *(_shorten(o["name"]) for o in objectives), "kinspan"],
+        base_model=None if facts.get("from_scratch") else facts["model"].get("hub_name"),
+        datasets=_find_datasets(corpus),
+        results=_list_results(facts),
     )
+    averaged = facts.get("averaged_steps", [])
     rows = {
         "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
+        "Weights": f"the average of those at the steps {', '.join(f'{step:,}' for step in averaged)}",
         "Pairs in a batch": settings["global_batch_size"],
         "Tokens of a pair, at most": facts["max_length"],
         "Weights of the losses": _format_weights(settings, with_generator),
@@ -112,12 +125,15 @@ def format_card(facts: dict[str, Any], model_type: str) -> str:
         "ZeRO stage": facts["zero_stage"],
         "Seed": settings["seed"],
     }
+    if not averaged:
+        del rows["Weights"]
     if with_generator:
         rows["Generator"] = f"{facts['generator']}, embeddings: {settings['embedding_sharing']}"
     training = "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows.items())
     return _TEXT.format(
-        metadata=metadata.to_yaml().strip(),
-        title=f"{facts['model']['name']}-{'-'.join(_shorten(o['name']) for o in objectives)}",
+        metadata=metadata,
+        title=title,
+        usage=format_usage(stated, facts["max_length"]),
         base=facts["model"]["name"],
         how="trained from scratch" if facts.get("from_scratch") else "after continued pre-training",
         objective=_name_objective(facts),
@@ -127,13 +143,41 @@ def format_card(facts: dict[str, Any], model_type: str) -> str:
         chance=_compute_entropy(_compute_positive_share(objectives)),
         token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
         classifier=family.classifier,
-        masked_lm=masked_lm.format(masked_lm=family.masked_lm, folder=folder),
+        masked_lm=masked_lm.format(
+            masked_lm=family.masked_lm,
+            folder=folder,
+            loading=format_loading(stated, "AutoModelForMaskedLM", folder or ""),
+        ),
         training=training,
+        curve=f"![Training curves]({CURVE})\n\n" if with_curve else "",
         data=_format_data(corpus),
         pairs=f"{facts['eval_pairs']:,}",
         warnings="".join(f"**Mind that {text}.**\n\n" for text in find_warnings(facts)),
+        measured="the last of these checkpoints, not of their average" if averaged else "this checkpoint",
         figures=_format_figures(facts),
+        licence=describe_licence(stated),
     )
+
+
+def _find_datasets(corpus: dict[str, Any]) -> list[str]:
+    """The hub's names of the data sets that the corpus was streamed from, see readers/huggingface.py."""
+    names = [source["name"] for source in corpus["sources"] if str(source.get("name", "")).startswith("hf:")]
+    found = [name.split(":")[1] for name in names]
+    return list(dict.fromkeys(name for name in found if name.count("/") == 1 and not name.startswith((".", "/"))))
+
+
+def _list_results(facts: dict[str, Any]) -> list[EvalResult]:
+    """The last validation for the model index; nothing of an average, which validation never saw."""
+    if facts.get("averaged_steps") or not facts["settings"]["pair_weight"]:
+        return []
+    name = f"held-out pairs of the pre-training documents ({_name_objective(facts)})"
+    titles = {_HUB_METRICS[figure]: title for figure, title in _IN_RESULTS.items()}
+    figures = [{_HUB_METRICS[f]: last[f] for f in _IN_RESULTS if f in last} for last in facts["last_validation"]]
+    return [
+        result
+        for of_last in figures
+        for result in make_results(of_last, titles, name, split="validation", task="text-classification")
+    ]
 
 
 def find_warnings(facts: dict[str, Any]) -> list[str]:

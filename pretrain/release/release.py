@@ -1,24 +1,26 @@
 """Releases: a trained model as a folder that transformers and sentence-transformers load without code of ours."""
 
 import json
-import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import describe_write_error, read_object
+from data_pipeline.files import read_object
 from pretrain.checkpoints.manifest import find_damage
-from pretrain.checkpoints.reader import list_checkpoints
+from pretrain.checkpoints.reader import get_step, list_checkpoints
 from pretrain.modeling.families import FAMILIES
 from pretrain.runtime.log import complete_lines
 
+from .average import average_weights
 from .card import find_warnings, format_card
+from .curve import CURVE, OF_PRETRAINING, draw_curve
+from .folder import CARD, FACTS, replace_release
+from .metadata import Stated, check_card, check_measured
 
 MODEL_FOLDER = "model"  # in a run: the config and the tokenizer
 GENERATOR_FOLDER = "generator"  # in a run with replaced-token detection: the config; in its release: the model
@@ -27,27 +29,39 @@ ATTEMPTS = 5  # to find a checkpoint that a run under way does not remove meanwh
 WORD_TABLE = "electra.embeddings.word_embeddings"
 
 
-def release(source: Path, output: Path, tell: Callable[[str], None] = print) -> Path:
+def release(
+    source: Path,
+    output: Path,
+    tell: Callable[[str], None] = print,
+    average: int = 1,
+    stated: Stated | None = None,
+) -> Path:
     """Writes the release of one checkpoint, or of a run's newest one with whole weights, and returns ``output``.
 
-    tell: is given a line about each newer checkpoint that is left out, about damage beside the weights, and about
-          figures that should make the reader wary
+    tell:    is given a line about each newer checkpoint that is left out, about damage beside the weights, and about
+             figures that should make the reader wary
+    average: the weights are the mean of those of this checkpoint and of ``average - 1`` before it
+    stated:  what the card shall say that the run does not know
 
-    Raises KinspanError where there are no whole weights, or ``output`` holds something that is not a release.
+    Raises KinspanError where there are too few whole weights, or ``output`` holds something that is not a release.
     """
     for _ in range(ATTEMPTS):  # a run that is still training removes checkpoints while they are being read
         run, checkpoint, notes = _find_checkpoint(source)
         try:
             state = read_object(checkpoint / "state.json", "release another checkpoint")
-            weights = load_file(str(checkpoint / "weights.safetensors"))
+            averaged = _find_averaged(checkpoint, average)
+            weights = average_weights(averaged)
             break
         except (OSError, KinspanError) as error:
+            if isinstance(error, TooFewCheckpoints):
+                raise
             if checkpoint.exists():
                 raise KinspanError(f"{checkpoint} cannot be read: {quote_error(error)}") from error
     else:
         raise KinspanError(f"{source}: the run removes its checkpoints faster than they can be read: try again")
     try:
-        write_release(run, weights, state["step"], output)
+        steps = [get_step(path) for path in averaged]
+        write_release(run, weights, state["step"], output, stated, averaged_steps=sorted(steps), with_curve=True)
         notes += find_warnings(read_run_facts(run, state["step"]))
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise KinspanError(
@@ -69,7 +83,9 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
             raise KinspanError(f"checkpoint {source} does not lie in its run's folder, which a release needs too")
         return run, source, beside
     if not (source / "run.json").is_file():
-        raise KinspanError(f"{source} is neither a run nor a checkpoint: give the --output_dir of launch/pretrain.py")
+        raise KinspanError(
+            f"{source} is neither a run nor a checkpoint, nor of launch/finetune.py: give an --output_dir of one"
+        )
     for _ in range(ATTEMPTS):
         listed = list_checkpoints(source / "checkpoints")
         skipped: list[str] = []
@@ -85,6 +101,28 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
     raise KinspanError(f"{source} has no checkpoint of whole weights: {'; '.join(skipped) or 'none was written yet'}")
 
 
+class TooFewCheckpoints(KinspanError):
+    """A run has fewer whole checkpoints than are to be averaged."""
+
+
+def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
+    """The checkpoint and the ``count - 1`` newest whole ones before it, newest first.
+
+    Raises TooFewCheckpoints where there are not so many.
+    """
+    found = [checkpoint]
+    for older in list_checkpoints(checkpoint.parent) if count > 1 else []:
+        if len(found) < count and get_step(older) < get_step(checkpoint) and not _judge(older)[0]:
+            found.append(older)
+    if len(found) < count:
+        raise TooFewCheckpoints(
+            f"--average {count}: there are whole checkpoints of {len(found)} steps alone "
+            f"({', '.join(str(get_step(path)) for path in reversed(found))}); launch/pretrain.py keeps as many as "
+            "--keep_checkpoints says"
+        )
+    return found
+
+
 def _judge(checkpoint: Path) -> tuple[str | None, list[str]]:
     """What keeps a checkpoint from being released, if anything does, and a note where it is damaged only elsewhere."""
     damage = find_damage(checkpoint)
@@ -94,31 +132,42 @@ def _judge(checkpoint: Path) -> tuple[str | None, list[str]]:
     return None, [f"{checkpoint}: {damage}; its weights are whole and are released, but no run can resume from it"]
 
 
-def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output: Path) -> None:
+def write_release(
+    run: Path,
+    weights: dict[str, torch.Tensor],
+    step: int,
+    output: Path,
+    stated: Stated | None = None,
+    averaged_steps: Sequence[int] = (),
+    with_curve: bool = False,
+) -> None:
     """Writes weights, config, tokenizer and model card to a folder beside ``output``, which is renamed at the end.
+
+    averaged_steps: those whose weights were averaged; one or none is no average
+    with_curve:     the training curves are drawn, too
 
     Raises KinspanError where ``output`` holds something that is not a release.
     """
-    output = output.absolute()
-    if output.exists() and any(output.iterdir()) and not (output / "kinspan.json").exists():
-        raise KinspanError(f"--output_dir {output} holds something that is no release: choose another folder")
-    partial = output.with_name(output.name + ".tmp")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        _fill_release(run, weights, step, partial)
-        shutil.rmtree(output, ignore_errors=True)
-        os.replace(partial, output)
-    except (OSError, SafetensorError) as error:
-        raise KinspanError(f"the release {describe_write_error(output, error)}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    facts = read_run_facts(run, step)
+    facts["revision"] = f"step-{step:08d}"
+    if len(averaged_steps) > 1:
+        facts["averaged_steps"] = list(averaged_steps)
+        facts["revision"] += f"-average-{len(averaged_steps)}"
+    with replace_release(output) as partial:
+        _fill_release(run, weights, facts, partial)
+        check_measured(stated or Stated(), partial)
+        lines = [line for line in read_metrics(run) if line["step"] <= step]
+        drawn = with_curve and draw_curve(lines, OF_PRETRAINING, partial / CURVE)
+        model_type = json.loads((partial / "config.json").read_text(encoding="utf-8"))["model_type"]
+        card = format_card(facts, model_type, stated or Stated(), drawn)
+        check_card(card)
+        (partial / CARD).write_text(card, encoding="utf-8")
 
 
-def _fill_release(run: Path, weights: dict[str, torch.Tensor], step: int, partial: Path) -> None:
-    """Writes every file of a release to the folder ``partial``, which does not exist yet."""
+def _fill_release(run: Path, weights: dict[str, torch.Tensor], facts: dict[str, Any], partial: Path) -> None:
+    """Writes models, tokenizers and facts to the folder ``partial``, which does not exist yet."""
     config = read_object(run / MODEL_FOLDER / "config.json", f"{run} cannot be released without it")
     shutil.copytree(run / MODEL_FOLDER, partial)
-    facts = read_run_facts(run, step)
     if facts["token_loss"] == "rtd":
         generator = read_object(run / GENERATOR_FOLDER / "config.json", f"{run} cannot be released without it")
         models = split_electra_models(config, generator, weights)
@@ -130,8 +179,7 @@ def _fill_release(run: Path, weights: dict[str, torch.Tensor], step: int, partia
             shutil.copytree(run / MODEL_FOLDER, folder)  # the tokenizer, so that each loads by itself
         save_file(own_weights, str(folder / "model.safetensors"), {"format": "pt"})
         (folder / "config.json").write_text(json.dumps(own_config, indent=2, sort_keys=True) + "\n")
-    (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
-    (partial / "README.md").write_text(format_card(facts, config["model_type"]), encoding="utf-8")
+    (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def split_models(
@@ -198,10 +246,11 @@ def make_release_config(config: dict[str, Any], architecture: str) -> dict[str, 
 def read_run_facts(run: Path, step: int) -> dict[str, Any]:
     """What the card and kinspan.json say: settings and figures, and no local path."""
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
-    validation = []
-    metrics = run / "metrics.jsonl"
-    for line in complete_lines(metrics):
-        entry = json.loads(line)
-        if entry["split"] == "validation" and entry["step"] <= step:
-            validation.append(entry)
+    lines = read_metrics(run)
+    validation = [line for line in lines if line["split"] == "validation" and line["step"] <= step]
     return {**facts, "step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The lines of the run's metrics.jsonl."""
+    return [json.loads(line) for line in complete_lines(run / "metrics.jsonl")]

@@ -6,65 +6,15 @@ import warnings
 import pytest
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
 import pretrain.release.release as product
 from data_pipeline.errors import KinspanError
-from data_pipeline.tokenizers import load_tokenizer
 from pretrain.batches import to_tensors
 from pretrain.checkpoints.manifest import describe_file, write_manifest
-from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
-from pretrain.modeling.pair_model import load_model
-from pretrain.release.release import MODEL_FOLDER, release
-
-
-@pytest.fixture(params=["bert"])
-def trained(request, make_model, tmp_path):
-    """A run folder with one checkpoint, and the model that is in it."""
-    model, _ = load_model(str(make_model(request.param, initializer_range=0.1)), seed=5)
-    run = tmp_path / "run"
-    load_tokenizer(default_model()).save_pretrained(str(run / MODEL_FOLDER))
-    model.config.to_json_file(str(run / MODEL_FOLDER / "config.json"), use_diff=False)
-    facts = {
-        "model": {"name": "small"},
-        "corpus": {
-            "fingerprint": "f" * 64,
-            "totals": {"documents": 1, "paragraphs": 1, "tokens": 1},
-            "sources": [],
-        },
-        "settings": {
-            "objective": "ssp",
-            "pair_weight": 1.0,
-            "mlm_weight": 1.0,
-            "global_batch_size": 8,
-            "learning_rate": 1e-4,
-            "warmup_steps": 1,
-            "seed": 1,
-        },
-        "token_loss": "mlm",
-        "objectives": [
-            {"name": "ssp", "share": 1.0, "asks": "A or B", "negatives": "", "source": "", "pairs_per_anchor": 5}
-        ],
-        "max_length": 128,
-        "precision": "fp32",
-        "zero_stage": 2,
-        "total_steps": 3,
-        "warmup_steps": 1,
-        "eval_pairs": 40,
-    }
-    (run / "run.json").write_text(json.dumps(facts))
-    figures = {"step": 3, "split": "validation", "pair_loss": 0.4321, "pair_auc": 0.8}
-    (run / "metrics.jsonl").write_text(json.dumps({**figures, "step": 0}) + "\n" + json.dumps(figures) + "\n")
-    whole = run / "checkpoints/step-00000003"
-    whole.mkdir(parents=True)
-    save_file({k: v.clone() for k, v in dict(model.named_parameters()).items()}, str(whole / "weights.safetensors"))
-    (whole / "state.json").write_text('{"step": 3}')
-    files = ["weights.safetensors", "state.json"]
-    write_manifest(whole, {name: describe_file(whole / name) for name in files})
-    return run, model.eval()
+from pretrain.release.release import release
 
 
 @pytest.mark.parametrize("trained", FAMILIES, indirect=True)
@@ -225,7 +175,7 @@ def test_a_checkpoint_that_the_run_removes_meanwhile_is_not_missed(trained, tmp_
 
         return first_move_on
 
-    name = "find_damage" if moment == "while it is checked" else "load_file"
+    name = "find_damage" if moment == "while it is checked" else "average_weights"
     monkeypatch.setattr(product, name, go_on(getattr(product, name)))
     assert json.loads((release(run, tmp_path / "release") / "kinspan.json").read_text())["step"] == 6
 

@@ -1,0 +1,73 @@
+"""Releases of fine-tuned rankers: the best checkpoint of a seed with a card that says what was measured."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.files import read_object
+from finetune.evaluation.metrics import MAP
+from finetune.training.plan import BEST, DEV
+from pretrain.release.curve import CURVE, draw_curve
+from pretrain.release.folder import CARD, FACTS, replace_release
+from pretrain.release.metadata import Stated, check_card, check_measured
+from pretrain.runtime.log import complete_lines
+
+from .card import format_card
+from .facts import ABOUT
+
+CURVES = {"loss": "training loss", MAP: "MAP"}
+RESULTS = "results.json"
+WEIGHTS = "model.safetensors"
+REPAIR = "the same launch/finetune.py command again writes it anew"
+
+
+def find_ranker(source: Path) -> Path | None:
+    """The folder of the ranker that ``source`` means: the folder itself, a seed's, or an experiment's, of which the
+    seed with the highest dev MAP is taken. None where it is of no fine-tuning.
+
+    Raises KinspanError where the experiment has no ranker.
+    """
+    for folder in (source, source / BEST):
+        if (folder / ABOUT).is_file():
+            return folder
+    if not (source / RESULTS).is_file():
+        return None
+    results = read_object(source / RESULTS, REPAIR)
+    try:
+        seeds = {run["seed"]: run[DEV][MAP] for run in results["seeds"]}
+    except (LookupError, TypeError) as error:
+        raise KinspanError(f"{source / RESULTS} is damaged ({quote_error(error)}): {REPAIR}") from error
+    for seed in sorted(seeds, key=lambda seed: seeds[seed], reverse=True):
+        if (source / f"seed-{seed}" / BEST / ABOUT).is_file():
+            return source / f"seed-{seed}" / BEST
+    raise KinspanError(f"{source} has results, and no ranker of a seed is left beside them: {REPAIR}")
+
+
+def release_ranker(source: Path, output: Path, stated: Stated | None = None) -> Path:
+    """Writes the release of the ranker in ``source``, as ``find_ranker`` returned it, and returns ``output``.
+
+    stated: what the card shall say that the ranker's files do not
+
+    Raises KinspanError where files are missing or damaged, or ``output`` holds something that is not a release.
+    """
+    about = read_object(source / ABOUT, REPAIR)
+    if not (source / WEIGHTS).is_file():
+        raise KinspanError(f"{source} has no {WEIGHTS}, and cannot be released without it")
+    try:
+        with replace_release(output) as partial:
+            shutil.copytree(source, partial, ignore=shutil.ignore_patterns(ABOUT, CARD, "*.tmp"))
+            (partial / FACTS).write_text(json.dumps(about, indent=1) + "\n")
+            check_measured(stated or Stated(), partial)
+            drawn = draw_curve(_read_log(source.parent), CURVES, partial / CURVE)
+            card = format_card(about, stated or Stated(), drawn)
+            check_card(card)
+            (partial / CARD).write_text(card, encoding="utf-8")
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise KinspanError(f"{source / ABOUT} is damaged ({quote_error(error)}): {REPAIR}") from error
+    return output
+
+
+def _read_log(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]

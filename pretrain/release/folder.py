@@ -1,0 +1,58 @@
+"""The folder of a release: it is whole or absent, replaces an older release alone, and anyone may read it."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import describe_write_error
+
+FACTS = "kinspan.json"  # what a release was made of; a folder without it is no release
+CARD = "README.md"
+
+
+@contextmanager
+def replace_release(output: Path) -> Iterator[Path]:
+    """Gives the name of a folder beside ``output``, not yet there, which takes its place once the block has filled it.
+
+    Raises KinspanError where ``output`` holds something that is not a release, or cannot be written.
+    """
+    output = output.absolute()
+    if output.exists() and any(output.iterdir()) and not (output / FACTS).exists():
+        raise KinspanError(f"--output_dir {output} holds something that is no release: choose another folder")
+    partial = output.with_name(output.name + ".tmp")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        yield partial
+        make_readable(partial)
+        shutil.rmtree(output, ignore_errors=True)
+        os.replace(partial, output)
+    except (OSError, SafetensorError) as error:
+        raise KinspanError(f"the release {describe_write_error(output, error)}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def make_readable(folder: Path) -> None:
+    """Lets everyone read the folder and what is in it, whatever the umask: a release is there to be passed on."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def fingerprint_model(name_or_dir: str) -> str:
+    """Names a model: a folder by its weights and config, a hub name by itself."""
+    folder = Path(name_or_dir)
+    if not folder.is_dir():
+        return name_or_dir
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
+        if path.is_file():
+            digest.update(path.name.encode())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]

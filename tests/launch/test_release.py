@@ -1,0 +1,183 @@
+"""launch/release.py as its users call it: refusals, dry runs, pushing, and the card's code where nothing of us is."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+from sentence_transformers import CrossEncoder
+from transformers import AutoConfig
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
+from launch import release as entry
+from pretrain.config import PretrainConfig
+from pretrain.modeling.default_model import default_model
+from pretrain.release.usage import CANDIDATES, QUESTION
+from pretrain.run import pretrain
+from tests.fake_hub import TOKEN, find_faults, run_hub
+
+ROOT = Path(__file__).resolve().parents[2]
+PINNED = ("torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy")
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory, tiny_corpus):
+    """A run of four updates with two checkpoints, from a config alone."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    model = folder.with_name("small")
+    tokenizer = load_tokenizer(default_model())
+    tokenizer.save_pretrained(str(model))
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    AutoConfig.for_model("bert", vocab_size=len(tokenizer), **small).save_pretrained(str(model))
+    pretrain(
+        PretrainConfig(
+            corpus=str(tiny_corpus),
+            model=str(model),
+            output_dir=str(folder),
+            precision="fp32",
+            global_batch_size=10,
+            micro_batch_size=5,
+            max_length=48,
+            learning_rate=3e-3,
+            max_steps=4,
+            save_steps=2,
+            log_steps=1,
+            eval_steps=2,
+            eval_pairs=40,
+        )
+    )
+    return folder
+
+
+@pytest.fixture
+def call(monkeypatch, run_folder, tmp_path):
+    """``call(*flags, source=run)``: runs the entry in this process; its release."""
+
+    def run(*flags, source=run_folder, output=tmp_path / "release"):
+        arguments = ["--run_dir", str(source), "--output_dir", str(output), *map(str, flags)]
+        monkeypatch.setattr(sys, "argv", ["release.py", *arguments])
+        entry.main()
+        return output
+
+    return run
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    with run_hub() as running:
+        monkeypatch.setattr(constants, "ENDPOINT", running.address)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--average", "3"], r"--average 3: there are whole checkpoints of 2 steps alone \(2, 4\)"),
+        (["--push_to_hub", "ranker"], "--push_to_hub ranker names no owner"),
+        (["--push_to_hub", "a/b/c"], "--push_to_hub 'a/b/c'"),
+        (["--dry_run"], "--dry_run needs --push_to_hub"),
+        (["--public"], "--public needs --push_to_hub"),
+        (["--onnx_data", "wikiqa=x"], "--onnx_data needs --onnx"),
+        (["--results", "absent.json"], "--results absent.json cannot be read"),
+        (["--language", "English"], "--language 'English' is no ISO 639 code"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(call, tmp_path, flags, says):
+    with pytest.raises(KinspanError, match=says):
+        call(*flags)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_that_is_not_there_is_refused(call, run_folder):
+    with pytest.raises(KinspanError, match=r"step-00000003 is neither a run nor a checkpoint"):
+        call(source=run_folder / "checkpoints/step-00000003")
+
+
+def test_a_dry_run_writes_the_release_and_sends_nothing(call, hub, capsys):
+    folder = call("--push_to_hub", "me/ranker", "--dry_run", "--licence", "apache-2.0")
+    said = capsys.readouterr().out
+    assert not hub.requests
+    assert not find_faults((folder / "README.md").read_text())
+    for path in (p for p in folder.rglob("*") if p.is_file()):
+        assert f"  {path.relative_to(folder)} " in said
+    assert "the tag step-00000004" in said
+
+
+def test_every_checkpoint_is_pushed_as_a_revision(call, hub, run_folder, tmp_path):
+    for step in (2, 4):
+        folder = call("--push_to_hub", "me/ranker", source=run_folder / f"checkpoints/step-{step:08d}")
+    facts = {tag: json.loads(hub.files("me/ranker", tag)["kinspan.json"]) for tag in hub.repositories["me/ranker"].tags}
+    assert {tag: fact["step"] for tag, fact in facts.items()} == {"step-00000002": 2, "step-00000004": 4}
+    assert hub.files("me/ranker") == {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
+    assert 'from_pretrained("me/ranker")' in (folder / "README.md").read_text()
+
+
+LOAD = """
+import sys
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from huggingface_hub import ModelCard
+AutoTokenizer.from_pretrained("me/ranker", revision=sys.argv[1])
+model = AutoModelForSequenceClassification.from_pretrained("me/ranker", revision=sys.argv[1])
+print(float(model.classifier.weight.sum()), ModelCard.load("me/ranker").data.library_name)
+"""
+
+
+@pytest.mark.slow
+def test_a_revision_loads_from_the_hub_by_its_name(call, hub, run_folder, tmp_path):
+    for step in (2, 4):
+        call("--push_to_hub", "me/ranker", source=run_folder / f"checkpoints/step-{step:08d}")
+    variables = {**os.environ, "HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
+    variables |= {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+    said = []
+    for tag in ("step-00000002", "step-00000004"):
+        done = subprocess.run(
+            [sys.executable, "-c", LOAD, tag], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.split())
+    assert said[0] != said[1], "each has weights of its own"
+    assert said[0][1] == "sentence-transformers"
+
+
+@pytest.mark.slow
+def test_the_cards_code_runs_where_nothing_of_this_project_is(call, tmp_path):
+    """In a fresh environment of torch and transformers, from within the release."""
+    folder = call()
+    card = (folder / "README.md").read_text()
+    (code,) = re.findall(r"With `transformers` alone:\n\n```python\n(.*?)```", card, re.DOTALL)
+    assert "kinspan" not in code
+    pins = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line.partition("==")[0].lower().replace("-", "_") in PINNED
+    ]
+    venv.create(tmp_path / "fresh", with_pip=True)
+    python = tmp_path / "fresh/bin/python"
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    install = [python, "-m", "pip", "install", "-q", *pins]
+    subprocess.run(install, check=True, timeout=900, env=clean, cwd=tmp_path)
+    done = subprocess.run(
+        [python, "-c", code.replace("path/to/this/folder", ".")],
+        cwd=folder,
+        env=clean | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    ours = CrossEncoder(str(folder), max_length=48).predict([(QUESTION, text) for text in CANDIDATES])
+    assert json.loads(done.stdout) == pytest.approx(ours.tolist(), abs=1e-5)
+    for package in ("kinspan", "pretrain", "sentence_transformers"):
+        absent = subprocess.run([python, "-c", f"import {package}"], cwd=tmp_path, env=clean, capture_output=True)
+        assert absent.returncode == 1, package

@@ -1,0 +1,113 @@
+"""What lies in a release besides the model: the card's metadata, the curves, and who may read it."""
+
+import json
+import os
+import stat
+
+import pytest
+from huggingface_hub import EvalResult, ModelCard
+from matplotlib.image import imread
+
+from data_pipeline.errors import KinspanError
+from pretrain.release.curve import draw_curve
+from pretrain.release.metadata import Stated, check_stated
+from pretrain.release.release import release
+from tests.fake_hub import find_faults
+
+MEASURED = EvalResult(
+    task_type="text-ranking",
+    dataset_type="microsoft/wiki_qa",
+    dataset_name="WikiQA",
+    metric_type="map",
+    metric_value=0.7,
+)
+ALL = Stated("apache-2.0", "google-bert/bert-base-uncased", ("me/texts",), ("en",), "me/ranker", (MEASURED,))
+
+
+def read_card(folder):
+    return ModelCard((folder / "README.md").read_text())
+
+
+def test_the_hub_takes_the_card_and_reads_what_was_stated(trained, tmp_path):
+    folder = release(trained[0], tmp_path / "release", stated=ALL)
+    assert not find_faults((folder / "README.md").read_text())
+    data = read_card(folder).data
+    assert (data.license, data.base_model, data.datasets, data.language) == (
+        "apache-2.0",
+        "google-bert/bert-base-uncased",
+        ["me/texts"],
+        ["en"],
+    )
+    assert (data.library_name, data.pipeline_tag) == ("sentence-transformers", "text-ranking")
+    figures = {(r.dataset_type, r.metric_type): r.metric_value for r in data.eval_results}
+    assert figures == {("unknown", "roc_auc"): 0.8, ("microsoft/wiki_qa", "map"): 0.7}
+
+
+def test_what_is_not_known_is_not_stated(trained, tmp_path):
+    folder = release(trained[0], tmp_path / "release")
+    card = (folder / "README.md").read_text()
+    assert not find_faults(card)
+    data = read_card(folder).data
+    assert (data.license, data.base_model, data.datasets, data.language) == ("unknown", None, None, None)
+    assert "None is stated here" in card
+
+
+def test_the_run_tells_its_base_model_and_streamed_data(trained, tmp_path):
+    run, _ = trained
+    facts = json.loads((run / "run.json").read_text())
+    facts["model"]["hub_name"] = "FacebookAI/roberta-base"
+    source = {"name": "hf:me/texts:config", "origin": "hf:me/texts", "documents": 1, "licence": "not stated"}
+    facts["corpus"]["sources"] = [source, source | {"name": "hf:./a/folder"}]
+    (run / "run.json").write_text(json.dumps(facts))
+    data = read_card(release(run, tmp_path / "release")).data
+    assert (data.base_model, data.datasets) == ("FacebookAI/roberta-base", ["me/texts"])
+    (run / "run.json").write_text(json.dumps(facts | {"from_scratch": True}))
+    assert read_card(release(run, tmp_path / "release")).data.base_model is None
+
+
+@pytest.mark.parametrize("where", ["", "me/ranker"])
+def test_the_cards_code_names_where_the_release_is(trained, tmp_path, where):
+    card = (release(trained[0], tmp_path / "release", stated=Stated(repository=where)) / "README.md").read_text()
+    assert f'from_pretrained("{where or "path/to/this/folder"}")' in card
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        (Stated("Apache 2"), "--licence 'Apache 2'"),
+        (Stated(base_model="../model"), "--base_model"),
+        (Stated(datasets=("a/b/c",)), "--datasets"),
+        (Stated(languages=("English",)), "--language 'English'"),
+    ],
+)
+def test_what_the_hub_would_refuse_is_one_line(stated, says):
+    with pytest.raises(KinspanError, match=says):
+        check_stated(stated)
+
+
+def test_others_can_read_it_whatever_the_umask(trained, tmp_path):
+    before = os.umask(0o077)
+    try:
+        folder = release(trained[0], tmp_path / "release")
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(p.stat().st_mode) for p in folder.rglob("*") if p.is_file()}
+    assert modes == {0o644}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
+def test_the_curves_are_a_picture_that_the_card_shows(trained, tmp_path):
+    folder = release(trained[0], tmp_path / "release")
+    height, width, _ = imread(folder / "training_curve.png").shape
+    assert width > 2 * height
+    assert "![Training curves](training_curve.png)" in (folder / "README.md").read_text()
+    (trained[0] / "metrics.jsonl").unlink()
+    folder = release(trained[0], tmp_path / "release")
+    assert not (folder / "training_curve.png").exists()
+    assert "training_curve" not in (folder / "README.md").read_text()
+
+
+def test_a_single_point_is_no_curve(tmp_path):
+    lines = [{"split": "train", "step": 1, "loss": 0.5}]
+    assert not draw_curve(lines, {"loss": "loss"}, tmp_path / "curve.png")
+    assert draw_curve([*lines, lines[0] | {"step": 2}], {"loss": "loss"}, tmp_path / "curve.png")
