@@ -130,7 +130,7 @@ def test_two_ranks_give_the_losses_of_one_and_either_goes_on_with_the_others_run
     (tmp_path / "news").symlink_to(news)
     given = {name: [value] for name, value in {**SETTINGS, "log_steps": 1, "global_batch_size": 17}.items()}
     given |= {"corpus": [f"{tmp_path}/wiki=0.7,ssp", f"{tmp_path}/news=0.3,sp"], "micro_batch_size": [4]}
-    given |= {"model": [make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)]}
+    given |= {"model": [make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.2)]}
     names = ("mlm_loss", "pair_loss", "wiki/pair_loss", "news/pair_loss", "grad_norm")
 
     def read(folder):
