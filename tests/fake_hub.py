@@ -9,10 +9,12 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -96,6 +98,7 @@ class FakeHub:
     """The hub's state, and what it was asked.
 
     large:    the contents that were uploaded for git's large file storage, by their SHA-256
+    xet:      the folder in which Xet's client keeps what it uploads; the hub knows such files by their SHA-256 alone
     requests: "METHOD /path" of all
     fail:     given a request's "METHOD /path", what to do instead of answering: a status, or "drop" the connection
     """
@@ -103,6 +106,7 @@ class FakeHub:
     address: str = ""
     repositories: dict[str, Repository] = field(default_factory=dict)
     large: dict[str, bytes] = field(default_factory=dict)
+    xet: Path | None = None
     requests: list[str] = field(default_factory=list)
     fail: Callable[[str], int | str | None] = lambda request: None
 
@@ -266,12 +270,17 @@ class _Handler(BaseHTTPRequestHandler):
             if line["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
-                files[value["path"]] = self.hub.large[value["oid"]]
+                files[value["path"]] = self.hub.large[value["oid"]] if not self.hub.xet else value["oid"].encode()
             elif line["key"] == "deletedFile":
                 del files[value["path"]]
         repository.commits.append(files)
         oid = name_commit(len(repository.commits) - 1)
         self.answer({"success": True, "commitOid": oid, "commitUrl": f"{self.hub.address}/{name}/commit/{oid}"})
+
+    def grant_xet(self, name: str, revision: str) -> None:
+        if self.permits(name):
+            place, until = f"local://{self.hub.xet}", int(time.time()) + 3600
+            self.answer({"casUrl": place, "exp": until, "accessToken": "for Xet"})
 
     def refs(self, name: str) -> None:
         if self.permits(name):
@@ -315,6 +324,7 @@ ROUTES = (
     (f"POST /{ID}.git/info/lfs/objects/batch", "batch"),
     (r"PUT /large/(\w+)", "put_large"),
     (r"POST /large/(\w+)/verify", "verify"),
+    (f"GET /api/models/{ID}/xet-write-token/(.+)", "grant_xet"),
     (f"POST /api/models/{ID}/commit/(.+)", "commit"),
     (f"POST /api/models/{ID}/tag/(.+)", "tag"),
     (f"DELETE /api/models/{ID}/tag/(.+)", "untag"),

@@ -1,7 +1,7 @@
 """The average of a run's last checkpoints, whose noise from single updates partly cancels.
 
-Izmailov et al., 2018, "Averaging Weights Leads to Wider Optima and Better Generalization". What it gains for a run
-depends on its learning rate: little once that has come down to zero.
+Izmailov et al., 2018, "Averaging Weights Leads to Wider Optima and Better Generalization". Whether it helps depends on
+the run: docs/releases.md has a run whose ranking it harmed.
 """
 
 from collections.abc import Sequence

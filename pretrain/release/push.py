@@ -145,7 +145,7 @@ def _explain(error: BaseException, repository: str) -> str:
     again = "the same command again goes on from there, and the repository is as it was until all has arrived"
     if status:
         return f"{where}: the hub failed ({_tell_server(cause)}): {again}"
-    return f"{where}: no answer from {constants.ENDPOINT} ({quote_error(_find_root(error))}): {again}"
+    return f"{where}: sending to {constants.ENDPOINT} failed ({quote_error(_find_root(error))}): {again}"
 
 
 def _tell_server(error: BaseException | None) -> str:

@@ -1,6 +1,8 @@
 """Pushing to the hub, against a server on this machine that speaks its interface."""
 
+import hashlib
 import json
+import random
 import time
 
 import pytest
@@ -160,7 +162,7 @@ def test_a_wrong_token_is_one_line(hub, tmp_path, monkeypatch, token, repository
 def test_no_network_is_one_line(hub, tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "release")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(KinspanError, match=r"no answer from http://127.0.0.1:9 \(.*\): the same command again"):
+    with pytest.raises(KinspanError, match=r"sending to http://127.0.0.1:9 failed \(.*\): the same command again"):
         push(folder, NAME)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(KinspanError, match=r"HF_HUB_OFFLINE is set"):
@@ -174,6 +176,30 @@ def test_a_card_that_the_hub_refuses_leaves_no_repository(hub, tmp_path):
     with pytest.raises(KinspanError, match=r'the hub refuses it: "license" must be one of a list'):
         push(folder, NAME)
     assert not hub.repositories
+
+
+def test_large_files_go_by_xet_where_it_is_installed(hub, tmp_path, monkeypatch):
+    pytest.importorskip("hf_xet", reason="huggingface_hub brings it on most machines")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    hub.xet = tmp_path / "store"
+    weights = random.Random(1).randbytes(300_000)
+    folder = write_folder(tmp_path / "release", weights=weights)
+    hub.fail = lambda request: "drop" if "/commit/" in request else None
+    with pytest.raises(KinspanError, match="the same command again goes on from there"):
+        push(folder, NAME)
+    stored = measure(hub.xet)
+    assert stored >= len(weights)
+    hub.fail = lambda request: None
+    push(folder, NAME)
+    assert hub.files(NAME)["model.safetensors"] == hashlib.sha256(weights).hexdigest().encode()
+    assert measure(hub.xet) < stored + 10_000, "what had arrived was not kept twice"
+    assert not hub.uploads()
+
+
+def measure(folder):
+    """Bytes of the blocks of content in Xet's store."""
+    return sum(path.stat().st_size for path in (folder / "xet/xorbs/xorbs").rglob("*") if path.is_file())
 
 
 def test_a_public_repository_is_written_to_only_where_that_is_meant(hub, tmp_path):
