@@ -44,9 +44,13 @@ class Log:
 
         self.path = folder / "metrics.jsonl"
         self.purge_step: int | None = first_step + (not undone)  # from there on TensorBoard hides what it had
+        self.hidden: list[str] = []  # lines that hold, and that TensorBoard hides with others of the same step
         sound = complete_lines(self.path)
         damaged = self.path.read_bytes().count(b"\n") - len(sound) if self.path.exists() else 0
-        write_atomically(self.path, "".join(line for line in sound if _is_kept(line, first_step, undone)))
+        kept = [line for line in sound if _is_kept(line, first_step, undone)]
+        write_atomically(self.path, "".join(kept))
+        if undone:
+            self.hidden = [line for line in kept if json.loads(line)["step"] == first_step]
         self.unwritten = ""  # lines that are not yet in metrics.jsonl
         self.board: Any = None
         self.settings, self.follower = settings, follower
@@ -94,12 +98,18 @@ class Log:
                 self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge_step)
                 self.purge_step = None
                 self._write_settings()
-            for name, value in values.items():
-                self.board.add_scalar(f"{find_group(name)}/{name}/{split}", value, step)
+                for line in map(json.loads, self.hidden):
+                    self._add_figures(line.pop("step"), line.pop("split"), line)
+                self.hidden = []
+            self._add_figures(step, split, values)
             self.board.flush()
         except OSError:
             self.board = None  # its thread has ended: the next line needs a new one
             raise
+
+    def _add_figures(self, step: int, split: str, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.board.add_scalar(f"{find_group(name)}/{name}/{split}", value, step)
 
     def _write_settings(self) -> None:
         from torch.utils.tensorboard.summary import hparams
