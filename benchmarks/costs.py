@@ -1,6 +1,6 @@
 """Works out the hours, GPU-hours and price of every pre-training recipe on 8 A100, 8 H100 and 64 H100.
 
-No run on a GPU stands behind it unless --measured gives one: the speed of a GPU is then that of benchmarks/scaling.py's
+No run on a GPU stands behind it unless --measured gives one: the speed of a GPU is then that of benchmarks/cluster.py's
 model, its data sheet's times an assumed utilisation. What a recipe computes is counted: its updates, the tokens of its
 pairs (on --corpus and --bert_corpus, or full length), the operations of a token, the imbalance of the ranks' tokens.
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
@@ -22,7 +22,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the configs of the papers' model
 import numpy as np
 
 from benchmarks import _common
-from benchmarks.scaling import Cluster, Work, count_imbalance, predict
+from benchmarks.cluster import Cluster, Work, count_imbalance, predict
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
@@ -31,7 +31,9 @@ from data_pipeline.sampling.stream import PairStream
 from launch._cli import parse
 from pretrain.config import PretrainConfig
 from pretrain.metrics import PEAK_TFLOPS
-from pretrain.planning.plan import Plan, make_plan
+
+if TYPE_CHECKING:
+    from pretrain.planning.plan import Plan
 
 RECIPES = _common.ROOT / "launch" / "recipes"
 MADE_FOR_GPUS = ("roberta-base", "electra-base")  # how the names of the recipes begin
@@ -57,7 +59,7 @@ class Recipe:
     """
 
     name: str
-    plan: Plan
+    plan: "Plan"
     pair_tokens: float
     lengths: np.ndarray | None
 
@@ -83,6 +85,8 @@ class Cost:
 
 def read_recipe(path: Path, corpus: str | None, bert_corpus: str | None) -> Recipe:
     """The recipe in a file, with the pairs of the corpus that has its model's tokenizer."""
+    from pretrain.planning.plan import make_plan  # takes seconds to import
+
     config = parse(PretrainConfig, "", argv=["--config", str(path)])
     place = bert_corpus if config.model and "electra" in config.model else corpus
     plan = make_plan(replace(config, corpus=[place] if place else config.corpus))
@@ -92,7 +96,7 @@ def read_recipe(path: Path, corpus: str | None, bert_corpus: str | None) -> Reci
     return Recipe(path.stem, plan, float(lengths.mean()), lengths)
 
 
-def _read_lengths(plan: Plan, place: str) -> np.ndarray:
+def _read_lengths(plan: "Plan", place: str) -> np.ndarray:
     opened = Corpus(place)
     template = tokenizers.read_pair_template(tokenizers.load_tokenizer(str(opened.tokenizer_folder)))
     mixture = plan.mixture.read_from(opened)
@@ -123,7 +127,7 @@ def find_measured(rows: Sequence[dict[str, Any]], gpu: str, recipe: Recipe) -> f
 
 
 def work_out(recipe: Recipe, gpu: str, gpus: int, mfu: float, rows: Sequence[dict[str, Any]]) -> Cost:
-    """The cost by benchmarks/scaling.py's model, the speed of one GPU measured where a row has it."""
+    """The cost by benchmarks/cluster.py's model, the speed of one GPU measured where a row has it."""
     plan, pairs = recipe.plan, recipe.plan.config.global_batch_size
     measured = find_measured(rows, gpu, recipe)
     speed = measured or mfu * PEAK_TFLOPS[gpu] * 1e12
@@ -224,9 +228,9 @@ def main() -> None:
 def fill_blocks(page: str, blocks: Mapping[str, str]) -> str:
     """The page with new texts between its lines ``<!-- NAME -->`` and ``<!-- end -->``."""
     for name, text in blocks.items():
-        begin, end = f"<!-- {name} -->\n", "\n<!-- end -->"
+        begin, end = f"<!-- {name} -->\n", "<!-- end -->"
         before, _, rest = page.partition(begin)
-        page = f"{before}{begin}{text}{end}{rest.partition(end)[2]}"
+        page = f"{before}{begin}{text}\n{end}{rest.partition(end)[2]}"
     return page
 
 

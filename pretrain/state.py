@@ -125,6 +125,7 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
         progress=Progress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
     )
     if setup.rank == 0 and config.wandb:
+        watch.mark("opening Weights & Biases")
         run.board = open_board(setup.folder, config.wandb, setup.facts)
     if config.compile:
         compile_encoders(setup.model)
