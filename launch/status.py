@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,16 +30,12 @@ EPILOG = """examples:
 class StatusConfig:
     """Flags of this entry."""
 
+    FIRST = "run_dir"  # may stand without its flag
+
     run_dir: str = setting(REQUIRED, "The run's output folder; the name of the flag may be left out.")
     watch: bool = setting(False, "Show it again and again while the run is on.")
     every: float = setting(5.0, "Seconds between two looks of --watch.", within=ABOVE_0)
     json: bool = setting(False, "Print one JSON object.")
-
-
-def _as_flag(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with the folder that stands first, without a flag, as the value of its flag."""
-    bare = bool(arguments) and not arguments[0].startswith("-")
-    return ["--run_dir", *arguments] if bare else list(arguments)
 
 
 def _show(status: Status, as_json: bool) -> None:
@@ -48,7 +43,7 @@ def _show(status: Status, as_json: bool) -> None:
 
 
 def main() -> None:
-    config = parse(StatusConfig, DESCRIPTION, EPILOG, _as_flag(sys.argv[1:]))
+    config = parse(StatusConfig, DESCRIPTION, EPILOG)
     status = read_status(Path(config.run_dir))
     while config.watch and status.state in (RUNNING, STARTING):
         if sys.stdout.isatty() and not config.json:

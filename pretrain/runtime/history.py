@@ -20,12 +20,14 @@ HISTORY, HEARTBEAT = "history.jsonl", "heartbeat.json"
 # The kinds of what happens
 STARTED, FINISHED, STOPPED, FAILED, ENDED = "started", "finished", "stopped", "failed", "ended by the watchdog"
 SKIPPED, LEAPT, REWOUND, UNSAVED, DAMAGED = "skipped", "leapt", "rewound", "not saved", "damaged checkpoint"
+MOST_SECONDS = 1e11  # of the Unix clock, in the year 5138
+UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, RecursionError)
 ENDINGS = (FINISHED, STOPPED, FAILED, ENDED)
 
 
 def note(folder: Path, kind: str, step: int | None = None, **values: Any) -> None:
     """Adds a line to the history: what happened, after how many updates, and when (seconds of the Unix clock)."""
-    line = json.dumps({"time": round(time.time(), 1), "kind": kind, "step": step, **values})
+    line = json.dumps({"time": round(time.time(), 3), "kind": kind, "step": step, **values})
     with suppress(OSError), (folder / HISTORY).open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
@@ -43,17 +45,25 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
 def _parse(text: bytes) -> dict[str, Any] | None:
     try:
         line = json.loads(text)
-        step = line["step"]
-        return {**line, "time": float(line["time"]), "kind": str(line["kind"]), "step": step and int(step)}
-    except (ValueError, LookupError, TypeError, RecursionError):
+        step = None if line["step"] is None else int(line["step"])
+        return {**line, "time": _read_time(line), "kind": str(line["kind"]), "step": step}
+    except UNREADABLE:
         return None
+
+
+def _read_time(values: dict[str, Any]) -> float:
+    """Seconds of the Unix clock. Raises ValueError for what is no such time."""
+    time_then = float(values["time"])
+    if not 0 <= time_then < MOST_SECONDS:
+        raise ValueError
+    return time_then
 
 
 def write_heartbeat(folder: Path, values: dict[str, Any]) -> None:
     """Replaces the heartbeat with these values and the time now. It is not synced: the next one comes soon."""
     partial = folder / f"{HEARTBEAT}.tmp"
     with suppress(OSError):
-        partial.write_text(json.dumps({**values, "time": round(time.time(), 1)}) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps({**values, "time": round(time.time(), 3)}) + "\n", encoding="utf-8")
         partial.replace(folder / HEARTBEAT)
 
 
@@ -61,8 +71,9 @@ def read_heartbeat(folder: Path) -> dict[str, Any] | None:
     """The last heartbeat; None where there is none, or it is not whole. Raises OSError where it cannot be read."""
     try:
         found = json.loads((folder / HEARTBEAT).read_bytes())
-        return {**found, "time": float(found["time"]), "process": int(found["process"])}
-    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        spans = {name: float(found[name]) for name in ("seconds_there", "every")}
+        return {**found, "time": _read_time(found), "process": abs(int(found["process"])) % 2**31, **spans}
+    except (FileNotFoundError, *UNREADABLE):
         return None
 
 

@@ -54,9 +54,15 @@ def describe_history(history: Sequence[Line]) -> list[tuple[str, str, str]]:
             rows.append(("", "", "ended without a word: killed, or its machine went down"))
         is_on = line["kind"] == STARTED or (is_on and line["kind"] not in ENDINGS)
         step = "" if line["step"] is None else f"{line['step']:,}"
-        words = WORDS.get(line["kind"], lambda line: str(line["kind"]))
-        rows.append((format_clock(line["time"]), step, words(line)))
+        rows.append((format_clock(line["time"]), step, _describe(line)))
     return rows
+
+
+def _describe(line: Line) -> str:
+    try:
+        return WORDS[line["kind"]](line)
+    except (LookupError, TypeError, ValueError):  # of another version, or damaged
+        return str(line["kind"])
 
 
 def format_clock(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """Where a run stands, read from the files of its output folder alone: by any machine that sees them, without torch."""
 
 import json
+import math
 import re
 import socket
 import time
@@ -93,10 +94,9 @@ def _read(folder: Path, title: str, total: int, now: float) -> Status:
     lines = [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
     of = {split: [x for x in lines if x["split"] == split] for split in ("train", "validation", "skipped")}
     step = max((line["step"] for line in lines), default=0)
-    last = of["train"][-1] if of["train"] else {}
+    last = _numbers(of["train"][-1]) if of["train"] else {}
     state, why = find_state(folder, history, beat, step >= total, now)
     logged_at = (folder / "metrics.jsonl").stat().st_mtime if lines else now
-    figures = of["validation"][-1] if of["validation"] else {}
     return Status(
         folder=folder,
         title=title,
@@ -104,17 +104,22 @@ def _read(folder: Path, title: str, total: int, now: float) -> Status:
         why=why,
         step=step,
         total_steps=total,
-        tokens=last.get("tokens", 0),
+        tokens=int(last.get("tokens", 0)),
         starts=count_starts(history),
         rewinds=sum(line["kind"] == REWOUND for line in history),
-        skipped=max((line.get("skipped_steps", 0) for line in lines), default=0),
+        skipped=int(max((_numbers(line).get("skipped_steps", 0) for line in lines), default=0)),
         speed=estimate_speed(history, step, logged_at),
         tokens_per_second=last.get("tokens_per_second"),
         checkpoint=find_checkpoint(folder / "checkpoints", now),
         place=(str(beat["place"]), now - beat["time"] + beat["seconds_there"]) if beat and state == RUNNING else None,
-        validation={name: value for name, value in figures.items() if isinstance(value, float)},
+        validation=_numbers(of["validation"][-1]) if of["validation"] else {},
         history=history,
     )
+
+
+def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of a line of the log that are finite numbers."""
+    return {name: x for name, x in line.items() if isinstance(x, int | float) and math.isfinite(x)}
 
 
 def find_state(

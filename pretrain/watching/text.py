@@ -49,11 +49,11 @@ def _show_lately(status: Status) -> list[tuple[str, str, str]]:
 
 
 def _describe_speed(status: Status) -> str:
-    if status.speed is None:
-        return "not known yet: no line of the log since the last start"
+    steps = "no step logged since the last start"
+    if status.speed is not None:
+        steps = f"{status.speed:.3g} steps/s since the last start, all included"
     tokens = status.tokens_per_second
-    steps = f"{status.speed:.3g} steps/s since the last start, all included"
-    return steps + (f"; {tokens:,.0f} tokens/s in the last steps" if tokens else "")
+    return steps + (f"; {tokens:,.0f} tokens/s in the last line of the log" if tokens else "")
 
 
 def _describe_left(status: Status, left: float) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -150,6 +151,28 @@ def test_damaged_files_are_no_traceback(folder):
     (folder / "metrics.jsonl").write_bytes(b"\xff\n")
     (folder / "lock").write_bytes(b"\xff")
     assert read_status(folder).state == "not begun"
+
+
+def test_a_folder_of_damaged_files_gives_a_state_or_one_line(folder):
+    """Each file with bytes that are changed, cut off or doubled: never another exception."""
+    start(folder)
+    log(folder, 20)
+    beat(folder)
+    (folder / "lock").write_text(f"process 1 on {socket.gethostname()}\n")
+    whole = {path: path.read_bytes() for path in folder.iterdir()}
+    generator = random.Random(1)
+    refused = 0
+    for path, content in whole.items():
+        for _ in range(60):
+            at, length = generator.randrange(len(content)), generator.randrange(1, 9)
+            new = generator.choice([b"", generator.randbytes(length), b"null", b"-1", b"[]", content])
+            path.write_bytes(content[:at] + new + content[at + length :])
+            try:
+                format_status(read_status(folder))
+            except KinspanError:
+                refused += path.name == "run.json"
+        path.write_bytes(content)
+    assert 0 < refused < 60
 
 
 def test_what_is_no_run_is_refused(tmp_path, folder):
