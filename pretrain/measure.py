@@ -26,7 +26,8 @@ from .watching.happenings import estimate_speed, format_clock
 
 PAGE = "report.html"
 PAIRS_SHOWN = 3  # on the page, of each kind
-SEARCHED = 60  # pairs among which they are found
+SEARCHED = 15  # pairs of each part of a mixture among which they are found: three anchors
+MOST_SEARCHED = 90
 
 
 def measure(run: Run) -> None:
@@ -115,7 +116,8 @@ def show_pairs(run: Run, validated: Validation | None) -> list[dict[str, Any]]:
     if stream is None or validated is None:
         return []
     if run.shown is None:
-        run.shown = pick_pairs(describe_pairs(stream, run.setup.tokenizer, 0, min(SEARCHED, len(validated.logits))))
+        count = min(SEARCHED * sum(stream.mixture.weights), MOST_SEARCHED, len(validated.logits))
+        run.shown = pick_pairs(describe_pairs(stream, run.setup.tokenizer, 0, count))
     trained = run.setup.config.pair_weight > 0
     return [{**pair, "logit": float(validated.logits[pair["index"]]) if trained else None} for pair in run.shown]
 

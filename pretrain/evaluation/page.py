@@ -51,6 +51,7 @@ tr + tr > * { border-top: 1px solid var(--soft) }
 .pair.positive { border-color: var(--good) }
 .pair p { margin: .25rem 0 }
 .wrong { color: #d0555c }
+@media (min-width: 40rem) { th.clock { white-space: nowrap } }
 td.words { text-align: left; overflow-wrap: anywhere; min-width: 12rem }
 """
 
@@ -169,7 +170,9 @@ def draw_curves(curves: Mapping[str, Points], label: str, marks: Sequence[float]
 
 
 def _format_ticks(values: Sequence[float]) -> list[str]:
-    """The values with as few digits as tell them apart, and three at least."""
+    """The values with as few digits as tell them apart, and three at least; large ones as whole numbers."""
+    if max(map(abs, values)) >= 1000 and len({round(value) for value in values}) == len(values):
+        return [f"{value:,.0f}" for value in values]
     texts = [[f"{value:.{digits}g}" for value in values] for digits in range(3, 9)]
     return next((of_digits for of_digits in texts if len(set(of_digits)) == len(values)), texts[-1])
 
@@ -197,7 +200,7 @@ def _show_history(history: Sequence[Mapping[str, Any]]) -> list[str]:
     if len(rows) > MOST_EVENTS:
         told += f" The last {MOST_EVENTS} of {len(rows)} lines; history.jsonl has all."
     body = "".join(
-        f'<tr><th>{escape(clock)}</th><td>{escape(step)}</td><td class="words">{escape(text)}</td></tr>'
+        f'<tr><th class="clock">{escape(clock)}</th><td>{escape(step)}</td><td class="words">{escape(text)}</td></tr>'
         for clock, step, text in rows[-MOST_EVENTS:]
     )
     table = f'<div class="wide"><table><tr><th></th><th>step</th><th></th></tr>{body}</table></div>'

@@ -95,7 +95,7 @@ def _read(folder: Path, title: str, total: int, now: float) -> Status:
     of = {split: [x for x in lines if x["split"] == split] for split in ("train", "validation", "skipped")}
     step = max((line["step"] for line in lines), default=0)
     last = _numbers(of["train"][-1]) if of["train"] else {}
-    state, why = find_state(folder, history, beat, step >= total, now)
+    state, why = find_state(folder, history, beat, step, total, now)
     logged_at = (folder / "metrics.jsonl").stat().st_mtime if lines else now
     return Status(
         folder=folder,
@@ -123,12 +123,14 @@ def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def find_state(
-    folder: Path, history: Sequence[Mapping[str, Any]], beat: Mapping[str, Any] | None, at_end: bool, now: float
+    folder: Path,
+    history: Sequence[Mapping[str, Any]],
+    beat: Mapping[str, Any] | None,
+    step: int,
+    total: int,
+    now: float,
 ) -> tuple[str, str]:
-    """The state, and what it rests on.
-
-    at_end: the log has come to the last step
-    """
+    """The state, and what it rests on. ``step``, ``total``: where the log stands, and the last step"""
     last = next((line for line in reversed(history) if line["kind"] in (STARTED, *ENDINGS)), None)
     is_on, sign = _shows_life(beat, now) if beat else (False, "there is no heartbeat")
     if is_on and beat:
@@ -136,10 +138,12 @@ def find_state(
         is_its = started.get("process") == beat["process"] and started["host"] == beat.get("host")
         if last is None or last["kind"] == STARTED or not is_its or beat["time"] > last["time"] + 2 * beat["every"]:
             return (RUNNING if is_its and last and last["kind"] == STARTED else STARTING), sign
-    if (folder / "summary.json").is_file() and at_end:
+    if (folder / "summary.json").is_file() and step >= total:
         return COMPLETE, "summary.json is there"
     if holder := _find_new_holder(folder / "lock", beat, now):
         return STARTING, holder
+    if last is None and step:
+        return DIED, "it has a log and no history: an earlier version of kinspan trained it"
     if last is None:
         return UNBEGUN, f"no step was trained, and {sign}"
     if last["kind"] == STOPPED:
