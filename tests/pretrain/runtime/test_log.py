@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.runtime.log import Log
+from tests.pretrain.steps import read_curve
 
 
 def steps(folder):
@@ -132,13 +133,6 @@ def test_tensorboard_groups_related_curves_and_shows_the_settings(open_log, tmp_
         "6 speed/tokens_per_second/train",
     ]
     assert "_hparams_/session_start_info" in board.summary_metadata
-
-
-def read_curve(folder, tag):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    board = EventAccumulator(str(folder / "tensorboard")).Reload()
-    return [(event.step, round(event.value, 3)) for event in board.Scalars(tag)]
 
 
 def test_tensorboard_shows_one_curve_over_kills_and_rewinds(open_log, tmp_path):
