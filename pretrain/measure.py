@@ -83,14 +83,13 @@ def run_probe(run: Run) -> None:
 def write_page(run: Run, validated: Validation | None) -> None:
     """Writes report.html. Training goes on where it cannot be written, or what it shows cannot be read."""
     setup, folder = run.setup, run.setup.folder
-    lines = read_lines(folder)
-    validation = [line for line in lines if line["split"] == "validation"]
-    facts = {**setup.facts, "last_validation": validation[-1:]}
+    figures = [{"step": run.progress.step, **validated.figures}] if validated else []
+    facts = {**setup.facts, "last_validation": figures}
     warnings = find_warnings(facts) if run.progress.step == setup.total_steps else []
     title = f"{facts['model']['name']}, {setup.config.objective}: pre-training"
-    on_page = [*warnings, *filter(None, [find_fall(lines)])]  # the fall was said when it was probed
     try:
-        history = read_history(folder)
+        lines, history = read_lines(folder), read_history(folder)
+        on_page = [*warnings, *filter(None, [find_fall(lines)])]  # the fall was said when it was probed
         pairs = show_pairs(run, validated)
         page = render_page(title, facts, lines, pairs, on_page, history, describe_progress(run, history))
         write_atomically(folder / PAGE, page)

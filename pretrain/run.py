@@ -5,7 +5,7 @@ import math
 import os
 import socket
 import time
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from functools import cache, partial
 from typing import Any
 
@@ -114,6 +114,12 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
         _say(setup, f"this run is complete: see {summary}")
         return read_object(summary, "delete it to have it written again") if setup.rank == 0 else {}
     run = start_run(setup, found, probe, request, watch)
+    with closing(run.board) if run.board else nullcontext():
+        return _train_and_sum_up(run)
+
+
+def _train_and_sum_up(run: Run) -> dict[str, Any]:
+    setup, watch, summary = run.setup, run.watch, run.setup.folder / SUMMARY
     watch.mark("trying the largest batch")
     try_largest(run.engine, setup.train_stream, setup.layout)
     run.say(*describe_run(setup, run.engine.module))
@@ -128,8 +134,6 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     finally:
         run.say(*run.profile.finish())
         close_run(run)
-        if run.board:
-            run.board.close()
     if setup.rank:
         return {}
     written = write_summary(setup, run.progress)

@@ -126,7 +126,7 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
     )
     if setup.rank == 0 and config.wandb:
         watch.mark("opening Weights & Biases")
-        run.board = open_board(setup.folder, config.wandb, setup.facts)
+        run.board = open_board(setup.folder, config.wandb, setup.facts, run.say)
     if config.compile:
         compile_encoders(setup.model)
     if found:

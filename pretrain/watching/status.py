@@ -134,7 +134,7 @@ def find_state(
     last = next((line for line in reversed(history) if line["kind"] in (STARTED, *ENDINGS)), None)
     is_on, sign = _shows_life(beat, now) if beat else (False, "there is no heartbeat")
     if is_on and beat:
-        started = next((line for line in reversed(history) if line["kind"] == STARTED), {})
+        started: Mapping[str, Any] = next((line for line in reversed(history) if line["kind"] == STARTED), {})
         is_its = started.get("process") == beat["process"] and started["host"] == beat.get("host")
         if last is None or last["kind"] == STARTED or not is_its or beat["time"] > last["time"] + 2 * beat["every"]:
             return (RUNNING if is_its and last and last["kind"] == STARTED else STARTING), sign

@@ -16,6 +16,7 @@ from data_pipeline.files import write_atomically
 from pretrain.runtime.log import complete_lines
 
 IDS = "wandb.json"
+FINISH = 20.0  # seconds that the end of a run waits for W&B: launchers give 30 after a signal
 STEP = "step"  # the figure over which all others are drawn: W&B's own counter cannot be set back
 
 
@@ -39,7 +40,7 @@ class WandbBoard:
         self._attempt(lambda: self.run.log({STEP: step, **{f"{split}/{name}": v for name, v in values.items()}}))
 
     def close(self) -> None:
-        """Waits until W&B has all lines."""
+        """Waits until W&B has all lines, or FINISH seconds; it keeps the others in the run's folder."""
         self._attempt(lambda: self.run.finish())
 
     def _attempt(self, send: Callable[[], Any]) -> None:
@@ -86,7 +87,7 @@ def open_board(folder: Path, project: str, facts: Mapping[str, Any], tell: Calla
             name=folder.name,
             dir=str(folder),
             config=dict(facts["settings"]),
-            settings=wandb.Settings(console="off", silent=True),
+            settings=wandb.Settings(console="off", silent=True, login_timeout=60, finish_timeout=FINISH),
         )
         run.define_metric(STEP)
         run.define_metric("*", step_metric=STEP)
