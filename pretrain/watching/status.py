@@ -77,6 +77,8 @@ class Status:
 def read_status(folder: Path) -> Status:
     """Where the run in the folder stands now. Raises KinspanError where there is no run of launch/pretrain.py in it."""
     if not (folder / "run.json").is_file():
+        if holder := _find_new_holder(folder / "lock", None, time.time()):
+            raise KinspanError(f"{folder}: {holder}; there is nothing to show yet")
         raise KinspanError(f"{folder}: there is no run (no run.json): give the --output_dir of launch/pretrain.py")
     facts = read_object(folder / "run.json", "status has nothing to read without it")
     try:

@@ -5,7 +5,7 @@ from typing import Any
 from pretrain.runtime.log import format_time
 
 from .happenings import describe_history
-from .status import COMPLETE, RUNNING, STARTING, Status
+from .status import COMPLETE, RUNNING, Status
 
 SHOWN = ("loss", "pair_loss", "pair_auc", "mlm_loss", "rtd_loss")  # of the last validation
 BAR = 30  # characters
@@ -57,7 +57,7 @@ def _describe_speed(status: Status) -> str:
 
 
 def _describe_left(status: Status, left: float) -> str:
-    return format_time(left) + ("" if status.state in (RUNNING, STARTING) else " at that speed, once it goes on")
+    return format_time(left) + ("" if status.state == RUNNING else " at that speed, once it goes on")
 
 
 def _describe_checkpoint(status: Status) -> str:

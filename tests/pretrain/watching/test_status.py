@@ -181,3 +181,7 @@ def test_what_is_no_run_is_refused(tmp_path, folder):
     (folder / "run.json").write_text('{"seed": 1}')
     with pytest.raises(KinspanError, match=r"this is not a run of launch/pretrain.py"):
         read_status(folder)
+    (tmp_path / "run.json").unlink()
+    (tmp_path / "lock").write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+    with pytest.raises(KinspanError, match="has locked the folder and is loading; there is nothing to show yet"):
+        read_status(tmp_path)
