@@ -191,7 +191,8 @@ def make_tables(
 def _format_cost(cost: Cost, prices: dict[str, float]) -> str:
     price = f", {prices[cost.gpu] * cost.gpu_hours:,.0f}" if cost.gpu in prices else ""
     mark = "*" if cost.source == MEASURED else ""
-    return f"{cost.hours:,.0f} h, {cost.gpu_hours:,.0f} GPU-h{price}{mark}"
+    hours = f"{cost.hours:,.0f}" if cost.hours >= 20 else f"{cost.hours:.1f}"
+    return f"{hours} h, {cost.gpu_hours:,.0f} GPU-h{price}{mark}"
 
 
 @cache
