@@ -28,12 +28,18 @@ ENDINGS = (FINISHED, STOPPED, FAILED, ENDED)
 def note(folder: Path, kind: str, step: int | None = None, **values: Any) -> None:
     """Adds a line to the history: what happened, after how many updates, and when (seconds of the Unix clock)."""
     line = json.dumps({"time": round(time.time(), 3), "kind": kind, "step": step, **values})
-    with suppress(OSError), (folder / HISTORY).open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    path = folder / HISTORY
+    with suppress(OSError):
+        size = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError:
+            os.truncate(path, size)  # leave no half line behind, which would spoil the next one
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the history, oldest first, without those that a full disk has cut off; none where there is no file.
+    """The lines of the history, oldest first, without damaged ones; none where there is no file.
 
     Raises OSError where it cannot be read.
     """
