@@ -47,7 +47,7 @@ class Status:
     step:        of the last line of the log that is there
     speed:       updates per second since the last start, validation and checkpoints included
     checkpoint:  step and age of the newest one
-    place:       where rank 0 said that it is, and for how long
+    place:       where rank 0 said that it is, for how long it had been there, and how long ago it said so
     validation:  the figures of the last one
     """
 
@@ -64,7 +64,7 @@ class Status:
     speed: float | None
     tokens_per_second: float | None
     checkpoint: tuple[int, float] | None
-    place: tuple[str, float] | None
+    place: tuple[str, float, float] | None
     validation: dict[str, float] = field(default_factory=dict)
     history: Sequence[Mapping[str, Any]] = ()
 
@@ -113,7 +113,7 @@ def _read(folder: Path, title: str, total: int, now: float) -> Status:
         speed=estimate_speed(history, step, logged_at),
         tokens_per_second=last.get("tokens_per_second"),
         checkpoint=find_checkpoint(folder / "checkpoints", now),
-        place=(str(beat["place"]), now - beat["time"] + beat["seconds_there"]) if beat and state == RUNNING else None,
+        place=(str(beat["place"]), beat["seconds_there"], now - beat["time"]) if beat and state == RUNNING else None,
         validation=_numbers(of["validation"][-1]) if of["validation"] else {},
         history=history,
     )

@@ -26,8 +26,8 @@ def format_status(status: Status) -> str:
         left = status.seconds_left
         rows.append(("time left", "not known yet" if left is None else _describe_left(status, left)))
     if status.place:
-        place, seconds = status.place
-        rows.append(("rank 0", f"{place}, for {format_time(seconds)}"))
+        place, seconds, age = status.place
+        rows.append(("rank 0", f"{place}, for {format_time(seconds)}; said {format_time(age)} ago"))
     rows += [
         ("checkpoint", _describe_checkpoint(status)),
         ("skipped", f"{status.skipped:,} update(s) that were not finite"),
