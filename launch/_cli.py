@@ -28,9 +28,12 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     """The settings from ``--config FILE.yaml`` (if given) and the flags, which override it.
 
     A line of the file becomes the flag of its name, so that both are checked alike, unless that flag is given too: of
-    a flag that adds to a list, both would count. Raises KinspanError for a number that is out of its setting's range.
+    a flag that adds to a list, both would count. The first argument may stand without a flag where the class says
+    which it is: ``FIRST``. Raises KinspanError for a number that is out of its setting's range.
     """
     argv = as_named_now(config_class, sys.argv[1:] if argv is None else argv)
+    if (first := getattr(config_class, "FIRST", None)) and argv and not argv[0].startswith("-"):
+        argv = [f"--{first}", *argv]
     given = {argument[2:].split("=", 1)[0] for argument in argv if argument.startswith("--")}
     from_file: list[str] = []
     for number, argument in enumerate(argv):

@@ -318,6 +318,13 @@ class PretrainConfig:
         NOT_BELOW_0,
         may_change=True,
     )
+    wandb: str | None = setting(
+        None,
+        "Project of Weights & Biases that the figures of the log go to as well; the package wandb must be installed. "
+        "WANDB_MODE=offline keeps them in the output folder.",
+        MONITORING,
+        may_change=True,
+    )
     dry_run: bool = setting(
         False, "Print what these settings would do (tokens, memory, time), and stop.", MONITORING, may_change=True
     )

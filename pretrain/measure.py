@@ -2,45 +2,52 @@
 
 import json
 import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.errors import KinspanError
 from data_pipeline.files import describe_write_error, write_atomically
 from data_pipeline.sampling.describe import describe_pairs
+from data_pipeline.sampling.pairs import KINDS
 from pretrain.checkpoints.capture import full_weights
 from pretrain.evaluation.page import render_page
 from pretrain.evaluation.probe_warning import find_fall
-from pretrain.evaluation.validation import evaluate
+from pretrain.evaluation.validation import Validation, evaluate
 from pretrain.release.card import find_warnings
 from pretrain.release.release import write_release
-from pretrain.runtime.log import complete_lines
+from pretrain.runtime.history import read_history
+from pretrain.runtime.log import complete_lines, format_time
 
 from .runtime import ranks
 from .state import Run
+from .watching.happenings import estimate_speed, format_clock
 
 PAGE = "report.html"
-PAIRS_SHOWN = 10  # on the page
+PAIRS_SHOWN = 3  # on the page, of each kind
+SEARCHED = 15  # pairs of each part of a mixture among which they are found: three anchors
+MOST_SEARCHED = 90
 
 
 def measure(run: Run) -> None:
     """Validates and probes where this step is due for it; both are due at the last step, too."""
     config, step = run.setup.config, run.progress.step
     is_last = step == run.setup.total_steps
-    if step % config.eval_steps == 0 or is_last:
-        validate(run)
+    validated = validate(run) if step % config.eval_steps == 0 or is_last else None
     if config.probe and (step % config.probe_steps == 0 or is_last):
         run_probe(run)
     if run.log and (step % config.eval_steps == 0 or is_last):
-        write_page(run)
+        write_page(run, validated)
     run.progress.due = False
 
 
-def validate(run: Run) -> None:
-    """Logs the figures of the held-out pairs, where there are any."""
+def validate(run: Run) -> Validation | None:
+    """Logs the figures of the held-out pairs; None where there are no such pairs."""
     config, setup = run.setup.config, run.setup
     if setup.validation_stream is None:
-        return
-    values = evaluate(
+        return None
+    validated = evaluate(
         run.engine,
         setup.validation_stream,
         config.eval_pairs,
@@ -50,7 +57,8 @@ def validate(run: Run) -> None:
         run.watch.mark,
     )
     if run.log:
-        run.log.write(run.progress.step, "validation", values)
+        run.log.write(run.progress.step, "validation", validated.figures)
+    return validated
 
 
 def run_probe(run: Run) -> None:
@@ -72,23 +80,55 @@ def run_probe(run: Run) -> None:
     ranks.barrier()
 
 
-def write_page(run: Run) -> None:
-    """Writes report.html. Training goes on where it cannot be written."""
+def write_page(run: Run, validated: Validation | None) -> None:
+    """Writes report.html. Training goes on where it cannot be written, or what it shows cannot be read."""
     setup, folder = run.setup, run.setup.folder
-    lines = read_lines(folder)
-    validation = [line for line in lines if line["split"] == "validation"]
-    facts = {**setup.facts, "last_validation": validation[-1:]}
+    figures = [{"step": run.progress.step, **validated.figures}] if validated else []
+    facts = {**setup.facts, "last_validation": figures}
     warnings = find_warnings(facts) if run.progress.step == setup.total_steps else []
-    held_out = setup.validation_stream
-    shown = list(describe_pairs(held_out, setup.tokenizer, 0, PAIRS_SHOWN)) if held_out else []
     title = f"{facts['model']['name']}, {setup.config.objective}: pre-training"
-    on_page = [*warnings, *filter(None, [find_fall(lines)])]  # the fall was said when it was probed
     try:
-        write_atomically(folder / PAGE, render_page(title, facts, lines, shown, on_page))
-    except OSError as error:
+        lines, history = read_lines(folder), read_history(folder)
+        on_page = [*warnings, *filter(None, [find_fall(lines)])]  # the fall was said when it was probed
+        pairs = show_pairs(run, validated)
+        page = render_page(title, facts, lines, pairs, on_page, history, describe_progress(run, history))
+        write_atomically(folder / PAGE, page)
+    except (OSError, KinspanError) as error:
         run.say(f"{describe_write_error(folder / PAGE, error)}; training goes on")
     for text in warnings:
         run.say(f"warning: {text}")
+
+
+def describe_progress(run: Run, history: Sequence[Mapping[str, Any]]) -> str:
+    """The tokens so far, the speed and the time left as a sentence for the page."""
+    now, step = time.time(), run.progress.step
+    told = [f"{run.progress.tokens:,} tokens"]
+    if rate := estimate_speed(history, step, now):
+        left = format_time((run.setup.total_steps - step) / rate)
+        told += [f"{rate:.3g} steps per second, validation and checkpoints included", f"{left} left"]
+    return f"{'; '.join(told)}. Written on {format_clock(now)} UTC."
+
+
+def show_pairs(run: Run, validated: Validation | None) -> list[dict[str, Any]]:
+    """A few held-out pairs of each kind in words, with the logits of this validation; they are read once per start."""
+    stream = run.setup.validation_stream
+    if stream is None or validated is None:
+        return []
+    if run.shown is None:
+        count = min(SEARCHED * sum(stream.mixture.weights), MOST_SEARCHED, len(validated.logits))
+        run.shown = pick_pairs(describe_pairs(stream, run.setup.tokenizer, 0, count))
+    trained = run.setup.config.pair_weight > 0
+    return [{**pair, "logit": float(validated.logits[pair["index"]]) if trained else None} for pair in run.shown]
+
+
+def pick_pairs(described: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first PAIRS_SHOWN of each kind, and of a mixture of each part; positives first."""
+    groups: dict[tuple, list[dict[str, Any]]] = {}
+    for pair in described:
+        group = groups.setdefault((pair.get("corpus", ""), pair["objective"], KINDS.index(pair["kind"])), [])
+        if len(group) < PAIRS_SHOWN:
+            group.append(pair)
+    return [pair for key in sorted(groups) for pair in groups[key]]
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:

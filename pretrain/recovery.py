@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.reader import newest_on_all_ranks, remove_later
+from pretrain.runtime.history import LEAPT, REWOUND, SKIPPED
 from pretrain.runtime.run_folder import CHECKPOINTS
 
 from .batches import find_batch
@@ -33,6 +34,7 @@ def count_skips(run: Run) -> None:
         if skipped and run.log:
             first = find_batch(step, progress.left_out) * size
             run.log.write(step + 1, "skipped", {"skipped_steps": progress.skipped, "example": first, "count": size})
+            run.note(SKIPPED, step + 1, example=first, count=size)
             run.say(
                 f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see "
                 f"its pairs: launch/inspect_pairs.py --start {first} --count {size} --seed {config.seed} "
@@ -52,6 +54,7 @@ def look_for_spike(run: Run, loss: float) -> None:
     before, progress.losses = progress.losses, [*progress.losses, loss][-HISTORY:]
     if config.on_spike == "ignore" or not is_spike(loss, before):
         return
+    run.note(LEAPT, loss=loss, before=before[-1])
     run.say(f"step {progress.step}: the loss leapt to {loss:.3f}, from {before[-1]:.3f}")
     if config.on_spike == "rewind":
         rewind(run)
@@ -92,7 +95,7 @@ def rewind(run: Run) -> None:
         )
     out = [find_batch(step, progress.left_out) for step in (first, progress.step - 1)]
     left_out = [old for old in progress.left_out if not out[0] <= old[0] <= out[1]] + [out]
-    waited = run.feeder.waited
+    waited, leapt_at = run.feeder.waited, progress.step
     close_run(run)
     load(run, found, convert(setup, found))
     run.progress.left_out, run.progress.rewinds = left_out, progress.rewinds + 1
@@ -100,4 +103,5 @@ def rewind(run: Run) -> None:
         ranks.broadcast_from_rank_0(partial(remove_later, folder, run.progress.step))
     open_run(run)
     run.feeder.waited = waited
+    run.note(REWOUND, leapt_at=leapt_at, left_out=out)
     run.say(f"went back to {found}; batches {out[0]} to {out[1]} are left out")

@@ -2,18 +2,21 @@
 
 import atexit
 import math
+import os
+import socket
 import time
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from functools import cache, partial
 from typing import Any
 
 import torch.distributed as dist
 import yaml
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_object, write_atomically
 from pretrain.checkpoints.reader import find_resumable, get_step
 from pretrain.runtime.engine import set_learning_rate, start_distributed
+from pretrain.runtime.history import DAMAGED, FAILED, FINISHED, STARTED, note
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory, return_freed_memory
 from pretrain.runtime.run_folder import CHECKPOINTS, open_folder
@@ -84,15 +87,20 @@ def _leave_at_exit() -> None:
 
 def _run_watched(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
     """Says what to do about a lack of memory. Where a collective failed, prints the cause, and gives the watchdog time
-    to find out whether another rank has ended."""
+    to find out whether another rank has ended. The history keeps what the run ended by."""
     try:
         return _run(setup, probe, request, watch)
     except Exception as error:
+        text = quote_error(error)
         if is_out_of_memory(error):
             text = describe_out_of_memory(setup.layout.largest, setup.train_stream.max_length)
+        elif ranks.is_communication_failure(error):
+            text = ranks.describe_communication_failure(error)
+            watch.wait_for_verdict(text)
+        if setup.rank == 0:
+            note(setup.folder, FAILED, why=text)
+        if is_out_of_memory(error):
             raise KinspanError(text) from error
-        if ranks.is_communication_failure(error):
-            watch.wait_for_verdict(ranks.describe_communication_failure(error))
         raise
 
 
@@ -100,12 +108,18 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     """Finds the checkpoint to resume from, trains to the last step, and writes the summary."""
     watch.mark("reading checkpoints", patient=True)
     _say(setup, *setup.notes)
-    found = find_resumable(setup.folder / CHECKPOINTS, partial(_say, setup))
+    found = find_resumable(setup.folder / CHECKPOINTS, partial(_tell_damaged, setup))
     summary = setup.folder / SUMMARY
     if found and summary.exists() and get_step(found) >= setup.total_steps:
         _say(setup, f"this run is complete: see {summary}")
         return read_object(summary, "delete it to have it written again") if setup.rank == 0 else {}
     run = start_run(setup, found, probe, request, watch)
+    with closing(run.board) if run.board else nullcontext():
+        return _train_and_sum_up(run)
+
+
+def _train_and_sum_up(run: Run) -> dict[str, Any]:
+    setup, watch, summary = run.setup, run.watch, run.setup.folder / SUMMARY
     watch.mark("trying the largest batch")
     try_largest(run.engine, setup.train_stream, setup.layout)
     run.say(*describe_run(setup, run.engine.module))
@@ -114,6 +128,7 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     watch.mark("reading the first block", patient=True)  # a remote one may take long
     setup.train_stream.batch(run.progress.step * setup.layout.size, 1)
     open_run(run)
+    run.note(STARTED, ranks=setup.layout.world, process=os.getpid(), host=socket.gethostname())
     try:
         train(run)
     finally:
@@ -122,8 +137,15 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     if setup.rank:
         return {}
     written = write_summary(setup, run.progress)
+    run.note(FINISHED)
     print(f"done: {summary}", flush=True)
     return written
+
+
+def _tell_damaged(setup: Setup, line: str) -> None:
+    _say(setup, line)
+    if setup.rank == 0:
+        note(setup.folder, DAMAGED, why=line)
 
 
 def _say(setup: Setup, *lines: str) -> None:

@@ -7,6 +7,7 @@ import torch
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.capture import full_weights
 from pretrain.release.release import write_release
+from pretrain.runtime.history import STOPPED
 from pretrain.runtime.stop import Stopped
 
 from .recovery import count_skips
@@ -40,6 +41,7 @@ def stop(run: Run, saved: bool) -> None:
     if failure := run.writer.finish():
         raise KinspanError(f"stopped, but without a checkpoint of step {step}: {failure}")
     reasons = [reason for reason in ranks.gather(run.request.reason) if reason]
+    run.note(STOPPED, why=reasons[0])
     run.say(f"stopped at step {step}, with a checkpoint ({reasons[0]}): the same command again goes on")
     raise Stopped
 

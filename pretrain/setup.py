@@ -52,6 +52,7 @@ from pretrain.runtime.settings import cache_settings
 from .batches import average_tokens
 from .config import PretrainConfig, as_dict, check, identity
 from .finished import LENGTHS, advise
+from .watching.wandb_board import import_wandb
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
 # They may change, but must be the same on all ranks: their collectives follow from them.
@@ -96,6 +97,8 @@ def set_up(config: PretrainConfig) -> Setup:
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
     precision = choose_precision(config.precision, zero_stage(deepspeed_settings))
     rank, local_rank, world_size = read_launcher_variables()
+    if config.wandb and rank == 0:
+        import_wandb(config.wandb)
     folder = open_folder(config.output_dir)
     notes = _note_defaults(config)
     start_distributed()

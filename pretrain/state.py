@@ -15,6 +15,7 @@ from pretrain.modeling.losses import LossWeights
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.runtime.finite import Skips
+from pretrain.runtime.history import UNSAVED, note
 from pretrain.runtime.log import Log
 from pretrain.runtime.run_folder import CHECKPOINTS
 from pretrain.runtime.stop import StopRequest
@@ -27,6 +28,7 @@ from .profiling import Profile, start_profile
 from .progress import Progress
 from .setup import Setup
 from .step import Counted, start_counting
+from .watching.wandb_board import WandbBoard, open_board
 
 Probe = Callable[[Path], dict[str, float]]  # figures of the release in a folder
 MEASURES = ("validation", "probe")  # splits of the log that are written when a step is measured
@@ -46,6 +48,8 @@ class Run:
     resumed_at: the step of the checkpoint that was loaded last; None where the run began anew
     log:        None on all ranks but the first
     window:     float64 ``[len(sum_names)]`` on the device, this rank's sums since the last line of the log
+    board:      Weights & Biases, with ``--wandb`` on rank 0
+    shown:      the pairs on the page of the run, once they were read
     feeder:     makes the batches from ``progress.step`` on
     coming:     waits for the next step's batch to be counted; see step.start_counting
     """
@@ -63,6 +67,8 @@ class Run:
     resumed_at: int | None = None
     skips: Skips = field(default_factory=Skips)
     log: Log | None = None
+    board: WandbBoard | None = None
+    shown: list[dict[str, Any]] | None = None
     window: torch.Tensor = field(init=False)
     feeder: Feeder = field(init=False)
     coming: Callable[[], Counted] = field(init=False)
@@ -71,6 +77,11 @@ class Run:
         """Says where the loop is: to the watchdog in words, to the profile which of profiling.PARTS begins."""
         self.watch.mark(place)
         self.profile.enter(part)
+
+    def note(self, kind: str, step: int | None = None, **values: Any) -> None:
+        """Adds to the run's history what happened, see runtime/history.py; at this step unless another is given."""
+        if self.setup.rank == 0:
+            note(self.setup.folder, kind, self.progress.step if step is None else step, **values)
 
     def say(self, *lines: str) -> None:
         """Prints lines on rank 0, above the progress bar where there is one."""
@@ -82,13 +93,18 @@ class Run:
 def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: StopRequest, watch: Watch) -> Run:
     """Builds the engine and loads the checkpoint ``found``; without one the run begins anew."""
     config = setup.config
+
+    def tell(line: str) -> None:
+        run.say(line)
+        run.note(UNSAVED, why=line)
+
     writer = Writer(
         setup.folder / CHECKPOINTS,
         setup.rank,
         config.keep_checkpoints,
         config.keep_every,
         torch.cuda.is_available() if config.async_checkpoints is None else config.async_checkpoints,
-        tell=lambda line: run.say(line),
+        tell=tell,
     )
     clock = Clock(
         FlopCounter(setup.model),  # made before the engine, which may divide the parameters among the ranks
@@ -108,6 +124,9 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
         profile=start_profile(config.profile, setup.folder, setup.facts["precision"], traces=setup.rank == 0),
         progress=Progress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
     )
+    if setup.rank == 0 and config.wandb:
+        watch.mark("opening Weights & Biases")
+        run.board = open_board(setup.folder, config.wandb, setup.facts, run.say)
     if config.compile:
         compile_encoders(setup.model)
     if found:
@@ -136,7 +155,9 @@ def open_run(run: Run) -> None:
     if setup.rank == 0:
         undone = MEASURES if progress.due else ()
         settings = setup.facts["settings"]
-        run.log = Log(setup.folder, progress.step, setup.total_steps, undone=undone, settings=settings)
+        run.log = Log(
+            setup.folder, progress.step, setup.total_steps, undone=undone, settings=settings, follower=run.board
+        )
     else:
         run.window.zero_()
     workers = setup.config.num_workers

@@ -1,11 +1,15 @@
-"""The page of a pre-training run, report.html: its curves, its figures, its settings, and pairs to look at.
+"""The page of a pre-training run, report.html: its curves and figures, what happened, pairs to look at, its settings.
 
 It is one file without scripts that loads nothing from elsewhere. Texts of the corpus are escaped.
 """
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import exp
 from typing import Any
+
+from pretrain.runtime.history import REWOUND, STARTED
+from pretrain.watching.happenings import count_starts, describe_history
 
 Points = list[tuple[float, float]]  # steps, and the values then
 
@@ -21,6 +25,8 @@ PANELS = {  # of the page, with the figures of each
     "Tokens per second": ("tokens_per_second",),
 }
 COLOURS = ("#4a90d9", "#e0852f", "#3fa66a", "#b06fc4")
+MOST_POINTS = 500  # of a curve: more than a plot has room for, so that pages of long runs stay small
+MOST_EVENTS = 60  # of the history, the latest
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 460, 190, 62, 24, 10  # of a plot, and its margins, in SVG's units
 
 STYLE = """
@@ -44,6 +50,9 @@ tr + tr > * { border-top: 1px solid var(--soft) }
 .pair { border-left: 3px solid var(--line); padding: .2rem .75rem; margin: .75rem 0; overflow-wrap: anywhere }
 .pair.positive { border-color: var(--good) }
 .pair p { margin: .25rem 0 }
+.wrong { color: #d0555c }
+@media (min-width: 40rem) { th.clock { white-space: nowrap } }
+td.words { text-align: left; overflow-wrap: anywhere; min-width: 12rem }
 """
 
 
@@ -53,23 +62,33 @@ def render_page(
     lines: Sequence[Mapping[str, Any]],
     pairs: Sequence[Mapping[str, Any]],
     warnings: Sequence[str] = (),
+    history: Sequence[Mapping[str, Any]] = (),
+    progress: str = "",
 ) -> str:
     """The page as HTML.
 
-    facts: what run.json says of the run
-    lines: of metrics.jsonl
-    pairs: what ``describe_pairs`` yields
+    facts:    what run.json says of the run
+    lines:    of metrics.jsonl
+    pairs:    what ``describe_pairs`` yields, each with its ``logit``, or None where it means nothing
+    history:  what ``read_history`` returns
+    progress: a line about speed and time left
     """
     validation = [line for line in lines if line["split"] == "validation"]
     step = max((line["step"] for line in lines), default=0)
-    parts = [f"<h1>{escape(title)}</h1>", f"<p>Step {step:,} of {facts['total_steps']:,}.</p>"]
+    parts = [f"<h1>{escape(title)}</h1>", f"<p>Step {step:,} of {facts['total_steps']:,}. {escape(progress)}</p>"]
     parts += [f'<p class="warning">Mind that {escape(text)}.</p>' for text in warnings]
-    plots = [_draw_panel(name, figures, lines) for name, figures in PANELS.items()]
+    marks = [line["step"] for line in history[1:] if line["kind"] in (STARTED, REWOUND)]
+    plots = [_draw_panel(name, figures, lines, marks) for name, figures in PANELS.items()]
     parts += ["<h2>Curves</h2>", '<div class="plots">', *filter(None, plots), "</div>"]
+    if marks:
+        parts.append('<p class="muted">Dashed: where the run was resumed, or went back to.</p>')
     if validation:
         parts += ["<h2>Held-out pairs</h2>", _make_table(*_compare(validation[0], validation[-1]))]
+    if history:
+        parts += ["<h2>What happened</h2>", *_show_history(history)]
     if pairs:
-        note = "The first pairs that validation is made of, before they are cut to length."
+        note = "The first of each kind among the pairs that validation is made of, before they are cut to length. "
+        note += "The score is the probability, by the model of this step, that the pair is a positive one."
         parts += ["<h2>Pairs to look at</h2>", f'<p class="muted">{note}</p>', *map(_show_pair, pairs)]
     settings = [(name, [str(value)]) for name, value in facts["settings"].items() if value is not None]
     parts += ["<h2>Settings</h2>", _make_table([], settings)]
@@ -78,7 +97,9 @@ def render_page(
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
 
-def _draw_panel(name: str, figures: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> str:
+def _draw_panel(
+    name: str, figures: Sequence[str], lines: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()
+) -> str:
     """One plot with a curve for each figure and split that has values; "" where none has."""
     curves: dict[str, Points] = {}
     for figure in figures:
@@ -88,11 +109,29 @@ def _draw_panel(name: str, figures: Sequence[str], lines: Sequence[Mapping[str, 
                 curves.setdefault(label, []).append((line["step"], line[figure]))
     if not curves:
         return ""
-    return f"<figure><h3>{escape(name)}</h3>{draw_curves(curves, name)}</figure>"
+    thinned = {label: thin(points) for label, points in curves.items()}
+    return f"<figure><h3>{escape(name)}</h3>{draw_curves(thinned, name, marks)}</figure>"
 
 
-def draw_curves(curves: Mapping[str, Points], label: str) -> str:
-    """The curves as an SVG element; ``label`` says what it shows to those who cannot see it."""
+def thin(points: Points) -> Points:
+    """At most about MOST_POINTS of them: of each stretch the lowest and the highest, so that what leaps is seen."""
+    if len(points) <= MOST_POINTS:
+        return points
+    size = -(-2 * len(points) // MOST_POINTS)
+    kept: Points = []
+    for first in range(0, len(points), size):
+        stretch = points[first : first + size]
+        kept += sorted({min(stretch, key=_value), max(stretch, key=_value)})
+    return kept
+
+
+def _value(point: tuple[float, float]) -> float:
+    return point[1]
+
+
+def draw_curves(curves: Mapping[str, Points], label: str, marks: Sequence[float] = ()) -> str:
+    """The curves as an SVG element; ``label`` says what it shows to those who cannot see it. ``marks``: steps at which
+    there is a dashed line"""
     points = [point for curve in curves.values() for point in curve]
     last = max(step for step, _ in points) or 1
     low, high = (f(value for _, value in points) for f in (min, max))
@@ -109,6 +148,10 @@ def draw_curves(curves: Mapping[str, Points], label: str) -> str:
         x, y = place(0, value)
         parts.append(f'<line x1="{x}" x2="{WIDTH - 10}" y1="{y}" y2="{y}" stroke="currentColor" opacity=".15"/>')
         parts.append(f'<text x="{x - 6}" y="{y + 4}" text-anchor="end">{text}</text>')
+    for step in sorted(set(marks))[-MOST_EVENTS:]:
+        x, _ = place(min(step, last), low)
+        line = f'<line x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="currentColor"'
+        parts.append(f'{line} stroke-dasharray="2 3" opacity=".45"/>')
     parts.append(f'<text x="{LEFT}" y="{HEIGHT - 6}">0</text>')
     parts.append(f'<text x="{WIDTH - 10}" y="{HEIGHT - 6}" text-anchor="end">{last:,} updates</text>')
     for number, curve in enumerate(curves.values()):
@@ -127,7 +170,9 @@ def draw_curves(curves: Mapping[str, Points], label: str) -> str:
 
 
 def _format_ticks(values: Sequence[float]) -> list[str]:
-    """The values with as few digits as tell them apart, and three at least."""
+    """The values with as few digits as tell them apart, and three at least; large ones as whole numbers."""
+    if max(map(abs, values)) >= 1000 and len({round(value) for value in values}) == len(values):
+        return [f"{value:,.0f}" for value in values]
     texts = [[f"{value:.{digits}g}" for value in values] for digits in range(3, 9)]
     return next((of_digits for of_digits in texts if len(set(of_digits)) == len(values)), texts[-1])
 
@@ -148,9 +193,34 @@ def _make_table(head: list[str], rows: list[tuple[str, list[str]]]) -> str:
     return f'<div class="wide"><table>{f"<tr>{top}</tr>" if top else ""}{body}</table></div>'
 
 
+def _show_history(history: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = describe_history(history)
+    starts = count_starts(history)
+    told = f"{starts} start(s), {sum(line['kind'] == REWOUND for line in history)} rewind(s). Times are UTC."
+    if len(rows) > MOST_EVENTS:
+        told += f" The last {MOST_EVENTS} of {len(rows)} lines; history.jsonl has all."
+    body = "".join(
+        f'<tr><th class="clock">{escape(clock)}</th><td>{escape(step)}</td><td class="words">{escape(text)}</td></tr>'
+        for clock, step, text in rows[-MOST_EVENTS:]
+    )
+    table = f'<div class="wide"><table><tr><th></th><th>step</th><th></th></tr>{body}</table></div>'
+    return [f'<p class="muted">{told}</p>', table]
+
+
 def _show_pair(pair: Mapping[str, Any]) -> str:
     return (
         f'<div class="pair {escape(pair["kind"])}"><span class="muted">{escape(pair["objective"])}, '
         f"{escape(pair['kind'])}: documents {escape(pair['doc_id'])} and {escape(pair['b_doc_id'])}</span>"
-        f"<p><b>A</b> {escape(pair['a'])}</p><p><b>B</b> {escape(pair['b'])}</p></div>"
+        f"{_show_score(pair)}<p><b>A</b> {escape(pair['a'])}</p><p><b>B</b> {escape(pair['b'])}</p></div>"
     )
+
+
+def _show_score(pair: Mapping[str, Any]) -> str:
+    logit = pair.get("logit")
+    if logit is None:
+        return ""
+    score = 1 / (1 + exp(-logit)) if logit > -700 else 0.0
+    is_right = (logit > 0) == (pair["kind"] == "positive")
+    called = "positive" if logit > 0 else "negative"
+    verdict = "rightly" if is_right else '<span class="wrong">wrongly</span>'
+    return f"<p>Score <b>{score:.3f}</b>: called {called}, {verdict}.</p>"

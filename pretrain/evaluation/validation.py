@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,13 @@ from pretrain.runtime.ranks import sum_by_name, sum_over_ranks
 SEED = 0  # of validation's order, spans and masks; it is not the run's, so that runs can be compared
 
 
+class Validation(NamedTuple):
+    """What a validation found: figures by name, and the logit of each pair, ``[num_pairs]``."""
+
+    figures: dict[str, float]
+    logits: np.ndarray
+
+
 @torch.no_grad()
 def evaluate(
     engine: Any,
@@ -29,7 +36,7 @@ def evaluate(
     rank: int,
     weights: LossWeights = PAPER_WEIGHTS,
     mark: Callable[[str], None] = lambda place: None,
-) -> dict[str, float]:
+) -> Validation:
     """Losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
 
     pair_auc_hard, _easy: of the positives against that kind of negatives alone
@@ -61,9 +68,8 @@ def evaluate(
     if not torch.isfinite(rows).all():
         raise KinspanError("the model's scores are not finite: lower --learning_rate, with another --output_dir")
     scores, kinds, part = rows.cpu().numpy()
-    return compute_figures(sum_by_name(stats, names), weights) | _compute_areas(
-        scores, kinds, part, stream.mixture.names
-    )
+    areas = _compute_areas(scores, kinds, part, stream.mixture.names)
+    return Validation(compute_figures(sum_by_name(stats, names), weights) | areas, scores)
 
 
 def _compute_areas(scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, parts: tuple[str, ...]) -> dict[str, float]:

@@ -5,9 +5,15 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from data_pipeline.files import write_atomically
+
+
+class Follower(Protocol):
+    """Something else that is told of the log's lines."""
+
+    def write(self, step: int, split: str, values: Mapping[str, float]) -> None: ...
 
 
 class Log:
@@ -21,6 +27,7 @@ class Log:
     task:       is shown beside the progress bar
     undone:     splits whose lines of ``first_step`` itself are removed too, because they will be written again
     settings:   of the run, which TensorBoard shows as hyperparameters
+    follower:   is told of every line; see pretrain.watching.wandb_board
     """
 
     def __init__(
@@ -31,17 +38,22 @@ class Log:
         task: str = "pre-training",
         undone: tuple[str, ...] = (),
         settings: Mapping[str, Any] | None = None,
+        follower: Follower | None = None,
     ) -> None:
         from tqdm import tqdm
 
         self.path = folder / "metrics.jsonl"
         self.purge_step: int | None = first_step + (not undone)  # from there on TensorBoard hides what it had
+        self.hidden: list[str] = []  # lines that hold, and that TensorBoard hides with others of the same step
         sound = complete_lines(self.path)
         damaged = self.path.read_bytes().count(b"\n") - len(sound) if self.path.exists() else 0
-        write_atomically(self.path, "".join(line for line in sound if _is_kept(line, first_step, undone)))
+        kept = [line for line in sound if _is_kept(line, first_step, undone)]
+        write_atomically(self.path, "".join(kept))
+        if undone:
+            self.hidden = [line for line in kept if json.loads(line)["step"] == first_step]
         self.unwritten = ""  # lines that are not yet in metrics.jsonl
         self.board: Any = None
-        self.settings = settings
+        self.settings, self.follower = settings, follower
         self.first_step, self.total_steps, self.began = first_step, total_steps, time.monotonic()
         self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=task, disable=None)
         if damaged:
@@ -55,6 +67,8 @@ class Log:
             self._write_board(step, split, values)
         except OSError as error:
             self.say(f"the log cannot be written ({error.strerror or error}): training goes on")
+        if self.follower:
+            self.follower.write(step, split, values)
         shown = _format_figures(values) + (self._estimate(step) if split == "train" else [])
         self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(shown))
 
@@ -84,12 +98,18 @@ class Log:
                 self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge_step)
                 self.purge_step = None
                 self._write_settings()
-            for name, value in values.items():
-                self.board.add_scalar(f"{find_group(name)}/{name}/{split}", value, step)
+                for line in map(json.loads, self.hidden):
+                    self._add_figures(line.pop("step"), line.pop("split"), line)
+                self.hidden = []
+            self._add_figures(step, split, values)
             self.board.flush()
         except OSError:
             self.board = None  # its thread has ended: the next line needs a new one
             raise
+
+    def _add_figures(self, step: int, split: str, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.board.add_scalar(f"{find_group(name)}/{name}/{split}", value, step)
 
     def _write_settings(self) -> None:
         from torch.utils.tensorboard.summary import hparams

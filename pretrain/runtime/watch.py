@@ -2,8 +2,9 @@
 
 The training loop of each rank marks where it is. A thread publishes these heartbeats through the store of the process
 group: rank 0 listens to all ranks, the others listen to rank 0. A second thread judges what was heard, and never waits
-for another rank. Intervals are measured with each process's own monotonic clock, so that machines need not agree on the
-time, and a clock that is set does no harm.
+for another rank. A third one, of rank 0, writes its heartbeat into the run's folder, for people. Intervals are measured
+with each process's own monotonic clock, so that machines need not agree on the time, and a clock that is set does no
+harm.
 """
 
 import faulthandler
@@ -18,17 +19,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 import torch.distributed as dist
 
 from pretrain.runtime import ranks
 
+from .history import ENDED, is_alive, name_system, note, write_heartbeat
 from .stop import Stopped
 
 STATUS = 70  # EX_SOFTWARE of sysexits.h
 BEAT = 1.0  # seconds between two heartbeats, and between two looks at them
 SILENCE = 60.0  # seconds without a heartbeat after which a rank of another machine counts as dead
 FAREWELL = 4.0  # seconds that the other ranks get to print their stacks before the first one ends
+SHOWN = 10.0  # seconds between two heartbeats in the run's folder
 STACKS = "stacks"  # the folder in the run's folder where stacks are written
 
 
@@ -72,19 +74,25 @@ class Watch:
 
     def __init__(self, folder: Path, rank: int, world: int, stall_seconds: float, store: Any = None) -> None:
         self.folder, self.stall_seconds, self.store = folder, stall_seconds, store
-        self.own = Heartbeat(rank, socket.gethostname(), _name_system(), os.getpid())
+        self.own = Heartbeat(rank, socket.gethostname(), name_system(), os.getpid())
         self.listens_to = [r for r in range(world) if r != rank] if rank == 0 else [0]
         self.heard = {rank: self.own}
         self.news = dict.fromkeys([rank, *self.listens_to], time.monotonic())
         self.marks: list[int] = []
         self.left = False
         self.verdict: Verdict | None = None
-        self.moved = time.monotonic()
+        self.moved = self.marked = time.monotonic()
 
     def mark(self, place: str, patient: bool = False) -> None:
         """Says that the training loop has come to ``place``. ``patient``: it may stay there without end"""
         own = self.own
         own.place, own.patient, own.marks = place, patient, own.marks + 1
+        self.marked = time.monotonic()
+
+    def show(self) -> None:
+        """Writes where rank 0 is, and since how many seconds, for those who look at the run's folder."""
+        at_place = round(time.monotonic() - self.marked, 1)
+        write_heartbeat(self.folder, {**asdict(self.own), "seconds_there": at_place, "every": SHOWN})
 
     def talk(self) -> None:
         """Publishes this rank's heartbeat, and reads those of others. It hangs where rank 0, which keeps the store,
@@ -114,7 +122,7 @@ class Watch:
         """Whether a rank that this one listens to has died or fallen silent; on rank 0, whether all have stalled."""
         for rank in self.listens_to:
             beat = self.heard.get(rank)
-            if beat and beat.system == self.own.system and not _is_alive(beat.process):
+            if beat and beat.system == self.own.system and not is_alive(beat.process):
                 return Verdict(f"{beat} has died, at {beat.place}", False)
             if now - self.news[rank] > SILENCE:
                 where = f"; it was at {beat.place}" if beat else ""
@@ -152,6 +160,8 @@ class Watch:
         with suppress(RuntimeError):
             if self.store is not None:
                 self.store.set("verdict", json.dumps(verdict))
+        if self.own.rank == 0:
+            note(self.folder, ENDED, why=verdict.text)
 
     def write_stacks(self) -> None:
         """Writes the stack of every thread to stderr and to the run's folder."""
@@ -171,22 +181,6 @@ class Watch:
         """Ends the watch, by all ranks together: the process of one that ended earlier would seem to have died."""
         self.left = True
         ranks.barrier()
-
-
-def _name_system() -> str:
-    """Names the running machine and its space of process numbers. Containers may share a host name, but not these."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return f"{socket.gethostname()} {os.getpid()}"  # as if each rank were on a machine of its own
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @contextmanager
@@ -210,6 +204,14 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
             if verdict:
                 watch.end(verdict)
 
+    def show_on() -> None:  # a thread of its own: slow storage may hold it up
+        while True:
+            watch.show()
+            if done.wait(SHOWN):
+                return
+
+    if rank == 0:
+        threading.Thread(target=show_on, daemon=True).start()
     threading.Thread(target=talk_on, daemon=True).start()
     looker = threading.Thread(target=look_on, daemon=True)
     looker.start()

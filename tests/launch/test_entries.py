@@ -29,6 +29,7 @@ ENTRIES = [
     "study",
     "evaluate",
     "rank",
+    "status",
     "kinspan",
 ]
 
@@ -117,6 +118,7 @@ def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
         ("pretrain", ["--micro_batch_size", "9", "--global_batch_size", "8"], "--micro_batch_size 9"),
         ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
         ("rank_document", ["--model", "absent"], "no release"),
+        ("status", ["absent"], "absent: there is no run"),
         ("evaluate_pairs", ["--model", "m", "--corpus", "absent", "--objective", "ssp"], "make one with"),
     ],
 )

@@ -1,5 +1,6 @@
 """What the tests of training share: an engine and its updates in this process, requests to stop, collectives."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,14 @@ def take_step(setup: Setup, engine: Any, step: int, weights: LossWeights = PAPER
         step=step,
         weights=weights,
     )
+
+
+def read_curve(folder: Path, tag: str) -> list[tuple[int, float]]:
+    """Steps and values of a curve of a run, as TensorBoard shows it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(folder / "tensorboard")).Reload()
+    return [(event.step, round(event.value, 3)) for event in board.Scalars(tag)]
 
 
 def ask_in_step(monkeypatch: pytest.MonkeyPatch, step: int) -> None:

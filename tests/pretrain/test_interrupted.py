@@ -14,9 +14,11 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
+from pretrain.runtime.history import HEARTBEAT, HISTORY, read_heartbeat, read_history
 from pretrain.runtime.stop import Stopped
 from pretrain.setup import set_up
-from tests.pretrain.steps import ask_in_step, record_collectives, start_engine, take_step
+from pretrain.watching.status import read_status
+from tests.pretrain.steps import ask_in_step, read_curve, record_collectives, start_engine, take_step
 
 
 @pytest.fixture
@@ -285,3 +287,55 @@ def test_a_run_goes_on_with_smaller_micro_batches(config, make_model, monkeypatc
     pretrain(replace(other, micro_batch_size=2))
     before, after = ([loss for _, loss in lines(c.output_dir, "train", "step", "loss")] for c in (whole, other))
     assert after == pytest.approx(before, rel=1e-5)
+
+
+def test_the_course_of_a_run_is_told(config, monkeypatch):
+    """A skip, a stop, a restart, a leap and a rewind: in the history, on the page, in the status, and as one curve."""
+    settings = config("told", on_spike="rewind")
+    folder = Path(settings.output_dir)
+    with monkeypatch.context() as patch:
+        at_step(patch, [3], poison("loss"))
+        ask_in_step(patch, 6)
+        with pytest.raises(Stopped):
+            pretrain(settings)
+    assert (read_status(folder).state, read_status(folder).why[:7]) == ("stopped", "SIGTERM")
+    with monkeypatch.context() as patch:
+        spike_at(patch, 4)  # the second line after the restart, of step 10
+        pretrain(settings)
+    kinds = [line["kind"] for line in read_history(folder)]
+    assert kinds == ["started", "skipped", "stopped", "started", "leapt", "rewound", "finished"]
+    status = read_status(folder)
+    assert (status.state, status.step, status.starts, status.rewinds, status.skipped) == ("complete", 12, 2, 1, 1)
+    assert status.checkpoint[0] == 12
+    assert read_heartbeat(folder)["rank"] == 0
+    page = (folder / "report.html").read_text()
+    assert "resumed at step 6" in page
+    assert "went back from step 10; batches 8 to 9 are left out" in page
+    assert 6 <= page.count("Score <b>") <= 9
+    expected = [(step, round(loss, 3)) for step, loss in lines(folder, "train", "step", "loss")]
+    assert read_curve(folder, "1 loss/loss/train") == expected
+
+
+def test_an_error_stands_in_the_history(config, monkeypatch):
+    at_step(monkeypatch, range(2, 12), poison("gradient"))
+    with pytest.raises(KinspanError):
+        pretrain(config(max_skipped_steps=3))
+    status = read_status(Path(config().output_dir))
+    assert status.state == "ended by an error"
+    assert "in 3 steps in a row, up to step 4: lower --learning_rate" in status.why
+
+
+def test_what_tells_of_a_run_is_not_needed_by_it(config, monkeypatch, capsys):
+    """It ends as it would have where page, history and heartbeat cannot be written."""
+    whole, settings = config("whole"), config("blind")
+    pretrain(whole)
+    with monkeypatch.context() as patch:
+        ask_in_step(patch, 6)
+        with pytest.raises(Stopped):
+            pretrain(settings)
+    for name in ("report.html", HISTORY, HEARTBEAT):
+        (Path(settings.output_dir) / name).unlink()
+        (Path(settings.output_dir) / name).mkdir()
+    pretrain(settings)
+    assert "report.html cannot be written: Is a directory; training goes on" in capsys.readouterr().out
+    assert equal_runs(whole, settings)

@@ -17,6 +17,8 @@ from safetensors.numpy import load_file
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
+from pretrain.watching.status import read_status
+from tests.pretrain.steps import read_curve
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -116,11 +118,23 @@ def killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks):
     run(whole, ranks)
     run_and_kill(settings, 12, ranks)
     assert not (settings["output_dir"] / "summary.json").exists()
+    assert read_status(settings["output_dir"]).state == "died"
     said = run(settings, ranks)
     assert "resuming from" in said
     assert same(weights(whole["output_dir"]), weights(settings["output_dir"]))
     assert losses(whole["output_dir"]) == losses(settings["output_dir"])
     assert losses(whole["output_dir"], "validation") == losses(settings["output_dir"], "validation")
+    status = read_status(settings["output_dir"])
+    assert (status.state, status.starts) == ("complete", 2)
+    assert "ended without a word: killed" in (settings["output_dir"] / "report.html").read_text()
+    one_curve(settings["output_dir"])
+
+
+def one_curve(folder):
+    """TensorBoard has each step once, in order, with the values of the log."""
+    for split in ("train", "validation"):
+        expected = [(step, round(loss, 3)) for step, loss in logged(folder, "step", "loss", split=split)]
+        assert read_curve(folder, f"1 loss/loss/{split}") == expected
 
 
 def test_a_killed_run_ends_bit_identical(settings, tmp_path):

@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-from pretrain.evaluation.page import draw_curves, render_page
+from pretrain.evaluation.page import MOST_POINTS, draw_curves, render_page, thin
 
 FACTS = {"total_steps": 20, "settings": {"objective": "ssp", "max_tokens": None, "seed": 1}}
 VOID = {"meta", "line", "polyline", "circle"}
@@ -33,8 +33,10 @@ def test_a_page():
         if step or split == "validation"
     ]
     place = {"objective": "ssp", "kind": "positive", "doc_id": "d<1>", "b_doc_id": "d2"}
-    pair = place | {"a": "<script>alert(1)</script>", "b": "a & b"}
-    page = render_page("MiniLM <b>", FACTS, lines, [pair], ["the figures rest on 2 held-out documents"])
+    pair = place | {"a": "<script>alert(1)</script>", "b": "a & b", "logit": -1.0}
+    history = [{"time": 0, "kind": "started", "step": step, "ranks": 2, "host": "<b>"} for step in (0, 10)]
+    warnings = ["the figures rest on 2 held-out documents"]
+    page = render_page("MiniLM <b>", FACTS, lines, [pair], warnings, history, "5 min left.")
     balance = Balance()
     balance.feed(page)
     assert not balance.open
@@ -44,8 +46,24 @@ def test_a_page():
     assert "Mind that the figures rest on 2 held-out documents." in page
     assert "<th>pair_auc</th><td>0.5000</td><td>0.7000</td>" in page
     assert "http" not in page
+    assert "Step 20 of 20. 5 min left." in page
+    assert 'Score <b>0.269</b>: called negative, <span class="wrong">wrongly</span>.' in page
+    assert "<td>10</td>" in page
+    assert "resumed at step 10, with 2 rank(s), process ? on &lt;b&gt;" in page
+    assert page.count("stroke-dasharray") == 2  # where it was resumed, in both plots
 
 
 def test_a_run_that_has_only_begun_has_a_page():
     assert "Step 0 of 20" in render_page("new", FACTS, [], [])
     assert "<circle" in draw_curves({"train": [(0, 1.0)]}, "one point")
+
+
+def test_curves_of_long_runs_are_thinned_and_keep_what_leaps():
+    points = [(float(step), 1.0 / (step + 1)) for step in range(40_000)]
+    points[12_345] = (12_345.0, 9.0)
+    thinned = thin(points)
+    assert len(thinned) <= MOST_POINTS
+    assert points[12_345] in thinned
+    assert points[0] in thinned
+    assert thinned == sorted(thinned)
+    assert thin(points[:20]) == points[:20]

@@ -35,7 +35,7 @@ def evaluated(make_model, tiny_corpus, make_stream):
     def run(objective):
         stream = make_stream(tiny_corpus, objective=objective, masking=True, split="validation", max_length=64)
         model, _ = load_model(str(make_model()), 3, stream.mixture.names)
-        values = evaluate(PlainEngine(model), stream, 150, Layout(64, 32, 1), rank=0)
+        values = evaluate(PlainEngine(model), stream, 150, Layout(64, 32, 1), rank=0).figures
         batch = stream.batch(0, 150)
         with torch.no_grad():
             scores, _ = model.eval().logits(to_tensors(batch, torch.device("cpu")))

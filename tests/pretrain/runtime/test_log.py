@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.runtime.log import Log
+from tests.pretrain.steps import read_curve
 
 
 def steps(folder):
@@ -132,3 +133,27 @@ def test_tensorboard_groups_related_curves_and_shows_the_settings(open_log, tmp_
         "6 speed/tokens_per_second/train",
     ]
     assert "_hparams_/session_start_info" in board.summary_metadata
+
+
+def test_tensorboard_shows_one_curve_over_kills_and_rewinds(open_log, tmp_path):
+    """Steps that are repeated stand once, with the value that holds, and in order."""
+    for first_step, last_step, value in ((0, 40, 1.0), (20, 60, 2.0), (30, 50, 3.0)):
+        log = open_log(first_step)  # the one before was never closed: killed, or it went back
+        for step in range(first_step + 10, last_step + 1, 10):
+            log.write(step, "train", {"loss": value})
+            log.write(step, "validation", {"loss": value})
+    expected = [(10, 1.0), (20, 1.0), (30, 2.0), (40, 3.0), (50, 3.0)]
+    assert read_curve(tmp_path, "1 loss/loss/train") == expected
+    assert read_curve(tmp_path, "1 loss/loss/validation") == expected
+
+
+def test_tensorboard_shows_once_what_a_stopped_run_measures_later(open_log, tmp_path):
+    log = open_log()
+    log.write(10, "train", {"loss": 1.0})
+    log.write(20, "train", {"loss": 1.0})
+    log.close()
+    log = open_log(20, undone=("validation", "probe"))
+    log.write(20, "validation", {"loss": 2.0})
+    log.write(30, "train", {"loss": 2.0})
+    assert read_curve(tmp_path, "1 loss/loss/train") == [(10, 1.0), (20, 1.0), (30, 2.0)]
+    assert read_curve(tmp_path, "1 loss/loss/validation") == [(20, 2.0)]
