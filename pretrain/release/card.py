@@ -26,8 +26,9 @@ model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 
 `AutoModelForSequenceClassification` (`{classifier}`) gives the same score as a logit;
 {masked_lm}
+{rest}"""
 
-## Training
+_REST = """## Training
 
 {training}
 
@@ -96,17 +97,34 @@ def format_card(facts: dict[str, Any], model_type: str) -> str:
     with_generator = facts.get("token_loss") == "rtd"
     masked_lm = _GENERATOR if with_generator else _IN_A_FOLDER if family.masked_lm_folder else _BESIDE
     folder = "generator" if with_generator else family.masked_lm_folder
-    settings, corpus = facts["settings"], facts["corpus"]
     metadata = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="text-ranking",
         tags=["cross-encoder", "answer-sentence-selection", *(_shorten(o["name"]) for o in objectives), "kinspan"],
     )
+    return _TEXT.format(
+        metadata=metadata.to_yaml().strip(),
+        title=f"{facts['model']['name']}-{'-'.join(_shorten(o['name']) for o in objectives)}",
+        base=facts["model"]["name"],
+        how="trained from scratch" if facts.get("from_scratch") else "after continued pre-training",
+        objective=name_objectives(facts),
+        scores=_format_scores(facts),
+        token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
+        classifier=family.classifier,
+        masked_lm=masked_lm.format(masked_lm=family.masked_lm, folder=folder),
+        rest=format_training(facts),
+    )
+
+
+def format_training(facts: dict[str, Any]) -> str:
+    """The sections of a card that any training fills: settings, objectives, data, figures and what to mind of them."""
+    objectives, settings, corpus = facts["objectives"], facts["settings"], facts["corpus"]
+    with_generator = facts.get("token_loss") == "rtd"
     rows = {
         "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
         "Pairs in a batch": settings["global_batch_size"],
         "Tokens of a pair, at most": facts["max_length"],
-        "Weights of the losses": _format_weights(settings, with_generator),
+        "Weights of the losses": _format_weights(settings, facts.get("token_loss", "mlm")),
         "Peak learning rate": f"{settings['learning_rate']}, {facts['warmup_steps']} steps of warm-up",
         "Precision": facts["precision"],
         "ZeRO stage": facts["zero_stage"],
@@ -115,19 +133,10 @@ def format_card(facts: dict[str, Any], model_type: str) -> str:
     if with_generator:
         rows["Generator"] = f"{facts['generator']}, embeddings: {settings['embedding_sharing']}"
     training = "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows.items())
-    return _TEXT.format(
-        metadata=metadata.to_yaml().strip(),
-        title=f"{facts['model']['name']}-{'-'.join(_shorten(o['name']) for o in objectives)}",
-        base=facts["model"]["name"],
-        how="trained from scratch" if facts.get("from_scratch") else "after continued pre-training",
-        objective=_name_objective(facts),
-        scores=_format_scores(facts),
+    return _REST.format(
         objectives="\n".join(map(_format_objective, objectives)),
         positives=_compute_positive_share(objectives),
         chance=_compute_entropy(_compute_positive_share(objectives)),
-        token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
-        classifier=family.classifier,
-        masked_lm=masked_lm.format(masked_lm=family.masked_lm, folder=folder),
         training=training,
         data=_format_data(corpus),
         pairs=f"{facts['eval_pairs']:,}",
@@ -157,7 +166,7 @@ def find_warnings(facts: dict[str, Any]) -> list[str]:
     return warnings
 
 
-def _name_objective(facts: dict[str, Any]) -> str:
+def name_objectives(facts: dict[str, Any]) -> str:
     """The objectives in a few words: "SSP", "SSP, SP and PSD", or a name of the user's own as it is."""
     names = [_shorten(o["name"]) if ":" in o["name"] else o["name"].upper() for o in facts["objectives"]]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
@@ -168,8 +177,8 @@ def _shorten(objective: str) -> str:
     return objective.partition(":")[0]
 
 
-def _format_weights(settings: dict[str, Any], with_generator: bool) -> str:
-    names = ("mlm", "rtd", "pair") if with_generator else ("mlm", "pair")
+def _format_weights(settings: dict[str, Any], token_loss: str) -> str:
+    names = {"rtd": ("mlm", "rtd", "pair"), "mlm": ("mlm", "pair"), "none": ("pair",)}[token_loss]
     return ", ".join(f"{name} {settings[f'{name}_weight']:g}" for name in names)
 
 

@@ -18,6 +18,7 @@ from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.modeling.families import FAMILIES
 from pretrain.runtime.log import complete_lines
 
+from .adapter import fill_adapter_release
 from .card import find_warnings, format_card
 
 MODEL_FOLDER = "model"  # in a run: the config and the tokenizer
@@ -105,7 +106,7 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
     partial = output.with_name(output.name + ".tmp")
     try:
         shutil.rmtree(partial, ignore_errors=True)
-        _fill_release(run, weights, step, partial)
+        _fill_release(run, weights, step, partial, output)
         shutil.rmtree(output, ignore_errors=True)
         os.replace(partial, output)
     except (OSError, SafetensorError) as error:
@@ -114,11 +115,16 @@ def write_release(run: Path, weights: dict[str, torch.Tensor], step: int, output
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _fill_release(run: Path, weights: dict[str, torch.Tensor], step: int, partial: Path) -> None:
-    """Writes every file of a release to the folder ``partial``, which does not exist yet."""
+def _fill_release(run: Path, weights: dict[str, torch.Tensor], step: int, partial: Path, output: Path) -> None:
+    """Writes every file of a release to the folder ``partial``, which does not exist yet and will become ``output``."""
+    facts = read_run_facts(run, step)
+    if facts.get("base"):
+        partial.mkdir()
+        fill_adapter_release(run, weights, facts, partial, output)
+        (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
+        return
     config = read_object(run / MODEL_FOLDER / "config.json", f"{run} cannot be released without it")
     shutil.copytree(run / MODEL_FOLDER, partial)
-    facts = read_run_facts(run, step)
     if facts["token_loss"] == "rtd":
         generator = read_object(run / GENERATOR_FOLDER / "config.json", f"{run} cannot be released without it")
         models = split_electra_models(config, generator, weights)

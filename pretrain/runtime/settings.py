@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.executors import MAX_WORKERS
@@ -118,7 +118,7 @@ def kinds_of(config_class: type) -> dict[str, tuple[Any, bool, bool]]:
     """Of each setting the type of one value (a Literal, too), whether it is a list, and whether it may be None."""
     kinds = {}
     for name, hint in get_type_hints(config_class).items():
-        parts = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+        parts = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
         kind = next(part for part in parts if part is not NoneType)
         is_list = get_origin(kind) is list
         kinds[name] = (get_args(kind)[0] if is_list else kind, is_list, NoneType in parts)
