@@ -152,10 +152,6 @@ class PretrainConfig:
         OPTIMISATION,
         NOT_BELOW_0,
     )
-    warmup_epochs: float | None = setting(
-        None, "Instead of --warmup_steps: how many times every anchor paragraph is used until the peak.",
-        OPTIMISATION, NOT_BELOW_0,
-    )
     weight_decay: float = setting(
         0.01, "Weight decay of AdamW; biases and LayerNorm have none.", OPTIMISATION, NOT_BELOW_0
     )
@@ -348,8 +344,6 @@ def check(config: PretrainConfig) -> None:
             f"--on_spike rewind: --save_steps {config.save_steps} and --keep_checkpoints {config.keep_checkpoints} "
             f"leave no checkpoint from before a line of the log (--log_steps {config.log_steps}): keep more of them"
         )
-    if config.warmup_steps is not None and config.warmup_epochs is not None:
-        raise KinspanError("--warmup_steps and --warmup_epochs say the same thing: give one of them")
     _check_adapter(config)
     lengths = [n for n in ("max_steps", "max_epochs", "max_tokens") if getattr(config, n) is not None]
     if len(lengths) > 1:

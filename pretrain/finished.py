@@ -12,8 +12,10 @@ from pretrain.runtime.settings import settings_of_identity
 from .config import PretrainConfig, as_dict, list_texts
 
 SUMMARY = "summary.json"
-LENGTHS = ("max_steps", "max_epochs", "max_tokens", "warmup_steps", "warmup_epochs")
-READ = ("corpus", "model", "generator", "deepspeed_config", "adapters")  # a run is recognised by their content, not by their names
+LENGTHS = ("max_steps", "max_epochs", "max_tokens", "warmup_steps")
+LISTS = ("corpus", "adapters")
+# A run is recognised by their content, and not by their names
+READ = (*LISTS, "model", "generator", "deepspeed_config")
 
 
 def find_finished(config: PretrainConfig) -> Path | None:
@@ -40,7 +42,7 @@ def find_finished(config: PretrainConfig) -> Path | None:
     sources = parse_sources(config.corpus)
     objectives = [config.objective, *(source.objective or "" for source in sources)]
     has_own_objective = any("+" not in name and ":" in name for name in objectives)  # whose code may have changed
-    read = [*list_paths(sources), **ours["adapters"], *(ours[name] for name in READ if name not in ("corpus", "adapters"))]
+    read = [*list_paths(sources), *ours["adapters"], *(ours[name] for name in READ if name not in LISTS)]
     return None if has_own_objective or any(_is_newer(name, summary) for name in read) else summary
 
 

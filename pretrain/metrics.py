@@ -158,11 +158,11 @@ def wait_for_device() -> None:
 class FlopCounter:
     """Counts the floating-point operations of forward and backward, without what is recomputed or spent on padding.
 
-    These are six per token and parameter of a matrix (two forward, four backward; Kaplan et al., 2020, section 2.1), and
-    four of a frozen one, where the vocabulary projection works on masked tokens alone; and for attention, per layer and sequence, ``12 *
-    hidden`` for each of the ``length^2`` pairs of a token and one that it sees, of which a sliding window leaves those
-    within it. ``model`` names its ``encoders`` and its heads: ``masked_heads`` work on masked tokens,
-    ``token_heads`` on all.
+    These are six per token and parameter of a matrix (two forward, four backward; Kaplan et al., 2020, section
+    2.1), and four of a frozen one, where the vocabulary projection works on masked tokens alone; and for attention,
+    per layer and sequence, ``12 * hidden`` for each of the ``length^2`` pairs of a token and one that it sees, of
+    which a sliding window leaves those within it. ``model`` names its ``encoders`` and its heads: ``masked_heads``
+    work on masked tokens, ``token_heads`` on all.
     """
 
     def __init__(self, model: Any) -> None:

@@ -129,7 +129,7 @@ def set_up(config: PretrainConfig) -> Setup:
     except TooFewDocuments as error:
         notes.append(f"no validation: too few of a corpus's documents are held out ({error})")
     total = count_steps(config, train)
-    warmup = count_warmup_steps(config, total, train.epoch_pairs)
+    warmup = count_warmup_steps(config, total)
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
     padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
     layout = Layout(config.global_batch_size, config.micro_batch_size, world_size, padded)
@@ -298,18 +298,11 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
     return config.max_steps or 1000
 
 
-def count_warmup_steps(config: PretrainConfig, total: int, epoch_pairs: int | None) -> int:
-    """The number of updates until the peak. Raises KinspanError where it is not below ``total``.
-
-    epoch_pairs: pairs of an epoch; None where the corpus is not there
-    """
-    warmup, flag = total // 10 if config.warmup_steps is None else config.warmup_steps, "warmup_steps"
-    if config.warmup_epochs is not None:
-        if epoch_pairs is None:
-            raise KinspanError(f"--warmup_epochs {config.warmup_epochs} counts anchors of a corpus that is not there")
-        warmup, flag = math.ceil(config.warmup_epochs * epoch_pairs / config.global_batch_size), "warmup_epochs"
+def count_warmup_steps(config: PretrainConfig, total: int) -> int:
+    """The number of updates until the peak. Raises KinspanError where it is not below ``total``."""
+    warmup = total // 10 if config.warmup_steps is None else config.warmup_steps
     if warmup >= total:
-        raise KinspanError(f"--{flag}: {warmup} steps are not below the {total} steps of the run: lower it")
+        raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the run: lower it")
     return warmup
 
 

@@ -50,8 +50,8 @@ def load_ranker(
 ) -> tuple[Ranker, list[str]]:
     """The model to fine-tune, in fp32, and lines that say what of it is new.
 
-    name_or_dir:    a release, an adapter beside its base, another weights folder, a hub name, or a folder with a config alone, from which training
-                    starts from scratch. A head of two labels is folded into one logit
+    name_or_dir:    a release, an adapter beside its base, another weights folder, a hub name, or a folder with a
+                    config alone, from which training starts from scratch. A head of two labels is folded into one logit
     seed:           of fresh weights
     positive_share: share of answers among the training pairs, which a fresh head predicts at first
     fresh_head:     replace everything above the encoder by fresh weights

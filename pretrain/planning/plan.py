@@ -127,7 +127,8 @@ def make_plan(config: PretrainConfig) -> Plan:
     lengths = np.full(1, max_length) if stream is None else _sample_lengths(stream)
     steps = _count_steps(config, stream, max_length)
     maskable = 1.0 if stream is None else 1 - stream.template.num_special / lengths.mean()
-    flops = _count_flops(FlopCounter(model), lengths.astype(np.float64), (config.mlm_probability if token_loss != "none" else 0.0) * maskable)
+    masked = 0.0 if token_loss == "none" else config.mlm_probability * maskable
+    flops = _count_flops(FlopCounter(model), lengths.astype(np.float64), masked)
     zero = settings.get("zero_optimization", {})
     return Plan(
         config,
@@ -138,7 +139,7 @@ def make_plan(config: PretrainConfig) -> Plan:
         max_length,
         float(lengths.mean()),
         steps,
-        count_warmup_steps(config, steps, stream.epoch_pairs if stream else None),
+        count_warmup_steps(config, steps),
         stream.epoch_pairs if stream else None,
         precision,
         zero_stage(settings),

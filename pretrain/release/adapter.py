@@ -61,7 +61,7 @@ def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | No
 
 
 def explain_base(run: Path, facts: dict[str, Any]) -> dict[str, str]:
-    """What to say where an output folder holds a run that began from other weights: of an adapter, which base it was."""
+    """What to say where an output folder holds an adapter's run that began from other weights: which base it was."""
     if facts["base"] is None or not (run / ADAPTER_FOLDER / SPEC).is_file():
         return {}
     try:
@@ -70,8 +70,10 @@ def explain_base(run: Path, facts: dict[str, Any]) -> dict[str, str]:
         return {}
     if base.fingerprint == facts["base"]:
         return {"model_weights": "its adapters beneath, or its fresh weights, were others; choose another --output_dir"}
-    other = f"it trains an adapter beside {base.name} (fingerprint {base.fingerprint[:12]}), and --model has other weights"
-    return {"model_weights": f"{other} ({facts['base'][:12]}): give that base, or choose another --output_dir"}
+    return {
+        "model_weights": f"it trains an adapter beside {base.name} (fingerprint {base.fingerprint[:12]}), and --model "
+        f"has other weights ({facts['base'][:12]}): give that base, or choose another --output_dir"
+    }
 
 
 def fill_adapter_release(
@@ -108,9 +110,7 @@ def split_weights(
     return tensors, head
 
 
-def _format_card(
-    parts: tuple[Part, ...], base: Base, tensors: dict[str, torch.Tensor], facts: dict[str, Any]
-) -> str:
+def _format_card(parts: tuple[Part, ...], base: Base, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> str:
     name = parts[-1].name
     tags = ["adapter", parts[-1].kind, "answer-sentence-selection", "kinspan"]
     return _CARD.format(
@@ -121,5 +121,5 @@ def _format_card(
         objective=name_objectives(facts),
         parts=describe_parts(parts),
         size=sum(tensor.numel() for tensor in tensors.values()) / 1e6,
-        rest=format_training(facts),
+        rest=format_training(facts, base.model_type),
     )

@@ -26,9 +26,8 @@ model.rank("A sentence or question.", ["One candidate.", "Another candidate."])
 
 `AutoModelForSequenceClassification` (`{classifier}`) gives the same score as a logit;
 {masked_lm}
-{rest}"""
 
-_REST = """## Training
+## Training
 
 {training}
 
@@ -97,29 +96,12 @@ def format_card(facts: dict[str, Any], model_type: str) -> str:
     with_generator = facts.get("token_loss") == "rtd"
     masked_lm = _GENERATOR if with_generator else _IN_A_FOLDER if family.masked_lm_folder else _BESIDE
     folder = "generator" if with_generator else family.masked_lm_folder
+    settings, corpus = facts["settings"], facts["corpus"]
     metadata = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="text-ranking",
         tags=["cross-encoder", "answer-sentence-selection", *(_shorten(o["name"]) for o in objectives), "kinspan"],
     )
-    return _TEXT.format(
-        metadata=metadata.to_yaml().strip(),
-        title=f"{facts['model']['name']}-{'-'.join(_shorten(o['name']) for o in objectives)}",
-        base=facts["model"]["name"],
-        how="trained from scratch" if facts.get("from_scratch") else "after continued pre-training",
-        objective=name_objectives(facts),
-        scores=_format_scores(facts),
-        token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
-        classifier=family.classifier,
-        masked_lm=masked_lm.format(masked_lm=family.masked_lm, folder=folder),
-        rest=format_training(facts),
-    )
-
-
-def format_training(facts: dict[str, Any]) -> str:
-    """The sections of a card that any training fills: settings, objectives, data, figures and what to mind of them."""
-    objectives, settings, corpus = facts["objectives"], facts["settings"], facts["corpus"]
-    with_generator = facts.get("token_loss") == "rtd"
     rows = {
         "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
         "Pairs in a batch": settings["global_batch_size"],
@@ -133,10 +115,19 @@ def format_training(facts: dict[str, Any]) -> str:
     if with_generator:
         rows["Generator"] = f"{facts['generator']}, embeddings: {settings['embedding_sharing']}"
     training = "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows.items())
-    return _REST.format(
+    return _TEXT.format(
+        metadata=metadata.to_yaml().strip(),
+        title=f"{facts['model']['name']}-{'-'.join(_shorten(o['name']) for o in objectives)}",
+        base=facts["model"]["name"],
+        how="trained from scratch" if facts.get("from_scratch") else "after continued pre-training",
+        objective=name_objectives(facts),
+        scores=_format_scores(facts),
         objectives="\n".join(map(_format_objective, objectives)),
         positives=_compute_positive_share(objectives),
         chance=_compute_entropy(_compute_positive_share(objectives)),
+        token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
+        classifier=family.classifier,
+        masked_lm=masked_lm.format(masked_lm=family.masked_lm, folder=folder),
         training=training,
         data=_format_data(corpus),
         pairs=f"{facts['eval_pairs']:,}",
@@ -164,6 +155,12 @@ def find_warnings(facts: dict[str, Any]) -> list[str]:
                 "little (a larger --validation_share of launch/prepare.py holds out more)"
             )
     return warnings
+
+
+def format_training(facts: dict[str, Any], model_type: str) -> str:
+    """The sections of a card from the training on: they say the same of a model and of an adapter."""
+    _, title, sections = format_card(facts, model_type).partition("\n## Training\n")
+    return title + sections
 
 
 def name_objectives(facts: dict[str, Any]) -> str:

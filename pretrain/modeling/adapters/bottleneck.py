@@ -6,9 +6,9 @@ normalisation, a layer without it gives ``LN(f + x)``, and with it
 
     LN(f + x + B(LN(f + x)))        B(h) = U relu(D h + d) + u
 
-so that all that it needs is the sum ``s = f + x``, which is what ``LN`` is given. Hence it lives in the ``LN``: no other
-module changes, a packed row passes as any other, and the parameters of the encoder keep their names. Parts that are
-stacked follow one another, ``s <- s + part(LN(s))``, before the last ``LN``.
+so that all that it needs is the sum ``s = f + x``, which is what ``LN`` is given. Hence it lives in the ``LN``: no
+other module changes, a packed row passes as any other, and the parameters of the encoder keep their names. Parts that
+are stacked follow one another, ``s <- s + part(LN(s))``, before the last ``LN``.
 """
 
 import re
@@ -94,8 +94,8 @@ def check_family(config: Any, name: str) -> None:
     """Raises KinspanError where the layers of this family have no place for a bottleneck."""
     if config.model_type not in FAMILIES_WITH_BOTTLENECKS:
         raise KinspanError(
-            f"--model {name} is of the type {config.model_type}, whose layers have no place for bottlenecks: use one of "
-            f"{', '.join(FAMILIES_WITH_BOTTLENECKS)}, or LoRA (--adapter lora)"
+            f"--model {name} is of the type {config.model_type}, whose layers have no place for bottlenecks: use one "
+            f"of {', '.join(FAMILIES_WITH_BOTTLENECKS)}, or LoRA (--adapter lora)"
         )
 
 

@@ -1,9 +1,9 @@
 """An adapter as a folder: what it adds to which encoder, its tensors, and the pair head that was trained with it.
 
-    adapter.json              its parts, and the base: what it is called, where it was, and its fingerprint
-    adapter.safetensors       the tensors of its parts
-    pair_head.safetensors     everything above the encoder
-    README.md, kinspan.json   what it was trained on, for people and for programs
+adapter.json              its parts, and the base: what it is called, where it was, and its fingerprint
+adapter.safetensors       the tensors of its parts
+pair_head.safetensors     everything above the encoder
+README.md, kinspan.json   what it was trained on, for people and for programs
 """
 
 import hashlib
@@ -184,7 +184,7 @@ def fill(parameters: dict[str, nn.Parameter], tensors: dict[str, torch.Tensor], 
         name for name, parameter in parameters.items() if parameter.shape != tensors[name].shape
     )
     if wrong:
-        raise KinspanError(f"{place} does not fit its {SPEC} and its base: {wrong[0]} is missing, too much or too large")
+        raise KinspanError(f"{place} does not fit its {SPEC} and its base: see its {wrong[0]}; get the folder again")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])

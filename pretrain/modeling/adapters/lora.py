@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-
 from data_pipeline.errors import KinspanError
 
 from .parts import LORA_SCALE

@@ -132,7 +132,7 @@ def plan_parts(method: Method, size: int | None, beneath: Sequence[Adapter], nam
         if method == "fusion" and [part.kind for part in adapter.parts] != ["bottleneck"]:
             raise KinspanError(f"--adapters {adapter.folder} is no single bottleneck, and a fusion weighs only such")
         if adapter.parts[0].kind == "lora":
-            raise KinspanError(f"--adapters {adapter.folder} is of LoRA, on which nothing can be stacked: merge it first")
+            raise KinspanError(f"--adapters {adapter.folder} is of LoRA, on which nothing can be stacked")
     if method == "fusion":
         return (Part("fusion", name, of=tuple(below)),)
     if method == "lora":
