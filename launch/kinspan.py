@@ -15,6 +15,8 @@ COMMANDS = {
     "inspect_corpus": "show what a corpus holds, or documents of it",
     "inspect_pairs": "show the pairs that training would see",
     "pretrain": "continue the pre-training of an encoder, in one process",
+    "train_adapters": "train an adapter for each of many corpora beside one base",
+    "combine_adapters": "stack or average adapters, or merge one into its base",
     "release": "make a folder for transformers and sentence-transformers of a run",
     "rank_document": "rank the sentences of a held-out document with a release",
     "evaluate_pairs": "measure how well a model tells held-out pairs of an objective apart",

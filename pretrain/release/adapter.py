@@ -1,6 +1,5 @@
 """The release of an adapter: its own few megabytes, the pair head, and a card. The base is named and not copied."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from pretrain.modeling.adapters.folder import (
     SPEC,
     Adapter,
     Base,
-    find_base,
     format_spec,
+    move_base,
     place_of_base,
     read_spec,
 )
@@ -85,8 +84,7 @@ def fill_adapter_release(
     tensors, head = split_weights(parts, weights)
     if (kept / BENEATH).is_file():
         tensors |= load_file(str(kept / BENEATH))
-    place = find_base(kept, base) if base.place.startswith((".", "/")) else base.place
-    moved = replace(base, place=place_of_base(place, output))
+    moved = move_base(base, kept, output)
     write_tensors(Adapter(output, parts, base, tensors, head), partial, moved)
     (partial / "README.md").write_text(_format_card(parts, base, tensors, facts), encoding="utf-8")
 

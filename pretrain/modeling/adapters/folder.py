@@ -9,7 +9,7 @@ README.md, kinspan.json   what it was trained on, for people and for programs
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,13 @@ def place_of_base(name_or_dir: str | None, folder: Path) -> str:
     if not Path(name_or_dir).is_dir():
         return name_or_dir
     return Path(os.path.relpath(Path(name_or_dir).resolve(), folder.resolve())).as_posix()
+
+
+def move_base(base: Base, from_folder: Path, to_folder: Path) -> Base:
+    """The base as adapter.json in another folder finds it. Raises KinspanError where it is not there any more."""
+    if base.place == DEFAULT_MODEL_NAME:
+        return base
+    return replace(base, place=place_of_base(find_base(from_folder, base), to_folder))
 
 
 def fingerprint_encoder(encoder: Any) -> str:
