@@ -119,7 +119,7 @@ def _fill_release(run: Path, weights: dict[str, torch.Tensor], step: int, partia
     """Writes every file of a release to the folder ``partial``, which does not exist yet and will become ``output``."""
     facts = read_run_facts(run, step)
     if facts.get("base"):
-        partial.mkdir()
+        partial.mkdir(parents=True)
         fill_adapter_release(run, weights, facts, partial, output)
         (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
         return

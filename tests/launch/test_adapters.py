@@ -38,6 +38,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture
 def config(base, make_corpus, helpers, tmp_path):
+    """``config(**settings)``: of three small forums."""
     forums = tmp_path / "forums"
     forums.mkdir()
     for name in ("beer", "history.meta", "travel"):
@@ -68,9 +69,11 @@ def test_each_corpus_gets_an_adapter_and_a_second_call_does_nothing(config, tmp_
 
 def test_what_was_under_way_goes_on_and_ends_the_same(config, tmp_path, monkeypatch):
     train_all(plan_runs(config(output_dir=str(tmp_path / "whole")), None), lambda line: None)
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
+    runs = plan_runs(config(), None)
+    with monkeypatch.context() as patch:
         ask_in_step(patch, 7)  # in the second of three
-        train_all(plan_runs(config(), None), lambda line: None)
+        with pytest.raises(Stopped):
+            train_all(runs, lambda line: None)
     assert (tmp_path / "out/beer/release").is_dir()
     assert not (tmp_path / "out/travel").exists()
     train_all(plan_runs(config(), None), lambda line: None)
@@ -83,7 +86,7 @@ def test_what_was_under_way_goes_on_and_ends_the_same(config, tmp_path, monkeypa
 def test_a_corpus_that_cannot_be_trained_on_costs_only_itself(config, tmp_path):
     runs = plan_runs(config(corpus=[*config().corpus[:1], str(tmp_path / "none"), *config().corpus[1:]]), None)
     said = []
-    with pytest.raises(KinspanError, match="1 of 4 adapters were not trained .none.*no corpus|1 of 4.*none"):
+    with pytest.raises(KinspanError, match=r"1 of 4 adapters were not trained \(none\)"):
         train_all(runs, said.append)
     assert (tmp_path / "out/travel/release").is_dir()
     assert any("none: left out" in line for line in said)
