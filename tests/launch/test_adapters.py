@@ -36,20 +36,24 @@ def base(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def config(base, make_corpus, helpers, tmp_path):
-    """``config(**settings)``: of three small forums."""
-    forums = tmp_path / "forums"
-    forums.mkdir()
+@pytest.fixture(scope="module")
+def forums(make_corpus, helpers, tmp_path_factory):
+    """Three small corpora in one folder."""
+    folder = tmp_path_factory.mktemp("forums")
     for name in ("beer", "history.meta", "travel"):
-        corpus = make_corpus(helpers.synthetic_documents(20, name), validation_share=0.2)
-        (forums / name).symlink_to(corpus)
+        (folder / name).symlink_to(make_corpus(helpers.synthetic_documents(10, name), validation_share=0.2))
+    return sorted(map(str, folder.iterdir()))
+
+
+@pytest.fixture
+def config(base, forums, tmp_path):
+    """``config(**settings)``: of adapters for the forums."""
 
     def make(**settings):
-        common = {"global_batch_size": 10, "max_length": 48, "max_steps": 4, "save_steps": 1, "eval_steps": 4}
-        common |= {"eval_pairs": 20, "precision": "fp32", "peak_tflops": 1.0, "adapter_size": 4}
-        common |= {"corpus": sorted(map(str, forums.iterdir())), "model": str(base)}
-        return TrainAdaptersConfig(**{**common, "output_dir": str(tmp_path / "out"), **settings})
+        common = {"global_batch_size": 10, "micro_batch_size": 10, "max_length": 48, "max_steps": 3, "eval_steps": 3}
+        common |= {"eval_pairs": 10, "precision": "fp32", "peak_tflops": 1.0, "adapter_size": 4}
+        common |= {"corpus": forums, "model": str(base), "output_dir": str(tmp_path / "out")}
+        return TrainAdaptersConfig(**{**common, **settings})
 
     return make
 
@@ -71,7 +75,7 @@ def test_what_was_under_way_goes_on_and_ends_the_same(config, tmp_path, monkeypa
     train_all(plan_runs(config(output_dir=str(tmp_path / "whole")), None), lambda line: None)
     runs = plan_runs(config(), None)
     with monkeypatch.context() as patch:
-        ask_in_step(patch, 7)  # in the second of three
+        ask_in_step(patch, 5)  # in the second of three
         with pytest.raises(Stopped):
             train_all(runs, lambda line: None)
     assert (tmp_path / "out/beer/release").is_dir()

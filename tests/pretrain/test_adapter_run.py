@@ -79,22 +79,23 @@ def find_numbers(value):
         yield from find_numbers(inner)
 
 
-@pytest.mark.parametrize("method", ["pfeiffer", "lora"])
-def test_checkpoints_hold_no_frozen_weight(method, config, base, tmp_path):
+@pytest.mark.parametrize(("method", "stages"), [("pfeiffer", ("zero0", "zero2", "zero3")), ("lora", ("zero1",))])
+def test_checkpoints_hold_no_frozen_weight(method, stages, config, base, tmp_path):
     """Neither the weights nor any of DeepSpeed's files has a number of the encoder; the base is named."""
     if method == "lora":
         pytest.importorskip("peft")
-    for stage in STAGES[:3]:
-        run = config(stage, adapter=method, max_steps=2, deepspeed_config=f"ds_configs/{stage}.json")
+    for stage in stages:
+        run = config(stage, adapter=method, max_steps=2, eval_pairs=0, deepspeed_config=f"ds_configs/{stage}.json")
         pretrain(run)
         folder = Path(run.output_dir) / "checkpoints/step-00000002"
-        encoder = {t.numel() for n, t in load_file(str(base / "model.safetensors")).items() if "embeddings" in n}
+        words = max(tensor.numel() for tensor in load_file(str(base / "model.safetensors")).values())
         trained = sum(t.numel() for t in weights(run.output_dir, 2).values())
         files = [path for path in (folder / "engine").iterdir() if path.suffix == ".pt"]
         for path in files:
             numbers = [t.numel() for t in find_numbers(torch.load(path, weights_only=False))]
-            assert not encoder & set(numbers), path.name
+            assert max(numbers) < words / 10, path.name
             assert sum(numbers) < 5 * trained  # weights, master copy, two moments, and paddings
+            assert path.stat().st_size < 4 * 5 * trained + 100_000
         with safe_open(str(folder / "weights.safetensors"), "pt") as found:
             assert len(found.metadata()["base"]) == 64
             assert not any(".dense." in name and "pooler" not in name for name in found.keys())  # noqa: SIM118
