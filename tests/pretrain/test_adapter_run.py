@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -229,13 +230,14 @@ def test_a_whole_model_is_saved_whole(config):
 
 
 def start(run, ranks, port):
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", f"--master_port={port}"]
+    launcher = ["deepspeed", "--num_accelerators", str(ranks), "--master_port", str(port)]
     flags = [f"--{name}={value}" for name, value in vars(run).items() if value not in (None, [], "", False)]
     flags = [flag for flag in flags if not flag.startswith(("--local_rank", "--corpus"))]
     flags += ["--corpus", run.corpus[0]]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
     return subprocess.Popen(
-        [*launcher, "-m", "launch.pretrain", *flags],
+        [*launcher, str(ROOT / "launch/pretrain.py"), *flags],
         env=env,
         cwd=ROOT,
         start_new_session=True,
@@ -245,17 +247,10 @@ def start(run, ranks, port):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", STAGES)
-def test_two_ranks_killed_and_resumed_and_one_rank_alike(stage, config):
-    """Bit-identical after kill -9; the losses of one rank; and what two ranks wrote goes on with one."""
-    settings = f"ds_configs/{stage}.json"
-    long = {"max_steps": 12, "save_steps": 4, "log_steps": 1, "deepspeed_config": settings}
-    whole, killed, moved = (config(name, **long) for name in ("whole", "killed", "moved"))
-    process = start(whole, 2, 29611)
-    assert process.wait(timeout=300) == 0, process.stdout.read()
-    process = start(killed, 2, 29612)
-    metrics = Path(killed.output_dir) / "metrics.jsonl"
+def run_and_kill(run, port):
+    """Starts two ranks, and kills them with SIGKILL once they have logged the sixth step."""
+    process = start(run, 2, port)
+    metrics = Path(run.output_dir) / "metrics.jsonl"
     deadline = time.monotonic() + 240
     while not (metrics.exists() and '"step": 6, "split": "train"' in metrics.read_text()):
         assert process.poll() is None, process.stdout.read()
@@ -263,23 +258,30 @@ def test_two_ranks_killed_and_resumed_and_one_rank_alike(stage, config):
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    process = start(killed, 2, 29613)
-    assert process.wait(timeout=300) == 0, process.stdout.read()
+
+
+def run_on_two(run, port):
+    process = start(run, 2, port)
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == 0, said
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_two_ranks_killed_and_resumed_and_one_rank_alike(stage, config):
+    """Bit-identical after kill -9; the losses of one rank; and what two ranks wrote goes on with one."""
+    settings = f"ds_configs/{stage}.json"
+    long = {"max_steps": 12, "save_steps": 4, "log_steps": 1, "deepspeed_config": settings}
+    whole, killed, alone = (config(name, **long) for name in ("whole", "killed", "alone"))
+    run_on_two(whole, 29611)
+    run_and_kill(killed, 29612)
+    moved = config("moved", **long)
+    shutil.copytree(killed.output_dir, moved.output_dir)
+    assert "resuming from" in run_on_two(killed, 29613)
     assert same(weights(whole.output_dir, 12), weights(killed.output_dir, 12))
     assert losses(whole.output_dir) == losses(killed.output_dir)
-
-    alone = config("alone", **long)
-    pretrain(alone)
-    for (_, one), (_, two) in zip(losses(alone.output_dir), losses(whole.output_dir), strict=True):
-        assert abs(one - two) < 1e-5
-
-    process = start(moved, 2, 29614)
-    metrics = Path(moved.output_dir) / "metrics.jsonl"
-    while not (metrics.exists() and '"step": 6, "split": "train"' in metrics.read_text()):
-        assert process.poll() is None, process.stdout.read()
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    pretrain(moved)
-    for (_, one), (_, two) in zip(losses(moved.output_dir), losses(whole.output_dir), strict=True):
-        assert abs(one - two) < 1e-5
+    for other in (alone, moved):
+        pretrain(other)
+        for (_, one), (_, two) in zip(losses(other.output_dir), losses(whole.output_dir), strict=True):
+            assert abs(one - two) < 1e-5
