@@ -27,7 +27,7 @@ COMMANDS = {
     "evaluate": "measure rankings of candidate answers: of models, or TREC files",
 }
 
-LISTED = "\n".join(f"  {name:<16}{text}" for name, text in COMMANDS.items())
+LISTED = "\n".join(f"  {name:<18}{text}" for name, text in COMMANDS.items())
 HELP = f"""usage: kinspan COMMAND [--SETTING VALUE ...]
 
 Continued pre-training of text encoders so that they rank answers well.

@@ -11,7 +11,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 from launch._adapters import plan_runs, train_all
 from launch._cli import parse, run
-from pretrain.config import PretrainConfig
+from pretrain import config as pretraining
 from pretrain.runtime.settings import CHECKPOINTS, DATA, MODEL, REQUIRED, setting
 
 DESCRIPTION = """Trains an adapter for each corpus beside one frozen --model, one after another.
@@ -27,7 +27,7 @@ EPILOG = """examples:
 
 
 @dataclass
-class TrainAdaptersConfig(PretrainConfig):
+class TrainAdaptersConfig(pretraining.PretrainConfig):
     """Settings of this entry: those of launch/pretrain.py, of which these mean something else."""
 
     corpus: list[str] = setting(
