@@ -16,6 +16,8 @@ COMMANDS = {
     "inspect_pairs": "show the pairs that training would see",
     "pretrain": "continue the pre-training of an encoder, in one process",
     "status": "show where a run stands",
+    "train_adapters": "train an adapter for each of many corpora beside one base",
+    "combine_adapters": "stack or average adapters, or merge one into its base",
     "release": "make a folder for transformers and sentence-transformers of a run",
     "rank_document": "rank the sentences of a held-out document with a release",
     "evaluate_pairs": "measure how well a model tells held-out pairs of an objective apart",
@@ -26,7 +28,7 @@ COMMANDS = {
     "evaluate": "measure rankings of candidate answers: of models, or TREC files",
 }
 
-LISTED = "\n".join(f"  {name:<16}{text}" for name, text in COMMANDS.items())
+LISTED = "\n".join(f"  {name:<18}{text}" for name, text in COMMANDS.items())
 HELP = f"""usage: kinspan COMMAND [--SETTING VALUE ...]
 
 Continued pre-training of text encoders so that they rank answers well.

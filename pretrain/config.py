@@ -98,6 +98,24 @@ class PretrainConfig:
         MODEL,
     )
 
+    adapter: Literal["pfeiffer", "lora", "fusion"] | None = setting(
+        None,
+        "Train an adapter beside the frozen --model, and the pair head, by the sentence-level loss alone: a bottleneck "
+        "in every layer (pfeiffer), LoRA of queries and values (lora; needs the package peft), or what weighs the "
+        "bottlenecks of --adapters (fusion). Checkpoints and releases hold a few megabytes, and not the model.",
+        MODEL,
+    )
+    adapter_size: int | None = setting(
+        None, "Width of the bottleneck (64 without it), or rank of LoRA (8).", MODEL, ABOVE_0
+    )
+    adapters: list[str] = setting(
+        [],
+        "Folders of released adapters of this --model, which stay frozen: those that a fusion weighs; those that a "
+        "bottleneck is stacked on.",
+        MODEL,
+        may_change=True,
+    )
+
     objective: str = setting(
         "ssp",
         "Sentence-level objective: ssp (do two spans come from the same paragraph?), sp (does a span come from this "
@@ -365,9 +383,31 @@ def check(config: PretrainConfig) -> None:
         raise KinspanError(
             f"--warmup_epochs {config.warmup_epochs:g} goes with --max_epochs, and without --warmup_steps"
         )
+    _check_adapter(config)
     lengths = [n for n in ("max_steps", "max_epochs", "max_tokens") if getattr(config, n) is not None]
     if len(lengths) > 1:
         raise KinspanError(f"--{' and --'.join(lengths)} say the same thing: give one of them")
+
+
+def _check_adapter(config: PretrainConfig) -> None:
+    """Raises KinspanError for settings that do not go with an adapter, or only with one."""
+    if config.adapter is None:
+        for name in ("adapter_size", "adapters"):
+            if getattr(config, name):
+                raise KinspanError(f"--{name} says something of an adapter: give --adapter too")
+        return
+    if config.token_loss != "auto":
+        raise KinspanError(
+            f"--adapter {config.adapter} is trained by the sentence-level loss alone: leave out --token_loss"
+        )
+    if not config.pair_weight:
+        raise KinspanError(f"--pair_weight 0 with --adapter {config.adapter} trains nothing: give it a weight")
+    if config.adapter == "fusion" and (len(config.adapters) < 2 or config.adapter_size):
+        raise KinspanError("--adapter fusion weighs two or more --adapters, and has no --adapter_size of its own")
+    if config.adapter == "lora" and config.adapters:
+        raise KinspanError("--adapter lora stands on no other --adapters: leave them out")
+    if config.probe:
+        raise KinspanError("--probe fine-tunes whole models: leave it out with --adapter")
 
 
 def identity(config: PretrainConfig, **facts: Any) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from .config import PretrainConfig, as_dict, list_texts
 
 SUMMARY = "summary.json"
 LENGTHS = ("max_steps", "max_epochs", "max_tokens", "warmup_steps")
-READ = ("corpus", "model", "generator", "deepspeed_config")  # a run is recognised by their content, not by their names
+LISTS = ("corpus", "adapters")
+# A run is recognised by their content, and not by their names
+READ = (*LISTS, "model", "generator", "deepspeed_config")
 
 
 def find_finished(config: PretrainConfig) -> Path | None:
@@ -28,6 +30,7 @@ def find_finished(config: PretrainConfig) -> Path | None:
         found = read_object(summary, "")
         theirs, steps = dict(found["config"]), int(found["steps"])
         theirs["corpus"] = list_texts(theirs["corpus"])
+        theirs.setdefault("adapters", [])  # of a run from before there were any
     except (KinspanError, LookupError, TypeError, ValueError):
         return None
     ours = json.loads(json.dumps(as_dict(config)))
@@ -39,7 +42,7 @@ def find_finished(config: PretrainConfig) -> Path | None:
     sources = parse_sources(config.corpus)
     objectives = [config.objective, *(source.objective or "" for source in sources)]
     has_own_objective = any("+" not in name and ":" in name for name in objectives)  # whose code may have changed
-    read = [*list_paths(sources), *(ours[name] for name in READ if name != "corpus")]
+    read = [*list_paths(sources), *ours["adapters"], *(ours[name] for name in READ if name not in LISTS)]
     return None if has_own_objective or any(_is_newer(name, summary) for name in read) else summary
 
 

@@ -63,6 +63,8 @@ def _compute_token_figures(sums: dict[str, float]) -> dict[str, float | None]:
     rtd_recall:    share of the replaced tokens that were found
     rtd_precision: share of the tokens judged as replaced that were replaced
     """
+    if "mlm_loss" not in sums:  # an adapter has no token loss
+        return {}
     out = {
         "mlm_loss": _divide(sums["mlm_loss"], sums["mlm_tokens"]),
         "mlm_accuracy": _divide(sums["mlm_correct"], sums["mlm_tokens"]),
@@ -156,11 +158,11 @@ def wait_for_device() -> None:
 class FlopCounter:
     """Counts the floating-point operations of forward and backward, without what is recomputed or spent on padding.
 
-    These are six per token and parameter of a matrix (two forward, four backward; Kaplan et al., 2020, section 2.1),
-    where the vocabulary projection works on masked tokens alone; and for attention, per layer and sequence, ``12 *
-    hidden`` for each of the ``length^2`` pairs of a token and one that it sees, of which a sliding window leaves those
-    within it. ``model`` names its ``encoders`` and its heads: ``masked_heads`` work on masked tokens,
-    ``token_heads`` on all.
+    These are six per token and parameter of a matrix (two forward, four backward; Kaplan et al., 2020, section
+    2.1), and four of a frozen one, where the vocabulary projection works on masked tokens alone; and for attention,
+    per layer and sequence, ``12 * hidden`` for each of the ``length^2`` pairs of a token and one that it sees, of
+    which a sliding window leaves those within it. ``model`` names its ``encoders`` and its heads: ``masked_heads``
+    work on masked tokens, ``token_heads`` on all.
     """
 
     def __init__(self, model: Any) -> None:
@@ -213,7 +215,7 @@ def _count_encoder_matrices(backbone: Any) -> float:
     groups = getattr(backbone.config, "num_hidden_groups", 1)  # ALBERT runs each group for several layers
     runs = {True: backbone.config.num_hidden_layers / groups, False: 1}
     return sum(
-        module.weight.numel() * runs["albert_layer_groups" in name]
+        module.weight.numel() * runs["albert_layer_groups" in name] * (1 if module.weight.requires_grad else 2 / 3)
         for name, module in backbone.named_modules()
         if isinstance(module, torch.nn.Linear) and "pooler" not in name
     )

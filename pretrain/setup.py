@@ -19,6 +19,7 @@ from objectives import hash_own_sources
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
 from pretrain.evaluation.validation import SEED
+from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
 from pretrain.modeling.compatibility import check_fits
 from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
@@ -34,6 +35,8 @@ from pretrain.planning.corpora import (
     mix_validation,
     open_for,
 )
+from pretrain.planning.unused import find_unused_flags
+from pretrain.release.adapter import explain_base, keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.engine import (
     OptimizerSettings,
@@ -54,10 +57,8 @@ from .config import PretrainConfig, as_dict, check, identity
 from .finished import LENGTHS, advise
 from .watching.wandb_board import import_wandb
 
-RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
 # They may change, but must be the same on all ranks: their collectives follow from them.
 ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every", "on_spike")
-PROBE_SETTINGS = ("probe_steps", "probe_pairs")
 
 
 @dataclass(kw_only=True)
@@ -149,6 +150,7 @@ def set_up(config: PretrainConfig) -> Setup:
     facts["identity"]["corpus_content"] = identify_corpora(mixture, sources)
     facts["corpus"] = describe_corpora(mixture, corpora)
     facts["token_loss"] = token_loss
+    facts["base"] = model.base if isinstance(model, AdapterModel) else None
     facts["from_scratch"] = holds_no_weights(model_name)
     facts["validation_documents"] = _count_documents(validation, config.eval_pairs) if validation else None
     facts["parts"] = list(mixture.names)
@@ -213,40 +215,17 @@ def _note_defaults(config: PretrainConfig) -> list[str]:
 
 
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
-    """Either "mlm" or "rtd"; "auto" is resolved by the model's family. Raises KinspanError where they do not fit."""
+    """Either "mlm" or "rtd", or "none" for an adapter; "auto" is resolved by the model's family.
+
+    Raises KinspanError where they do not fit.
+    """
+    if config.adapter:
+        return "none"
     if config.token_loss == "auto":
         return "rtd" if family == "electra" else "mlm"
     if config.token_loss == "rtd" and family != "electra":
         raise KinspanError(f"--token_loss rtd needs an ELECTRA model, and --model {model_name} is of the type {family}")
     return config.token_loss
-
-
-def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
-    """A line about the flags of replaced-token detection, or of the probe, that were given to a run without it."""
-    default = PretrainConfig()
-    of_rtd, of_probe = (
-        " and ".join(f"--{n}" for n in names if getattr(config, n) != getattr(default, n))
-        for names in (RTD_SETTINGS, PROBE_SETTINGS)
-    )
-    notes = []
-    if config.permute_pair_labels and config.pair_weight:
-        notes.append("--permute_pair_labels: the labels say nothing of the pairs; this run is a control")
-    if config.permute_pair_labels and not config.pair_weight:
-        notes.append("--permute_pair_labels does nothing with --pair_weight 0")
-    weights = {"mlm_weight": config.mlm_weight, "pair_weight": config.pair_weight}
-    weights |= {"rtd_weight": config.rtd_weight} if token_loss == "rtd" else {}
-    given = [name for name, weight in weights.items() if weight]
-    if len(given) == 1 and not config.pair_weight:
-        notes.append(
-            f"--pair_weight 0: one loss is left, and Adam's updates do not depend on its scale: --{given[0]} "
-            f"{weights[given[0]]:g} acts through the clipping of gradients alone (--max_grad_norm). As a control "
-            "of a run with both losses, use --permute_pair_labels with the same weights"
-        )
-    if token_loss != "rtd" and of_rtd:
-        notes.append(f"the token loss is mlm: {of_rtd} of replaced-token detection do nothing")
-    if config.probe is None and of_probe:
-        notes.append(f"there is no --probe: {of_probe} do nothing")
-    return notes
 
 
 def _load_names(model_name: str, local_rank: int) -> tuple[Any, str]:
@@ -277,6 +256,18 @@ def _load_model(
     config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture
 ) -> tuple[PairModel | ReplacedTokenModel, list[str]]:
     share = mixture.positive_share
+    if config.adapter:
+        name = Path(config.output_dir).resolve().name
+        return load_adapter_model(
+            model_name,
+            config.adapter,
+            config.adapter_size,
+            config.adapters,
+            name,
+            config.seed,
+            mixture.names,
+            share,
+        )
     if token_loss == "mlm":
         return load_model(model_name, config.seed, mixture.names, share)
     return load_replaced_token_model(
@@ -284,11 +275,13 @@ def _load_model(
     )
 
 
-def make_masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM:
-    """What chooses the tokens of the token loss.
+def make_masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM | None:
+    """What chooses the tokens of the token loss; None where there is none.
 
     Raises KinspanError where it is to choose whole words, and the tokenizer does not show where words begin.
     """
+    if token_loss == "none":
+        return None
     words = tokenizers.find_continuations(tokenizer) if config.whole_word_masking else None
     masked = mask_for_generator if token_loss == "rtd" else MaskedLM
     return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
@@ -341,7 +334,7 @@ def _collect_facts(
 ) -> dict[str, Any]:
     """What run.json says: what makes this run this run, and what its release will say of it. It holds no local path."""
     name = DEFAULT_MODEL_NAME if config.model is None else model_name
-    paths = ["corpus", "model", "output_dir", "deepspeed_config", "probe", "cache_dir"]
+    paths = ["corpus", "model", "output_dir", "deepspeed_config", "probe", "cache_dir", "adapters"]
     paths += ["generator"] if parse_size_factor(config.generator) is None else []
     settings = {k: v for k, v in as_dict(config).items() if k not in paths}
     known = {
@@ -374,8 +367,9 @@ def _claim(setup: Setup) -> None:
         f"the code of --objective {setup.config.objective} was edited since; choose another --output_dir, or take the "
         "edit back"
     )
+    explained = {"own_objectives": edited, **explain_base(setup.folder, setup.facts)}
     longer = dict.fromkeys(LENGTHS, f"let it finish as it is; {advise(setup.folder)}")
-    if not claim_folder(setup.folder, setup.facts, {"own_objectives": edited, **longer}):
+    if not claim_folder(setup.folder, setup.facts, {**explained, **longer}):
         return
     shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
     shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
@@ -383,6 +377,8 @@ def _claim(setup: Setup) -> None:
         (setup.folder / name).mkdir(exist_ok=True)
         model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
     setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
+    if isinstance(setup.model, AdapterModel):
+        keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
 
 
 def _list_configs(model: PairModel | ReplacedTokenModel) -> dict[str, Any]:

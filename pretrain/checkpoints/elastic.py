@@ -17,7 +17,7 @@ from data_pipeline.errors import KinspanError
 from pretrain.runtime import ranks
 from pretrain.runtime.deepspeed_compat import load_universal_checkpoint, write_universal_checkpoint
 
-from .capture import TAG
+from .capture import TAG, find_base
 from .unpickling import restricted_unpickling
 
 FOLDER = "universal.tmp"
@@ -54,7 +54,7 @@ def load_universal(engine: Any, folder: Path) -> None:
     Raises KinspanError where DeepSpeed finds nothing to load.
     """
     with restricted_unpickling():
-        loaded = load_universal_checkpoint(engine, folder, TAG)
+        loaded = load_universal_checkpoint(engine, folder, TAG, find_base(engine.module) is not None)
     if not loaded:
         raise KinspanError(f"{folder} could not be loaded by DeepSpeed: start the run with as many ranks as before")
     ranks.barrier()

@@ -7,10 +7,13 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from data_pipeline.errors import KinspanError
 from pretrain.runtime import ranks
+from pretrain.runtime.deepspeed_compat import load_trained
 
-from .capture import TAG
+from .capture import BASE, TAG, find_base
 from .elastic import load_universal
 from .manifest import find_damage
 from .unpickling import restricted_unpickling
@@ -75,19 +78,31 @@ def find_resumable(folder: Path, say: Callable[[str], None]) -> Path | None:
     return found
 
 
+def read_base(checkpoint: Path) -> str | None:
+    """The fingerprint of the base that an adapter's checkpoint belongs to; None in one of a whole model."""
+    with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:
+        return (weights.metadata() or {}).get(BASE)
+
+
 def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path | None = None) -> dict[str, Any]:
     """Loads a verified checkpoint into the engine, and returns the state of the training loop.
 
     world:     the number of ranks now, which replaces the one in the state
     universal: what ``elastic.convert_to_universal`` returned for this checkpoint
 
-    Raises KinspanError where DeepSpeed finds nothing to load.
+    Raises KinspanError where DeepSpeed finds nothing to load, or an adapter's checkpoint is of another base.
     """
+    base = find_base(engine.module)
+    if base and (theirs := read_base(checkpoint)) != base:
+        raise KinspanError(
+            f"{checkpoint} is of an adapter beside the base {str(theirs)[:12]}, and --model has the fingerprint "
+            f"{base[:12]}: give the base that it belongs to"
+        )
     if universal:
         load_universal(engine, universal)
     else:
         with restricted_unpickling(), chdir(checkpoint):  # a relative path, since DeepSpeed takes [ and * for wildcards
-            path, _ = engine.load_checkpoint(".", tag=TAG)
+            path, _ = engine.load_checkpoint(".", tag=TAG, custom_load_fn=load_trained if base else None)
         if path is None:
             raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
     return json.loads((checkpoint / "state.json").read_text()) | {"world_size": world}

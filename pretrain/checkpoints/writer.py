@@ -23,7 +23,7 @@ from data_pipeline.errors import quote_error
 from data_pipeline.files import describe_write_error, sync, write_atomically
 from pretrain.runtime import ranks
 
-from .capture import capture, full_weights
+from .capture import BASE, capture, find_base, full_weights
 from .manifest import describe_file, write_manifest
 from .reader import get_step, list_checkpoints
 
@@ -55,6 +55,7 @@ class Writer:
         self.background, self.tell = background, tell
         self.thread: threading.Thread | None = None
         self.failure: str | None = None
+        self.metadata: dict[str, str] = {}  # of the file of weights
         # Unique per run, so that a leftover rank of a killed run cannot write into our partial checkpoint
         self.suffix = ranks.broadcast_from_rank_0(lambda: f".{secrets.token_hex(3)}.tmp")
         if rank == 0:
@@ -69,6 +70,8 @@ class Writer:
         self.join()
         captured = capture(engine, copied=self.background)
         weights = full_weights(engine)
+        base = find_base(engine.module)
+        self.metadata = {"format": "pt", **({BASE: base} if base else {})}
         if not self.background:
             return self._write(captured, weights, state)
         self.thread = threading.Thread(target=self._write_behind, args=(captured, weights, state), daemon=True)
@@ -125,7 +128,7 @@ class Writer:
         if self.rank == 0:
             with _naming(partial / "weights.safetensors"):
                 partial.mkdir(parents=True, exist_ok=True)
-                save_file(weights, str(partial / "weights.safetensors"), metadata={"format": "pt"})
+                save_file(weights, str(partial / "weights.safetensors"), metadata=self.metadata)
             with _naming(partial / "state.json"):
                 (partial / "state.json").write_text(json.dumps(state))
             names += ["weights.safetensors", "state.json"]

@@ -21,6 +21,8 @@ from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
+from .adapters.folder import is_adapter
+from .adapters.load import find_model, load_adapted
 from .families import FAMILIES
 from .pair_model import holds_no_weights
 
@@ -57,14 +59,21 @@ class PackedPairs:
 def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
     """A sequence classifier of one or two labels, BERT with its next-sentence head, or ALBERT with its order head.
 
-    name_or_dir: a release, any other weights folder, or a hub name. Its config's ``architectures`` decide; BERT and
-        ALBERT models that name another class are scored by their heads of pre-training where these are in the file
+    name_or_dir: a release, an adapter beside its base, any other weights folder, or a hub name. Its config's
+        ``architectures`` decide; BERT and ALBERT models that name another class are scored by their heads of pre-
+        training where these are in the file
     device: default: a GPU where there is one
 
     Raises KinspanError where there is no model, or where its head has no weights.
     """
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    if is_adapter(name_or_dir):
+        model = load_adapted(name_or_dir)
+        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+        tokenizer = tokenizers.load_tokenizer(find_model(name_or_dir))
+        head = f"{type(model).__name__} with an adapter, one logit"
+        return Scorer(tokenizers.shorten_name(name_or_dir), model, tokenizer, head, _only)
     expect_hub(name_or_dir)
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)

@@ -29,7 +29,9 @@ class States:
         return self.weights + self.gradients + self.master + self.moments
 
 
-def compute_states(parameters: int, stage: int, precision: str, gpus: int, offload: bool = False) -> States:
+def compute_states(
+    parameters: int, stage: int, precision: str, gpus: int, offload: bool = False, frozen: int = 0
+) -> States:
     """Memory for P parameters with AdamW on N GPUs (Rajbhandari et al., 2020, "ZeRO", section 3).
 
     Stage 0 keeps weights, gradients and moments whole on every GPU, 16 P bytes. Stage 1 divides the moments and the
@@ -37,9 +39,10 @@ def compute_states(parameters: int, stage: int, precision: str, gpus: int, offlo
     the weight in fp32, otherwise 2; 4 for the gradient, in fp16 2; 4 for the master copy; 8 for the moments.
 
     offload: gradients, master copy and moments lie in the machine's memory, and only the weights on the GPU
+    frozen:  so many more parameters are not trained, and have weights alone
     """
     whole, share = float(parameters), parameters / gpus
-    weights = BYTES[precision] * (share if stage == 3 else whole)
+    weights = BYTES[precision] * (share + frozen / gpus if stage == 3 else whole + frozen)
     gradients = ACCUMULATED[precision] * (share if stage >= 2 else whole)
     master = MASTER * share if stage else 0.0
     moments = MOMENTS * (share if stage else whole)

@@ -27,6 +27,9 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import list_paths
 from pretrain.config import PretrainConfig, check
 from pretrain.metrics import FlopCounter
+from pretrain.modeling.adapters.bottleneck import check_family
+from pretrain.modeling.adapters.folder import name_head, put_in, read_adapter
+from pretrain.modeling.adapters.model import AdapterModel, plan_parts
 from pretrain.modeling.compatibility import check_fits, check_generator
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra import ReplacedTokenModel, share_embeddings
@@ -35,10 +38,11 @@ from pretrain.modeling.pair_model import PairModel, assemble, build_fresh, load_
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
-from pretrain.setup import choose_token_loss, count_steps, count_warmup_steps, find_unused_flags, make_masking
+from pretrain.setup import choose_token_loss, count_steps, count_warmup_steps, make_masking
 
 from .corpora import drop_untrainable, list_sources, mix_as, open_corpora, open_for
 from .defaults import default_corpus_folder
+from .unused import find_unused_flags
 
 SAMPLE = 20_000  # pairs whose lengths are counted
 ELECTRA_BASE = {"vocab_size": 30522, "embedding_size": 768, "max_position_embeddings": 512, "num_hidden_layers": 12}
@@ -90,6 +94,10 @@ class Plan:
         return sum(self.parameters.values())
 
     @property
+    def num_frozen(self) -> int:
+        return sum(p.numel() for p in self.model.parameters() if not p.requires_grad)
+
+    @property
     def step_tokens(self) -> float:
         return self.pair_tokens * self.config.global_batch_size
 
@@ -119,7 +127,8 @@ def make_plan(config: PretrainConfig) -> Plan:
     lengths = np.full(1, max_length) if stream is None else _sample_lengths(stream)
     steps = _count_steps(config, stream, max_length)
     maskable = 1.0 if stream is None else 1 - stream.template.num_special / lengths.mean()
-    flops = _count_flops(FlopCounter(model), lengths.astype(np.float64), config.mlm_probability * maskable)
+    masked = 0.0 if token_loss == "none" else config.mlm_probability * maskable
+    flops = _count_flops(FlopCounter(model), lengths.astype(np.float64), masked)
     zero = settings.get("zero_optimization", {})
     return Plan(
         config,
@@ -177,6 +186,8 @@ def _build_on_meta(
 ) -> PairModel | ReplacedTokenModel:
     """The module that would be trained, on torch's meta device: it has shapes, but holds no numbers."""
     with torch.device("meta"):
+        if token_loss == "none":
+            return _build_adapter(config, model_config, mixture)
         if token_loss == "mlm":
             autos = (AutoModelForSequenceClassification, AutoModelForMaskedLM)
             classifier, masked_lm = (auto.from_config(model_config, trust_remote_code=False) for auto in autos)
@@ -193,8 +204,25 @@ def _build_on_meta(
         return ReplacedTokenModel(generator, classifier, token_head, mixture.names)
 
 
+def _build_adapter(config: PretrainConfig, model_config: Any, mixture: Mixture) -> AdapterModel:
+    """The same for an adapter. Of the adapters beneath it reads nothing but what they are made of."""
+    assert config.adapter
+    beneath = [read_adapter(folder) for folder in config.adapters]
+    parts = plan_parts(config.adapter, config.adapter_size, beneath, Path(config.output_dir).resolve().name)
+    if config.adapter != "lora":
+        check_family(model_config, config.model or default_model())
+    classifier = AutoModelForSequenceClassification.from_config(model_config, trust_remote_code=False)
+    put_in(classifier, parts)
+    return AdapterModel(classifier, parts, "", mixture.names)
+
+
 def _count_parameters(model: PairModel | ReplacedTokenModel) -> dict[str, int]:
     """The number of parameters of each part, without those that it shares with a part before it."""
+    if isinstance(model, AdapterModel):
+        trained = sum(p.numel() for p in model.name_trained().values())
+        head = sum(p.numel() for p in name_head(model.classifier).values())
+        every = sum(p.numel() for p in model.parameters())
+        return {"frozen": every - trained - head, "adapter": trained, "pair head": head}
     parts: dict[str, Any] = {"encoder": model.classifier.base_model, "pair head": model.classifier}
     if isinstance(model, ReplacedTokenModel):
         parts |= {"token-detection head": model.discriminator_predictions, "generator": model.generator}

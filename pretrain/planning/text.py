@@ -16,7 +16,8 @@ ASSUMED_SPEED = 100_000  # tokens per second and GPU, where none is given
 def format_plan(plan: Plan) -> str:
     """The text that ``--dry_run`` prints."""
     config, mixture = plan.config, plan.mixture
-    weights = {"pair": config.pair_weight, "mlm": config.mlm_weight}
+    weights = {"pair": config.pair_weight}
+    weights |= {"mlm": config.mlm_weight} if plan.token_loss != "none" else {}
     weights |= {"rtd": config.rtd_weight} if plan.token_loss == "rtd" else {}
     parts = [(part.objective.name, part.weight) for part in mixture.parts]
     names = "+".join(f"{name}:{weight}" if len(parts) > 1 else name for name, weight in parts)
@@ -26,9 +27,10 @@ def format_plan(plan: Plan) -> str:
     if plan.epoch_pairs:
         epochs = f"{plan.steps * config.global_batch_size / plan.epoch_pairs:.2f} of {plan.epoch_pairs:,} pairs"
     mean = f"{plan.pair_tokens:.1f} per pair, the mean of real ones" if plan.epoch_pairs else "at full length"
+    tokens = f"{plan.token_loss} and " if plan.token_loss != "none" else ""
     rows = [
         ("objective", f"{names}, one positive in {1 / mixture.positive_share:.3g}; sampling {config.sampling}"),
-        ("losses", f"{plan.token_loss} and pairs; weights {', '.join(f'{n} {w:g}' for n, w in weights.items())}"),
+        ("losses", f"{tokens}pairs; weights {', '.join(f'{n} {w:g}' for n, w in weights.items())}"),
         ("model", f"{model}: {plan.num_parameters / 1e6:.1f} M parameters ({counted})"),
         ("pairs", f"{config.global_batch_size:,} per step, of up to {plan.max_length} tokens"),
         ("tokens", f"{plan.step_tokens:,.0f} per step, {_format_count(plan.tokens)} in all ({mean})"),
@@ -47,7 +49,8 @@ def _format_memory(plan: Plan) -> list[str]:
     lines = [f"{title:<34}" + "".join(f"{n:>5} GPU{'s' if n > 1 else ' '}" for n in GPUS)]
     for stage, offload in ((0, False), (1, False), (2, False), (3, False), (2, True), (3, True)):
         precision = "fp32" if stage == 0 else "bf16" if plan.config.precision == "auto" else plan.precision
-        cells = [compute_states(plan.num_parameters, stage, precision, gpus, offload) for gpus in GPUS]
+        trained, frozen = plan.num_parameters - plan.num_frozen, plan.num_frozen
+        cells = [compute_states(trained, stage, precision, gpus, offload, frozen) for gpus in GPUS]
         name = f"ZeRO {stage}{', offload' if offload else ''}, {precision}"
         chosen = "  <- the settings'" if (stage, offload) == (plan.zero_stage, plan.offload) else ""
         host = "  and of the host: " + " ".join(f"{c.host / 1e9:.2f}" for c in cells) if offload else ""
@@ -68,7 +71,7 @@ def _format_memory(plan: Plan) -> list[str]:
 
 def _estimate_activations(plan: Plan, configs: list[Any], pairs: int) -> float:
     tokens = pairs * plan.max_length
-    masked = round(tokens * plan.config.mlm_probability)
+    masked = round(tokens * plan.config.mlm_probability) if plan.token_loss != "none" else 0
     return estimate_activations(configs, tokens, masked, plan.precision, sampled=plan.token_loss == "rtd")
 
 

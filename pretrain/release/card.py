@@ -119,7 +119,7 @@ def format_card(facts: dict[str, Any], model_type: str, stated: Stated, with_cur
         "Weights": f"the average of those at the steps {', '.join(f'{step:,}' for step in averaged)}",
         "Pairs in a batch": settings["global_batch_size"],
         "Tokens of a pair, at most": facts["max_length"],
-        "Weights of the losses": _format_weights(settings, with_generator),
+        "Weights of the losses": _format_weights(settings, facts.get("token_loss", "mlm")),
         "Peak learning rate": f"{settings['learning_rate']}, {facts['warmup_steps']} steps of warm-up",
         "Precision": facts["precision"],
         "ZeRO stage": facts["zero_stage"],
@@ -136,7 +136,7 @@ def format_card(facts: dict[str, Any], model_type: str, stated: Stated, with_cur
         usage=format_usage(stated, facts["max_length"]),
         base=facts["model"]["name"],
         how="trained from scratch" if facts.get("from_scratch") else "after continued pre-training",
-        objective=_name_objective(facts),
+        objective=name_objectives(facts),
         scores=_format_scores(facts),
         objectives="\n".join(map(_format_objective, objectives)),
         positives=_compute_positive_share(objectives),
@@ -170,7 +170,7 @@ def _list_results(facts: dict[str, Any]) -> list[EvalResult]:
     """The last validation for the model index; nothing of an average, which validation never saw."""
     if facts.get("averaged_steps") or not facts["settings"]["pair_weight"]:
         return []
-    name = f"held-out pairs of the pre-training documents ({_name_objective(facts)})"
+    name = f"held-out pairs of the pre-training documents ({name_objectives(facts)})"
     titles = {_HUB_METRICS[figure]: title for figure, title in _IN_RESULTS.items()}
     figures = [{_HUB_METRICS[f]: last[f] for f in _IN_RESULTS if f in last} for last in facts["last_validation"]]
     return [
@@ -201,7 +201,13 @@ def find_warnings(facts: dict[str, Any]) -> list[str]:
     return warnings
 
 
-def _name_objective(facts: dict[str, Any]) -> str:
+def format_training(facts: dict[str, Any], model_type: str) -> str:
+    """The sections of a card from the training on: they say the same of a model and of an adapter."""
+    _, title, sections = format_card(facts, model_type, Stated()).partition("\n## Training\n")
+    return title + sections
+
+
+def name_objectives(facts: dict[str, Any]) -> str:
     """The objectives in a few words: "SSP", "SSP, SP and PSD", or a name of the user's own as it is."""
     names = [_shorten(o["name"]) if ":" in o["name"] else o["name"].upper() for o in facts["objectives"]]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
@@ -212,8 +218,8 @@ def _shorten(objective: str) -> str:
     return objective.partition(":")[0]
 
 
-def _format_weights(settings: dict[str, Any], with_generator: bool) -> str:
-    names = ("mlm", "rtd", "pair") if with_generator else ("mlm", "pair")
+def _format_weights(settings: dict[str, Any], token_loss: str) -> str:
+    names = {"rtd": ("mlm", "rtd", "pair"), "mlm": ("mlm", "pair"), "none": ("pair",)}[token_loss]
     return ", ".join(f"{name} {settings[f'{name}_weight']:g}" for name in names)
 
 

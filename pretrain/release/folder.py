@@ -50,7 +50,7 @@ def fingerprint_model(name_or_dir: str) -> str:
     if not folder.is_dir():
         return name_or_dir
     digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
+    for path in sorted([*folder.glob("*.safetensors"), folder / "adapter.json", folder / "config.json"]):
         if path.is_file():
             digest.update(path.name.encode())
             with path.open("rb") as file:

@@ -16,6 +16,7 @@ from pretrain.checkpoints.reader import get_step, list_checkpoints
 from pretrain.modeling.families import FAMILIES
 from pretrain.runtime.log import complete_lines
 
+from .adapter import fill_adapter_release
 from .average import average_weights
 from .card import find_warnings, format_card
 from .curve import CURVE, OF_PRETRAINING, draw_curve
@@ -154,6 +155,11 @@ def write_release(
         facts["averaged_steps"] = list(averaged_steps)
         facts["revision"] += f"-average-{len(averaged_steps)}"
     with replace_release(output) as partial:
+        if facts.get("base"):
+            partial.mkdir(parents=True)
+            fill_adapter_release(run, weights, facts, partial, output)
+            (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+            return
         _fill_release(run, weights, facts, partial)
         check_measured(stated or Stated(), partial)
         lines = [line for line in read_metrics(run) if line["step"] <= step]

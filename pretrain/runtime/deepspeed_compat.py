@@ -143,13 +143,16 @@ def read_master_copy(parameter: torch.nn.Parameter) -> torch.Tensor | None:
     return safe_get_full_fp32_param(parameter)
 
 
-def capture_files(engine: Any, tag: str) -> dict[str, Any]:
-    """What ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name."""
+def capture_files(engine: Any, tag: str, without_frozen: bool = False) -> dict[str, Any]:
+    """What ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name.
+
+    without_frozen: leaves out the parameters that are not trained
+    """
     keeper = _Keeper()
     before, engine.checkpoint_engine = engine.checkpoint_engine, keeper
     engine._copy_recovery_script = lambda folder: None  # DeepSpeed would put a program among the data
     try:
-        engine.save_checkpoint(".", tag=tag, save_latest=False)
+        engine.save_checkpoint(".", tag=tag, save_latest=False, exclude_frozen_parameters=without_frozen)
     finally:
         engine.checkpoint_engine = before
     return keeper.states
@@ -215,12 +218,25 @@ def write_universal_checkpoint(folder: Path, source: str, target: str) -> None:
         ds_to_universal.main(arguments)
 
 
-def load_universal_checkpoint(engine: Any, folder: Path, tag: str) -> bool:
+def load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
+    """Loads a module's trained parameters, of a checkpoint without the frozen ones; DeepSpeed's ``custom_load_fn``.
+
+    Raises RuntimeError where they are not all there, which no checkpoint of the same run lacks.
+    """
+    trained = {name for name, parameter in dst.named_parameters() if parameter.requires_grad}
+    found = dst.load_state_dict(src, strict=False)
+    if wrong := sorted(trained & set(found.missing_keys) | set(found.unexpected_keys)):
+        raise RuntimeError(f"the checkpoint is of other parameters, such as {wrong[0]}")
+
+
+def load_universal_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: bool = False) -> bool:
     """Loads what ``write_universal_checkpoint`` wrote to ``folder/tag``; False where DeepSpeed finds nothing to load.
 
     Two mistakes of DeepSpeed are repaired. Under ZeRO 3 all parameter groups come back with the settings of the first
     group, weight decay included, and share *one* tensor as their count of steps, so that each update would count once
     per group. And the count comes back on the host, while torch's fused AdamW wants it beside the parameters.
+
+    without_frozen: the checkpoint holds only the parameters that are trained
     """
     optimizer = engine.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
@@ -230,7 +246,7 @@ def load_universal_checkpoint(engine: Any, folder: Path, tag: str) -> bool:
     engine._config.load_universal_checkpoint = True  # the setting "load_universal", for this one load
     try:
         with chdir(folder):
-            path, _ = engine.load_checkpoint(".", tag=tag)
+            path, _ = engine.load_checkpoint(".", tag=tag, custom_load_fn=load_trained if without_frozen else None)
     finally:
         engine._config.load_universal_checkpoint = False
         deepspeed_logger.setLevel(level)

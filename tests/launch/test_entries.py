@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = [
     "prepare",
     "pretrain",
+    "train_adapters",
+    "combine_adapters",
     "release",
     "inspect_corpus",
     "inspect_pairs",

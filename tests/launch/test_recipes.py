@@ -23,7 +23,7 @@ def read(name):
 
 
 def test_there_is_one_for_each_row_of_the_papers_tables():
-    assert sorted([*PAPER, *ABLATIONS, *MULTICQA, "quickstart", "as2-mlm", "as2-ssp"]) == RECIPES
+    assert sorted([*PAPER, *ABLATIONS, *MULTICQA, "multicqa-adapters", "quickstart", "as2-mlm", "as2-ssp"]) == RECIPES
 
 
 @pytest.mark.parametrize("name", RECIPES)

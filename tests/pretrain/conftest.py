@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.modeling.default_model import default_model
@@ -48,6 +48,20 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         tokenizer.save_pretrained(str(folder))
         config = AutoConfig.for_model(family, **{"vocab_size": len(tokenizer)} | SMALL | OWN[family] | options)
         config.save_pretrained(str(folder))
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_base(make_model: Callable[..., Path]) -> Callable[..., Path]:
+    """``make_base("bert", seed=3, **config)``: the same with weights, as an adapter's base needs them."""
+
+    def make(family: str = "bert", seed: int = 3, **options: Any) -> Path:
+        folder = make_model(family, initializer_range=0.2, **options)
+        torch.manual_seed(seed)
+        config = AutoConfig.from_pretrained(folder, num_labels=1)
+        AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
         return folder
 
     return make

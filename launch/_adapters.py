@@ -1,0 +1,118 @@
+"""Adapters of many corpora beside one base, trained one after another, each in a run folder of its own."""
+
+import gc
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+from data_pipeline.errors import KinspanError, quote_error
+from pretrain.config import PretrainConfig, check
+from pretrain.finished import find_finished
+from pretrain.runtime.engine import read_launcher_variables
+
+RELEASE = "release"  # in each run's folder: the adapter
+
+
+def name_runs(corpora: list[str]) -> dict[str, str]:
+    """The corpus of each run, by the name of its folder, which is the last part of the corpus's path.
+
+    Raises KinspanError where two would share a folder, or a name is none.
+    """
+    names = [Path(corpus.partition("=")[0].rstrip("/")).name for corpus in corpora]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice or not all(names):
+        raise KinspanError(f"--corpus: {(twice or names)[0]!r} cannot name a run of its own: give each corpus a name")
+    return dict(zip(names, corpora, strict=True))
+
+
+def parse_task(text: str | None) -> tuple[int, int]:
+    """``"3/8"`` as (2, 8): the third of eight tasks of a job array; without a text the only one.
+
+    Raises KinspanError where it is no such thing.
+    """
+    number, slash, of = (text or "1/1").partition("/")
+    if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise KinspanError(f"--task {text}: give the task's number and how many there are, such as 1/8 to 8/8")
+    return int(number) - 1, int(of)
+
+
+def plan_runs(config: PretrainConfig, task: str | None) -> dict[str, PretrainConfig]:
+    """The settings of each run of this task, by its name: those of ``config``, with a corpus and a folder of its own.
+
+    Of K tasks each takes every K-th corpus. Raises KinspanError for settings that no run could have.
+    """
+    if config.adapter is None:
+        raise KinspanError("--adapter: give pfeiffer, lora or fusion")
+    if config.dry_run:
+        raise KinspanError("--dry_run is of launch/pretrain.py: give it one of the corpora, and --adapter")
+    first, step = parse_task(task)
+    shared = {field.name: getattr(config, field.name) for field in fields(PretrainConfig)}
+    runs = {}
+    for name, corpus in list(name_runs(config.corpus).items())[first::step]:
+        own = {"corpus": [corpus], "output_dir": str(Path(config.output_dir) / name)}
+        runs[name] = PretrainConfig(**{**shared, **own})
+        check(runs[name])
+    return runs
+
+
+def train_all(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> None:
+    """Trains and releases each adapter that is not there yet; a run that was begun goes on where it was.
+
+    In one process, a corpus that cannot be trained on is said and left out; several ranks stop at it together, because
+    they could not agree on what comes next. Raises KinspanError in the end, which names those that were left out.
+    """
+    failed: dict[str, str] = {}
+    alone = read_launcher_variables()[2] == 1
+    for number, (name, config) in enumerate(runs.items(), start=1):
+        place = f"adapter {number} of {len(runs)}, {name}"
+        try:
+            if find_finished(config) and (Path(config.output_dir) / RELEASE).is_dir():
+                say(f"{place}: finished already")
+                continue
+            say(f"{place}:")
+            _train_one(config)
+        except KinspanError as error:
+            if not alone:
+                raise
+            failed[name] = quote_error(error)
+            say(f"{place}: left out: {failed[name]}")
+        gc.collect()  # engines hold themselves in circles, and with them the base
+    if failed:
+        name, why = next(iter(failed.items()))
+        raise KinspanError(
+            f"{len(failed)} of {len(runs)} adapters were not trained ({', '.join(failed)}): {name}: {why}"
+        )
+
+
+def _train_one(config: PretrainConfig) -> None:
+    from pretrain.release.release import release  # DeepSpeed takes seconds to import
+    from pretrain.run import pretrain
+    from pretrain.runtime.ranks import barrier
+
+    folder = Path(config.output_dir)
+    if pretrain(config):  # on rank 0
+        release(folder, folder / RELEASE)
+    barrier()
+
+
+def merge_adapter(folder: str, output: Path) -> None:
+    """Writes the plain model that an adapter of LoRA makes of its base. Raises KinspanError for any other adapter."""
+    from finetune.ranking.ranker import load_own_tokenizer, load_ranker, save_ranker  # torch takes seconds to import
+    from pretrain.modeling.adapters.folder import read_spec
+    from pretrain.release.combined import replace_folder
+
+    parts, base = read_spec(Path(folder))
+    if parts[0].kind != "lora":
+        raise KinspanError(f"--adapters {folder} is of bottlenecks, which no plain model has a place for: rank with it")
+    ranker, _ = load_ranker(folder)
+    with replace_folder(output) as partial:
+        save_ranker(ranker.classifier.config, load_own_tokenizer(folder), ranker.state_dict(), partial)
+        facts = {"merged": parts[0].name, "base": {"name": base.name, "fingerprint": base.fingerprint}}
+        (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
+        (partial / "README.md").write_text(
+            f"# {base.name}-{parts[0].name}\n\n{base.name} with the adapter {parts[0].name} (LoRA of rank "
+            f"{parts[0].size}) merged into its weights, by kinspan. It loads as a `CrossEncoder` of "
+            "sentence-transformers.\n"
+        )

@@ -1,0 +1,197 @@
+"""An adapter as a folder: what it adds to which encoder, its tensors, and the pair head that was trained with it.
+
+adapter.json              its parts, and the base: what it is called, where it was, and its fingerprint
+adapter.safetensors       the tensors of its parts
+pair_head.safetensors     everything above the encoder
+README.md, kinspan.json   what it was trained on, for people and for programs
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.files import read_object
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
+from pretrain.modeling.pair_head import POOLER, list_head_modules
+
+from . import bottleneck, lora
+from .parts import Part, as_json, read_parts
+
+SPEC, TENSORS, HEAD = "adapter.json", "adapter.safetensors", "pair_head.safetensors"
+FORMAT = 1
+MATTER = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads")  # of a config, beside the weights
+
+
+@dataclass(frozen=True)
+class Base:
+    """The frozen encoder that an adapter belongs to.
+
+    name:        what it is called: a hub name, or the last part of a folder's path
+    place:       where it is: a hub name, or a folder, as a path from the adapter's own folder
+    fingerprint: of the encoder's weights, see ``fingerprint_encoder``
+    """
+
+    name: str
+    place: str
+    model_type: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter in memory.
+
+    tensors: of its parts, by the names in their file
+    head:    of everything above the encoder, by the names in the sequence classifier
+    """
+
+    folder: Path
+    parts: tuple[Part, ...]
+    base: Base
+    tensors: dict[str, torch.Tensor]
+    head: dict[str, torch.Tensor]
+
+    @property
+    def name(self) -> str:
+        return self.parts[-1].name
+
+
+def is_adapter(name_or_dir: str | Path) -> bool:
+    """Whether it is an adapter's folder. Nothing on the hub is taken for one."""
+    return (Path(name_or_dir) / SPEC).is_file()
+
+
+def read_adapter(folder: str | Path) -> Adapter:
+    """The adapter in a folder. Raises KinspanError where there is none, or where its files are damaged."""
+    folder = Path(folder)
+    parts, base = read_spec(folder)
+    tensors, head = (_read_tensors(folder / name) for name in (TENSORS, HEAD))
+    return Adapter(folder, parts, base, tensors, head)
+
+
+def read_spec(folder: Path) -> tuple[tuple[Part, ...], Base]:
+    """The parts and the base that adapter.json names. Raises KinspanError where it is missing or damaged."""
+    path = folder / SPEC
+    if not path.is_file():
+        raise KinspanError(f"{folder} is no adapter: it has no {SPEC}")
+    found = read_object(path, "get the folder again")
+    if found.get("format") != FORMAT:
+        raise KinspanError(f"{path} is of the format {found.get('format')}, and this version reads {FORMAT}: update it")
+    try:
+        base = Base(**found["base"])
+        is_text = all(isinstance(value, str) for value in asdict(base).values())
+    except (TypeError, LookupError):
+        is_text = False
+    if not is_text:
+        raise KinspanError(f"{path} is damaged: it does not say which base the adapter belongs to")
+    return read_parts(found.get("parts"), str(path)), base
+
+
+def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        found = load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
+    broken = next((name for name, tensor in found.items() if not torch.isfinite(tensor).all()), None)
+    if broken:
+        raise KinspanError(f"{path} holds numbers that are not finite, in {broken}: use another adapter")
+    return {name: tensor.float() for name, tensor in found.items()}
+
+
+def format_spec(parts: tuple[Part, ...], base: Base) -> str:
+    """The text of adapter.json."""
+    return json.dumps({"format": FORMAT, "parts": as_json(parts), "base": asdict(base)}, indent=1) + "\n"
+
+
+def find_base(folder: Path, base: Base) -> str:
+    """The folder or hub name of an adapter's base. Raises KinspanError where a folder is no longer there."""
+    if base.place == DEFAULT_MODEL_NAME:
+        return default_model()
+    beside = folder.resolve() / base.place
+    if beside.is_dir():
+        return str(beside.resolve())
+    if base.place.startswith((".", "/")):
+        raise KinspanError(
+            f"adapter {folder}: its base {base.name} is no longer at {base.place}: write its folder or hub name into "
+            f'{folder / SPEC}, as "place"'
+        )
+    return base.place
+
+
+def place_of_base(name_or_dir: str | None, folder: Path) -> str:
+    """What adapter.json in ``folder`` says of where the base is. ``name_or_dir``: the --model of its training"""
+    if name_or_dir is None:
+        return DEFAULT_MODEL_NAME
+    if not Path(name_or_dir).is_dir():
+        return name_or_dir
+    return Path(os.path.relpath(Path(name_or_dir).resolve(), folder.resolve())).as_posix()
+
+
+def move_base(base: Base, from_folder: Path, to_folder: Path) -> Base:
+    """The base as adapter.json in another folder finds it. Raises KinspanError where it is not there any more."""
+    if base.place == DEFAULT_MODEL_NAME:
+        return base
+    return replace(base, place=place_of_base(find_base(from_folder, base), to_folder))
+
+
+def fingerprint_encoder(encoder: Any) -> str:
+    """Names a plain encoder by its weights, without the pooler, which is of the head."""
+    config = encoder.config
+    digest = hashlib.sha256(json.dumps([getattr(config, key, None) for key in MATTER]).encode())
+    for name, tensor in sorted(encoder.named_parameters()):
+        if POOLER not in name.split("."):
+            digest.update(name.encode() + tensor.detach().float().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_base(adapter: Adapter, fingerprint: str, name: str) -> None:
+    """Raises KinspanError where an encoder of this fingerprint is not the adapter's base."""
+    if adapter.base.fingerprint != fingerprint:
+        raise KinspanError(
+            f"adapter {adapter.folder} was trained beside {adapter.base.name} (fingerprint "
+            f"{adapter.base.fingerprint[:12]}), and {name} has other weights ({fingerprint[:12]}): give the base that "
+            "it belongs to"
+        )
+
+
+def name_head(classifier: Any) -> dict[str, nn.Parameter]:
+    """The parameters of everything above the encoder, by their names in the classifier."""
+    own = {id(parameter) for module in list_head_modules(classifier) for parameter in module.parameters()}
+    return {name: parameter for name, parameter in classifier.named_parameters() if id(parameter) in own}
+
+
+def name_parts(encoder: Any, parts: tuple[Part, ...]) -> dict[str, nn.Parameter]:
+    """The parameters of the parts that were put into an encoder, by the names in an adapter's file."""
+    shorten = lora.shorten if parts[0].kind == "lora" else bottleneck.shorten
+    named = ((shorten(name), parameter) for name, parameter in encoder.named_parameters())
+    return {name: parameter for name, parameter in named if name is not None}
+
+
+def put_in(classifier: Any, parts: tuple[Part, ...]) -> None:
+    """Puts fresh parts into a classifier's encoder, drawn from torch's generator."""
+    encoder = classifier.base_model
+    if parts[0].kind == "lora":
+        lora.inject(encoder, parts[0].size)
+    else:
+        bottleneck.attach(encoder, bottleneck.build_layers(encoder.config, parts))
+
+
+def fill(parameters: dict[str, nn.Parameter], tensors: dict[str, torch.Tensor], place: Path) -> None:
+    """Copies tensors into parameters of the same names. Raises KinspanError where they do not fit one another."""
+    wrong = sorted(parameters.keys() ^ tensors.keys()) or sorted(
+        name for name, parameter in parameters.items() if parameter.shape != tensors[name].shape
+    )
+    if wrong:
+        raise KinspanError(f"{place} does not fit its {SPEC} and its base: see its {wrong[0]}; get the folder again")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])

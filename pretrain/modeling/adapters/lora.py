@@ -1,0 +1,68 @@
+"""LoRA, by the library ``peft``: narrow matrices beside those of the queries and values of attention.
+
+Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models": ``W + scale * B A``, B starting at zero, so that
+an untrained adapter is the plain model. Unlike a bottleneck it can be added into W: ``merge`` gives a plain model.
+"""
+
+from typing import Any
+
+import torch
+
+from data_pipeline.errors import KinspanError
+
+from .parts import LORA_SCALE
+
+NAME = "default"  # peft's name of the adapter, in the names of its parameters
+TARGETS = {  # the linear layers of each family that make queries and values
+    "bert": ("query", "value"),
+    "roberta": ("query", "value"),
+    "electra": ("query", "value"),
+    "albert": ("query", "value"),
+    "mpnet": ("q", "v"),
+    "deberta-v2": ("query_proj", "value_proj"),
+    "modernbert": ("Wqkv",),
+}
+
+
+def inject(encoder: Any, rank: int) -> None:
+    """Puts LoRA of this rank into the encoder's attention, drawn from torch's generator.
+
+    Raises KinspanError where peft is not installed.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise KinspanError("LoRA needs the package peft: pip install 'kinspan[lora]'") from error
+    targets = list(TARGETS[encoder.config.model_type])
+    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=LORA_SCALE * rank, target_modules=targets), encoder)  # type: ignore[arg-type]
+
+
+def merge(classifier: Any) -> None:
+    """Adds LoRA's products into the weights of a model, and leaves a plain one."""
+    from peft.tuners.lora import LoraLayer
+
+    for parent in list(classifier.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, LoraLayer):
+                layer.merge(safe_merge=True)  # type: ignore[attr-defined]
+                setattr(parent, name, layer.get_base_layer())
+
+
+def shorten(name: str) -> str | None:
+    """A parameter's name in an adapter's file, ``encoder.layer.0.attention.self.query.lora_A.weight``; None where it is
+    not LoRA's. ``name``: from the encoder on, as peft made it"""
+    return name.replace(f".{NAME}.", ".") if ".lora_" in name else None
+
+
+def average(each: list[dict[str, torch.Tensor]], weights: list[float]) -> dict[str, torch.Tensor]:
+    """The adapter whose product is the weighted sum of theirs: its rank is the sum of the ranks.
+
+    The mean of the factors would be another thing: ``B A`` is not linear in both.
+    """
+    out = {}
+    for name in each[0]:
+        if ".lora_A." in name:
+            out[name] = torch.cat([one[name] for one in each])
+        else:
+            out[name] = torch.cat([weight * one[name] for one, weight in zip(each, weights, strict=True)], 1)
+    return out

@@ -1,0 +1,156 @@
+"""The module that trains an adapter: a frozen encoder, what is added to it, and the pair head."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers.utils import logging
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import shorten_name
+from pretrain.modeling import attention
+from pretrain.modeling.losses import PAIR, compute_pair_loss, name_sums
+from pretrain.modeling.pair_model import PairModel, start_at_base_rate
+
+from . import bottleneck
+from .folder import (
+    TENSORS,
+    Adapter,
+    check_base,
+    fill,
+    fingerprint_encoder,
+    name_head,
+    name_parts,
+    put_in,
+    read_adapter,
+)
+from .load import load_base
+from .parts import Part, describe_parts
+
+Method = Literal["pfeiffer", "lora", "fusion"]
+SIZES = {"pfeiffer": 64, "lora": 8}  # unless --adapter_size says another: Rücklé et al., 2020; Hu et al., 2021
+TRAINED_IN_FUSION = ("query", "key")
+
+
+class AdapterModel(PairModel):
+    """An encoder of which nothing is trained but what an adapter adds, and the pair head: there is no token loss.
+
+    parts: what stands in the encoder; the last of them is trained, of a fusion only what weighs its bottlenecks
+    base:  the fingerprint of the encoder, which checkpoints and releases do not hold
+    """
+
+    losses = (PAIR,)  # type: ignore[assignment]
+
+    def __init__(self, classifier: Any, parts: tuple[Part, ...], base: str, objectives: tuple[str, ...]) -> None:
+        super().__init__(classifier, nn.Identity(), objectives)
+        self.parts, self.base = parts, base
+        trained = {id(parameter) for parameter in (*self.name_trained().values(), *name_head(classifier).values())}
+        for parameter in self.parameters():
+            parameter.requires_grad_(id(parameter) in trained)
+
+    def name_trained(self) -> dict[str, nn.Parameter]:
+        """The trained parameters of the adapter, by the names in its file."""
+        number, fuses = f"{len(self.parts) - 1}", self.parts[-1].kind == "fusion"
+        named = name_parts(self.classifier.base_model, self.parts)
+        if self.parts[0].kind == "lora":
+            return named
+        last = {name: parameter for name, parameter in named.items() if name.split(".")[1] == number}
+        return {name: p for name, p in last.items() if not fuses or name.split(".")[2] in TRAINED_IN_FUSION}
+
+    def name_frozen(self) -> dict[str, nn.Parameter]:
+        """The parameters of the adapters beneath, by the names in the adapter's file."""
+        trained = self.name_trained()
+        named = name_parts(self.classifier.base_model, self.parts)
+        return {name: parameter for name, parameter in named.items() if name not in trained}
+
+    @property
+    def masked_heads(self) -> tuple[nn.Module, ...]:
+        return ()
+
+    @property
+    def sum_names(self) -> tuple[str, ...]:
+        return name_sums((), self.objectives)
+
+    def forward(
+        self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The weighted loss of a packed micro-batch, its sums and its pair logits, as of PairModel."""
+        pair = self.score_pairs(self.encode(inputs), inputs["starts"]).float()
+        loss, sums = compute_pair_loss(pair, inputs["labels"], inputs["kinds"], inputs["part"], len(self.objectives))
+        return loss * scales["pair"], sums, pair.detach()
+
+
+def load_adapter_model(
+    base: str,
+    method: Method,
+    size: int | None,
+    beneath: Sequence[str],
+    name: str,
+    seed: int,
+    objectives: tuple[str, ...] = ("ssp",),
+    positive_share: float = 0.2,
+) -> tuple[AdapterModel, list[str]]:
+    """The model that trains a new adapter beside ``base``, and lines that say what of it is new.
+
+    size:    the width of the bottleneck, or LoRA's rank; None: SIZES
+    beneath: folders of adapters of this base, which stay frozen: those that a fusion weighs; those that a bottleneck
+             is stacked on
+    name:    of the new adapter
+    seed:    of fresh weights
+
+    Raises KinspanError where base and adapters do not go together.
+    """
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    adapters = [read_adapter(folder) for folder in beneath]
+    parts = plan_parts(method, size, adapters, name)
+    torch.manual_seed(seed)  # of fresh weights
+    classifier, missing = load_base(base, attn_implementation=attention.NAME)
+    if method != "lora":
+        bottleneck.check_family(classifier.config, base)
+    fingerprint = fingerprint_encoder(classifier.base_model)
+    for adapter in adapters:
+        check_base(adapter, fingerprint, f"--model {shorten_name(base)}")
+    torch.manual_seed(seed)  # whatever the base's loading has drawn
+    put_in(classifier, parts)
+    notes = [f"{shorten_name(base)} is frozen; trained are its pair head and {describe_parts(parts[-1:])}"]
+    if missing:
+        start_at_base_rate(classifier, positive_share)
+        notes.append(f"the pair head starts fresh ({len(missing)} tensors are not in {shorten_name(base)})")
+    model = AdapterModel(classifier, parts, fingerprint, objectives)
+    if adapters:
+        tensors = gather_beneath(parts, adapters)
+        fill(model.name_frozen(), tensors, adapters[0].folder / TENSORS)
+    return model.train(), notes  # type: ignore[return-value]
+
+
+def plan_parts(method: Method, size: int | None, beneath: Sequence[Adapter], name: str) -> tuple[Part, ...]:
+    """The parts of a new adapter. Raises KinspanError where those beneath are not such as the method takes."""
+    below = [part for adapter in beneath for part in adapter.parts]
+    for adapter in beneath:
+        if method == "fusion" and [part.kind for part in adapter.parts] != ["bottleneck"]:
+            raise KinspanError(f"--adapters {adapter.folder} is no single bottleneck, and a fusion weighs only such")
+        if adapter.parts[0].kind == "lora":
+            raise KinspanError(f"--adapters {adapter.folder} is of LoRA, on which nothing can be stacked")
+    if method == "fusion":
+        return (Part("fusion", name, of=tuple(below)),)
+    if method == "lora":
+        return (Part("lora", name, size or SIZES["lora"]),)
+    return (*below, Part("bottleneck", name, size or SIZES["pfeiffer"]))
+
+
+def gather_beneath(parts: tuple[Part, ...], beneath: Sequence[Adapter]) -> dict[str, torch.Tensor]:
+    """The tensors of the adapters beneath, by their names in the new adapter's file.
+
+    In a stack part numbers go on from adapter to adapter. In a fusion the one part of adapter ``t`` becomes ``of.t`` of
+    part 0.
+    """
+    out, number = {}, 0
+    for place, adapter in enumerate(beneath):
+        for name, tensor in adapter.tensors.items():
+            layer, part, rest = name.split(".", 2)
+            own = f"0.of.{place}" if parts[-1].kind == "fusion" else f"{number + int(part)}"
+            out[f"{layer}.{own}.{rest}"] = tensor
+        number += len(adapter.parts)
+    return out

@@ -1,0 +1,123 @@
+"""The release of an adapter: its own few megabytes, the pair head, and a card. The base is named and not copied."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelCardData
+from safetensors.torch import load_file, save_file
+
+from data_pipeline.errors import KinspanError
+from pretrain.modeling.adapters import bottleneck, lora
+from pretrain.modeling.adapters.combine import write_tensors
+from pretrain.modeling.adapters.folder import (
+    SPEC,
+    Adapter,
+    Base,
+    format_spec,
+    move_base,
+    place_of_base,
+    read_spec,
+)
+from pretrain.modeling.adapters.model import AdapterModel
+from pretrain.modeling.adapters.parts import Part, describe_parts
+
+from .card import format_training, name_objectives
+
+ADAPTER_FOLDER = "adapter"  # in a run: what its release needs beside the trained weights
+BENEATH = "beneath.safetensors"  # the adapters that stay frozen, where there are any
+
+_CARD = """---
+{metadata}
+---
+
+# {title}
+
+An adapter beside the frozen encoder **{base}** (fingerprint `{fingerprint}`), trained with **{objective}**: {parts}.
+It holds {size:.1f} M parameters; the encoder is not in this folder.
+
+## Use
+
+kinspan takes this folder for a model wherever it ranks, and looks for the base where `adapter.json` says:
+
+```
+kinspan rank --model path/to/this/folder --data candidates.jsonl --output_dir ranked
+```
+{rest}"""
+
+
+def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | None) -> None:
+    """Writes to a run's folder what a release needs beside the trained weights.
+
+    place: the run's --model
+    """
+    folder = run / ADAPTER_FOLDER
+    folder.mkdir(exist_ok=True)
+    base = Base(base_name, place_of_base(place, folder), model.config.model_type, model.base)
+    (folder / SPEC).write_text(format_spec(model.parts, base), encoding="utf-8")
+    if beneath := {name: parameter.detach().contiguous() for name, parameter in model.name_frozen().items()}:
+        save_file(beneath, str(folder / BENEATH), {"format": "pt"})
+
+
+def explain_base(run: Path, facts: dict[str, Any]) -> dict[str, str]:
+    """What to say where an output folder holds an adapter's run that began from other weights: which base it was."""
+    if facts["base"] is None or not (run / ADAPTER_FOLDER / SPEC).is_file():
+        return {}
+    try:
+        _, base = read_spec(run / ADAPTER_FOLDER)
+    except KinspanError:
+        return {}
+    if base.fingerprint == facts["base"]:
+        return {"model_weights": "its adapters beneath, or its fresh weights, were others; choose another --output_dir"}
+    return {
+        "model_weights": f"it trains an adapter beside {base.name} (fingerprint {base.fingerprint[:12]}), and --model "
+        f"has other weights ({facts['base'][:12]}): give that base, or choose another --output_dir"
+    }
+
+
+def fill_adapter_release(
+    run: Path, weights: dict[str, torch.Tensor], facts: dict[str, Any], partial: Path, output: Path
+) -> None:
+    """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``."""
+    kept = run / ADAPTER_FOLDER
+    parts, base = read_spec(kept)
+    tensors, head = split_weights(parts, weights)
+    if (kept / BENEATH).is_file():
+        tensors |= load_file(str(kept / BENEATH))
+    moved = move_base(base, kept, output)
+    write_tensors(Adapter(output, parts, base, tensors, head), partial, moved)
+    (partial / "README.md").write_text(_format_card(parts, base, tensors, facts), encoding="utf-8")
+
+
+def split_weights(
+    parts: tuple[Part, ...], weights: dict[str, torch.Tensor]
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The tensors of the parts and those of the pair head, by their names in an adapter's files.
+
+    weights: the trained ones, by AdapterModel's names: ``classifier``, then those of the sequence classifier
+    """
+    shorten = lora.shorten if parts[0].kind == "lora" else bottleneck.shorten
+    tensors, head = {}, {}
+    for name, tensor in weights.items():
+        own = name.removeprefix("classifier.")
+        short = shorten(own.partition(".")[2])
+        if short is None:
+            head[own] = tensor
+        else:
+            tensors[short] = tensor
+    return tensors, head
+
+
+def _format_card(parts: tuple[Part, ...], base: Base, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> str:
+    name = parts[-1].name
+    tags = ["adapter", parts[-1].kind, "answer-sentence-selection", "kinspan"]
+    return _CARD.format(
+        metadata=ModelCardData(pipeline_tag="text-ranking", tags=tags).to_yaml().strip(),
+        title=f"{name}: an adapter of {base.name}",
+        base=base.name,
+        fingerprint=base.fingerprint[:16],
+        objective=name_objectives(facts),
+        parts=describe_parts(parts),
+        size=sum(tensor.numel() for tensor in tensors.values()) / 1e6,
+        rest=format_training(facts, base.model_type),
+    )

@@ -1,0 +1,88 @@
+"""Adapters as rankers: zero-shot scores, fine-tuning, refusals."""
+
+import shutil
+
+import pytest
+import torch
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
+from finetune.data.registry import load_split
+from finetune.ranking.encode import encode_pairs
+from finetune.ranking.ranker import check_plain, load_own_tokenizer, load_ranker
+from finetune.ranking.score import score_answers, score_pairs
+from finetune.training.fingerprints import fingerprint_model
+from pretrain.modeling.adapters.combine import write_tensors
+from pretrain.modeling.adapters.folder import Adapter, Base, name_head, name_parts, place_of_base
+from pretrain.modeling.adapters.model import load_adapter_model
+from pretrain.modeling.default_model import default_model
+
+
+@pytest.fixture(scope="module")
+def make_adapter(tmp_path_factory):
+    """``make_adapter("pfeiffer")``: a folder of an adapter beside a small base, its numbers drawn."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    base = tmp_path_factory.mktemp("base")
+    tokenizer = load_tokenizer(default_model())
+    tokenizer.save_pretrained(str(base))
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    torch.manual_seed(1)
+    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, initializer_range=0.2, **small)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(base)
+
+    def make(method):
+        model, _ = load_adapter_model(str(base), method, 4, [], "beer", 1)
+        torch.manual_seed(2)
+        parts, head = name_parts(model.classifier.base_model, model.parts), name_head(model.classifier)
+        for parameter in (*parts.values(), *head.values()):
+            torch.nn.init.normal_(parameter, std=0.3)
+        folder = tmp_path_factory.mktemp("adapters") / method
+        folder.mkdir()
+        own = Base("small", place_of_base(str(base), folder), "bert", model.base)
+        values = ({name: p.detach() for name, p in found.items()} for found in (parts, head))
+        write_tensors(Adapter(folder, model.parts, own, *values), folder, own)
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize("method", ["pfeiffer", "lora"])
+def test_an_adapter_ranks_by_its_folder_alone(method, make_adapter, sets):
+    """Packed and by transformers' own forward the same scores, which are not the base's."""
+    if method == "lora":
+        pytest.importorskip("peft")
+    folder = make_adapter(method)
+    data, _ = load_split(f"files={sets}", "test")
+    scores = score_answers(str(folder), data)
+    ranker, notes = load_ranker(str(folder))
+    assert notes == []
+    pairs = encode_pairs(data, load_own_tokenizer(str(folder)))
+    assert scores == pytest.approx(score_pairs(ranker.eval(), pairs, torch.device("cpu")), abs=1e-5)
+    ranker.classifier.set_attn_implementation("eager")
+    row = pairs.pack(torch.arange(1).numpy(), torch.device("cpu"))
+    own = {name: row[name][None].long() for name in ("input_ids", "token_type_ids")}
+    with torch.no_grad():
+        assert float(ranker.classifier(**own).logits) == pytest.approx(scores[0], abs=1e-5)
+    assert scores.std() > 1e-3
+
+
+def test_bottlenecks_are_not_fine_tuned_and_lora_is(make_adapter):
+    pytest.importorskip("peft")
+    with pytest.raises(KinspanError, match="cannot be fine-tuned"):
+        check_plain(load_ranker(str(make_adapter("pfeiffer")))[0], "x")
+    check_plain(load_ranker(str(make_adapter("lora")))[0], "x")
+
+
+def test_a_fresh_head_is_refused(make_adapter):
+    with pytest.raises(KinspanError, match="--fresh_head"):
+        load_ranker(str(make_adapter("pfeiffer")), fresh_head=True)
+
+
+def test_a_run_knows_an_adapter_by_its_content_and_its_base(make_adapter, tmp_path):
+    folder = make_adapter("pfeiffer")
+    shutil.copytree(folder, tmp_path / "copy")
+    assert fingerprint_model(str(folder)) == fingerprint_model(str(tmp_path / "copy"))
+    text = (tmp_path / "copy/adapter.json").read_text()
+    (tmp_path / "copy/adapter.json").write_text(text.replace('"fingerprint": "', '"fingerprint": "0'))
+    assert fingerprint_model(str(folder)) != fingerprint_model(str(tmp_path / "copy"))

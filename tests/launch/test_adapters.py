@@ -1,0 +1,147 @@
+"""Adapters of many corpora in one command."""
+
+import gc
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
+from launch._adapters import merge_adapter, name_runs, parse_task, plan_runs, train_all
+from launch.train_adapters import TrainAdaptersConfig
+from pretrain.modeling.adapters.folder import read_adapter
+from pretrain.modeling.default_model import default_model
+from pretrain.runtime.stop import Stopped
+from tests.pretrain.steps import ask_in_step
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    torch.set_num_threads(1)
+    monkeypatch.setattr("pretrain.run.dist.destroy_process_group", lambda: None)  # DeepSpeed remembers its groups
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    tokenizer = load_tokenizer(default_model())
+    tokenizer.save_pretrained(str(folder))
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **small)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def forums(make_corpus, helpers, tmp_path_factory):
+    """Three small corpora in one folder."""
+    folder = tmp_path_factory.mktemp("forums")
+    for name in ("beer", "history.meta", "travel"):
+        (folder / name).symlink_to(make_corpus(helpers.synthetic_documents(10, name), validation_share=0.2))
+    return sorted(map(str, folder.iterdir()))
+
+
+@pytest.fixture
+def config(base, forums, tmp_path):
+    """``config(**settings)``: of adapters for the forums."""
+
+    def make(**settings):
+        common = {"global_batch_size": 10, "micro_batch_size": 10, "max_length": 48, "max_steps": 3, "eval_steps": 3}
+        common |= {"eval_pairs": 10, "precision": "fp32", "peak_tflops": 1.0, "adapter_size": 4}
+        common |= {"corpus": forums, "model": str(base), "output_dir": str(tmp_path / "out")}
+        return TrainAdaptersConfig(**{**common, **settings})
+
+    return make
+
+
+def test_each_corpus_gets_an_adapter_and_a_second_call_does_nothing(config, tmp_path):
+    said = []
+    runs = plan_runs(config(), None)
+    train_all(runs, said.append)
+    names = {name: read_adapter(tmp_path / "out" / name / "release").name for name in runs}
+    assert names == {name: name for name in ("beer", "history.meta", "travel")}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
+    said.clear()
+    train_all(runs, said.append)
+    assert [line.rpartition(": ")[2] for line in said] == ["finished already"] * 3
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
+
+
+def test_what_was_under_way_goes_on_and_ends_the_same(config, tmp_path, monkeypatch):
+    train_all(plan_runs(config(output_dir=str(tmp_path / "whole")), None), lambda line: None)
+    runs = plan_runs(config(), None)
+    with monkeypatch.context() as patch:
+        ask_in_step(patch, 5)  # in the second of three
+        with pytest.raises(Stopped):
+            train_all(runs, lambda line: None)
+    assert (tmp_path / "out/beer/release").is_dir()
+    assert not (tmp_path / "out/travel").exists()
+    train_all(plan_runs(config(), None), lambda line: None)
+    for name in ("beer", "history.meta", "travel"):
+        one, two = (read_adapter(tmp_path / where / name / "release") for where in ("whole", "out"))
+        assert all(torch.equal(one.tensors[key], two.tensors[key]) for key in one.tensors)
+        assert all(torch.equal(one.head[key], two.head[key]) for key in one.head)
+
+
+def test_a_corpus_that_cannot_be_trained_on_costs_only_itself(config, tmp_path):
+    runs = plan_runs(config(corpus=[*config().corpus[:1], str(tmp_path / "none"), *config().corpus[1:]]), None)
+    said = []
+    with pytest.raises(KinspanError, match=r"1 of 4 adapters were not trained \(none\)"):
+        train_all(runs, said.append)
+    assert (tmp_path / "out/travel/release").is_dir()
+    assert any("none: left out" in line for line in said)
+
+
+def test_tasks_of_a_job_array_share_the_corpora(config):
+    every = [list(plan_runs(config(), f"{number}/2")) for number in (1, 2)]
+    assert every == [["beer", "travel"], ["history.meta"]]
+    for text in ("3/2", "0/2", "a/b", "2", "1/"):
+        with pytest.raises(KinspanError, match="--task"):
+            parse_task(text)
+
+
+def test_corpora_of_one_name_are_refused():
+    with pytest.raises(KinspanError, match="'beer' cannot name a run"):
+        name_runs(["a/beer", "b/beer/"])
+
+
+def test_lora_merges_into_a_plain_model(config, tmp_path):
+    pytest.importorskip("peft")
+    runs = plan_runs(config(adapter="lora", corpus=config().corpus[:1]), None)
+    train_all(runs, lambda line: None)
+    merge_adapter(str(tmp_path / "out/beer/release"), tmp_path / "merged")
+    from finetune.ranking.ranker import load_ranker
+
+    adapted, merged = (load_ranker(str(tmp_path / where))[0] for where in ("out/beer/release", "merged"))
+    one, two = adapted.state_dict(), merged.state_dict()
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert json.loads((tmp_path / "merged/config.json").read_text())["architectures"] == [
+        "BertForSequenceClassification"
+    ]
+
+
+def test_bottlenecks_are_not_merged(config, tmp_path):
+    train_all(plan_runs(config(corpus=config().corpus[:1]), None), lambda line: None)
+    with pytest.raises(KinspanError, match="of bottlenecks"):
+        merge_adapter(str(tmp_path / "out/beer/release"), tmp_path / "merged")
+
+
+@pytest.mark.slow
+def test_the_hundredth_adapter_takes_no_more_memory_than_the_third(config, tmp_path):
+    """Resident memory after each of a hundred runs in this process; the first two fill what libraries keep."""
+    forums = tmp_path / "many"
+    forums.mkdir()
+    for number in range(100):
+        (forums / f"forum-{number:03}").symlink_to(Path(config().corpus[0]).resolve())
+    sizes = []
+    runs = plan_runs(config(corpus=sorted(map(str, forums.iterdir())), max_steps=2), None)
+    for name, run in runs.items():
+        train_all({name: run}, lambda line: None)
+        gc.collect()
+        sizes.append(psutil.Process().memory_info().rss)
+    assert sizes[-1] < 1.05 * sizes[2]

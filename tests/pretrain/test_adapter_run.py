@@ -1,0 +1,287 @@
+"""Whole runs that train adapters: what checkpoints hold, resuming, ranks, releases, refusals."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from data_pipeline.errors import KinspanError
+from pretrain.batches import to_tensors
+from pretrain.config import PretrainConfig, check
+from pretrain.modeling.adapters.folder import read_adapter
+from pretrain.modeling.adapters.load import load_adapted
+from pretrain.modeling.pair_model import load_model
+from pretrain.release.release import release
+from pretrain.run import pretrain
+from pretrain.runtime.stop import Stopped
+from tests.pretrain.steps import ask_in_step
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = ("zero0", "zero1", "zero2", "zero3")
+
+
+@pytest.fixture(autouse=True)
+def _keep_groups(monkeypatch):
+    monkeypatch.setattr("pretrain.run.dist.destroy_process_group", lambda: None)  # DeepSpeed remembers its groups
+
+
+@pytest.fixture(scope="session")
+def base(make_base):
+    return make_base()
+
+
+@pytest.fixture
+def config(base, tiny_corpus, tmp_path):
+    """``config(name, **settings)``: of a small run with dropout in the folder of that name."""
+
+    def make(name="run", **settings):
+        common = {"global_batch_size": 10, "micro_batch_size": 4, "max_length": 48, "learning_rate": 1e-2}
+        common |= {"max_steps": 6, "save_steps": 2, "eval_steps": 6, "eval_pairs": 20, "log_steps": 2}
+        common |= {
+            "adapter": "pfeiffer",
+            "adapter_size": 6,
+            "objective": "sop",
+            "precision": "fp32",
+            "peak_tflops": 1.0,
+        }
+        common |= {"corpus": str(tiny_corpus), "model": str(base), "output_dir": str(tmp_path / name)}
+        return PretrainConfig(**{**common, **settings})
+
+    return make
+
+
+def weights(folder, step=6):
+    return load_file(str(Path(folder) / f"checkpoints/step-{step:08d}/weights.safetensors"))
+
+
+def losses(folder, split="train"):
+    lines = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
+    return [[line["step"], line["pair_loss"]] for line in lines if line["split"] == split]
+
+
+def same(one, two):
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def find_numbers(value):
+    """Every tensor anywhere in nested values."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from find_numbers(inner)
+
+
+@pytest.mark.parametrize(("method", "stages"), [("pfeiffer", ("zero0", "zero2", "zero3")), ("lora", ("zero1",))])
+def test_checkpoints_hold_no_frozen_weight(method, stages, config, base, tmp_path):
+    """Neither the weights nor any of DeepSpeed's files has a number of the encoder; the base is named."""
+    if method == "lora":
+        pytest.importorskip("peft")
+    for stage in stages:
+        run = config(stage, adapter=method, max_steps=2, eval_pairs=0, deepspeed_config=f"ds_configs/{stage}.json")
+        pretrain(run)
+        folder = Path(run.output_dir) / "checkpoints/step-00000002"
+        words = max(tensor.numel() for tensor in load_file(str(base / "model.safetensors")).values())
+        trained = sum(t.numel() for t in weights(run.output_dir, 2).values())
+        files = [path for path in (folder / "engine").iterdir() if path.suffix == ".pt"]
+        for path in files:
+            numbers = [t.numel() for t in find_numbers(torch.load(path, weights_only=False))]
+            assert max(numbers) < words / 10, path.name
+            assert sum(numbers) < 5 * trained  # weights, master copy, two moments, and paddings
+            assert path.stat().st_size < 4 * 5 * trained + 100_000
+        with safe_open(str(folder / "weights.safetensors"), "pt") as found:
+            assert len(found.metadata()["base"]) == 64
+            assert not any(".dense." in name and "pooler" not in name for name in found.keys())  # noqa: SIM118
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stopped_run_ends_bit_identical(stage, config, monkeypatch):
+    settings = f"ds_configs/{stage}.json"
+    whole, halted = config("whole", deepspeed_config=settings), config("halted", deepspeed_config=settings)
+    pretrain(whole)
+    with monkeypatch.context() as patch:
+        ask_in_step(patch, 3)
+        with pytest.raises(Stopped):
+            pretrain(halted)
+    assert not (Path(halted.output_dir) / "summary.json").exists()
+    pretrain(halted)
+    assert same(weights(whole.output_dir), weights(halted.output_dir))
+    assert losses(whole.output_dir) == losses(halted.output_dir)
+    assert losses(whole.output_dir, "validation") == losses(halted.output_dir, "validation")
+
+
+def test_training_lowers_the_loss_and_leaves_the_base_alone(config, base):
+    before = (base / "model.safetensors").read_bytes()
+    run = config(max_steps=30, eval_steps=30, save_steps=30, learning_rate=3e-2, objective="ssp")
+    summary = pretrain(run)
+    assert summary["last_validation"]["pair_loss"] < summary["first_validation"]["pair_loss"]
+    assert "mlm_loss" not in summary["last_losses"]
+    assert (base / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("method", ["pfeiffer", "lora"])
+def test_a_release_scores_as_the_trained_model(method, config, tmp_path, tiny_corpus, make_stream):
+    if method == "lora":
+        pytest.importorskip("peft")
+    run = config("beer", adapter=method)
+    pretrain(run)
+    folder = release(Path(run.output_dir), tmp_path / "out/beer")
+    assert {path.name for path in folder.iterdir()} == {
+        "adapter.json",
+        "adapter.safetensors",
+        "pair_head.safetensors",
+        "README.md",
+        "kinspan.json",
+    }
+    adapter = read_adapter(folder)
+    trained = weights(run.output_dir)
+    assert sum(t.numel() for t in trained.values()) == sum(
+        t.numel() for t in (*adapter.tensors.values(), *adapter.head.values())
+    )
+    assert adapter.name == "beer"
+    card = (folder / "README.md").read_text()
+    assert str(tmp_path) not in card + (folder / "kinspan.json").read_text()
+    assert "beer: an adapter of" in card
+    assert "## Training" in card
+    assert "mlm" not in card.lower()
+
+    from pretrain.modeling.adapters.model import load_adapter_model
+
+    model, _ = load_adapter_model(run.model, method, 6, [], "beer", 1, ("sop",))
+    assert not model.load_state_dict(trained, strict=False).unexpected_keys
+    inputs = to_tensors(make_stream(tiny_corpus).batch(0, 5), torch.device("cpu"))
+    with torch.no_grad():
+        expected = model.eval().score_pairs(model.encode(inputs), inputs["starts"])
+        model.classifier = load_adapted(str(folder), attn_implementation=model.config._attn_implementation).eval()
+        assert torch.allclose(model.score_pairs(model.encode(inputs), inputs["starts"]), expected, atol=1e-5)
+
+
+def test_a_fusion_is_trained_with_its_adapters_frozen(config, tmp_path):
+    made = []
+    for name, seed in (("beer", 1), ("travel", 2)):
+        run = config(name, seed=seed)
+        pretrain(run)
+        made.append(release(Path(run.output_dir), tmp_path / f"out/{name}"))
+    fused = config("both", adapter="fusion", adapter_size=None, adapters=[str(folder) for folder in made])
+    pretrain(fused)
+    names = {name.rpartition("parts.")[2] for name in weights(fused.output_dir) if ".parts." in name}
+    assert names == {"0.query.weight", "0.query.bias", "0.key.weight"}
+    adapter = read_adapter(release(Path(fused.output_dir), tmp_path / "out/both"))
+    for place, folder in enumerate(made):
+        for name, tensor in read_adapter(folder).tensors.items():
+            layer, _, rest = name.split(".", 2)
+            assert torch.equal(adapter.tensors[f"{layer}.0.of.{place}.{rest}"], tensor)
+    load_adapted(str(tmp_path / "out/both"))
+
+
+def test_another_base_in_the_same_folder_is_refused_by_name(config, make_base, base):
+    pretrain(config())
+    with pytest.raises(KinspanError, match=f"beside {base.name}.*give that base"):
+        pretrain(config(model=str(make_base(seed=8))))
+
+
+def test_a_checkpoint_of_another_base_is_refused(config, make_base):
+    """Though the folder's other files say nothing of it: the checkpoint itself names its base."""
+    from pretrain.checkpoints.reader import load_checkpoint
+    from tests.pretrain.steps import start_engine
+
+    pretrain(config())
+    setup, engine = start_engine(config("other", model=str(make_base(seed=8))))
+    checkpoint = Path(config().output_dir) / "checkpoints/step-00000006"
+    with pytest.raises(KinspanError, match=f"fingerprint {setup.model.base[:12]}"):
+        load_checkpoint(engine, checkpoint, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"token_loss": "mlm"}, "--token_loss"),
+        ({"pair_weight": 0.0}, "--pair_weight 0"),
+        ({"adapter": None}, "give --adapter"),
+        ({"adapter": "fusion", "adapter_size": None}, "two or more --adapters"),
+        ({"adapter": "lora", "adapters": ["x"]}, "no other --adapters"),
+        ({"probe": "wikiqa=x"}, "--probe"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings, said, config):
+    with pytest.raises(KinspanError, match=said):
+        check(config(**settings))
+
+
+def test_a_base_without_weights_is_refused(config, make_model):
+    with pytest.raises(KinspanError, match="holds no weights"):
+        pretrain(config(model=str(make_model())))
+
+
+def test_a_whole_model_is_saved_whole(config):
+    """What an adapter's checkpoints leave out, all others still hold."""
+    run = config(adapter=None, adapter_size=None, max_steps=2)
+    pretrain(run)
+    model, _ = load_model(run.model, 1)
+    assert weights(run.output_dir, 2).keys() == {name for name, _ in model.named_parameters()}
+
+
+def start(run, ranks, port):
+    launcher = ["deepspeed", "--num_accelerators", str(ranks), "--master_port", str(port)]
+    flags = [f"--{name}={value}" for name, value in vars(run).items() if value not in (None, [], "", False)]
+    flags = [flag for flag in flags if not flag.startswith(("--local_rank", "--corpus"))]
+    flags += ["--corpus", run.corpus[0]]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
+    return subprocess.Popen(
+        [*launcher, str(ROOT / "launch/pretrain.py"), *flags],
+        env=env,
+        cwd=ROOT,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run_and_kill(run, port):
+    """Starts two ranks, and kills them with SIGKILL once they have logged the sixth step."""
+    process = start(run, 2, port)
+    metrics = Path(run.output_dir) / "metrics.jsonl"
+    deadline = time.monotonic() + 240
+    while not (metrics.exists() and '"step": 6, "split": "train"' in metrics.read_text()):
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run_on_two(run, port):
+    process = start(run, 2, port)
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == 0, said
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_two_ranks_killed_and_resumed_and_one_rank_alike(stage, config):
+    """Bit-identical after kill -9; the losses of one rank; and what two ranks wrote goes on with one."""
+    settings = f"ds_configs/{stage}.json"
+    long = {"max_steps": 12, "save_steps": 4, "log_steps": 1, "deepspeed_config": settings}
+    whole, killed, alone = (config(name, **long) for name in ("whole", "killed", "alone"))
+    run_on_two(whole, 29611)
+    run_and_kill(killed, 29612)
+    moved = config("moved", **long)
+    shutil.copytree(killed.output_dir, moved.output_dir)
+    assert "resuming from" in run_on_two(killed, 29613)
+    assert same(weights(whole.output_dir, 12), weights(killed.output_dir, 12))
+    assert losses(whole.output_dir) == losses(killed.output_dir)
+    for other in (alone, moved):
+        pretrain(other)
+        for (_, one), (_, two) in zip(losses(other.output_dir), losses(whole.output_dir), strict=True):
+            assert abs(one - two) < 1e-5
