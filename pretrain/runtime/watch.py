@@ -29,6 +29,7 @@ STATUS = 70  # EX_SOFTWARE of sysexits.h
 BEAT = 1.0  # seconds between two heartbeats, and between two looks at them
 SILENCE = 60.0  # seconds without a heartbeat after which a rank of another machine counts as dead
 FAREWELL = 4.0  # seconds that the other ranks get to print their stacks before the first one ends
+START, SETTING_UP = "the start", "the set-up"  # where a rank that refuses may end before the others refuse, too
 STACKS = "stacks"  # the folder in the run's folder where stacks are written
 
 
@@ -49,7 +50,7 @@ class Heartbeat:
     process: int
     number: int = 0
     marks: int = 0
-    place: str = "the start"
+    place: str = START
     patient: bool = False
 
     def __str__(self) -> str:
@@ -114,7 +115,7 @@ class Watch:
         """Whether a rank that this one listens to has died or fallen silent; on rank 0, whether all have stalled."""
         for rank in self.listens_to:
             beat = self.heard.get(rank)
-            if beat and beat.system == self.own.system and not _is_alive(beat.process):
+            if beat and _is_gone(beat, self.own.system):
                 return Verdict(f"{beat} has died, at {beat.place}", False)
             if now - self.news[rank] > SILENCE:
                 where = f"; it was at {beat.place}" if beat else ""
@@ -182,6 +183,11 @@ def _name_system() -> str:
         return f"{socket.gethostname()} {os.getpid()}"  # as if each rank were on a machine of its own
 
 
+def _is_gone(beat: Heartbeat, system: str) -> bool:
+    """Whether the process ran on this ``system``, and runs no more although the run was under way."""
+    return beat.system == system and beat.place not in (START, SETTING_UP) and not _is_alive(beat.process)
+
+
 def _is_alive(process: int) -> bool:
     try:
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
@@ -192,12 +198,12 @@ def _is_alive(process: int) -> bool:
 @contextmanager
 def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
     """Watches all ranks while the block runs. They enter it together."""
-    ranks.barrier()
     store = None
     if ranks.is_distributed():
         default: Any = dist.distributed_c10d._get_default_store()
         store = dist.PrefixStore("watch", default.clone())  # a connection of our own: calls on one take turns
     watch, done = Watch(folder, rank, world, stall_seconds, store), threading.Event()
+    watch.heard = {beat.rank: beat for beat in ranks.gather(watch.own)} | {rank: watch.own}  # to name any by its host
 
     def talk_on() -> None:
         while not done.wait(BEAT):
