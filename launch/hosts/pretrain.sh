@@ -23,13 +23,14 @@ port=${MASTER_PORT:-29500}
 environment=${ENVIRONMENT:-launch/slurm/environment.sh}
 arguments=$(printf ' %q' "$@")
 stopping=
+folder=${LOGS:-logs}/hosts-$(date +%Y%m%d-%H%M%S)-$$
 
 # On a machine: torchrun, which is asked to stop where nobody is left who could (its standard input ends).
 read -r -d '' program <<'END'
 cd "$folder" || exit 2
 [ ! -e "$environment" ] || . "$environment"
 torchrun --nnodes "$machines" --nproc-per-node "$slots" --rdzv-backend c10d --rdzv-endpoint "$first:$port" \
-    --rdzv-id "$port" --tee 3 --log-dir "$logs" -m launch.pretrain "$@" </dev/null &
+    --rdzv-id "$start" --tee 3 --log-dir "$logs" -m launch.pretrain "$@" </dev/null &
 launcher=$!
 (cat >/dev/null && kill -TERM "$launcher") 2>/dev/null <&3 &
 wait "$launcher"
@@ -49,12 +50,12 @@ start_all() { # on the machines that answer; the names, and the numbers of the p
         fi
     done <"$hosts_file"
     [ ${#names[@]} -gt 0 ] || return 1
-    logs=${LOGS:-logs}/hosts-$(date +%Y%m%d-%H%M%S)
+    logs=$folder/start-$try
     mkdir -p "$logs" || return 1
     echo "starting on ${names[*]}; logs in $logs"
     for number in "${!names[@]}"; do
         values=$(printf '%s=%q ' folder "$PWD" environment "$environment" machines "${#names[@]}" slots "${counts[number]}" \
-            first "${names[0]}" port "$port" logs "$logs/ranks-of-${names[number]}" \
+            first "${names[0]}" port "$port" start "$try" logs "$logs/ranks-of-${names[number]}" \
             OMP_NUM_THREADS "${OMP_NUM_THREADS:-1}" TORCH_ELASTIC_SHUTDOWN_TIMEOUT 150)
         "${ssh[@]}" "${names[number]}" "export $values; exec 3<&0; set --$arguments; $program" \
             <"$pipe" >"$logs/${names[number]}.log" 2>&1 &
