@@ -33,6 +33,7 @@ sys.argv[0] = {root!r} + "/launch/pretrain.py"
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 STEPS = 240
+NODES = ("--nodes=2", "--ntasks-per-node=1")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def materials(tmp_path_factory):
 class Job:
     """A batch job of two nodes, in a folder of its own."""
 
-    def __init__(self, slurm, materials, folder, pause=0.0, options=(), script="pretrain.sbatch", **variables):
+    def __init__(self, slurm, materials, folder, pause=0.0, options=NODES, script="pretrain.sbatch", **variables):
         self.slurm, self.folder, self.output = slurm, folder, folder / "run"
         (folder / "launch").mkdir(parents=True)
         (folder / "launch/__init__.py").touch()
@@ -67,7 +68,7 @@ class Job:
         settings["deepspeed_config"] = ROOT / settings["deepspeed_config"]
         flags = [f"--{name}={value}" for name, value in settings.items()]
         given = {"ENVIRONMENT": str(folder / "environment.sh"), **variables}
-        command = ["sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=1", "--job-name=tiny", *options]
+        command = ["sbatch", "--parsable", "--job-name=tiny", *options]
         environment = {**slurm.environment, **given}
         self.number = slurm.call(*command, f"launch/slurm/{script}", *flags, cwd=folder, env=environment)
 
@@ -129,7 +130,7 @@ def uninterrupted(slurm, materials, tmp_path_factory):
 
 
 def test_a_requeue_and_three_time_limits_later_the_weights_are_the_same(slurm, materials, uninterrupted, tmp_path):
-    options = ["--time=1", "--signal=B:USR1@5"]
+    options = [*NODES, "--time=1", "--signal=B:USR1@5"]
     job = Job(slurm, materials, tmp_path / "job", pause=0.7, options=options)
     job.wait(lambda: job.step >= 9)
     slurm.call("scontrol", "requeue", job.number)
@@ -165,7 +166,7 @@ def test_a_job_of_higher_priority_comes_first(slurm, materials, uninterrupted, t
 
 def test_a_machine_that_disappears_is_named_and_the_others_go_on(slurm, materials, tmp_path):
     """It is the last of three; two are left, which is another number of ranks."""
-    job = Job(slurm, materials, tmp_path / "job", pause=0.1, options=["--nodes=2-3", "--ntasks=3"])
+    job = Job(slurm, materials, tmp_path / "job", pause=0.1, options=["--nodes=2-3", "--exclusive"])
     job.wait(lambda: job.step >= 60)
     began = time.monotonic()
     slurm.lose_node("node3")
