@@ -7,11 +7,11 @@
 # follows goes to launch/pretrain.py. Each machine needs this folder under the same path, with the same packages, and
 # ssh must reach it without a password. Variables:
 #
-#   ENVIRONMENT  a file that every machine sources before it starts its ranks, such as launch/slurm/environment.sh
-#   LOGS         the folder of the logs here (logs)
-#   MASTER_PORT  where the machines meet, on the first of them (29500)
-#   RETRIES      so often a run that has lost a rank or a machine is started again (3), on the machines that answer
-#   SSH          the command, such as "ssh -p 2222"
+#   NODE_ENVIRONMENT   a file that every machine sources before it starts its ranks, such as launch/slurm/environment.sh
+#   LOGS               the folder of the logs here (logs)
+#   MASTER_PORT        where the machines meet, on the first of them (29500)
+#   RETRIES            so often a run that has lost a rank or a machine is started again (3), on the machines that answer
+#   SSH                the command, such as "ssh -p 2222"
 #
 # Ctrl-C, SIGTERM, the end of this terminal: every machine's ranks write a checkpoint and end. docs/cluster.md says more.
 
@@ -20,7 +20,7 @@ hosts_file=${1:?name the file of hosts, and after it the settings of launch/pret
 shift
 read -ra ssh <<<"${SSH:-ssh} -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
 port=${MASTER_PORT:-29500}
-environment=${ENVIRONMENT:-launch/slurm/environment.sh}
+environment=${NODE_ENVIRONMENT:-launch/slurm/environment.sh}
 arguments=$(printf ' %q' "$@")
 stopping=
 folder=${LOGS:-logs}/hosts-$(date +%Y%m%d-%H%M%S)-$$

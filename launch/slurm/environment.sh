@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What every node sources before it starts its ranks: copy it, edit the copy, and name that in ENVIRONMENT.
+# What every node sources before it starts its ranks: copy it, edit the copy, and name that in NODE_ENVIRONMENT.
 # The batch script's own environment (PATH, an activated .venv) comes along by itself.
 #
 # module load cuda/12.8

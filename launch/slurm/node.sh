@@ -3,7 +3,7 @@
 
 set -u
 # shellcheck source=launch/slurm/environment.sh
-[ ! -e "${ENVIRONMENT:?}" ] || . "$ENVIRONMENT"
+[ ! -e "${NODE_ENVIRONMENT:?}" ] || . "$NODE_ENVIRONMENT"
 first=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
 port=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 22000))} # Linux gives out none of these by itself
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "unshare")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-STARTED = 30.0  # seconds that all nodes may take to report to the controller
+STARTED = 90.0  # seconds that all nodes may take to report to the controller
 ENDED = 10.0  # seconds that a daemon may take to end
 STATE = "state.json"
 
@@ -35,7 +35,7 @@ SlurmctldHost={host}({network}.1)
 SlurmctldPort={port}
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=20
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
@@ -136,7 +136,7 @@ class Slurm:
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
         lines = [
-            f"NodeName={name} NodeAddr={self.network}.{10 + n} CPUs={cpus} RealMemory=1000 State=UNKNOWN"
+            f"NodeName={name} NodeAddr={self.network}.{10 + n} CPUs={cpus} RealMemory=100000 State=UNKNOWN"
             for n, name in enumerate(self.nodes)
         ]
         with socket.socket() as probe:

@@ -45,7 +45,7 @@ def write_commands(folder, commands):
 STAND_INS = {
     "srun": """
         for argument in "$@"; do [[ $argument == --output=* ]] && log=${argument#--output=}; done
-        echo "$*" >> calls
+        echo "$* in $NODE_ENVIRONMENT" >> calls
         echo -e "$SAID" > "${log//%?/0}"
         if [[ -n ${WAITS:-} ]]; then for n in $(seq 100); do [[ -e signalled ]] && break; sleep 0.1; done; fi
         exit $STATUS
@@ -92,6 +92,11 @@ def test_a_complete_run_is_not_queued_again(job):
     assert REQUEUED not in calls
     assert "--nodes=2 --ntasks-per-node=2 --ntasks=4 --cpus-per-task=4" in calls
     assert "launch/slurm/node.sh --config my run.yaml" in calls
+
+
+def test_each_node_sources_the_file_that_is_named(job):
+    assert "in launch/slurm/environment.sh\n" in job(0, ENVIRONMENT="BATCH")[2]  # which Slurm sets in batch jobs
+    assert "in mine.sh\n" in job(0, NODE_ENVIRONMENT="mine.sh")[2]
 
 
 def test_launchers_are_one_task_on_each_node(job):
