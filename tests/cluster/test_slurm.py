@@ -214,11 +214,16 @@ def test_preparing_as_jobs_of_slurm_makes_the_same_corpus(slurm, helpers, tmp_pa
 
 
 def test_preparing_as_a_batch_job(slurm, helpers, tmp_path):
+    """On its own node, and where it submits jobs to others."""
     helpers.write_jsonl(tmp_path / "in.jsonl", helpers.synthetic_documents(20))
-    flags = ["--input", "in.jsonl", "--tokenizer", default_model(), "--output_dir", "corpus"]
     (tmp_path / "launch").symlink_to(ROOT / "launch")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**slurm.environment, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = ["sbatch", "--wait", "--cpus-per-task=2", "launch/slurm/prepare.sbatch", *flags]
-    slurm.call(*command, cwd=tmp_path, env=environment, timeout=300)
-    assert (tmp_path / "corpus/manifest.json").exists()
+    command = ["sbatch", "--wait", "--cpus-per-task=2", "launch/slurm/prepare.sbatch"]
+    command += ["--input", "in.jsonl", "--tokenizer", default_model(), "--output_dir"]
+    on_slurm = ["--executor", "slurm", "--num_workers", "2", "--sbatch", "partition=train", "time=00:10:00"]
+    fingerprints = []
+    for name, more in (("here", []), ("slurm", on_slurm)):
+        slurm.call(*command, name, *more, cwd=tmp_path, env=environment, timeout=500)
+        fingerprints.append(json.loads((tmp_path / name / "manifest.json").read_text())["fingerprint"])
+    assert fingerprints[0] == fingerprints[1]
