@@ -171,14 +171,13 @@ def test_a_machine_that_disappears_is_named_and_the_others_go_on(slurm, material
     began = time.monotonic()
     slurm.lose_node("node3")
     try:
-        job.wait(
-            lambda: re.search(r"rank 2 \(process \d+ on node3\) has given no sign of life for 60 s", job.said), 150
-        )
-        assert time.monotonic() - began < 100
+        named = re.compile(r"error: rank 2 \(process \d+ on node3\) has given no sign of life for 60 s")
+        job.wait(lambda: named.search(job.said), 200)
+        assert time.monotonic() - began < 120
         weights = job.finish()
     finally:
         slurm.restore_node("node3")
-    assert "queued again" in job.said or "NODE FAILURE" in job.said
+    assert "queued again" in job.said or "NODE FAILURE" in job.said  # Slurm's own look at its nodes may be earlier
     assert "start 1 on node[1-2]" in job.said
     assert weights
 

@@ -147,7 +147,7 @@ def test_a_lost_rank_is_named_and_queued_again_as_long_as_the_run_comes_further(
     assert status == 70
     assert died in output
     assert REQUEUED in calls
-    for start, step, queued in ((1, 8, True), (2, 16, True), (3, 16, False)):
+    for start, step, queued in ((1, 8, True), (2, 16, True), (3, 16, True), (4, 16, False)):
         said = f"resuming from runs/x/checkpoints/step-{step:08d} at step {step}"
         _, output, calls = job(137, said, SLURM_RESTART_COUNT=start)
         assert (REQUEUED in calls) == queued
