@@ -52,7 +52,6 @@ SlurmdParameters=config_overrides
 MpiDefault=none
 SwitchType=switch/none
 ReturnToService=2
-SlurmdTimeout=150
 KillWait={kill_wait}
 MinJobAge=600
 SchedulerParameters=sched_interval=5,batch_sched_delay=1

@@ -55,7 +55,7 @@ def materials(tmp_path_factory):
 class Job:
     """A batch job of two nodes, in a folder of its own."""
 
-    def __init__(self, slurm, materials, folder, pause=0.0, options=NODES, script="pretrain.sbatch", **variables):
+    def __init__(self, slurm, materials, folder, pause=0.0, options=NODES, script="pretrain.sbatch", steps=STEPS, **variables):
         self.slurm, self.folder, self.output = slurm, folder, folder / "run"
         (folder / "launch").mkdir(parents=True)
         (folder / "launch/__init__.py").touch()
@@ -65,8 +65,12 @@ class Job:
         (folder / "environment.sh").write_text(
             f"export PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={ROOT} OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1\n"
         )
-        settings = materials.settings(Cell(), self.output, max_steps=STEPS, save_steps=10, eval_steps=60)
+        settings = materials.settings(Cell(), self.output, max_steps=steps, save_steps=10, eval_steps=60)
         settings["deepspeed_config"] = ROOT / settings["deepspeed_config"]
+        if script == "recipes.sbatch":  # which gives each its own
+            del settings["output_dir"], settings["objective"]
+            settings["warmup_steps"] = 2
+            (folder / "launch/recipes").symlink_to(ROOT / "launch/recipes")
         flags = [f"--{name}={value}" for name, value in settings.items()]
         given = {"NODE_ENVIRONMENT": str(folder / "environment.sh"), **variables}
         command = ["sbatch", "--parsable", "--job-name=tiny", *options]
@@ -105,7 +109,6 @@ class Job:
     def finish(self, seconds=500):
         self.wait(lambda: self.state in ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"), seconds)
         assert self.state == "COMPLETED", f"{self.said}\n{self.logs[-3000:]}"
-        assert "Traceback" not in self.logs.replace('most recent call last):\n  File "/usr', "")
         return load_file(str(self.output / f"checkpoints/step-{STEPS:08d}/weights.safetensors"))
 
     @property
@@ -138,6 +141,7 @@ def test_a_requeue_and_three_time_limits_later_the_weights_are_the_same(slurm, m
     assert "DUE TO JOB REQUEUE" in job.said
     assert job.said.count("asked to stop: the ranks write a checkpoint and end") >= 4  # at the requeue, too
     assert job.starts >= 5
+    assert "Traceback" not in job.logs
     assert same(weights, uninterrupted)
 
 
@@ -172,19 +176,19 @@ def test_a_machine_that_disappears_is_named_and_the_others_go_on(slurm, material
     slurm.lose_node("node3")
     try:
         named = re.compile(r"error: rank 2 \(process \d+ on node3\) has given no sign of life for 60 s")
-        job.wait(lambda: named.search(job.said), 200)
-        assert time.monotonic() - began < 120
+        job.wait(lambda: named.search(job.said), 300)
+        assert time.monotonic() - began < 220  # 60 s of silence, 60 s of srun for the other ranks, 32 s for the node
         weights = job.finish()
     finally:
         slurm.restore_node("node3")
-    assert "queued again" in job.said or "NODE FAILURE" in job.said  # Slurm's own look at its nodes may be earlier
-    assert "start 1 on node[1-2]" in job.said
+    assert "queued again" in job.said
+    assert " on node[1-2]: 1 ranks" in job.said
     assert weights
 
 
 def test_torchruns_own_restart_goes_on_with_the_machines_that_are_left(slurm, materials, tmp_path):
     options = ["--nodes=3", "--no-kill"]
-    flags = {"TORCHRUN_FLAGS": "--nnodes 1:3 --max_restarts 3", "SRUN_FLAGS": "--no-kill"}
+    flags = {"TORCHRUN_FLAGS": "--nnodes 1:3 --max_restarts 3", "SRUN_FLAGS": "--no-kill --wait=0"}
     job = Job(slurm, materials, tmp_path / "job", pause=0.1, options=options, LAUNCHER="torchrun", **flags)
     job.wait(lambda: job.step >= 60)
     slurm.lose_node("node3")
@@ -195,6 +199,18 @@ def test_torchruns_own_restart_goes_on_with_the_machines_that_are_left(slurm, ma
         slurm.restore_node("node3")
     assert job.starts == 1
     assert "resuming from" in job.logs
+
+
+def test_the_recipes_are_an_array(slurm, materials, tmp_path):
+    """Two of the eleven, with a small model in place of the paper's."""
+    options = [*NODES, "--array=4,10", "--output=tiny-%a.out"]
+    job = Job(slurm, materials, tmp_path / "job", options=options, script="recipes.sbatch", steps=10)
+    job.wait(lambda: not slurm.call("squeue", "--noheader", "--jobs", job.number), 500)
+    for number, name in (4, "roberta-base-all"), (10, "roberta-base-ssp"):
+        said = (job.folder / f"tiny-{number}.out").read_text()
+        assert said.startswith(f"recipe launch/recipes/{name}.yaml\n")
+        assert said.endswith("ended with status 0\n")
+        assert (job.folder / f"runs/{name}/summary.json").exists()
 
 
 def test_preparing_as_jobs_of_slurm_makes_the_same_corpus(slurm, helpers, tmp_path):

@@ -90,7 +90,7 @@ def test_a_complete_run_is_not_queued_again(job):
     status, _, calls = job(0)
     assert status == 0
     assert REQUEUED not in calls
-    assert "--nodes=2 --ntasks-per-node=2 --ntasks=4 --cpus-per-task=4" in calls
+    assert "--nodes=2 --ntasks-per-node=2 --ntasks=4 --cpus-per-task=4 --kill-on-bad-exit=0 --wait=60" in calls
     assert "launch/slurm/node.sh --config my run.yaml" in calls
 
 
