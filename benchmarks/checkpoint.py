@@ -51,8 +51,8 @@ def worker(options: Namespace) -> None:
     """Run by each rank: times the blocks; rank 0 leaves them as JSON."""
     from pretrain.config import PretrainConfig
     from pretrain.runtime import ranks
-    from pretrain.runtime.engine import read_launcher_variables
     from pretrain.runtime.layout import Layout
+    from pretrain.runtime.world import read_launcher_variables
     from pretrain.setup import set_up
     from pretrain.step import start_counting, train_step
 

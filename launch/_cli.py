@@ -17,6 +17,7 @@ os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reach
 from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError, quote_error
 from data_pipeline.files import find_file
 from pretrain.runtime.settings import GROUPS, REQUIRED, check_ranges, default_of, kinds_of, may_be_empty
+from pretrain.runtime.world import adopt_world, read_world
 
 YES, NO = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 METAVARS = {int: "N", float: "X", str: "TEXT"}
@@ -166,6 +167,8 @@ def run(main: Callable[[], Any]) -> None:
     So does what the file system refuses wherever it comes up: a full disk, a name that is too long, no permission.
     """
     try:
+        if read_world(os.environ).size > 1:
+            adopt_world()  # before the first line is printed: only rank 0 says what all have to say
         main()
     except KinspanError as error:
         _refuse(str(error))

@@ -12,9 +12,9 @@ from data_pipeline.files import read_object, write_atomically
 from finetune.training.probe import make_probe
 from pretrain.config import PretrainConfig, as_dict, check
 from pretrain.release.release import release
-from pretrain.runtime.engine import read_launcher_variables
 from pretrain.runtime.ranks import barrier
 from pretrain.runtime.settings import convert_setting
+from pretrain.runtime.world import read_launcher_variables
 
 FINISHED = "stage.json"  # the settings of a stage that was released
 NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "local_rank"}

@@ -22,7 +22,8 @@ from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_mem
 from pretrain.runtime.run_folder import CHECKPOINTS, open_folder
 from pretrain.runtime.schedule import learning_rate_of
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
-from pretrain.runtime.watch import Watch, watch_ranks
+from pretrain.runtime.watch import SETTING_UP, Watch, watch_ranks
+from pretrain.runtime.world import read_launcher_variables
 
 from .config import PretrainConfig, as_dict, check
 from .finished import SUMMARY
@@ -55,14 +56,9 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
         raise
     try:
         with lock_folder(folder), listen_for_stop(config.max_hours) as request:
-            setup = set_up(config)
-            if config.probe and probe is None and setup.rank == 0:
-                raise KinspanError(
-                    f"--probe {config.probe}: pass pretrain() what finetune.training.probe.make_probe returns, "
-                    "as its argument probe"
-                )
-            with watch_ranks(folder, setup.rank, setup.layout.world, config.stall_minutes * 60) as watch:
-                summary = _run_watched(setup, probe, request, watch)
+            rank, _, world = read_launcher_variables()
+            with watch_ranks(folder, rank, world, config.stall_minutes * 60) as watch:
+                summary = _run_watched(config, probe, request, watch)
     except Stopped:
         _leave_at_exit()
         raise
@@ -85,21 +81,29 @@ def _leave_at_exit() -> None:
     atexit.register(dist.destroy_process_group)
 
 
-def _run_watched(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
+def _run_watched(config: PretrainConfig, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
     """Says what to do about a lack of memory. Where a collective failed, prints the cause, and gives the watchdog time
     to find out whether another rank has ended. The history keeps what the run ended by."""
+    setup = None
     try:
+        watch.mark(SETTING_UP, patient=True)  # weights and shards may come from afar
+        setup = set_up(config)
+        if config.probe and probe is None and setup.rank == 0:
+            raise KinspanError(
+                f"--probe {config.probe}: pass pretrain() what finetune.training.probe.make_probe returns, "
+                "as its argument probe"
+            )
         return _run(setup, probe, request, watch)
     except Exception as error:
         text = quote_error(error)
-        if is_out_of_memory(error):
+        if setup and is_out_of_memory(error):
             text = describe_out_of_memory(setup.layout.largest, setup.train_stream.max_length)
         elif ranks.is_communication_failure(error):
             text = ranks.describe_communication_failure(error)
             watch.wait_for_verdict(text)
-        if setup.rank == 0:
+        if setup and setup.rank == 0:  # before that the folder may be another run's
             note(setup.folder, FAILED, why=text)
-        if is_out_of_memory(error):
+        if setup and is_out_of_memory(error):
             raise KinspanError(text) from error
         raise
 

@@ -42,7 +42,6 @@ from pretrain.runtime.engine import (
     OptimizerSettings,
     complete_settings,
     read_deepspeed_config,
-    read_launcher_variables,
     start_distributed,
     zero_stage,
 )
@@ -51,6 +50,7 @@ from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
 from pretrain.runtime.run_folder import check_shared, claim_folder, leave_out_buckets, open_folder, shorten
 from pretrain.runtime.settings import cache_settings
+from pretrain.runtime.world import read_launcher_variables
 
 from .batches import average_tokens
 from .config import PretrainConfig, as_dict, check, identity

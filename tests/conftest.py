@@ -37,7 +37,7 @@ settings.register_profile(
 )
 settings.load_profile("kinspan")
 
-LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 REAL_DOCUMENTS = 150
 

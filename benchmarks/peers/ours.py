@@ -35,10 +35,10 @@ def train(case: Case, turn: Turn) -> None:
         build_engine,
         complete_settings,
         read_deepspeed_config,
-        read_launcher_variables,
         start_distributed,
     )
     from pretrain.runtime.layout import Layout
+    from pretrain.runtime.world import read_launcher_variables
     from pretrain.step import start_counting, train_step
 
     start_distributed()

@@ -16,12 +16,12 @@ from pretrain.runtime.engine import (
     complete_settings,
     group_parameters,
     read_deepspeed_config,
-    read_launcher_variables,
     start_distributed,
     zero_stage,
 )
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.precision import choose_precision
+from pretrain.runtime.world import read_launcher_variables
 
 from .config import FinetuneConfig
 

@@ -18,9 +18,9 @@ from finetune.ranking.score import score_answers
 from finetune.reports.study_report import BM25, ZERO_SHOT, Entry, write_page
 from finetune.reports.study_table import format_study
 from pretrain.modeling.default_model import default_model
-from pretrain.runtime.engine import read_launcher_variables
 from pretrain.runtime.settings import convert_setting
 from pretrain.runtime.stop import listen_for_stop
+from pretrain.runtime.world import read_launcher_variables
 
 from .config import FinetuneConfig, list_seeds
 from .experiment import read_figures, run_experiment

@@ -1,15 +1,13 @@
-"""The DeepSpeed engine: its settings, its optimizer, and what the launcher tells each rank."""
+"""The DeepSpeed engine: its settings, its optimizer, and joining the other ranks."""
 
 import json
 import os
 import resource
 import warnings
-import zlib
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
-import psutil
 import torch
 
 from data_pipeline.errors import KinspanError, quote_error
@@ -24,9 +22,8 @@ from .deepspeed_compat import (
     skip_lone_reduction,
 )
 from .layout import Layout
-from .stop import DEEPSPEED_VARIABLE
+from .world import adopt_world
 
-DEFAULT_PORT = "29500"  # of the launchers
 FLAGS = {  # keys of a DeepSpeed config that flags of ours set
     "train_batch_size": "--global_batch_size",
     "train_micro_batch_size_per_gpu": "--micro_batch_size",
@@ -135,32 +132,6 @@ def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[s
     return [group for group in groups if group["params"]]
 
 
-def read_launcher_variables() -> tuple[int, int, int]:
-    """Rank, local rank and world size from the launcher's variables; 0, 0 and 1 without a launcher."""
-    adopt_slurm_variables()
-    return tuple(int(os.environ.get(n, d)) for n, d in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 1)))  # type: ignore[return-value]
-
-
-def adopt_slurm_variables() -> None:
-    """Takes a task that ``srun`` started for a rank, where no launcher has said which rank this is.
-
-    Only ``srun`` sets SLURM_STEP_NUM_TASKS: a program that a batch script starts by itself is no task among others.
-    Raises KinspanError where the tasks run on several machines and nobody says where rank 0 is.
-    """
-    env = os.environ
-    if "RANK" in env or int(env.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
-        return
-    if "MASTER_ADDR" not in env and env.get("SLURM_STEP_NUM_NODES", "1") != "1":
-        raise KinspanError(
-            "srun started tasks on several machines: tell them where the first is, by a line before srun: export "
-            "MASTER_ADDR=$(scontrol show hostnames | head -n 1)"
-        )
-    env |= {"RANK": env["SLURM_PROCID"], "LOCAL_RANK": env["SLURM_LOCALID"], "WORLD_SIZE": env["SLURM_STEP_NUM_TASKS"]}
-    on_this_machine = env.get("SLURM_STEP_TASKS_PER_NODE", "").split("(")[0]  # such as 8(x2)
-    if on_this_machine.isdigit():
-        env.setdefault("LOCAL_WORLD_SIZE", on_this_machine)
-
-
 def raise_descriptor_limit() -> None:
     """Lets this process open as many files as the system allows: each gloo group takes one descriptor per other rank,
     and the usual limit of 1,024 would not do for 512 ranks."""
@@ -175,22 +146,11 @@ def start_distributed() -> None:
     import deepspeed
 
     raise_descriptor_limit()
-    adopt_slurm_variables()
     # DeepSpeed calls collectives by deprecated names, and each rank would warn of each
     warnings.filterwarnings("ignore", category=FutureWarning, message=r".*torch\.distributed.*")
-    for name, value in (
-        ("RANK", "0"),
-        ("LOCAL_RANK", "0"),
-        ("WORLD_SIZE", "1"),
-        ("MASTER_ADDR", "127.0.0.1"),
-    ):
-        os.environ.setdefault(name, value)
-    os.environ.setdefault("MASTER_PORT", DEFAULT_PORT if os.environ["WORLD_SIZE"] != "1" else _free_port())
-    if os.environ.get(DEEPSPEED_VARIABLE) == "1" and os.environ["MASTER_PORT"] == DEFAULT_PORT:
-        os.environ["MASTER_PORT"] = _choose_port()
+    world = adopt_world()
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
-        local = int(os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
     skip_inference_operator()
     try:
         deepspeed.init_distributed(verbose=False)
@@ -209,29 +169,6 @@ def _describe_network_error(error: Exception) -> str:
             "give the launcher a free one, such as deepspeed --master_port 29501 or torchrun --master_port 29501"
         )
     return f"rank 0 is not reached at {host}, port {port}, over which the ranks find one another: {quote_error(error)}"
-
-
-def _choose_port() -> str:
-    """The port where DeepSpeed's launcher has all ranks of one machine meet and none was asked for: it gives the same
-    one to all runs, of which the second would then fail. All ranks of a launcher choose alike, by its process number;
-    two launchers choose alike once in 22,000 times. The ports are those that the system does not give out by itself.
-    """
-    above = psutil.Process().parents()
-    launcher = next((process for process in above if "deepspeed.launcher.launch" in process.cmdline()), None)
-    if launcher is None:
-        return DEFAULT_PORT
-    name = str(launcher.pid)
-    with suppress(OSError):  # containers may share ports, but not this
-        name += os.readlink("/proc/self/ns/pid")
-    return str(10_000 + zlib.crc32(name.encode()) % 22_000)
-
-
-def _free_port() -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings: dict[str, Any]) -> Any:

@@ -12,10 +12,11 @@ from types import FrameType
 
 import psutil
 
+from .world import DEEPSPEED_VARIABLE
+
 STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this run ended
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 REPEAT_SECONDS = 2.0  # a signal that comes sooner again is the first one, which the launcher passes on to its ranks
-DEEPSPEED_VARIABLE = "CROSS_SIZE"
 # Each launcher sets one of its own for ranks: DeepSpeed's, torch's, and accelerate's, which starts a process alone too.
 VARIABLES = (DEEPSPEED_VARIABLE, "TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 

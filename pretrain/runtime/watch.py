@@ -31,6 +31,7 @@ BEAT = 1.0  # seconds between two heartbeats, and between two looks at them
 SILENCE = 60.0  # seconds without a heartbeat after which a rank of another machine counts as dead
 FAREWELL = 4.0  # seconds that the other ranks get to print their stacks before the first one ends
 SHOWN = 10.0  # seconds between two heartbeats in the run's folder
+START, SETTING_UP = "the start", "the set-up"  # where a rank that refuses may end before the others refuse, too
 STACKS = "stacks"  # the folder in the run's folder where stacks are written
 
 
@@ -51,8 +52,13 @@ class Heartbeat:
     process: int
     number: int = 0
     marks: int = 0
-    place: str = "the start"
+    place: str = START
     patient: bool = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the set-up is over: the folder is this run's, and no rank ends by itself before the others."""
+        return self.place not in (START, SETTING_UP)
 
     def __str__(self) -> str:
         return f"rank {self.rank} (process {self.process} on {self.host})"
@@ -90,7 +96,10 @@ class Watch:
         self.marked = time.monotonic()
 
     def show(self) -> None:
-        """Writes where rank 0 is, and since how many seconds, for those who look at the run's folder."""
+        """Writes where rank 0 is, and since how many seconds, for those who look at the run's folder. Until the set-up
+        is over, the folder may be another run's."""
+        if not self.own.is_under_way:
+            return
         at_place = round(time.monotonic() - self.marked, 1)
         write_heartbeat(self.folder, {**asdict(self.own), "seconds_there": at_place, "every": SHOWN})
 
@@ -122,7 +131,7 @@ class Watch:
         """Whether a rank that this one listens to has died or fallen silent; on rank 0, whether all have stalled."""
         for rank in self.listens_to:
             beat = self.heard.get(rank)
-            if beat and beat.system == self.own.system and not is_alive(beat.process):
+            if beat and _is_gone(beat, self.own.system):
                 return Verdict(f"{beat} has died, at {beat.place}", False)
             if now - self.news[rank] > SILENCE:
                 where = f"; it was at {beat.place}" if beat else ""
@@ -160,7 +169,7 @@ class Watch:
         with suppress(RuntimeError):
             if self.store is not None:
                 self.store.set("verdict", json.dumps(verdict))
-        if self.own.rank == 0:
+        if self.own.rank == 0 and self.own.is_under_way:
             note(self.folder, ENDED, why=verdict.text)
 
     def write_stacks(self) -> None:
@@ -183,15 +192,20 @@ class Watch:
         ranks.barrier()
 
 
+def _is_gone(beat: Heartbeat, system: str) -> bool:
+    """Whether the process ran on this ``system``, and runs no more although the run was under way."""
+    return beat.system == system and beat.is_under_way and not is_alive(beat.process)
+
+
 @contextmanager
 def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
     """Watches all ranks while the block runs. They enter it together."""
-    ranks.barrier()
     store = None
     if ranks.is_distributed():
         default: Any = dist.distributed_c10d._get_default_store()
         store = dist.PrefixStore("watch", default.clone())  # a connection of our own: calls on one take turns
     watch, done = Watch(folder, rank, world, stall_seconds, store), threading.Event()
+    watch.heard = {beat.rank: beat for beat in ranks.gather(watch.own)} | {rank: watch.own}  # to name any by its host
 
     def talk_on() -> None:
         while not done.wait(BEAT):
@@ -207,7 +221,7 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
     def show_on() -> None:  # a thread of its own: slow storage may hold it up
         while True:
             watch.show()
-            if done.wait(SHOWN):
+            if done.wait(SHOWN if watch.own.is_under_way else BEAT):
                 return
 
     if rank == 0:

@@ -1,7 +1,6 @@
 """The real DeepSpeed engine, in this process."""
 
 import json
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,6 @@ from pretrain import step as steps
 from pretrain.batches import to_tensors
 from pretrain.checkpoints.capture import full_weights
 from pretrain.config import PretrainConfig
-from pretrain.runtime import engine as engine_module
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
 from pretrain.runtime.engine import read_deepspeed_config, start_distributed, zero_stage
 from pretrain.setup import set_up
@@ -152,28 +150,3 @@ def test_a_port_in_use_is_one_line(monkeypatch):
     monkeypatch.setattr("deepspeed.init_distributed", fail)
     with pytest.raises(KinspanError, match=r"port 29577.* is in use.*--master_port 29501"):
         start_distributed()
-
-
-@pytest.mark.parametrize(
-    ("machines", "asked", "kept"), [("1", "29500", False), ("1", "29501", True), ("2", "29500", True)]
-)
-def test_two_runs_of_one_machine_meet_at_different_ports(machines, asked, kept, monkeypatch):
-    """DeepSpeed's launcher gives 29500 to both. All ranks of one choose the same, whatever starts each of them."""
-
-    def choose(*above):
-        monkeypatch.setenv("CROSS_SIZE", machines)
-        monkeypatch.setenv("MASTER_PORT", asked)
-        parents = [SimpleNamespace(pid=pid, cmdline=lambda words=words: words.split()) for pid, words in above]
-        monkeypatch.setattr(engine_module.psutil, "Process", lambda: SimpleNamespace(parents=lambda: parents))
-        start_distributed()
-        return os.environ["MASTER_PORT"]
-
-    monkeypatch.setattr("deepspeed.init_distributed", lambda **_: None)
-    one, other = (50, "python -u -m deepspeed.launcher.launch"), (60, "python -u -m deepspeed.launcher.launch")
-    ports = [choose(one), choose((70, "python wrapper.py"), one), choose((71, "python wrapper.py"), one), choose(other)]
-    if kept:
-        assert ports == [asked] * 4
-    else:
-        assert ports[0] == ports[1] == ports[2]
-        assert len({asked, ports[0], ports[3]}) == 3
-        assert all(10_000 <= int(port) < 32_768 for port in ports)  # Linux gives out the others by itself

@@ -1,4 +1,4 @@
-"""Ranks of a few processes that import torch alone, and what the environment says of them."""
+"""Ranks of a few processes that import torch alone."""
 
 import os
 import resource
@@ -12,11 +12,8 @@ import pytest
 from data_pipeline.errors import KinspanError
 from pretrain import setup
 from pretrain.runtime import ranks
-from pretrain.runtime.engine import raise_descriptor_limit, read_launcher_variables
+from pretrain.runtime.engine import raise_descriptor_limit
 
-VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_WORLD_SIZE")
-SLURM = {"SLURM_STEP_NUM_TASKS": "16", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": "8(x2)"}
-SLURM |= {"SLURM_PROCID": "11", "SLURM_LOCALID": "3"}
 COUNT = """
 import os
 import torch.distributed as dist
@@ -29,40 +26,6 @@ for name in ("control", "writer"):
     counts.append(len(os.listdir("/proc/self/fd")))
 print(counts[1] - counts[0])
 """
-
-
-@pytest.fixture
-def environment(monkeypatch):
-    for name in (*VARIABLES, *SLURM):
-        monkeypatch.setenv(name, "")  # so that what the test sets is taken back
-        monkeypatch.delenv(name)
-    return monkeypatch
-
-
-def test_a_task_of_srun_is_a_rank(environment):
-    for name, value in {**SLURM, "MASTER_ADDR": "node-1"}.items():
-        environment.setenv(name, value)
-    assert read_launcher_variables() == (11, 3, 16)
-    assert os.environ["LOCAL_WORLD_SIZE"] == "8"
-
-
-def test_the_launcher_counts_and_not_the_task_that_it_is(environment):
-    for name, value in {**SLURM, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
-        environment.setenv(name, value)
-    assert read_launcher_variables() == (1, 1, 4)
-
-
-def test_a_batch_script_without_srun_is_one_rank(environment):
-    environment.setenv("SLURM_NTASKS", "16")
-    environment.setenv("SLURM_PROCID", "0")
-    assert read_launcher_variables() == (0, 0, 1)
-
-
-def test_tasks_on_several_machines_must_know_the_first(environment):
-    for name, value in SLURM.items():
-        environment.setenv(name, value)
-    with pytest.raises(KinspanError, match="export MASTER_ADDR="):
-        read_launcher_variables()
 
 
 def test_as_many_descriptors_as_the_system_allows():

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from data_pipeline.errors import KinspanError
 from pretrain.runtime import ranks, watch
-from pretrain.runtime.watch import SILENCE, Watch
+from pretrain.runtime.watch import SETTING_UP, SILENCE, Watch
 
 
 class Store(dict):
@@ -87,7 +88,20 @@ def test_a_dead_process_is_noticed_at_once(three, clock):
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     three[1].own.process = child.pid
+    three[1].mark(SETTING_UP)
+    assert look(three, clock) is None  # it may have refused, as the others are about to
+    three[1].mark("step 1")
     assert "rank 1" in look(three, clock).text
+
+
+def test_a_rank_that_was_never_heard_is_named_by_its_machine(three, clock):
+    """All ranks exchange their names before they watch one another."""
+    three[2].own.host = three[2].own.system = "node3"
+    three[0].heard = {other.own.rank: replace(other.own) for other in three}
+    clock[0] += SILENCE + 1
+    for other in reversed(three[:2]):
+        other.talk()
+    assert "on node3) has given no sign of life" in three[0].look().text
 
 
 def test_a_frozen_rank_0_is_noticed_by_those_who_wait_for_its_store(three, clock):

@@ -1,0 +1,111 @@
+#!/bin/bash
+# Pre-training on machines that no batch system looks after, over ssh. From the project's root, on any machine:
+#
+#   launch/hosts/pretrain.sh hosts.txt --config my_run.yaml
+#
+# hosts.txt is a host file as DeepSpeed has it, a line for each machine: `gpu1 slots=8`, slots being its ranks. What
+# follows goes to launch/pretrain.py. Each machine needs this folder under the same path, with the same packages, and
+# ssh must reach it without a password. Variables:
+#
+#   NODE_ENVIRONMENT   a file that every machine sources before it starts its ranks, such as launch/slurm/environment.sh
+#   LOGS               the folder of the logs here (logs)
+#   MASTER_PORT        where the machines meet, on the first of them (29500)
+#   RETRIES            so often a run that has lost a rank or a machine is started again (3), on the machines that answer
+#   SSH                the command, such as "ssh -p 2222"
+#
+# Ctrl-C, SIGTERM, the end of this terminal: every machine's ranks write a checkpoint and end. docs/cluster.md says more.
+
+set -u
+hosts_file=${1:?name the file of hosts, and after it the settings of launch/pretrain.py}
+shift
+read -ra ssh <<<"${SSH:-ssh} -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+port=${MASTER_PORT:-29500}
+environment=${NODE_ENVIRONMENT:-launch/slurm/environment.sh}
+arguments=$(printf ' %q' "$@")
+stopping=
+folder=${LOGS:-logs}/hosts-$(date +%Y%m%d-%H%M%S)-$$
+
+# On a machine: torchrun, which is asked to stop where nobody is left who could (its standard input ends).
+read -r -d '' program <<'END'
+cd "$folder" || exit 2
+[ ! -e "$environment" ] || . "$environment"
+torchrun --nnodes "$machines" --nproc-per-node "$slots" --rdzv-backend c10d --rdzv-endpoint "$first:$port" \
+    --rdzv-id "$start" --tee 3 --log-dir "$logs" -m launch.pretrain "$@" </dev/null &
+launcher=$!
+(cat >/dev/null && kill -TERM "$launcher") 2>/dev/null <&3 &
+wait "$launcher"
+END
+
+start_all() { # on the machines that answer; the names, and the numbers of the processes here, in arrays
+    local line host slots
+    names=() counts=() processes=()
+    while read -r line; do
+        host=${line%%[[:space:]#]*}
+        [ -n "$host" ] || continue
+        slots=$([[ $line =~ slots=([0-9]+) ]] && echo "${BASH_REMATCH[1]}" || echo 1)
+        if "${ssh[@]}" -n "$host" true 2>/dev/null; then
+            names+=("$host") counts+=("$slots")
+        else
+            echo "$host does not answer: going on without it"
+        fi
+    done <"$hosts_file"
+    [ ${#names[@]} -gt 0 ] || return 1
+    logs=$folder/start-$try
+    mkdir -p "$logs" || return 1
+    echo "starting on ${names[*]}; logs in $logs"
+    for number in "${!names[@]}"; do
+        values=$(printf '%s=%q ' folder "$PWD" environment "$environment" machines "${#names[@]}" slots "${counts[number]}" \
+            first "${names[0]}" port "$port" start "$try" logs "$logs/ranks-of-${names[number]}" \
+            OMP_NUM_THREADS "${OMP_NUM_THREADS:-1}" TORCH_ELASTIC_SHUTDOWN_TIMEOUT 150)
+        "${ssh[@]}" "${names[number]}" "export $values; exec 3<&0; set --$arguments; $program" \
+            <"$pipe" >"$logs/${names[number]}.log" 2>&1 &
+        processes+=($!)
+    done
+    exec 4>"$pipe" # held open for all of them: closing it asks them to stop
+}
+
+stop_all() {
+    stopping=yes
+    echo "asked to stop: the ranks write a checkpoint and end"
+    exec 4>&-
+}
+
+pipe=$(mktemp -u)
+mkfifo "$pipe" || exit 2
+trap 'rm -f "$pipe"' EXIT
+trap stop_all INT TERM HUP
+
+for ((try = 0; ; try++)); do
+    if ! start_all; then
+        echo "error: no machine of $hosts_file can be used"
+        exit 2
+    fi
+    worst=0
+    for number in "${!names[@]}"; do
+        while :; do
+            wait "${processes[number]}"
+            status=$?
+            kill -0 "${processes[number]}" 2>/dev/null || break # otherwise a signal has ended the wait
+        done
+        wait "${processes[number]}"
+        status=$?
+        [ "$status" = 0 ] || echo "${names[number]} ended with status $status"
+        [ "$status" -le "$worst" ] || worst=$status
+    done
+    [ -n "$stopping" ] || exec 4>&-
+    grep -rhE '(^|: ?)(\[rank [0-9]+\] )?error: ' "$logs"/*.log | sort -u | head -n 5
+    [ "$worst" != 0 ] || exit 0
+    if grep -qE 'exitcode +: 2 ' "$logs"/*.log; then # torchrun returns 1, whatever its ranks did
+        echo "refused: mend that, and start it again"
+        exit 2
+    fi
+    if [ -n "$stopping" ] || grep -qE 'stopped at step [0-9]+, with a checkpoint' "$logs"/*.log; then
+        echo "stopped: the same command again goes on"
+        exit 75
+    fi
+    if [ "$try" -ge "${RETRIES:-3}" ]; then
+        echo "error: a rank or a machine was lost $((try + 1)) times; see $logs"
+        exit 70
+    fi
+    echo "a rank or a machine was lost: starting again"
+done

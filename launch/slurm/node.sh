@@ -1,0 +1,35 @@
+#!/bin/bash
+# What srun starts for pretrain.sbatch: this node's environment, then a rank, or the launcher of this node's ranks.
+
+set -u
+# shellcheck source=launch/slurm/environment.sh
+[ ! -e "${NODE_ENVIRONMENT:?}" ] || . "$NODE_ENVIRONMENT"
+first=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
+port=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 22000))} # Linux gives out none of these by itself
+
+case ${LAUNCHER:?} in
+srun)
+    exec python -m launch.pretrain "$@"
+    ;;
+torchrun)
+    # shellcheck disable=SC2086
+    exec torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$RANKS" --rdzv-backend c10d \
+        --rdzv-endpoint "$first:$port" --rdzv-id "$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" \
+        --log-dir "$LOGS/ranks-of-$SLURMD_NODENAME" --tee 3 ${TORCHRUN_FLAGS:-} -m launch.pretrain "$@"
+    ;;
+deepspeed)
+    hosts=$LOGS/hostfile-$SLURMD_NODENAME
+    scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/$/ slots=$RANKS/" >"$hosts"
+    # In a session of its own: a signal to this task would end the launcher at once, and Slurm then kills its ranks.
+    setsid deepspeed --no_ssh --hostfile "$hosts" --node_rank "$SLURM_NODEID" --master_addr "$first" \
+        --master_port "$port" --enable_each_rank_log "$LOGS/ranks-of-$SLURMD_NODENAME" \
+        --module launch.pretrain "$@" &
+    launcher=$!
+    trap 'pkill --session "$launcher" -USR1 --full -- --local_rank=' USR1 TERM
+    while :; do
+        wait "$launcher"
+        kill -0 "$launcher" 2>/dev/null || break # otherwise a signal has ended the wait
+    done
+    wait "$launcher"
+    ;;
+esac
