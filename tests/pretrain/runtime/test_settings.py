@@ -115,7 +115,7 @@ def test_what_a_run_may_change_when_it_resumes():
         *("objective", "token_loss", "mlm_weight", "rtd_weight", "pair_weight", "mlm_probability"),
         *("whole_word_masking", "sampling", "max_length", "embedding_sharing", "global_batch_size"),
         *("permute_pair_labels", "max_steps", "max_epochs", "max_tokens", "learning_rate", "warmup_steps"),
-        *("weight_decay", "max_grad_norm", "precision", "seed"),
+        *("weight_decay", "max_grad_norm", "precision", "seed", "adapter", "adapter_size"),
     }
     changing = {f.name for f in fields(FinetuneConfig) if f.metadata["may_change"]}
     assert {"data", "model", "transfer", "output_dir", "seeds", "local_rank", "micro_batch_size"} <= changing

@@ -15,6 +15,7 @@ from pretrain.modeling.adapters.folder import Adapter, Base, name_head, name_par
 from pretrain.modeling.adapters.load import find_model, load_adapted, load_base, wear
 from pretrain.modeling.adapters.model import load_adapter_model
 from pretrain.modeling.adapters.parts import Part
+from pretrain.modeling.families import FAMILIES
 from pretrain.release.combined import write_combined
 
 CPU = torch.device("cpu")
@@ -217,6 +218,10 @@ def test_what_does_not_go_together_is_refused(two, base, make_adapter, make_base
     fused = make_adapter("fused", base, 5, method="fusion", beneath=two)
     with pytest.raises(KinspanError, match="no single bottleneck"):
         load_adapter_model(str(base), "fusion", None, [str(two[0]), str(fused)], "new", seed=1)
+
+
+def test_every_family_has_a_place_for_lora():
+    assert lora.TARGETS.keys() == FAMILIES.keys()
 
 
 @pytest.mark.parametrize("family", lora.TARGETS)
