@@ -10,7 +10,7 @@ from pathlib import Path
 from data_pipeline.errors import KinspanError, quote_error
 from pretrain.config import PretrainConfig, check
 from pretrain.finished import find_finished
-from pretrain.runtime.engine import read_launcher_variables
+from pretrain.runtime.world import read_launcher_variables
 
 RELEASE = "release"  # in each run's folder: the adapter
 

@@ -7,8 +7,9 @@ from data_pipeline.corpus import Corpus, hash_file
 from data_pipeline.errors import KinspanError
 from data_pipeline.manifest import ShardInfo
 from data_pipeline.remote.address import is_remote, show_address
-from data_pipeline.sources import list_paths, parse_sources
+from data_pipeline.sources import list_paths
 from pretrain.config import PretrainConfig
+from pretrain.planning.corpora import list_sources
 from pretrain.runtime.settings import cache_settings
 
 from .facts import Facts
@@ -21,7 +22,7 @@ HASHED = 512e6
 
 def look_at_corpora(config: PretrainConfig) -> dict[str, dict[str, Any]]:
     """What this host sees of each corpus that --corpus names: its fingerprint, and what is wrong with its shards."""
-    return {show_address(path): _look_at_corpus(path, config) for path in list_paths(parse_sources(config.corpus))}
+    return {show_address(path): _look_at_corpus(path, config) for path in list_paths(list_sources(config))}
 
 
 def _look_at_corpus(path: str, config: PretrainConfig) -> dict[str, Any]:

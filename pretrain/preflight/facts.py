@@ -18,9 +18,10 @@ import torch
 
 from data_pipeline.files import BESIDE_THE_PACKAGES
 from data_pipeline.remote.address import is_remote
-from data_pipeline.sources import list_paths, parse_sources
+from data_pipeline.sources import list_paths
 from data_pipeline.verification import find_cache
 from pretrain.config import ALIKE, PretrainConfig
+from pretrain.planning.corpora import list_sources
 from pretrain.runtime.settings import settings_of_identity
 from pretrain.runtime.world import read_world
 
@@ -122,7 +123,7 @@ def _find_device(local_rank: int) -> tuple[str, tuple[int, int]]:
 
 def find_disks(config: PretrainConfig) -> dict[str, tuple[str, int]]:
     """The folders that a run writes to, and their free bytes."""
-    remote = any(map(is_remote, list_paths(parse_sources(config.corpus))))
+    remote = any(map(is_remote, list_paths(list_sources(config))))
     cache = Path(config.cache_dir) if remote and config.cache_dir else find_cache()
     places = {OUTPUT: Path(config.output_dir), CACHE: cache, TEMPORARY: Path(tempfile.gettempdir())}
     if read_world(os.environ).local_size > 1:
