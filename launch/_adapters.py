@@ -8,8 +8,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError, quote_error
-from pretrain.config import PretrainConfig, check
+from pretrain.config import PretrainConfig
 from pretrain.finished import find_finished
+from pretrain.planning.checks import check
 from pretrain.runtime.world import read_launcher_variables
 
 RELEASE = "release"  # in each run's folder: the adapter

@@ -10,7 +10,8 @@ from typing import Any
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from finetune.training.probe import make_probe
-from pretrain.config import PretrainConfig, as_dict, check
+from pretrain.config import PretrainConfig, as_dict
+from pretrain.planning.checks import check
 from pretrain.release.release import release
 from pretrain.runtime.ranks import barrier
 from pretrain.runtime.settings import convert_setting

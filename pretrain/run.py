@@ -25,10 +25,11 @@ from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import SETTING_UP, Watch, watch_ranks
 from pretrain.runtime.world import read_launcher_variables
 
-from .config import PretrainConfig, as_dict, check
+from .config import PretrainConfig, as_dict
 from .finished import SUMMARY
 from .measure import measure
 from .metrics import compute_figures
+from .planning.checks import check
 from .recovery import count_skips, look_for_spike
 from .runtime import ranks
 from .saving import release, save, stop

@@ -53,8 +53,9 @@ from pretrain.runtime.settings import cache_settings
 from pretrain.runtime.world import read_launcher_variables
 
 from .batches import average_tokens
-from .config import ALIKE, PretrainConfig, as_dict, check, identity
+from .config import ALIKE, PretrainConfig, as_dict, identity
 from .finished import LENGTHS, advise
+from .planning.checks import check
 from .watching.wandb_board import import_wandb
 
 

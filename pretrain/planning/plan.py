@@ -25,7 +25,7 @@ from data_pipeline.remote.address import is_remote
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import list_paths
-from pretrain.config import PretrainConfig, check
+from pretrain.config import PretrainConfig
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.adapters.bottleneck import check_family
 from pretrain.modeling.adapters.folder import name_head, put_in, read_adapter
@@ -35,6 +35,7 @@ from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra import ReplacedTokenModel, share_embeddings
 from pretrain.modeling.electra_loading import parse_size_factor, scale_config
 from pretrain.modeling.pair_model import PairModel, assemble, build_fresh, load_config
+from pretrain.planning.checks import check
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings

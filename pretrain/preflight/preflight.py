@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from data_pipeline.errors import KinspanError
-from pretrain.config import PretrainConfig, check
+from pretrain.config import PretrainConfig
+from pretrain.planning.checks import check
 from pretrain.runtime import ranks
 from pretrain.runtime.engine import start_distributed
 from pretrain.runtime.run_folder import CHECKPOINTS, SHARED, open_folder

@@ -14,7 +14,8 @@ from benchmarks.evidence.recipe import RECIPE, Recipe, hash_settings, read_recip
 from benchmarks.evidence.results import Store, invert_ranks, pack_figures, read_outcome, settle_choices, shorten
 from data_pipeline.errors import KinspanError
 from finetune.training.study_file import make_config
-from pretrain.config import PretrainConfig, check
+from pretrain.config import PretrainConfig
+from pretrain.planning.checks import check
 
 QUESTIONS = 80
 PILOT = {

@@ -7,7 +7,8 @@ import yaml
 
 from launch._cli import parse
 from objectives import parse_mixture
-from pretrain.config import PretrainConfig, check
+from pretrain.config import PretrainConfig
+from pretrain.planning.checks import check
 from pretrain.runtime.engine import read_deepspeed_config
 
 ROOT = Path(__file__).resolve().parents[2]

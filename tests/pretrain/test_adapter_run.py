@@ -16,10 +16,11 @@ from safetensors.torch import load_file
 
 from data_pipeline.errors import KinspanError
 from pretrain.batches import to_tensors
-from pretrain.config import PretrainConfig, check
+from pretrain.config import PretrainConfig
 from pretrain.modeling.adapters.folder import read_adapter
 from pretrain.modeling.adapters.load import load_adapted
 from pretrain.modeling.pair_model import load_model
+from pretrain.planning.checks import check
 from pretrain.release.release import release
 from pretrain.run import pretrain
 from pretrain.runtime.stop import Stopped

@@ -1,7 +1,8 @@
 import pytest
 
 from data_pipeline.errors import KinspanError
-from pretrain.config import PretrainConfig, check, identity
+from pretrain.config import PretrainConfig, identity
+from pretrain.planning.checks import check
 from pretrain.runtime.engine import OptimizerSettings, complete_settings, read_deepspeed_config
 from pretrain.runtime.layout import Layout
 
