@@ -27,6 +27,9 @@ from pretrain.runtime.settings import (
     settings_of_identity,
 )
 
+# They may change, but must be the same on all ranks: their collectives follow from them.
+ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every", "on_spike")
+
 
 @dataclass
 class PretrainConfig:

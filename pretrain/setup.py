@@ -43,12 +43,10 @@ from pretrain.runtime.settings import cache_settings
 from pretrain.runtime.world import read_launcher_variables
 
 from .batches import average_tokens
-from .config import PretrainConfig, as_dict, check, identity
+from .config import ALIKE, PretrainConfig, as_dict, check, identity
 from .finished import LENGTHS, advise
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
-# They may change, but must be the same on all ranks: their collectives follow from them.
-ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every", "on_spike")
 PROBE_SETTINGS = ("probe_steps", "probe_pairs")
 
 

@@ -155,12 +155,12 @@ def start_distributed() -> None:
     try:
         deepspeed.init_distributed(verbose=False)
     except torch.distributed.DistNetworkError as error:
-        raise KinspanError(_describe_network_error(error)) from error
+        raise KinspanError(describe_network_error(error)) from error
     if ranks.is_distributed():  # the groups must be made in the same order on all ranks
         ranks.process_group("control"), ranks.process_group("writer")
 
 
-def _describe_network_error(error: Exception) -> str:
+def describe_network_error(error: Exception) -> str:
     """One line about ranks that could not find one another."""
     host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     if "EADDRINUSE" in str(error) or "address already in use" in str(error):

@@ -119,7 +119,9 @@ class Watch:
                 return Verdict(f"{beat} has died, at {beat.place}", False)
             if now - self.news[rank] > SILENCE:
                 where = f"; it was at {beat.place}" if beat else ""
-                return Verdict(f"{beat or f'rank {rank}'} has given no sign of life for {SILENCE:.0f} s{where}", True)
+                seen = f", as seen from {self.own.host}"  # which may be the one that has lost its network
+                who = beat or f"rank {rank}"
+                return Verdict(f"{who} has given no sign of life for {SILENCE:.0f} s{seen}{where}", True)
         return self.judge_marks(now) if self.own.rank == 0 else None
 
     def judge_marks(self, now: float) -> Verdict | None:

@@ -1,0 +1,99 @@
+"""Training over two, three and four hosts, by each launcher: as on one host; and with a host that is cut off."""
+
+import time
+
+import pytest
+
+from pretrain.runtime.watch import SILENCE, STATUS
+from tests.chaos.materials import ROOT, Cell
+from tests.cluster.jobs import (
+    LAUNCHERS,
+    SETTINGS,
+    hash_weights,
+    list_flags,
+    read_losses,
+    run_here,
+    run_on,
+    start_on,
+)
+from tests.cluster.jobs import materials as materials
+from tests.cluster.namespaces import cut_link, find_obstacle, make_hosts, mend_link, wait_for_all
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(find_obstacle()), reason=str(find_obstacle())),
+]
+ENTRY = str(ROOT / "launch/pretrain.py")
+VICTIM = str(ROOT / "tests/chaos/victim.py")  # the same, with steps as slow as CHAOS_SLOW says
+ENDED = SILENCE + 60.0  # seconds after a cut by which every rank and launcher has ended, on two busy cores
+
+
+@pytest.fixture(scope="module")
+def make_settings(materials):
+    def make(output, **changes):
+        return materials.settings(Cell(), output, **{**SETTINGS, **changes})
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def on_one_host(make_settings, tmp_path_factory):
+    """``on_one_host(world)``: the folder of a run of so many ranks on one host."""
+    made = {}
+
+    def run(world):
+        if world not in made:
+            folder = tmp_path_factory.mktemp(f"one-host-{world}")
+            run_here([ENTRY, *list_flags(make_settings(folder / "run"))], world, folder)
+            made[world] = folder / "run"
+        return made[world]
+
+    return run
+
+
+@pytest.mark.parametrize(("launcher", "count"), [*((name, 2) for name in LAUNCHERS), ("plain", 3), ("torchrun", 4)])
+def test_hosts_train_as_one_host_does(launcher, count, make_settings, on_one_host, tmp_path):
+    reference = on_one_host(count)
+    with make_hosts(count, tmp_path) as hosts:
+        statuses, said = run_on(hosts, [ENTRY, *list_flags(make_settings(tmp_path / "run"))], launcher, tmp_path)
+    assert not any(statuses), "\n".join(said)
+    assert read_losses(tmp_path / "run") == read_losses(reference)
+    assert hash_weights(tmp_path / "run") == hash_weights(reference)
+
+
+def wait_for_step(run, step, seconds=180.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        path = run / "metrics.jsonl"
+        if path.exists() and max(read_losses(run), default=0) >= step:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"step {step} did not come")
+
+
+@pytest.mark.parametrize(("launcher", "lost"), [("plain", 2), ("plain", 0), ("torchrun", 1), ("deepspeed", 1)])
+def test_a_host_that_is_cut_off_is_named_and_the_others_go_on(launcher, lost, make_settings, on_one_host, tmp_path):
+    """Every process ends within a bounded time; started again without the host the run ends as it would have."""
+    count, program = 3, [VICTIM, *list_flags(make_settings(tmp_path / "run"))]
+    with make_hosts(count, tmp_path) as hosts:
+        with start_on(hosts, program, launcher, tmp_path, {"CHAOS_SLOW": "0.3"}) as (started, logs):
+            wait_for_step(tmp_path / "run", 6)
+            cut_link(hosts[lost])
+            began = time.monotonic()
+            statuses = wait_for_all(started, ENDED)
+            took = time.monotonic() - began
+        said = "\n".join(log.read_text(errors="replace") for log in logs)
+        print(f"{launcher}: ended {took:.0f} s after the cut, with {statuses}")
+        assert all(statuses)
+        assert f"on {hosts[lost].name}) has given no sign of life for {SILENCE:.0f} s, as seen from node" in said
+        if launcher == "plain":
+            assert statuses == [STATUS] * count
+        others = [host for host in hosts if host != hosts[lost]]
+        reached = max(read_losses(tmp_path / "run"))
+        assert reached < SETTINGS["max_steps"]
+        statuses, said = run_on(others, program, "plain", tmp_path)
+        mend_link(hosts[lost])
+    assert statuses == [0, 0], said
+    whole, resumed = read_losses(on_one_host(count)), read_losses(tmp_path / "run")
+    assert whole.keys() == resumed.keys()
+    assert [resumed[step] for step in whole] == pytest.approx(list(whole.values()), rel=1e-5)

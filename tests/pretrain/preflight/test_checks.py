@@ -1,0 +1,198 @@
+"""Facts of three hosts of which one differs: each check names that host and says what to do; no other check speaks."""
+
+from dataclasses import replace
+
+import pytest
+
+from pretrain.config import PretrainConfig
+from pretrain.preflight import checks
+from pretrain.preflight.corpora import check_corpora
+from pretrain.preflight.facts import CACHE, OUTPUT, SHARED_MEMORY, Facts, collect_facts
+from pretrain.preflight.finding import find_odd
+from pretrain.preflight.network import check_links, check_reach, make_rounds, pair_up
+from pretrain.preflight.steps import check_steps
+from pretrain.preflight.table import CHECKS, format_table, format_verdict
+
+
+def make_facts(count=3, ranks=2):
+    """So many hosts with so many ranks each, all alike."""
+    one = Facts(
+        host="node0",
+        rank=0,
+        local_rank=0,
+        versions={"torch": "2.13.0", "numpy": "2.4.6"},
+        device="NVIDIA H100",
+        device_bytes=(80 * 10**9, 79 * 10**9),
+        cores=16,
+        disks={OUTPUT: ("/runs", 10**12), CACHE: ("/cache", 10**11)},
+        descriptors=1 << 20,
+        settings={"seed": 1, "objective": "ssp"},
+    )
+    return [replace(one, host=f"node{r // ranks}", rank=r, local_rank=r % ranks) for r in range(count * ranks)]
+
+
+def judge(facts):
+    every = (checks.check_versions, checks.check_settings, checks.check_devices, checks.check_disks)
+    return [f for check in (*every, checks.check_descriptors) for f in check(facts)]
+
+
+def change(facts, host, **values):
+    return [replace(one, **values) if one.host == host else one for one in facts]
+
+
+def test_hosts_that_are_alike_are_ready():
+    assert judge(make_facts()) == []
+    assert format_verdict([]) == "READY"
+
+
+@pytest.mark.parametrize(
+    ("values", "check", "text"),
+    [
+        ({"versions": {"torch": "2.13.0", "numpy": "2.4.5"}}, "versions", "numpy is 2.4.5, and 2.4.6 on node0, node2"),
+        ({"versions": {"torch": "2.13.0"}}, "versions", "numpy is not installed, and 2.4.6 on node0, node2"),
+        ({"settings": {"seed": 2, "objective": "ssp"}}, "settings", "--seed is 2, and 1 on node0, node2"),
+        ({"device": "NVIDIA A100"}, "devices", "NVIDIA A100, and NVIDIA H100 on node0, node2"),
+        ({"device_bytes": (80 * 10**9, 60 * 10**9)}, "devices", "20 GB are in use"),
+        (
+            {"disks": {OUTPUT: ("/runs", 10**6), CACHE: ("/cache", 10**11)}},
+            "disk",
+            "--output_dir, /runs, has 1 MB free",
+        ),
+        ({"disks": {SHARED_MEMORY: ("/dev/shm", 64 << 20)}}, "disk", "--shm-size"),
+        ({"descriptors": 400}, "descriptors", "may open 400 files, and needs 560 with 6 ranks"),
+    ],
+)
+def test_the_host_that_differs_is_named(values, check, text):
+    found = judge(change(make_facts(), "node1", **values))
+    assert {(finding.check, *finding.hosts) for finding in found} == {(check, "node1")}
+    assert text in found[0].text
+    assert all(finding.fatal for finding in found)
+    assert format_verdict(found) == f"NOT READY: {check}, on node1"
+
+
+def test_fewer_cores_are_to_be_known_and_in_nobodys_way():
+    found = judge(change(make_facts(), "node2", cores=1))
+    assert [(f.hosts, f.fatal) for f in found] == [(["node2"], False)]
+    assert format_verdict(found) == "READY"
+
+
+def test_of_two_hosts_both_values_are_said():
+    (found,) = checks.check_versions(change(make_facts(2), "node1", versions={"torch": "2.12.0", "numpy": "2.4.6"}))
+    assert found.hosts == ["node1"]
+    assert "torch is 2.12.0, and 2.13.0 on node0" in found.text
+
+
+def test_the_odd_host_is_the_one_of_few():
+    assert find_odd({"a": 1, "b": 2, "c": 2}) == (2, {"a": 1})
+
+
+def test_clocks():
+    assert checks.check_clocks({"node0": 0.0, "node1": 0.4, "node2": -0.3}) == []
+    (ahead,) = checks.check_clocks({"node0": 0.0, "node1": 300.0, "node2": 0.0})
+    assert (ahead.hosts, ahead.text[:28]) == (["node1"], "its clock is 300 s ahead: st")
+    (first,) = checks.check_clocks({"node0": 0.0, "node1": 300.0, "node2": 300.1})
+    assert (first.hosts, "300 s behind" in first.text) == (["node0"], True)
+    (either,) = checks.check_clocks({"node0": 0.0, "node1": -90.0})
+    assert "90 s behind of that of node0" in either.text
+
+
+def test_a_slow_link_is_laid_at_the_end_that_is_slow():
+    """Of three hosts; of two nobody knows, and both are named."""
+    links = [(f"node{a}", f"node{b}") for a, b in pair_up([0, 1, 2])]
+    fast = dict.fromkeys(links, 900.0)
+    assert check_links(fast) == []
+    (sends,) = check_links({link: 1.2 if link[0] == "node1" else rate for link, rate in fast.items()})
+    assert (sends.hosts, sends.text.startswith("it sends 1.2 MB/s, below 225")) == (["node1"], True)
+    (receives,) = check_links({link: 1.2 if link[1] == "node1" else rate for link, rate in fast.items()})
+    assert (receives.hosts, receives.text.startswith("it receives 1.2 MB/s")) == (["node1"], True)
+    (between,) = check_links({("node0", "node1"): 900.0, ("node1", "node0"): 1.2})
+    assert between.hosts == ["node1", "node0"]
+    assert "from node1 to node0 goes 1.2 MB/s, below" in between.text
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+def test_links_of_a_round_share_no_host(count):
+    links = pair_up(list(range(count)))
+    rounds = make_rounds(links)
+    assert sorted(link for links in rounds for link in links) == sorted(links)
+    assert all(len({end for link in links for end in link}) == 2 * len(links) for links in rounds)
+    sent = [sum(sender == host for sender, _ in links) for host in range(count)]
+    assert sent == [min(count - 1, 2)] * count
+
+
+def test_an_address_that_stands_for_itself_alone():
+    addresses = {"node0": "10.0.0.1", "node1": "127.0.1.1", "node2": "10.0.0.3"}
+    (found,) = check_reach(addresses, {"node0": ["node1"], "node1": [], "node2": ["node1"]})
+    assert found.hosts == ["node1"]
+    assert "not reached at 127.0.1.1 from node0, node2" in found.text
+    assert "GLOO_SOCKET_IFNAME" in found.text
+
+
+def view(fingerprint="abc", wrong=()):
+    return {"corpora/docs": {"fingerprint": fingerprint, "wrong": list(wrong), "hashed": 3}}
+
+
+def test_corpora():
+    facts = make_facts(3, 1)
+    assert check_corpora(facts, [view(), view(), view()]) == []
+    (other,) = check_corpora(facts, [view(), view(), view("def")])
+    assert (other.check, other.hosts) == ("corpus", ["node2"])
+    (missing,) = check_corpora(facts, [view(), view(wrong=["shards/00001.arrow is missing", "x"]), view()])
+    assert missing.hosts == ["node1"]
+    assert "shards/00001.arrow is missing (and 1 more)" in missing.text
+
+
+def test_checkpoints_need_room():
+    facts = change(make_facts(), "node0", disks={OUTPUT: ("/runs", 7 * 10**9)})
+    assert checks.check_room_for_checkpoints(facts, 10**8, 2, 20) == []
+    (found,) = checks.check_room_for_checkpoints(facts, 124 * 10**6, 2, 20)
+    assert "7 GB free, and 3 checkpoints of about 2.48 GB" in found.text
+
+
+def test_the_cache_of_remote_corpora_needs_the_room_that_it_was_given():
+    config = PretrainConfig(corpus=["s3://bucket/wiki"], cache_gb=200)
+    assert [f.hosts for f in checks.check_room_for_cache(config, make_facts())] == [["node0"], ["node1"], ["node2"]]
+    assert checks.check_room_for_cache(PretrainConfig(corpus=["wiki"], cache_gb=200), make_facts()) == []
+
+
+def test_steps():
+    hosts = {0: "node0", 1: "node1"}
+    good = {"parameters": 10**8, "tflops": 1.0, "seconds": 1.0, "tokens": 100, "steps": 10, "finite": True}
+    assert check_steps([good, good], hosts, 10_000.0) == []
+    (refused,) = check_steps([{"error": "too little memory"}, {"error": "too little memory"}], hosts, None)
+    assert (refused.check, refused.hosts, refused.text) == ("steps", ["node0", "node1"], "too little memory")
+    (slow,) = check_steps([good, good], hosts, 400.0)
+    assert (slow.check, slow.fatal) == ("bandwidth", False)
+    (bad,) = check_steps([good, {**good, "finite": False}], hosts, None)
+    assert (bad.hosts, bad.fatal) == (["node1"], False)
+
+
+def test_a_slow_device_is_to_be_known():
+    (found,) = checks.check_speeds({"node0": 700.0, "node1": 300.0, "node2": 710.0})
+    assert (found.hosts, found.fatal) == (["node1"], False)
+
+
+def test_the_table_shows_each_check_the_hosts_and_one_verdict():
+    facts = change(make_facts(30), "node17", descriptors=400)
+    found = checks.check_descriptors(facts)
+    text = format_table(facts, found, {"versions": "torch 2.13.0", "descriptors": ""}, {"clock": {"node17": "+0.0 s"}})
+    lines = text.splitlines()
+    assert lines[0] == "preflight of 60 rank(s) on 30 host(s): node0, node1, node2, node3 and 26 more"
+    assert [line.split()[0] for line in lines[3 : 3 + len(CHECKS)]] == list(CHECKS)
+    assert "versions     ok        torch 2.13.0" in lines
+    assert any(line.startswith("descriptors  FAILED") for line in lines)
+    assert any(line.startswith("steps        not made") for line in lines)
+    rows = [line.split() for line in lines if line.startswith("node")]
+    assert rows[0][:2] == ["node17", "34-35"]
+    assert len(rows) == 24
+    assert "and 6 more" in lines
+    assert lines[-1] == "NOT READY: descriptors, on node17"
+
+
+def test_facts_of_this_host(tmp_path):
+    facts = collect_facts(PretrainConfig(output_dir=str(tmp_path / "not/there/yet")))
+    assert facts.versions["torch"].startswith("2.")
+    assert facts.versions["kinspan's source"]
+    assert facts.disks[OUTPUT][1] > 0
+    assert Facts(**facts.as_dict()) == facts
+    assert checks.check_versions([facts]) == []

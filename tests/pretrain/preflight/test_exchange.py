@@ -1,0 +1,75 @@
+"""Ranks that tell rank 0 what they found: all hear the same answer, and one that is absent is named by its host."""
+
+import threading
+
+import pytest
+import torch.distributed as dist
+
+from data_pipeline.errors import KinspanError
+from pretrain.preflight import exchange
+from pretrain.preflight.exchange import Exchange, list_ranks, name_ranks
+
+
+@pytest.fixture
+def make_exchanges(monkeypatch):
+    """``make_exchanges({rank: host}, world)``: of ranks that are threads, at one store."""
+    monkeypatch.setenv("MASTER_ADDR", "node0")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    names = {}
+    monkeypatch.setattr(exchange.socket, "gethostname", lambda: names["now"])
+
+    def make(hosts, world):
+        server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        made = []
+        for rank, host in hosts.items():
+            names["now"] = host
+            store = server if rank == 0 else dist.TCPStore("127.0.0.1", server.port, is_master=False)
+            made.append(Exchange(store, rank, world))
+        return made
+
+    return make
+
+
+def meet_all(exchanges, *arguments, **options):
+    """What each rank hears, or the text of its error."""
+    heard = {}
+
+    def meet(one):
+        try:
+            heard[one.rank] = one.meet("here", one.rank, *arguments, **options)
+        except KinspanError as error:
+            heard[one.rank] = str(error)
+
+    threads = [threading.Thread(target=meet, args=(one,)) for one in exchanges]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    return heard
+
+
+def test_all_hear_what_rank_0_makes_of_it(make_exchanges):
+    exchanges = make_exchanges({0: "node0", 1: "node0", 2: "node1"}, 3)
+    assert meet_all(exchanges, lambda values: sum(values)) == dict.fromkeys(range(3), 3)
+
+
+def test_an_absent_rank_is_named_by_its_host_on_all_ranks(make_exchanges):
+    exchanges = make_exchanges({0: "node0", 1: "node1", 2: "node2"}, 4)
+    heard = meet_all(exchanges[:2], lambda values: values, seconds=0.5)
+    assert heard[0] == heard[1]
+    assert heard[0].startswith("node2 (rank 2) and rank 3 of 4 (from node0, node1, node2 came 3) gave no sign for 0 s")
+    assert "node0, port 29500" in heard[0]
+
+
+def test_without_rank_0_nobody_waits_for_ever(make_exchanges, monkeypatch):
+    monkeypatch.setattr(exchange, "FAREWELL", 0.2)
+    heard = meet_all(make_exchanges({0: "node0", 1: "node1"}, 2)[1:], lambda values: values, seconds=0.2)
+    assert heard[1].startswith("rank 0, at node0, gives no answer")
+
+
+def test_alone_no_store_is_needed():
+    assert Exchange(None, 0, 1).meet("here", (1, 2), lambda values: values) == [[1, 2]]
+
+
+def test_ranks_in_words():
+    assert list_ranks([3]) == "rank 3"
+    assert list_ranks([0, 1, 2, 8]) == "ranks 0-2, 8"
+    assert name_ranks({2: "node1", 3: "node1", 4: "node2"}) == "node1 (ranks 2-3), node2 (rank 4)"
