@@ -14,6 +14,7 @@ COMMANDS = {
     "prepare": "turn documents into a corpus",
     "inspect_corpus": "show what a corpus holds, or documents of it",
     "inspect_pairs": "show the pairs that training would see",
+    "preflight": "check all hosts before a long run of pretrain",
     "pretrain": "continue the pre-training of an encoder, in one process",
     "release": "make a folder for transformers and sentence-transformers of a run",
     "rank_document": "rank the sentences of a held-out document with a release",

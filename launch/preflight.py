@@ -1,10 +1,13 @@
 """Checks all hosts before a long run: put before launch/pretrain.py, with the same launcher and the same flags."""
 
+import os
 import sys
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what fails is said here, with less noise
 
 from launch._cli import parse, run
 from pretrain.config import PretrainConfig

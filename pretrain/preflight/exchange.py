@@ -8,6 +8,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from pretrain.runtime.engine import describe_network_error
 from pretrain.runtime.world import World, adopt_world
 
 Value = TypeVar("Value")
-ARRIVAL = 180.0  # seconds for all ranks to come: importing torch from slow shared storage takes a minute or two
+ARRIVAL = 120.0  # seconds for all ranks to come: importing torch from slow shared storage takes a minute
 ANSWER = 300.0  # seconds that the slowest part of one rank may take beyond the others'
 FAREWELL = 30.0  # seconds more that rank 0's answer may take, in which it waits for the others
 
@@ -45,16 +46,21 @@ class Exchange:
         self.store.set(f"{name}/{self.rank}", json.dumps(own))
         if self.rank == 0:
             self.store.set(f"{name}/judged", json.dumps(self._judge(name, judge, seconds)))
-        elif not self._come([f"{name}/judged"], seconds + FAREWELL):
-            raise KinspanError(f"rank 0, at {os.environ['MASTER_ADDR']}, gives no answer ({name}): see what it says")
-        value, error = json.loads(self.store.get(f"{name}/judged"))
+        try:
+            self.store.wait([f"{name}/judged"], timedelta(seconds=seconds + FAREWELL))
+            value, error = json.loads(self.store.get(f"{name}/judged"))
+        except RuntimeError as lost:  # torch's, where it takes too long or the connection is lost
+            text = f"rank 0, at {os.environ['MASTER_ADDR']}, gives no answer ({name}): see what it says"
+            raise KinspanError(text) from lost
         if error:
             raise KinspanError(error)
         return value
 
     def leave(self) -> None:
         """Keeps rank 0, whose process may hold the store, until the others need it no more, or are gone."""
-        if self.store is not None:
+        if self.store is None:
+            return
+        with suppress(RuntimeError):  # where rank 0 is gone
             self.store.set(f"left/{self.rank}", "")
             if self.rank == 0:
                 self._come([f"left/{rank}" for rank in self._find_hosts()], FAREWELL)
@@ -74,7 +80,7 @@ class Exchange:
         """Whether all keys are set within so many seconds."""
         try:
             self.store.wait(keys, timedelta(seconds=seconds))
-        except RuntimeError:  # of torch's, where it takes too long or the connection is lost
+        except RuntimeError:  # torch's, where it takes too long
             return False
         return True
 
@@ -106,7 +112,11 @@ def open_exchange() -> Exchange:
     if world.size == 1:
         return Exchange(None, 0, 1)
     exchange = Exchange(_open_store(world), world.rank, world.size)
-    exchange.meet("arrival", None, lambda values: None, ARRIVAL)
+    try:
+        exchange.meet("arrival", None, lambda values: None, ARRIVAL)
+    except KinspanError:
+        exchange.leave()
+        raise
     return exchange
 
 

@@ -111,11 +111,13 @@ def measure_link(own: int, link: tuple[int, int], device: torch.device) -> float
     sender, receiver = link
     asked = torch.zeros(1, dtype=torch.int64, device=device)
     if own == sender:
+        dist.send(asked, receiver)  # it is there: before, it may have been busy with another link
         while True:
             dist.recv(asked, receiver)
             if not (size := int(asked)):
                 return None
             dist.send(torch.zeros(size, dtype=torch.uint8, device=device), receiver)
+    dist.recv(asked, sender)
     best = 0.0
     for size in SIZES:
         asked.fill_(size)
@@ -193,10 +195,15 @@ def check_links(rates: dict[tuple[str, str], float]) -> list[Finding]:
     return found
 
 
+def show_rate(rate: float) -> str:
+    """A rate in words, such as "812 MB/s"."""
+    return f"{rate:,.0f} MB/s" if rate >= 10 else f"{rate:.2g} MB/s"
+
+
 def _describe_slow(rate: float, least: float) -> str:
     return (
-        f"{rate:,.3g} MB/s, below {least:,.3g}: look at the cable, the port's speed (ethtool) and the interface that "
-        "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose"
+        f"{show_rate(rate)}, below {show_rate(least)}: look at the cable, the port's speed (ethtool) and the interface "
+        "that GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose"
     )
 
 

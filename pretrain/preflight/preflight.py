@@ -23,11 +23,11 @@ from pretrain.runtime.run_folder import CHECKPOINTS, SHARED, open_folder
 from pretrain.runtime.watch import watch_ranks
 from pretrain.runtime.world import read_launcher_variables
 
-from . import checks, corpora, network, steps
+from . import checks, corpora, network
 from .exchange import Exchange, open_exchange
 from .facts import Facts, collect_facts
 from .finding import Finding
-from .table import format_table
+from .table import format_check, format_hosts, format_title, format_verdict
 
 CONNECTING = 180.0  # seconds in which all ranks connect with one another
 TRYING = 900.0  # seconds for links and steps together: loading a model from the hub, or compiling, takes minutes
@@ -38,11 +38,16 @@ IN_THE_WAY_OF_STEPS = {"settings", "devices", "disk", "corpus", *IN_THE_WAY_OF_C
 
 @dataclass
 class Report:
-    """What rank 0 gathers; it stays empty on the others. See table.format_table"""
+    """What rank 0 gathers and prints; it stays empty on the others.
+
+    made:       the checks that were made
+    columns:    more of each host than its facts, by heading and host
+    all_reduce: MB/s; None where it was not measured
+    """
 
     facts: list[Facts] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    notes: dict[str, str] = field(default_factory=dict)
+    made: list[str] = field(default_factory=list)
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
     all_reduce: float | None = None
 
@@ -50,15 +55,11 @@ class Report:
     def hosts(self) -> dict[int, str]:
         return {one.rank: one.host for one in self.facts}
 
-    @property
-    def firsts(self) -> list[int]:
-        """The first rank of each host."""
-        return [one.rank for one in checks.first_of_each_host(self.facts).values()]
-
     def add(self, check: str, note: str, findings: list[Finding]) -> None:
-        """Notes that a check was made, what it saw, and what it found."""
-        self.notes[check] = note
+        """Prints what a check saw and found, at once: a later one may end the process."""
+        self.made.append(check)
         self.findings += findings
+        print(format_check(check, note, findings), flush=True)
 
     def allows(self, in_the_way: set[str]) -> bool:
         """Whether none of these checks has failed."""
@@ -79,9 +80,10 @@ def preflight(config: PretrainConfig) -> bool:
         _look_at_corpora(exchange, config, report, hosts)
         if exchange.meet("reach", _reach(exchange, report, hosts), lambda values: _judge_reach(report, values)):
             _try_together(exchange, config, report, hosts)
-        ready = exchange.meet("verdict", None, lambda values: report.allows(set(report.notes)))
         if exchange.rank == 0:
-            print(format_table(report.facts, report.findings, report.notes, report.columns), flush=True)
+            print(f"\n{format_hosts(report.facts, report.findings, report.columns)}\n", flush=True)
+            print(format_verdict(report.findings, report.made), flush=True)
+        ready = exchange.meet("verdict", None, lambda values: not any(finding.fatal for finding in report.findings))
     finally:
         exchange.leave()
     return ready
@@ -92,7 +94,7 @@ def _look_at_hosts(exchange: Exchange, config: PretrainConfig, report: Report) -
 
     def judge(values: list[Any]) -> dict[str, int]:
         report.facts = facts = [Facts(**value["facts"]) for value in values]
-        hosts = checks.first_of_each_host(facts)
+        print(format_title(facts), flush=True)
         first = facts[0].versions
         noted = ", ".join(f"{name} {first.get(name)}" for name in ("torch", "deepspeed", "transformers"))
         report.add("versions", f"{noted} and {len(first) - 3} more", checks.check_versions(facts))
@@ -103,7 +105,7 @@ def _look_at_hosts(exchange: Exchange, config: PretrainConfig, report: Report) -
         found += checks.check_disks(facts) + checks.check_room_for_cache(config, facts)
         report.add("disk", "", found)
         report.add("descriptors", "", checks.check_descriptors(facts))
-        return {host: one.rank for host, one in hosts.items()}
+        return {host: one.rank for host, one in checks.first_of_each_host(facts).items()}
 
     refused = None
     try:
@@ -200,6 +202,8 @@ def _try_together(exchange: Exchange, config: PretrainConfig, report: Report, ho
                 watch.mark("measuring the links", patient=True)
                 _measure_links(exchange, report, hosts, device)
             if exchange.meet("go on", None, lambda values: report.allows(IN_THE_WAY_OF_STEPS)):
+                from . import steps  # what takes seconds to import comes after what is found without it
+
                 try:
                     own = steps.try_steps(config, folder, watch)
                 except KinspanError as error:
@@ -217,16 +221,18 @@ def _measure_links(exchange: Exchange, report: Report, hosts: dict[str, int], de
     def judge(values: list[dict[str, float]]) -> None:
         report.all_reduce = all_reduce
         rates = network.name_rates(report.hosts, values)
-        slowest = f"; slowest link {min(rates.values()):,.0f} MB/s" if rates else ""
-        report.add("bandwidth", f"all-reduce {all_reduce:,.0f} MB/s{slowest}", network.check_links(rates))
+        slowest = f"; slowest link {network.show_rate(min(rates.values()))}" if rates else ""
+        report.add("bandwidth", f"all-reduce {network.show_rate(all_reduce)}{slowest}", network.check_links(rates))
         if rates:
             own = {host: [rate for link, rate in rates.items() if link[1] == host] for host in hosts}
-            report.columns["receives"] = {host: f"{max(values):,.0f} MB/s" for host, values in own.items()}
+            report.columns["receives"] = {host: network.show_rate(max(values)) for host, values in own.items()}
 
     exchange.meet("links", received, judge)
 
 
 def _judge_steps(report: Report, values: list[Any], config: PretrainConfig) -> None:
+    from . import steps
+
     found = steps.check_steps(values, report.hosts, report.all_reduce)
     if any("error" in value for value in values):
         report.add("steps", "", found)
@@ -235,12 +241,10 @@ def _judge_steps(report: Report, values: list[Any], config: PretrainConfig) -> N
     first = values[0]
     hours = first["steps"] * seconds / 3600
     note = f"{seconds:.3g} s each, {first['tokens'] / seconds:,.0f} tokens/s; {first['steps']:,} take {hours:.1f} h"
-    report.add("steps", note, found)
     written = len(list((Path(config.output_dir) / CHECKPOINTS).glob("step-*")))
     keep = max(config.keep_checkpoints - written, 0)
-    report.findings += checks.check_room_for_checkpoints(
-        report.facts, first["parameters"], keep, steps.BYTES_PER_PARAMETER
-    )
+    found += checks.check_room_for_checkpoints(report.facts, first["parameters"], keep, steps.BYTES_PER_PARAMETER)
+    report.add("steps", note, found)
     slowest: dict[str, float] = {}
     for rank, value in enumerate(values):
         host = report.hosts[rank]

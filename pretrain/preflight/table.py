@@ -1,18 +1,18 @@
-"""What preflight prints: a line for each check and each host, what is wrong, and one verdict."""
+"""What preflight prints: a line for each check as it is made, with what is wrong below it; the hosts; one verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from .checks import first_of_each_host, show_bytes
 from .exchange import list_ranks
 from .facts import OUTPUT, Facts
 from .finding import Finding, list_hosts
 
-CHECKS = {  # in the order of the table
+CHECKS = {  # in their order, with what is said of one that has nothing more to say
     "versions": "packages, Python, drivers and source are the same",
     "settings": "flags and settings are the same",
     "devices": "devices are the same, and free",
-    "disk": "there is room where the run writes",
-    "descriptors": "a process may open enough files and connections",
+    "disk": "room where the run writes",
+    "descriptors": "files and connections that a process may open",
     "clock": "the clocks agree",
     "corpus": "every host sees the corpora as their manifests say",
     "network": "the hosts reach one another",
@@ -23,43 +23,24 @@ CHECKS = {  # in the order of the table
 HOSTS_SHOWN = 24  # of many hosts, those with findings first
 
 
-def format_table(
-    facts: Sequence[Facts], findings: Sequence[Finding], notes: dict[str, str], columns: dict[str, dict[str, str]]
-) -> str:
-    """The whole text.
-
-    notes:   what was seen, by check; a check without a note was not made
-    columns: more of each host, by heading and host
-    """
+def format_title(facts: Sequence[Facts]) -> str:
+    """The first line: how many ranks and hosts there are."""
     hosts = first_of_each_host(facts)
-    lines = [f"preflight of {len(facts)} rank(s) on {len(hosts)} host(s): {list_hosts(list(hosts))}", ""]
-    lines += _align([["check", "", ""], *([name, *_judge(name, findings, notes)] for name in CHECKS)])
-    lines += ["", *_align(_list_hosts(facts, findings, columns)), ""]
-    for number, finding in enumerate(sorted(findings, key=lambda f: not f.fatal), 1):
-        mark = "" if finding.fatal else " (to know)"
-        lines.append(f"{number}. {list_hosts(finding.hosts)}: {finding.check}{mark}: {finding.text}")
-    return "\n".join([*lines, *([""] if findings else []), format_verdict(findings)])
+    return f"preflight of {len(facts)} rank(s) on {len(hosts)} host(s): {list_hosts(list(hosts))}"
 
 
-def format_verdict(findings: Sequence[Finding]) -> str:
-    """The last line: whether to start, and if not, which hosts are in the way."""
-    fatal = [finding for finding in findings if finding.fatal]
-    if not fatal:
-        return "READY"
-    hosts = list(dict.fromkeys(host for finding in fatal for host in finding.hosts))
-    checks = ", ".join(dict.fromkeys(finding.check for finding in fatal))
-    return f"NOT READY: {checks}, on {list_hosts(hosts)}"
+def format_check(check: str, note: str, findings: Sequence[Finding]) -> str:
+    """The line of a check, and a line for each finding. ``note``: what was seen"""
+    word = "FAILED" if any(finding.fatal for finding in findings) else "note" if findings else "ok"
+    lines = [f"{check:<12} {word:<7} {note or CHECKS[check]}"]
+    for finding in findings:
+        about = "" if finding.check == check else f" ({finding.check})"
+        lines.append(f"    {list_hosts(finding.hosts)}{about}: {finding.text}")
+    return "\n".join(lines)
 
 
-def _judge(check: str, findings: Sequence[Finding], notes: dict[str, str]) -> tuple[str, str]:
-    own = [finding for finding in findings if finding.check == check]
-    word = "FAILED" if any(f.fatal for f in own) else "note" if own else "ok" if check in notes else "not made"
-    return word, notes.get(check) or CHECKS[check]
-
-
-def _list_hosts(
-    facts: Sequence[Facts], findings: Sequence[Finding], columns: dict[str, dict[str, str]]
-) -> list[list[str]]:
+def format_hosts(facts: Sequence[Facts], findings: Sequence[Finding], columns: dict[str, dict[str, str]]) -> str:
+    """A line for each host. ``columns``: more of each, by heading and host"""
     hosts = first_of_each_host(facts)
     troubled = {host for finding in findings for host in finding.hosts}
     shown = sorted(hosts, key=lambda host: host not in troubled)[:HOSTS_SHOWN] if len(hosts) > HOSTS_SHOWN else hosts
@@ -74,10 +55,18 @@ def _list_hosts(
         rows.append(row + [column.get(host, "") for column in columns.values()])
     if len(hosts) > len(shown):
         rows.append([f"and {len(hosts) - len(shown)} more"])
-    return rows
+    sizes = [max(len(row[n]) for row in rows if n < len(row)) for n in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=False)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    width = max(len(row) for row in rows)
-    sizes = [max((len(row[n]) for row in rows if n < len(row)), default=0) for n in range(width)]
-    return ["  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=False)).rstrip() for row in rows]
+def format_verdict(findings: Sequence[Finding], made: Collection[str]) -> str:
+    """The last line: whether to start, and if not, which hosts are in the way, and what could not be looked at."""
+    fatal = [finding for finding in findings if finding.fatal]
+    if not fatal:
+        return "READY"
+    hosts = list(dict.fromkeys(host for finding in fatal for host in finding.hosts))
+    checks = ", ".join(dict.fromkeys(finding.check for finding in fatal))
+    left = [check for check in CHECKS if check not in made]
+    more = f" (not looked at before that is mended: {', '.join(left)})" if left else ""
+    return f"NOT READY: {checks}, on {list_hosts(hosts)}{more}"

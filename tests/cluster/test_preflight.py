@@ -92,18 +92,19 @@ def test_hosts_with_nothing_wrong_are_ready(launcher, fly, tmp_path):
 @pytest.mark.parametrize(
     ("harm", "count", "line"),
     [
-        (have_another_version, 2, "node1: versions: numpy is 2.4.5, and 2.4.6 on node0: install the same"),
-        (miss_a_shard, 2, "node1: corpus: {corpus}: shards/00001.arrow is missing: copy it there again"),
-        (change_a_shard, 2, "node1: corpus: {corpus}: shards/00001.arrow has not the SHA-256"),
-        (have_a_full_disk, 2, "node1: disk: --output_dir, {output}, has 1.05 MB free, below 1 GB: make room"),
-        (have_a_slow_link, 3, "node1: bandwidth: it sends "),
-        (have_another_time, 2, "node1: clock: its clock is 300 s ahead of that of node0: start its time service"),
-        (have_few_descriptors, 2, "node1: descriptors: a process may open 400 files, and needs 528 with 2 ranks"),
+        (have_another_version, 2, "versions: node1: numpy is 2.4.5, and 2.4.6 on node0: install the same"),
+        (miss_a_shard, 2, "corpus: node1: {corpus}: shards/00001.arrow is missing: copy it there again"),
+        (change_a_shard, 2, "corpus: node1: {corpus}: shards/00001.arrow has not the SHA-256"),
+        (have_a_full_disk, 2, "disk: node1: --output_dir, {output}, has 1.05 MB free, below 1 GB: make room"),
+        (have_a_slow_link, 3, "bandwidth: node1: it sends "),
+        (have_another_time, 2, "clock: node1: its clock is 300 s ahead of that of node0: start its time service"),
+        (have_few_descriptors, 2, "descriptors: node1: a process may open 400 files, and needs 528 with 2 ranks"),
     ],
 )
 def test_the_host_with_something_wrong_is_named(harm, count, line, fly, materials, tmp_path):
     statuses, said = fly(count, harm=harm)
     assert statuses == [2] * count
-    assert f"1. {line.format(corpus=materials.corpus, output=tmp_path / 'output')}" in said
-    check = line.split(": ")[1]
-    assert f"NOT READY: {check}, on node1" in said.splitlines()
+    check, _, text = line.format(corpus=materials.corpus, output=tmp_path / "output").partition(": ")
+    assert f"\n    {text}" in said
+    (verdict,) = (line for line in said.splitlines() if line.startswith("NOT READY: "))
+    assert verdict.startswith(f"NOT READY: {check}, on node1")

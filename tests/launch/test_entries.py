@@ -18,6 +18,7 @@ from pretrain.config import PretrainConfig
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = [
     "prepare",
+    "preflight",
     "pretrain",
     "release",
     "inspect_corpus",

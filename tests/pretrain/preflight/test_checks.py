@@ -11,7 +11,7 @@ from pretrain.preflight.facts import CACHE, OUTPUT, SHARED_MEMORY, Facts, collec
 from pretrain.preflight.finding import find_odd
 from pretrain.preflight.network import check_links, check_reach, make_rounds, pair_up
 from pretrain.preflight.steps import check_steps
-from pretrain.preflight.table import CHECKS, format_table, format_verdict
+from pretrain.preflight.table import CHECKS, format_check, format_hosts, format_verdict
 
 
 def make_facts(count=3, ranks=2):
@@ -42,7 +42,7 @@ def change(facts, host, **values):
 
 def test_hosts_that_are_alike_are_ready():
     assert judge(make_facts()) == []
-    assert format_verdict([]) == "READY"
+    assert format_verdict([], CHECKS) == "READY"
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_the_host_that_differs_is_named(values, check, text):
     assert {(finding.check, *finding.hosts) for finding in found} == {(check, "node1")}
     assert text in found[0].text
     assert all(finding.fatal for finding in found)
-    assert format_verdict(found) == f"NOT READY: {check}, on node1"
+    assert format_verdict(found, CHECKS) == f"NOT READY: {check}, on node1"
 
 
 def test_fewer_cores_are_to_be_known_and_in_nobodys_way():
     found = judge(change(make_facts(), "node2", cores=1))
     assert [(f.hosts, f.fatal) for f in found] == [(["node2"], False)]
-    assert format_verdict(found) == "READY"
+    assert format_verdict(found, CHECKS) == "READY"
 
 
 def test_of_two_hosts_both_values_are_said():
@@ -172,21 +172,40 @@ def test_a_slow_device_is_to_be_known():
     assert (found.hosts, found.fatal) == (["node1"], False)
 
 
-def test_the_table_shows_each_check_the_hosts_and_one_verdict():
+def test_a_check_has_a_line_and_each_finding_another():
+    found = checks.check_descriptors(change(make_facts(), "node1", descriptors=400))
+    line, below = format_check("descriptors", "", found).splitlines()
+    assert line == "descriptors  FAILED  files and connections that a process may open"
+    assert below.startswith("    node1: a process may open 400 files, and needs 560 with 6 ranks: raise ")
+    assert format_check("versions", "torch 2.13.0", []) == "versions     ok      torch 2.13.0"
+    left = "network, bandwidth, steps, speed"
+    made = [check for check in CHECKS if check not in left]
+    said = f"NOT READY: descriptors, on node1 (not looked at before that is mended: {left})"
+    assert format_verdict(found, made) == said
+
+
+def test_of_many_hosts_those_in_the_way_are_shown_first():
     facts = change(make_facts(30), "node17", descriptors=400)
     found = checks.check_descriptors(facts)
-    text = format_table(facts, found, {"versions": "torch 2.13.0", "descriptors": ""}, {"clock": {"node17": "+0.0 s"}})
-    lines = text.splitlines()
-    assert lines[0] == "preflight of 60 rank(s) on 30 host(s): node0, node1, node2, node3 and 26 more"
-    assert [line.split()[0] for line in lines[3 : 3 + len(CHECKS)]] == list(CHECKS)
-    assert "versions     ok        torch 2.13.0" in lines
-    assert any(line.startswith("descriptors  FAILED") for line in lines)
-    assert any(line.startswith("steps        not made") for line in lines)
-    rows = [line.split() for line in lines if line.startswith("node")]
-    assert rows[0][:2] == ["node17", "34-35"]
+    head, *rows, more = format_hosts(facts, found, {"clock": {"node17": "+0.0 s"}}).splitlines()
+    assert head.split() == ["host", "ranks", "device", "free", "memory", "free", "disk", "files", "clock"]
+    assert rows[0].split() == [
+        "node17",
+        "34-35",
+        "NVIDIA",
+        "H100",
+        "79",
+        "of",
+        "80",
+        "GB",
+        "1",
+        "TB",
+        "400",
+        "+0.0",
+        "s",
+    ]
     assert len(rows) == 24
-    assert "and 6 more" in lines
-    assert lines[-1] == "NOT READY: descriptors, on node17"
+    assert more == "and 6 more"
 
 
 def test_facts_of_this_host(tmp_path):
