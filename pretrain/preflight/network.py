@@ -76,13 +76,12 @@ def check_reach(addresses: dict[str, str], unreached: dict[str, list[str]]) -> l
         callers = [caller for caller, missed in unreached.items() if host in missed]
         if not callers:
             continue
-        local = address.startswith("127.")
-        advice = (
-            f"its name stands for itself alone: set GLOO_SOCKET_IFNAME there to its network interface, "
-            f"see `ip address`, or mend {host} in /etc/hosts"
-            if local
-            else "open all ports between the hosts, or set GLOO_SOCKET_IFNAME to the interface of their network"
-        )
+        advice = "open all ports between the hosts, or set GLOO_SOCKET_IFNAME to the interface of their network"
+        if address.startswith("127."):  # what many systems have for their own name, in /etc/hosts
+            advice = (
+                "other hosts never reach that one: set GLOO_SOCKET_IFNAME there to its network interface (see "
+                f"`ip address`), or mend {host} in its /etc/hosts"
+            )
         found.append(Finding("network", [host], f"it is not reached at {address} from {list_hosts(callers)}: {advice}"))
     return found
 

@@ -1,7 +1,8 @@
 """Several "hosts" on this machine: network namespaces at one bridge, each with an address and a host name of its own.
 
 They share the processors, the disk and the clock. A link can be made slow or cut, and a host may see another file or a
-full disk in some place. Needs root; nothing outside the namespaces is changed, and they are removed by themselves.
+full disk in some place. Needs root; the namespaces are removed by themselves, and of what is outside nothing is
+changed.
 """
 
 import os
