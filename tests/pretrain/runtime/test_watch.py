@@ -80,7 +80,7 @@ def test_a_silent_rank_is_named_wherever_it_is(three, clock):
     assert look(three[:2], clock, 0.6 * SILENCE) is None
     verdict = look(three[:2], clock, 0.6 * SILENCE)
     assert "rank 2" in verdict.text
-    assert "elsewhere" in verdict.text
+    assert f"on elsewhere) has given no sign of life for 60 s, as seen from {three[0].own.host}" in verdict.text
     assert "step 3" in verdict.text
 
 
