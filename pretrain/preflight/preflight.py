@@ -108,14 +108,12 @@ def _look_at_hosts(exchange: Exchange, config: PretrainConfig, report: Report) -
         return {host: one.rank for host, one in checks.first_of_each_host(facts).items()}
 
     refused = None
+    absent = _list_absent(Path(config.output_dir))
     try:
-        made = not Path(config.output_dir).exists()
-        folder = open_folder(config.output_dir)
-        if made:
-            with suppress(OSError):  # another rank has made something in it
-                folder.rmdir()
+        open_folder(config.output_dir)
     except KinspanError as error:
         refused = str(error)
+    _remove_empty(absent)
     own = {"facts": collect_facts(config).as_dict(), "refused": refused}
     return exchange.meet("facts", own, judge)
 
@@ -192,7 +190,7 @@ def _try_together(exchange: Exchange, config: PretrainConfig, report: Report, ho
     folder = Path(config.output_dir) / exchange.meet(
         "folder", None, lambda values: f"{SHARED}preflight-{secrets.token_hex(4)}"
     )
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    absent = _list_absent(folder)
     try:
         with (
             limit_time(TRYING, "links and steps took too long: see where the other ranks are"),
@@ -211,7 +209,9 @@ def _try_together(exchange: Exchange, config: PretrainConfig, report: Report, ho
                     own = {"error": str(error)}
                 exchange.meet("steps", own, lambda values: _judge_steps(report, values, config))
     finally:
-        _remove(folder, made, rank)
+        if rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+            _remove_empty(absent)
 
 
 def _measure_links(exchange: Exchange, report: Report, hosts: dict[str, int], device: torch.device) -> None:
@@ -254,13 +254,16 @@ def _judge_steps(report: Report, values: list[Any], config: PretrainConfig) -> N
     report.columns["TFLOP/s"] = {host: f"{own:.3g}" for host, own in slowest.items()}
 
 
-def _remove(folder: Path, made: list[Path], rank: int) -> None:
-    """Leaves the output folder as it was."""
-    if rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
-        for path in made:
-            with suppress(OSError):
-                path.rmdir()
+def _list_absent(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there yet, from the innermost."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Leaves the output folder as it was. Where another rank has something in it, that one comes after."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 @contextmanager

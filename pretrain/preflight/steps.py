@@ -25,7 +25,7 @@ MIN_STEPS, MAX_STEPS = 2, 10  # that are timed
 TIMED = 15.0  # seconds that they are to take together
 # All ranks wait while gradients are added up: with half of a step spent so, half of the machines would do as well.
 COMMUNICATION_SHARE = 0.5
-# Of a checkpoint: the weights in fp32, and DeepSpeed's states with a copy of them, the master copy and two moments.
+# Of a checkpoint in fp32 (18 in bf16): weights, and of DeepSpeed a copy of them, the master copy and two moments.
 BYTES_PER_PARAMETER = 20
 
 
