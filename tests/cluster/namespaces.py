@@ -17,6 +17,13 @@ from functools import cache
 from pathlib import Path
 
 TOOLS = ("ip", "tc", "unshare", "nsenter", "mount")
+# Without the last two lines ssh waits for a quarter of an hour for a host that is gone.
+SSH = """StrictHostKeyChecking no
+UserKnownHostsFile /dev/null
+LogLevel ERROR
+ServerAliveInterval 10
+ServerAliveCountMax 6
+"""
 MADE = Path("/run/netns")  # where `ip netns` puts them
 
 
@@ -45,7 +52,9 @@ def find_obstacle() -> str | None:
         return f"there is no {missing[0]} here"
     if os.geteuid():
         return "only root may make network namespaces"
-    tried = subprocess.run(["unshare", "--net", "--uts", "--mount", "hostname", "node0"], capture_output=True)
+    tried = subprocess.run(
+        ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "hostname", "node0"], capture_output=True
+    )
     if tried.returncode:
         return f"namespaces are not allowed here: {tried.stderr.decode().strip()}"
     return None
@@ -118,7 +127,8 @@ def command_on(host: Host, *command: str, first: Sequence[str] = ()) -> list[str
     script = "\n".join(
         ["set -e", f"hostname {host.name}", f"mount --bind {host.names} /etc/hosts", *first, 'exec "$@"']
     )
-    inside = ["unshare", "--mount", "--uts", "bash", "-c", script, "bash"]
+    alone = ["--pid", "--fork", "--kill-child", "--mount-proc"]  # programs of other hosts are not seen
+    inside = ["unshare", "--mount", "--uts", *alone, "bash", "-c", script, "bash"]
     return ["nsenter", f"--net={MADE / host.namespace}", *inside, *command]
 
 
@@ -140,7 +150,7 @@ def make_ssh(folder: Path) -> list[str]:
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / "id_ed25519"))
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / "host_key"))
         shutil.copy(place / "id_ed25519.pub", place / "authorized_keys")
-        (place / "config").write_text("StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n")
+        (place / "config").write_text(SSH)
     home = Path.home() / ".ssh"
     return [f"mkdir -p {home}", f"mount --bind {place} {home}"]
 
@@ -188,3 +198,15 @@ def wait_for_all(started: Sequence[subprocess.Popen], seconds: float) -> list[in
     """Their statuses. Raises TimeoutExpired where they are not over by then."""
     deadline = time.monotonic() + seconds
     return [process.wait(max(0.1, deadline - time.monotonic())) for process in started]
+
+
+def time_ends(started: Sequence[subprocess.Popen], seconds: float) -> list[float]:
+    """After how many seconds each ended, ``seconds`` of one that did not."""
+    began = time.monotonic()
+    ends: dict[int, float] = {}
+    while len(ends) < len(started) and time.monotonic() - began < seconds:
+        for number, process in enumerate(started):
+            if process.poll() is not None:
+                ends.setdefault(number, time.monotonic() - began)
+        time.sleep(0.1)
+    return [ends.get(number, seconds) for number in range(len(started))]
