@@ -88,7 +88,7 @@ def start_on(
             yield started, logs
     finally:
         for daemon in daemons:
-            daemon.terminate()
+            daemon.kill()  # with all that it started
             daemon.wait()
 
 
