@@ -18,9 +18,10 @@ import torch.distributed as dist
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig, check
+from pretrain.runtime import ranks
 from pretrain.runtime.engine import start_distributed
 from pretrain.runtime.run_folder import CHECKPOINTS, SHARED, open_folder
-from pretrain.runtime.watch import watch_ranks
+from pretrain.runtime.watch import Watch, watch_ranks
 from pretrain.runtime.world import read_launcher_variables
 
 from . import checks, corpora, network
@@ -196,18 +197,18 @@ def _try_together(exchange: Exchange, config: PretrainConfig, report: Report, ho
             limit_time(TRYING, "links and steps took too long: see where the other ranks are"),
             watch_ranks(folder, rank, world, config.stall_minutes * 60) as watch,
         ):
-            if world > 1:
-                watch.mark("measuring the links", patient=True)
-                _measure_links(exchange, report, hosts, device)
-            if exchange.meet("go on", None, lambda values: report.allows(IN_THE_WAY_OF_STEPS)):
-                from . import steps  # what takes seconds to import comes after what is found without it
-
-                try:
-                    own = steps.try_steps(config, folder, watch)
-                except KinspanError as error:
-                    print(f"{exchange.host}: {error}", file=sys.stderr, flush=True)  # others may wait in vain
-                    own = {"error": str(error)}
-                exchange.meet("steps", own, lambda values: _judge_steps(report, values, config))
+            try:
+                if world > 1:
+                    watch.mark("measuring the links", patient=True)
+                    _measure_links(exchange, report, hosts, device)
+                if exchange.meet("go on", None, lambda values: report.allows(IN_THE_WAY_OF_STEPS)):
+                    _try_steps(exchange, config, report, folder, watch)
+            except RuntimeError as error:
+                if not ranks.is_communication_failure(error):
+                    raise
+                text = ranks.describe_communication_failure(error)
+                watch.wait_for_verdict(text)
+                raise KinspanError(text) from error
     finally:
         if rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
@@ -228,6 +229,17 @@ def _measure_links(exchange: Exchange, report: Report, hosts: dict[str, int], de
             report.columns["receives"] = {host: network.show_rate(max(values)) for host, values in own.items()}
 
     exchange.meet("links", received, judge)
+
+
+def _try_steps(exchange: Exchange, config: PretrainConfig, report: Report, folder: Path, watch: Watch) -> None:
+    from . import steps  # what takes seconds to import comes after what is found without it
+
+    try:
+        own = steps.try_steps(config, folder, watch)
+    except KinspanError as error:
+        print(f"{exchange.host}: {error}", file=sys.stderr, flush=True)  # where the others wait in vain, it is told
+        own = {"error": str(error)}
+    exchange.meet("steps", own, lambda values: _judge_steps(report, values, config))
 
 
 def _judge_steps(report: Report, values: list[Any], config: PretrainConfig) -> None:

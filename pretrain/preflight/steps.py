@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from data_pipeline.errors import KinspanError
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
 from pretrain.metrics import measure_peak_tflops
@@ -14,6 +15,7 @@ from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.runtime import ranks
 from pretrain.runtime.engine import OptimizerSettings, build_engine
+from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
 from pretrain.runtime.watch import Watch
 from pretrain.setup import Setup, set_up
 from pretrain.step import start_counting, train_step, try_largest
@@ -46,27 +48,30 @@ def try_steps(config: PretrainConfig, folder: Path, watch: Watch) -> dict[str, A
         compile_encoders(setup.model)
     watch.mark("trying the largest batch")
     try_largest(engine, setup.train_stream, setup.layout)
+    try:
+        timed = _time_steps(setup, engine, watch)
+    except Exception as error:
+        if not is_out_of_memory(error):  # the first update makes Adam's moments
+            raise
+        text = describe_out_of_memory(setup.layout.largest, setup.train_stream.max_length)
+        raise KinspanError(text) from error
+    return {"parameters": parameters, "tflops": tflops, "steps": setup.total_steps, **timed}
+
+
+def _time_steps(setup: Setup, engine: Any, watch: Watch) -> dict[str, Any]:
+    """Trains for some steps, the same number on all ranks: seconds, tokens and finite, see ``try_steps``."""
     seconds: list[float] = []
-    tokens, finite = 0, True
-    timed = MAX_STEPS
+    tokens, finite, timed = 0, True, MAX_STEPS
     while len(seconds) < WARM_UP + timed:
         began = time.perf_counter()
         step_tokens, step_finite = _train_step(setup, engine, len(seconds), watch)
         seconds.append(time.perf_counter() - began)
         if len(seconds) == WARM_UP:
-            slowest = max(ranks.gather(seconds[-1]))
-            timed = min(MAX_STEPS, max(MIN_STEPS, int(TIMED / slowest)))
+            timed = min(MAX_STEPS, max(MIN_STEPS, int(TIMED / max(ranks.gather(seconds[-1])))))
         elif len(seconds) > WARM_UP:
             tokens += step_tokens
         finite = finite and step_finite
-    return {
-        "parameters": parameters,
-        "tflops": tflops,
-        "seconds": sum(seconds[WARM_UP:]) / timed,
-        "tokens": tokens / timed,
-        "steps": setup.total_steps,
-        "finite": finite,
-    }
+    return {"seconds": sum(seconds[WARM_UP:]) / timed, "tokens": tokens / timed, "finite": finite}
 
 
 def _train_step(setup: Setup, engine: Any, step: int, watch: Watch) -> tuple[int, bool]:
