@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from statistics import median
 from typing import Any
 
 import psutil
@@ -18,7 +19,7 @@ CONNECT = 5.0  # seconds for a connection within a cluster, which takes millisec
 # A gigabit port carries 118 MB/s, one that has fallen back to 100 Mbit/s, by a bad cable, 12: no network that is as it
 # should be gives what lies between.
 MIN_LINK = 50.0  # MB/s
-# Training goes at the pace of the slowest link.
+# Training goes at the pace of the slowest link: one that is much slower than the others is worth a look.
 SLOW_LINK_SHARE = 0.25
 SIZES = (1 << 18, 1 << 22, 1 << 22, 1 << 26)  # bytes sent over a link, one after the other, until it has shown its rate
 LONG_ENOUGH = 0.5  # seconds that a transfer takes whose rate is trusted
@@ -176,34 +177,36 @@ def check_links(rates: dict[tuple[str, str], float]) -> list[Finding]:
     """
     if not rates:
         return []
-    usual = sorted(rates.values())[len(rates) // 2]
-    least = max(MIN_LINK, SLOW_LINK_SHARE * usual)
-    slow = {link: rate for link, rate in rates.items() if rate < least}
-    found, explained = [], set()
-    for end, verb in ((0, "sends"), (1, "receives")):
+    usual = median(rates.values())
+    slow = {link: rate for link, rate in rates.items() if rate < max(MIN_LINK, SLOW_LINK_SHARE * usual)}
+    found: list[Finding] = []
+    explained: set[tuple[str, str]] = set()
+    for end, verb in ((0, "it sends"), (1, "it receives")):
         for host in dict.fromkeys(link[end] for link in slow):
             own = [link for link in rates if link[end] == host]
             if len(own) > 1 and all(link in slow for link in own):
-                rate = max(slow[link] for link in own)
-                found.append(Finding("bandwidth", [host], f"it {verb} {_describe_slow(rate, least)}"))
+                found.append(_describe_slow([host], verb, max(slow[link] for link in own), usual))
                 explained |= set(own)
     for (sender, receiver), rate in slow.items():
         if (sender, receiver) not in explained:
-            text = f"from {sender} to {receiver} goes {_describe_slow(rate, least)}"
-            found.append(Finding("bandwidth", [sender, receiver], text))
+            found.append(_describe_slow([sender, receiver], f"from {sender} to {receiver} goes", rate, usual))
     return found
+
+
+def _describe_slow(hosts: list[str], what: str, rate: float, usual: float) -> Finding:
+    """A link that is slow beside the others is only to be known: other work may be in its way for the moment."""
+    is_broken = rate < MIN_LINK
+    beside = f"below {show_rate(MIN_LINK)}" if is_broken else f"and {show_rate(usual)} is usual here"
+    text = (
+        f"{what} {show_rate(rate)}, {beside}: look at the cable, the port's speed (ethtool) and the interface that "
+        "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose"
+    )
+    return Finding("bandwidth", hosts, text, is_broken)
 
 
 def show_rate(rate: float) -> str:
     """A rate in words, such as "812 MB/s"."""
     return f"{rate:,.0f} MB/s" if rate >= 10 else f"{rate:.2g} MB/s"
-
-
-def _describe_slow(rate: float, least: float) -> str:
-    return (
-        f"{show_rate(rate)}, below {show_rate(least)}: look at the cable, the port's speed (ethtool) and the interface "
-        "that GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose"
-    )
 
 
 def name_rates(hosts: dict[int, str], received: Sequence[dict[str, float]]) -> dict[tuple[str, str], float]:

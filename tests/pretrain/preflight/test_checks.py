@@ -102,12 +102,16 @@ def test_a_slow_link_is_laid_at_the_end_that_is_slow():
     fast = dict.fromkeys(links, 900.0)
     assert check_links(fast) == []
     (sends,) = check_links({link: 1.2 if link[0] == "node1" else rate for link, rate in fast.items()})
-    assert (sends.hosts, sends.text.startswith("it sends 1.2 MB/s, below 225")) == (["node1"], True)
+    assert (sends.hosts, sends.text.startswith("it sends 1.2 MB/s, below 50 MB/s: ")) == (["node1"], True)
     (receives,) = check_links({link: 1.2 if link[1] == "node1" else rate for link, rate in fast.items()})
     assert (receives.hosts, receives.text.startswith("it receives 1.2 MB/s")) == (["node1"], True)
     (between,) = check_links({("node0", "node1"): 900.0, ("node1", "node0"): 1.2})
     assert between.hosts == ["node1", "node0"]
     assert "from node1 to node0 goes 1.2 MB/s, below" in between.text
+    assert all(found.fatal for found in (sends, receives, between))
+    (beside,) = check_links({link: 200.0 if link[0] == "node1" else rate for link, rate in fast.items()})
+    assert (beside.hosts, beside.fatal) == (["node1"], False)
+    assert "it sends 200 MB/s, and 900 MB/s is usual here: " in beside.text
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
