@@ -20,6 +20,7 @@ from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig, check
 from pretrain.runtime import ranks
 from pretrain.runtime.engine import start_distributed
+from pretrain.runtime.log import format_time
 from pretrain.runtime.run_folder import CHECKPOINTS, SHARED, open_folder
 from pretrain.runtime.watch import Watch, watch_ranks
 from pretrain.runtime.world import read_launcher_variables
@@ -251,8 +252,8 @@ def _judge_steps(report: Report, values: list[Any], config: PretrainConfig) -> N
         return
     seconds = max(value["seconds"] for value in values)
     first = values[0]
-    hours = first["steps"] * seconds / 3600
-    note = f"{seconds:.3g} s each, {first['tokens'] / seconds:,.0f} tokens/s; {first['steps']:,} take {hours:.1f} h"
+    whole = format_time(first["steps"] * seconds)
+    note = f"{seconds:.3g} s each, {first['tokens'] / seconds:,.0f} tokens/s; {first['steps']:,} take {whole}"
     written = len(list((Path(config.output_dir) / CHECKPOINTS).glob("step-*")))
     keep = max(config.keep_checkpoints - written, 0)
     found += checks.check_room_for_checkpoints(report.facts, first["parameters"], keep, steps.BYTES_PER_PARAMETER)
