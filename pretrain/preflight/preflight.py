@@ -107,7 +107,10 @@ def _look_at_hosts(exchange: Exchange, config: PretrainConfig, report: Report) -
         found += checks.check_disks(facts) + checks.check_room_for_cache(config, facts)
         report.add("disk", "", found)
         report.add("descriptors", "", checks.check_descriptors(facts))
-        return {host: one.rank for host, one in checks.first_of_each_host(facts).items()}
+        firsts = {host: one.rank for host, one in checks.first_of_each_host(facts).items()}
+        report.made += ["network"] if len(firsts) == 1 else []  # there is nothing to look at
+        report.made += ["bandwidth"] if len(facts) == 1 else []
+        return firsts
 
     refused = None
     absent = _list_absent(Path(config.output_dir))
