@@ -75,7 +75,7 @@ def check_corpora(facts: list[Facts], seen: list[dict[str, dict[str, Any]] | Non
             if view["wrong"]:
                 more = f" (and {len(view['wrong']) - 1} more)" if len(view["wrong"]) > 1 else ""
                 text = f"{path}: {view['wrong'][0]}{more}: copy it there again, or mount what the others see"
-                found.append(Finding("corpus", [host], text))
+                found.append(Finding("corpus", [host], text if view["fingerprint"] else view["wrong"][0]))
     return found
 
 

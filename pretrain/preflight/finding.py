@@ -38,6 +38,8 @@ def compare(
     check: str, what: str, values: dict[str, Any], advice: str, show: Callable[[Any], str] = str, fatal: bool = True
 ) -> list[Finding]:
     """A finding where the hosts do not all have the same value: who has another, and what the others have."""
+    if not values:
+        return []
     usual, odd = find_odd(values)
     others = [host for host in values if host not in odd]
     return [

@@ -21,6 +21,7 @@ from pretrain.config import PretrainConfig
 from pretrain.planning.checks import check
 from pretrain.runtime import ranks
 from pretrain.runtime.engine import start_distributed
+from pretrain.runtime.log import format_time
 from pretrain.runtime.run_folder import CHECKPOINTS, SHARED, open_folder
 from pretrain.runtime.watch import Watch, watch_ranks
 from pretrain.runtime.world import read_launcher_variables
@@ -107,7 +108,10 @@ def _look_at_hosts(exchange: Exchange, config: PretrainConfig, report: Report) -
         found += checks.check_disks(facts) + checks.check_room_for_cache(config, facts)
         report.add("disk", "", found)
         report.add("descriptors", "", checks.check_descriptors(facts))
-        return {host: one.rank for host, one in checks.first_of_each_host(facts).items()}
+        firsts = {host: one.rank for host, one in checks.first_of_each_host(facts).items()}
+        report.made += ["network"] if len(firsts) == 1 else []  # there is nothing to look at
+        report.made += ["bandwidth"] if len(facts) == 1 else []
+        return firsts
 
     refused = None
     absent = _list_absent(Path(config.output_dir))
@@ -252,8 +256,8 @@ def _judge_steps(report: Report, values: list[Any], config: PretrainConfig) -> N
         return
     seconds = max(value["seconds"] for value in values)
     first = values[0]
-    hours = first["steps"] * seconds / 3600
-    note = f"{seconds:.3g} s each, {first['tokens'] / seconds:,.0f} tokens/s; {first['steps']:,} take {hours:.1f} h"
+    whole = format_time(first["steps"] * seconds)
+    note = f"{seconds:.3g} s each, {first['tokens'] / seconds:,.0f} tokens/s; {first['steps']:,} take {whole}"
     written = len(list((Path(config.output_dir) / CHECKPOINTS).glob("step-*")))
     keep = max(config.keep_checkpoints - written, 0)
     found += checks.check_room_for_checkpoints(report.facts, first["parameters"], keep, steps.BYTES_PER_PARAMETER)

@@ -144,6 +144,8 @@ def test_corpora():
     (missing,) = check_corpora(facts, [view(), view(wrong=["shards/00001.arrow is missing", "x"]), view()])
     assert missing.hosts == ["node1"]
     assert "shards/00001.arrow is missing (and 1 more)" in missing.text
+    absent = check_corpora(facts, [view(None, wrong=["no corpus at corpora/docs"])] * 3)
+    assert [finding.hosts for finding in absent] == [["node0"], ["node1"], ["node2"]]
 
 
 def test_checkpoints_need_room():
