@@ -20,10 +20,14 @@ torchrun)
 deepspeed)
     hosts=$LOGS/hostfile-$SLURMD_NODENAME
     scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/$/ slots=$RANKS/" >"$hosts"
-    # In a session of its own: a signal to this task would end the launcher at once, and Slurm then kills its ranks.
-    setsid deepspeed --no_ssh --hostfile "$hosts" --node_rank "$SLURM_NODEID" --master_addr "$first" \
-        --master_port "$port" --enable_each_rank_log "$LOGS/ranks-of-$SLURMD_NODENAME" \
-        --module launch.pretrain "$@" &
+    # The signal would end the launcher at once, and Slurm then kills its ranks: it goes to the ranks alone, which can be
+    # told by their session. Some Slurms send it to every process of the task, where the launcher ignores it.
+    (
+        trap '' USR1
+        exec setsid deepspeed --no_ssh --hostfile "$hosts" --node_rank "$SLURM_NODEID" --master_addr "$first" \
+            --master_port "$port" --enable_each_rank_log "$LOGS/ranks-of-$SLURMD_NODENAME" \
+            --module launch.pretrain "$@"
+    ) &
     launcher=$!
     trap 'pkill --session "$launcher" -USR1 --full -- --local_rank=' USR1 TERM
     while :; do

@@ -88,7 +88,7 @@ class Job:
     @property
     def logs(self):
         """What the ranks have said, each start's and rank's after the other."""
-        return "".join(path.read_text() for path in sorted(self.folder.glob("logs/*/*/*.log")))
+        return "".join(path.read_text() for path in sorted(self.folder.glob("logs/**/*.log")))
 
     @property
     def step(self):
