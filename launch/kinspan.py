@@ -20,6 +20,8 @@ COMMANDS = {
     "train_adapters": "train an adapter for each of many corpora beside one base",
     "combine_adapters": "stack or average adapters, or merge one into its base",
     "release": "make a folder for transformers and sentence-transformers of a run",
+    "transfer_matrix": "measure how models of many sources rank on targets without labels",
+    "build_las": "turn a forum's dump into a data set of answer selection",
     "rank_document": "rank the sentences of a held-out document with a release",
     "evaluate_pairs": "measure how well a model tells held-out pairs of an objective apart",
     "build_asnq": "make ASNQ from Natural Questions",

@@ -17,7 +17,7 @@ from pretrain.evaluation.probe_warning import find_fall
 from pretrain.evaluation.validation import Validation, evaluate
 from pretrain.release.card import find_warnings
 from pretrain.release.release import write_release
-from pretrain.runtime.history import read_history
+from pretrain.watching.history import read_history
 from pretrain.runtime.log import complete_lines, format_time
 
 from .runtime import ranks

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.reader import newest_on_all_ranks, remove_later
-from pretrain.runtime.history import LEAPT, REWOUND, SKIPPED
+from pretrain.watching.history import LEAPT, REWOUND, SKIPPED
 from pretrain.runtime.run_folder import CHECKPOINTS
 
 from .batches import find_batch

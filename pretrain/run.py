@@ -16,7 +16,7 @@ from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_object, write_atomically
 from pretrain.checkpoints.reader import find_resumable, get_step
 from pretrain.runtime.engine import set_learning_rate, start_distributed
-from pretrain.runtime.history import DAMAGED, FAILED, FINISHED, STARTED, note
+from pretrain.watching.history import DAMAGED, FAILED, FINISHED, STARTED, note
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory, return_freed_memory
 from pretrain.runtime.run_folder import CHECKPOINTS, open_folder

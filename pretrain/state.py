@@ -15,7 +15,7 @@ from pretrain.modeling.losses import LossWeights
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.runtime.finite import Skips
-from pretrain.runtime.history import UNSAVED, note
+from pretrain.watching.history import UNSAVED, note
 from pretrain.runtime.log import Log
 from pretrain.runtime.run_folder import CHECKPOINTS
 from pretrain.runtime.stop import StopRequest

@@ -8,7 +8,7 @@ from html import escape
 from math import exp
 from typing import Any
 
-from pretrain.runtime.history import REWOUND, STARTED
+from pretrain.watching.history import REWOUND, STARTED
 from pretrain.watching.happenings import count_starts, describe_history
 
 Points = list[tuple[float, float]]  # steps, and the values then

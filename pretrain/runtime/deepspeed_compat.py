@@ -152,7 +152,8 @@ def capture_files(engine: Any, tag: str, without_frozen: bool = False) -> dict[s
     before, engine.checkpoint_engine = engine.checkpoint_engine, keeper
     engine._copy_recovery_script = lambda folder: None  # DeepSpeed would put a program among the data
     try:
-        engine.save_checkpoint(".", tag=tag, save_latest=False, exclude_frozen_parameters=without_frozen)
+        options = {"exclude_frozen_parameters": True} if without_frozen else {}
+        engine.save_checkpoint(".", tag=tag, save_latest=False, **options)
     finally:
         engine.checkpoint_engine = before
     return keeper.states

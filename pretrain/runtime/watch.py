@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from pretrain.runtime import ranks
 
-from .history import ENDED, is_alive, name_system, note, write_heartbeat
+from pretrain.watching.history import ENDED, is_alive, name_system, note, write_heartbeat
 from .stop import Stopped
 
 STATUS = 70  # EX_SOFTWARE of sysexits.h

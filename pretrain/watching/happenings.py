@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pretrain.runtime.history import (
+from pretrain.watching.history import (
     DAMAGED,
     ENDED,
     ENDINGS,

@@ -15,7 +15,7 @@ import psutil
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object
-from pretrain.runtime.history import (
+from pretrain.watching.history import (
     ENDED,
     ENDINGS,
     FAILED,

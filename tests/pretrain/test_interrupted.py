@@ -14,7 +14,7 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
-from pretrain.runtime.history import HEARTBEAT, HISTORY, read_heartbeat, read_history
+from pretrain.watching.history import HEARTBEAT, HISTORY, read_heartbeat, read_history
 from pretrain.runtime.stop import Stopped
 from pretrain.setup import set_up
 from pretrain.watching.status import read_status
