@@ -13,6 +13,7 @@ import yaml
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from pretrain.checkpoints.reader import find_resumable, get_step
+from pretrain.runtime.deepspeed_compat import drop_weights
 from pretrain.runtime.engine import set_learning_rate, start_distributed
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory, return_freed_memory
@@ -119,6 +120,7 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     finally:
         run.say(*run.profile.finish())
         close_run(run)
+        drop_weights(run.engine)
     if setup.rank:
         return {}
     written = write_summary(setup, run.progress)
