@@ -15,6 +15,7 @@ import yaml
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_object, write_atomically
 from pretrain.checkpoints.reader import find_resumable, get_step
+from pretrain.runtime.deepspeed_compat import drop_weights
 from pretrain.runtime.engine import set_learning_rate, start_distributed
 from pretrain.watching.history import DAMAGED, FAILED, FINISHED, STARTED, note
 from pretrain.runtime.lock import lock_folder
@@ -139,6 +140,7 @@ def _train_and_sum_up(run: Run) -> dict[str, Any]:
     finally:
         run.say(*run.profile.finish())
         close_run(run)
+        drop_weights(run.engine)
     if setup.rank:
         return {}
     written = write_summary(setup, run.progress)

@@ -77,6 +77,16 @@ def skip_lone_reduction(engine: Any) -> None:
     engine.buffered_allreduce_fallback = lambda *_, **__: None
 
 
+def drop_weights(engine: Any) -> None:
+    """Gives back the memory of an engine's weights, once its run is over.
+
+    DeepSpeed's hooks keep an engine alive in ways that the garbage collector cannot follow. A program that trains one
+    adapter after another beside the same base would hold a copy of the base for each.
+    """
+    for parameter in engine.module.parameters():
+        parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+
+
 def read_overflow(engine: Any) -> bool:
     """Whether ZeRO has skipped the last update because the gradient was not finite. It decides that on the host.
 

@@ -56,6 +56,7 @@ def average(adapters: Sequence[Adapter], weights: Sequence[float] | None, folder
         if not first.parts[0].kind == other.parts[0].kind == "lora" and _shape(other) != _shape(first):
             raise KinspanError(f"{other.folder} and {first.folder} are not of one shape: only such can be averaged")
     each = [adapter.tensors for adapter in adapters]
+    parts: tuple[Part, ...]
     if first.parts[0].kind == "lora":
         parts: tuple[Part, ...] = (Part("lora", name, sum(adapter.parts[0].size for adapter in adapters)),)
         tensors = lora.average(each, shares)
