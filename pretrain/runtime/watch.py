@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from pretrain.runtime import ranks
-
 from pretrain.watching.history import ENDED, is_alive, name_system, note, write_heartbeat
+
 from .stop import Stopped
 
 STATUS = 70  # EX_SOFTWARE of sysexits.h

@@ -58,7 +58,7 @@ def average(adapters: Sequence[Adapter], weights: Sequence[float] | None, folder
     each = [adapter.tensors for adapter in adapters]
     parts: tuple[Part, ...]
     if first.parts[0].kind == "lora":
-        parts: tuple[Part, ...] = (Part("lora", name, sum(adapter.parts[0].size for adapter in adapters)),)
+        parts = (Part("lora", name, sum(adapter.parts[0].size for adapter in adapters)),)
         tensors = lora.average(each, shares)
     else:
         parts = (*first.parts[:-1], Part(first.parts[-1].kind, name, first.parts[-1].size, first.parts[-1].of))

@@ -12,8 +12,8 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from launch.status import main
-from pretrain.watching.history import note, write_heartbeat
 from pretrain.watching.happenings import describe_history, estimate_speed
+from pretrain.watching.history import note, write_heartbeat
 from pretrain.watching.status import SILENCE, read_status
 from pretrain.watching.text import format_status
 
