@@ -151,7 +151,7 @@ def test_no_file_is_too_long():
 
 
 def test_no_folder_has_too_many_modules():
-    """Those that serve the others of their folder, _cli.py for instance, do not count; nor do the entries in launch/."""
+    """Those that serve the others of their folder, _cli.py for instance, do not count, nor the entries in launch/."""
     folders = {path.parent for path in python_files()} - {ROOT / "launch"}
     counts = {str(f.relative_to(ROOT)): len([p for p in f.glob("*.py") if p.name[0] != "_"]) for f in folders}
     assert not {name: count for name, count in counts.items() if count > MAX_MODULES}
