@@ -55,7 +55,9 @@ def materials(tmp_path_factory):
 class Job:
     """A batch job of two nodes, in a folder of its own."""
 
-    def __init__(self, slurm, materials, folder, pause=0.0, options=NODES, script="pretrain.sbatch", steps=STEPS, **variables):
+    def __init__(
+        self, slurm, materials, folder, pause=0.0, options=NODES, script="pretrain.sbatch", steps=STEPS, **variables
+    ):
         self.slurm, self.folder, self.output = slurm, folder, folder / "run"
         (folder / "launch").mkdir(parents=True)
         (folder / "launch/__init__.py").touch()
