@@ -12,6 +12,8 @@ srun)
     exec python -m launch.pretrain "$@"
     ;;
 torchrun)
+    # Or else ranks that are started again find the addresses of those before in torchrun's store.
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     # shellcheck disable=SC2086
     exec torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$RANKS" --rdzv-backend c10d \
         --rdzv-endpoint "$first:$port" --rdzv-id "$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" \

@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -205,7 +206,9 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
     store = None
     if ranks.is_distributed():
         default: Any = dist.distributed_c10d._get_default_store()
-        store = dist.PrefixStore("watch", default.clone())  # a connection of our own: calls on one take turns
+        # torchrun's store may outlive its ranks: those that it starts again are not to read the last ones' verdict.
+        name = ranks.broadcast_from_rank_0(lambda: f"watch/{uuid.uuid4()}")
+        store = dist.PrefixStore(name, default.clone())  # a connection of our own: calls on one take turns
     watch, done = Watch(folder, rank, world, stall_seconds, store), threading.Event()
     watch.heard = {beat.rank: beat for beat in ranks.gather(watch.own)} | {rank: watch.own}  # to name any by its host
 
