@@ -102,13 +102,14 @@ def merge_adapter(folder: str, output: Path) -> None:
     """Writes the plain model that an adapter of LoRA makes of its base. Raises KinspanError for any other adapter."""
     from finetune.ranking.ranker import load_own_tokenizer, load_ranker, save_ranker  # torch takes seconds to import
     from pretrain.modeling.adapters.folder import read_spec
-    from pretrain.release.combined import replace_folder
+    from pretrain.release.folder import replace_release
 
     parts, base = read_spec(Path(folder))
     if parts[0].kind != "lora":
         raise KinspanError(f"--adapters {folder} is of bottlenecks, which no plain model has a place for: rank with it")
     ranker, _ = load_ranker(folder)
-    with replace_folder(output) as partial:
+    with replace_release(output) as partial:
+        partial.mkdir(parents=True)
         save_ranker(ranker.classifier.config, load_own_tokenizer(folder), ranker.state_dict(), partial)
         facts = {"merged": parts[0].name, "base": {"name": base.name, "fingerprint": base.fingerprint}}
         (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
