@@ -27,8 +27,7 @@ same hash of their ids decides in launch/prepare.py --validation_share, with dev
 
 EPILOG = """examples:
   python launch/build_las.py --input beer.stackexchange.com.7z --output_dir data/las-beer
-  python launch/build_las.py --input questions:tickets.jsonl --kind title_body --output_dir data/tickets
-  python launch/prepare.py --input beer.stackexchange.com.7z --validation_share 0.3 --output_dir forums/beer"""
+  python launch/build_las.py --input questions:tickets.jsonl --kind title_body --output_dir data/tickets"""
 
 
 @dataclass

@@ -102,7 +102,8 @@ def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path |
         load_universal(engine, universal)
     else:
         with restricted_unpickling(), chdir(checkpoint):  # a relative path, since DeepSpeed takes [ and * for wildcards
-            path, _ = engine.load_checkpoint(".", tag=TAG, custom_load_fn=load_trained if base else None)
+            options = {"custom_load_fn": load_trained} if base else {}
+            path, _ = engine.load_checkpoint(".", tag=TAG, **options)
         if path is None:
             raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
     return json.loads((checkpoint / "state.json").read_text()) | {"world_size": world}

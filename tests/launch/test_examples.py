@@ -27,7 +27,7 @@ def commands_in(text):
     for line in re.sub(r"\\\n\s*(#\s*)?", " ", text).splitlines():
         if not re.match(r"\s*(#\s*)?((python|deepspeed|torchrun|srun)\b.*launch[/.]|kinspan \w)", line) or "$" in line:
             continue
-        words = shlex.split(line.strip().lstrip("# "), comments=True)
+        words = shlex.split(re.split(r" (?:>|&&) ", line.strip().lstrip("# "))[0], comments=True)
         place = next(n for n, word in enumerate(words) if word == "kinspan" or re.match(r"launch[/.]\w+", word))
         if words[place] == "kinspan":
             found.append((words[place + 1], words[place + 2 :]))
@@ -51,7 +51,7 @@ def check_example(entry, arguments):
         if argument.startswith(OURS):
             assert find_file(argument), argument
     if entry == "pretrain":
-        importlib.import_module("pretrain.config").check(config)
+        importlib.import_module("pretrain.planning.checks").check(config)
     elif hasattr(module, "check"):
         module.check(config)
     if entry == "study" and find_file(config.study):

@@ -97,9 +97,11 @@ def test_only_the_first_rank_probes(tmp_path, monkeypatch):
     assert make_probe(spec, **sizes, say=said.append) is not None
     assert "every 7 steps" in said[0]
     assert "240 candidates of 24 dev questions" in said[0]
-    monkeypatch.setenv("RANK", "1")
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
     assert make_probe(spec, **sizes) is None
-    monkeypatch.delenv("RANK")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
+        monkeypatch.delenv(name)
     assert make_probe(None, **sizes) is None
 
 
