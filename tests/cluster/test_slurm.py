@@ -67,7 +67,8 @@ class Job:
         (folder / "environment.sh").write_text(
             f"export PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={ROOT} OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1\n"
         )
-        settings = materials.settings(Cell(), self.output, max_steps=steps, save_steps=10, eval_steps=60)
+        pace = {"max_steps": steps, "save_steps": 10, "eval_steps": 60, "stall_minutes": 5}
+        settings = materials.settings(Cell(), self.output, **pace)
         settings["deepspeed_config"] = ROOT / settings["deepspeed_config"]
         if script == "recipes.sbatch":  # which gives each its own
             del settings["output_dir"], settings["objective"]
