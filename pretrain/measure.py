@@ -17,8 +17,8 @@ from pretrain.evaluation.probe_warning import find_fall
 from pretrain.evaluation.validation import Validation, evaluate
 from pretrain.release.card import find_warnings
 from pretrain.release.release import write_release
+from pretrain.runtime.history import read_history
 from pretrain.runtime.log import complete_lines, format_time
-from pretrain.watching.history import read_history
 
 from .runtime import ranks
 from .state import Run

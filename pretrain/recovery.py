@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.reader import newest_on_all_ranks, remove_later
+from pretrain.runtime.history import LEAPT, REWOUND, SKIPPED
 from pretrain.runtime.run_folder import CHECKPOINTS
-from pretrain.watching.history import LEAPT, REWOUND, SKIPPED
 
 from .batches import find_batch
 from .runtime import ranks

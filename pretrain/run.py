@@ -16,15 +16,14 @@ from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_object, write_atomically
 from pretrain.checkpoints.reader import find_resumable, get_step
 from pretrain.runtime.deepspeed_compat import drop_weights
-from pretrain.runtime.engine import set_learning_rate, start_distributed
+from pretrain.runtime.engine import learning_rate_of, set_learning_rate, start_distributed
+from pretrain.runtime.history import DAMAGED, FAILED, FINISHED, STARTED, note
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory, return_freed_memory
 from pretrain.runtime.run_folder import CHECKPOINTS, open_folder
-from pretrain.runtime.schedule import learning_rate_of
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import SETTING_UP, Watch, watch_ranks
 from pretrain.runtime.world import read_launcher_variables
-from pretrain.watching.history import DAMAGED, FAILED, FINISHED, STARTED, note
 
 from .config import PretrainConfig, as_dict
 from .finished import SUMMARY

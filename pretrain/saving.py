@@ -7,8 +7,8 @@ import torch
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.capture import full_weights
 from pretrain.release.release import write_release
+from pretrain.runtime.history import STOPPED
 from pretrain.runtime.stop import Stopped
-from pretrain.watching.history import STOPPED
 
 from .recovery import count_skips
 from .runtime import ranks

@@ -15,11 +15,11 @@ from pretrain.modeling.losses import LossWeights
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.runtime.finite import Skips
+from pretrain.runtime.history import UNSAVED, note
 from pretrain.runtime.log import Log
 from pretrain.runtime.run_folder import CHECKPOINTS
 from pretrain.runtime.stop import StopRequest
 from pretrain.runtime.watch import Watch
-from pretrain.watching.history import UNSAVED, note
 
 from .batches import Feeder
 from .clock import Clock

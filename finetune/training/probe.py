@@ -20,9 +20,8 @@ from finetune.evaluation.metrics import compute_means, compute_question_metrics
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import check_takes, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
-from pretrain.runtime.engine import set_learning_rate
+from pretrain.runtime.engine import learning_rate_of, set_learning_rate
 from pretrain.runtime.layout import Layout
-from pretrain.runtime.schedule import learning_rate_of
 from pretrain.runtime.world import read_launcher_variables
 
 from .config import FinetuneConfig

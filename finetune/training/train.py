@@ -23,7 +23,7 @@ from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
-from pretrain.runtime.engine import set_learning_rate
+from pretrain.runtime.engine import learning_rate_of, set_learning_rate
 from pretrain.runtime.finite import Skips
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.lock import lock_folder
@@ -39,7 +39,6 @@ from pretrain.runtime.ranks import (
     sum_by_name,
 )
 from pretrain.runtime.run_folder import CHECKPOINTS, SUMMARY, check_shared, claim_folder, holds_this_run, open_folder
-from pretrain.runtime.schedule import learning_rate_of
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import Watch, watch_ranks
 

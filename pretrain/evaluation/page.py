@@ -8,8 +8,8 @@ from html import escape
 from math import exp
 from typing import Any
 
+from pretrain.runtime.history import REWOUND, STARTED
 from pretrain.watching.happenings import count_starts, describe_history
-from pretrain.watching.history import REWOUND, STARTED
 
 Points = list[tuple[float, float]]  # steps, and the values then
 

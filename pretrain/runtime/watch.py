@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from pretrain.runtime import ranks
-from pretrain.watching.history import ENDED, is_alive, name_system, note, write_heartbeat
+from pretrain.runtime.history import ENDED, is_alive, name_system, note, write_heartbeat
 
 from .stop import Stopped
 
@@ -92,9 +92,11 @@ class Watch:
 
     def mark(self, place: str, patient: bool = False) -> None:
         """Says that the training loop has come to ``place``. ``patient``: it may stay there without end"""
-        own = self.own
+        own, was_under_way = self.own, self.own.is_under_way
         own.place, own.patient, own.marks = place, patient, own.marks + 1
         self.marked = time.monotonic()
+        if own.rank == 0 and not was_under_way:
+            self.show()  # at once, so that a run that ends soon is told from one that never began
 
     def show(self) -> None:
         """Writes where rank 0 is, and since how many seconds, for those who look at the run's folder. Until the set-up

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pretrain.watching.history import (
+from pretrain.runtime.history import (
     DAMAGED,
     ENDED,
     ENDINGS,

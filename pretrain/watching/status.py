@@ -15,8 +15,7 @@ import psutil
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object
-from pretrain.runtime.log import complete_lines
-from pretrain.watching.history import (
+from pretrain.runtime.history import (
     ENDED,
     ENDINGS,
     FAILED,
@@ -29,6 +28,7 @@ from pretrain.watching.history import (
     read_heartbeat,
     read_history,
 )
+from pretrain.runtime.log import complete_lines
 
 from .happenings import count_starts, estimate_speed
 

@@ -14,9 +14,9 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
+from pretrain.runtime.history import HEARTBEAT, HISTORY, read_heartbeat, read_history
 from pretrain.runtime.stop import Stopped
 from pretrain.setup import set_up
-from pretrain.watching.history import HEARTBEAT, HISTORY, read_heartbeat, read_history
 from pretrain.watching.status import read_status
 from tests.pretrain.steps import ask_in_step, read_curve, record_collectives, start_engine, take_step
 

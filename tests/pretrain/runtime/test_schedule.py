@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.runtime.schedule import learning_rate_of
+from pretrain.runtime.engine import learning_rate_of
 
 
 @given(st.integers(2, 500), st.data())

@@ -116,6 +116,7 @@ def test_what_a_run_may_change_when_it_resumes():
         *("whole_word_masking", "sampling", "max_length", "embedding_sharing", "global_batch_size"),
         *("permute_pair_labels", "max_steps", "max_epochs", "max_tokens", "learning_rate", "warmup_steps"),
         *("weight_decay", "max_grad_norm", "precision", "seed", "adapter", "adapter_size"),
+        *("schedule", "forums", "min_questions", "warmup_epochs"),
     }
     changing = {f.name for f in fields(FinetuneConfig) if f.metadata["may_change"]}
     assert {"data", "model", "transfer", "output_dir", "seeds", "local_rank", "micro_batch_size"} <= changing

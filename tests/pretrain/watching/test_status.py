@@ -12,8 +12,8 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from launch.status import main
+from pretrain.runtime.history import note, write_heartbeat
 from pretrain.watching.happenings import describe_history, estimate_speed
-from pretrain.watching.history import note, write_heartbeat
 from pretrain.watching.status import SILENCE, read_status
 from pretrain.watching.text import format_status
 
@@ -39,7 +39,7 @@ def start(folder, step=0, **values):
 
 
 def beat(folder, **values):
-    from pretrain.watching.history import name_system
+    from pretrain.runtime.history import name_system
 
     write_heartbeat(folder, {**HERE, "system": name_system(), "seconds_there": 1.0, **values})
 
