@@ -47,7 +47,7 @@ def main() -> None:
     shares = {"dev": config.dev_share, "test": config.test_share}
     if sum(shares.values()) >= 1:
         raise KinspanError("--dev_share and --test_share: together they must be below 1")
-    questions = read_questions(config.input)
+    questions = read_questions(config.input, print)
     print(f"{len(questions):,} questions, {sum(bool(q.answer) for q in questions):,} with an accepted answer")
     counts = build_forum_set(questions, config.kind, Path(config.output_dir), shares, config.candidates)
     print(", ".join(f"{split}: {counts[split]:,} questions" for split in SPLITS))

@@ -13,9 +13,11 @@ several links the first one counts whose question is there.
 
 Two pairs of one anchor (from the StackExchange forum "quantumcomputing", CC BY-SA):
 
-    A         How do I add 1+1 using a quantum computer?
-    positive  Is there a circuit for the sum of two numbers that are held in registers of qubits?
-    easy      Which programming languages are there for quantum computers, and where does one begin?
+    A         Which theoretical models for quantum computing are polynomial-time equivalent?
+    positive  It seems that quantum computing is often taken to mean the quantum circuit method of computation, where a
+              register of qubits is acted on by a circuit of quantum gates ...
+    easy      Plain and simple. Does Moore's Law apply to quantum computing, or is it similar but with the numbers
+              adjusted ...
 """
 
 from dataclasses import replace

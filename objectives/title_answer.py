@@ -9,9 +9,11 @@ makes two pairs:
 
 Two pairs of one anchor (from the StackExchange forum "beer", CC BY-SA):
 
-    A         Why do some beers cause more of a hangover than others?
-    positive  The congeners, which darker beers have more of, are thought to make it worse.
-    easy      Keep it upright and cool, and drink it within two days.
+    A         How to store a bottle of beer once it has been opened?
+    positive  The short answer is that the beer will not last long after opening, and in most cases you are best off
+              resealing the bottle with an airtight cap ...
+    easy      Beer is measured by volume, but which measure depends both on country and on the context in which the
+              measure is being used ...
 """
 
 from dataclasses import replace

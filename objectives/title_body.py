@@ -11,9 +11,11 @@ anchor's own. Any titled text serves: news, tickets, a help desk.
 
 Two pairs of one anchor (from the StackExchange forum "beer", CC BY-SA):
 
-    A         What is the difference between an ale and a lager?
-    positive  I was told once that one is made with top fermenting yeast and the other with bottom fermenting yeast.
-    easy      How long can I keep an opened bottle of port, and does it matter whether it is in the fridge?
+    A         Is there an example of the Trappist style that's considered the best of the style?
+    positive  I read in a blog post a few months ago that Westvleteren 12 is considered one of the, if not the, best
+              example of a Trappist ...
+    easy      Is there one beer competition (or ranking) that is widely recognized as the "Superbowl" of beer
+              competitions? ...
 
 >>> from objectives import parse_mixture
 >>> parse_mixture("title_body").max_length

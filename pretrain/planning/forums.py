@@ -39,10 +39,9 @@ def choose_forums(
     if min_questions:
         left = [s for s in left if Corpus(s.path, cache=cache).manifest.totals["documents"] >= min_questions]
     if sources and not left:
-        raise KinspanError(
-            f"--forums {chosen} and --min_questions {min_questions} leave none of the {len(sources)} corpora of "
-            "--corpus"
-        )
+        given = {"--forums": chosen, "--min_questions": min_questions}
+        flags = " with ".join(f"{flag} {value}" for flag, value in given.items() if value)
+        raise KinspanError(f"{flags}: this leaves none of the {len(sources)} corpora of --corpus")
     return tuple(left)
 
 

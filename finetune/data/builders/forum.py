@@ -14,13 +14,14 @@ from pathlib import Path
 
 import bm25s
 import numpy as np
+from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from data_pipeline.prepare.cleaning import Rules, Tally
 from data_pipeline.prepare.cleaning.characters import normalise
 from data_pipeline.prepare.cleaning.cleaner import clean
-from data_pipeline.prepare.document import Document, Rejected, Unreadable
+from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 from data_pipeline.prepare.encode import is_held_out, name_group
 from data_pipeline.prepare.readers.files import find_input_files
 from data_pipeline.prepare.readers.registry import parse_record, read_records
@@ -46,22 +47,30 @@ class Question:
     group: str
 
 
-def read_questions(inputs: list[str]) -> list[Question]:
+def read_questions(inputs: list[str], say: Callable[[str], None] = lambda note: None) -> list[Question]:
     """All questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as launch/prepare.py cleans them.
+
+    say: is told of the records that are not as they must be
 
     Raises KinspanError where a file cannot be read to its end, or there is no question in the input.
     """
     files, _ = find_input_files(inputs)
     found: list[Question] = []
+    rejected: list[str] = []
     for file in files:
-        for record in read_records(file.name):
+        for record in tqdm(read_records(file.name), desc="reading", unit=" records", mininterval=1.0, disable=None):
             try:
                 documents = parse_record(record)
             except Unreadable as error:
                 raise KinspanError(f"{record.file}: {error}") from error
-            except Rejected:
+            except Omitted:
+                continue
+            except Rejected as error:
+                rejected.append(f"{record.file}, record {record.line}: {error}")
                 continue
             found += [_make_question(document) for document in documents if document.title_is_text]
+    if rejected:
+        say(f"rejected: {len(rejected):,} records; the first is {rejected[0]}")
     if not found:
         raise KinspanError(
             f"--input {' '.join(inputs)}: no questions in it: name a forum's Posts.xml, its .7z or questions:FILE.jsonl"
@@ -124,7 +133,7 @@ def build_forum_set(
     index.index(bm25s.tokenize([_join(question) for question in questions], show_progress=False), show_progress=False)
     lines: dict[str, list[str]] = {split: [] for split in SPLITS}
     counts = dict.fromkeys(SPLITS, 0)
-    for n, question in enumerate(questions):
+    for n, question in enumerate(tqdm(questions, desc="candidates", unit=" questions", mininterval=1.0, disable=None)):
         right = _find_right(kind, question, n, number, pool)
         if not how.asks(question) or not right:
             continue

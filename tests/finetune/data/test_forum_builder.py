@@ -145,3 +145,12 @@ def test_a_question_that_is_not_as_it_must_be_is_rejected_with_a_reason(helpers,
     rejected = [json.loads(entry) for entry in (tmp_path / "corpus/rejected.jsonl").read_text().splitlines()]
     assert [entry["line"] for entry in rejected] == [61]
     assert reason in rejected[0]["reason"]
+
+
+def test_records_that_are_no_questions_are_told(tmp_path):
+    name, said = write_help_desk(tmp_path / "desk.jsonl"), []
+    with (tmp_path / "desk.jsonl").open("a") as file:
+        file.write('{"title": "t", "text": "b", "answers": "none"}\n{broken\n')
+    assert len(read_questions([name], said.append)) == 60
+    assert "rejected: 2 records" in said[0]
+    assert "record 61" in said[0]
