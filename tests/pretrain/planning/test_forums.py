@@ -6,6 +6,8 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sources import parse_sources
+from pretrain.config import PretrainConfig
+from pretrain.planning.corpora import drop_untrainable, list_sources, mix_as, mix_validation
 from pretrain.planning.forums import BALANCED, LARGEST, OF_BENCHMARKS, choose_forums
 
 CACHE = CacheSettings(None, 1.0)
@@ -57,3 +59,21 @@ def test_small_forums_are_left_out(tiny_corpus, make_corpus, helpers):
     assert kept == [s.path for s, size in zip(sources, sizes, strict=True) if size == max(sizes)]
     with pytest.raises(KinspanError, match=r"^--min_questions [0-9]+: this leaves none of the 2 corpora"):
         choose(None, sources, max(sizes) + 1)
+
+
+def test_a_round_robin_has_no_turn_for_what_a_corpus_cannot_train(tiny_corpus):
+    config = PretrainConfig(corpus=[str(tiny_corpus)], objective="title_body+ssp", schedule="round_robin")
+    mixture, notes = drop_untrainable(mix_as(config, list_sources(config)).read_from(Corpus(tiny_corpus)))
+    assert mixture.names == ("ssp",)
+    assert mixture.batch == config.global_batch_size
+    assert notes[0].startswith("no turn for title_body: ")
+
+
+def test_what_has_too_few_held_out_documents_is_left_out_of_validation_alone(tiny_corpus, make_corpus, helpers):
+    other = make_corpus(helpers.synthetic_documents(30, seed="none"), validation_share=0.0)
+    config = PretrainConfig(corpus=[f"{tiny_corpus}=1", f"{other}=1"])
+    mixture, left_out = mix_validation(
+        mix_as(config, list_sources(config)).read_from(Corpus(tiny_corpus), Corpus(other))
+    )
+    assert mixture.weights == (1, 0)
+    assert left_out == [mixture.names[1]]
