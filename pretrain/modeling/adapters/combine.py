@@ -1,5 +1,6 @@
 """Adapters of one base put together without training: stacked, or averaged."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def stack(adapters: Sequence[Adapter], folder: Path) -> Adapter:
         if adapter.parts[0].kind == "lora":
             raise KinspanError(f"{adapter.folder} is of LoRA, which cannot be stacked: average such, or merge it")
     parts = tuple(part for adapter in adapters for part in adapter.parts)
-    return Adapter(folder, parts, adapters[0].base, gather_beneath(parts, adapters), adapters[-1].head)
+    return Adapter(folder, parts, adapters[0].base, gather_beneath(adapters, fused=False), adapters[-1].head)
 
 
 def average(adapters: Sequence[Adapter], weights: Sequence[float] | None, folder: Path) -> Adapter:
@@ -48,12 +49,12 @@ def average(adapters: Sequence[Adapter], weights: Sequence[float] | None, folder
     """
     check_one_base(adapters)
     given = list(weights or [1.0] * len(adapters))
-    if len(given) != len(adapters) or min(given) < 0 or not sum(given):
+    if len(given) != len(adapters) or not (min(given) >= 0 and 0 < sum(given) < math.inf):  # nan is neither
         raise KinspanError(f"--weights: give one for each of the {len(adapters)} adapters, none below 0, not all 0")
     shares = [weight / sum(given) for weight in given]
     name, first = "+".join(adapter.name for adapter in adapters), adapters[0]
     for other in adapters[1:]:
-        if not first.parts[0].kind == other.parts[0].kind == "lora" and _shape(other) != _shape(first):
+        if _outline(other) != _outline(first):
             raise KinspanError(f"{other.folder} and {first.folder} are not of one shape: only such can be averaged")
     each = [adapter.tensors for adapter in adapters]
     parts: tuple[Part, ...]
@@ -66,8 +67,14 @@ def average(adapters: Sequence[Adapter], weights: Sequence[float] | None, folder
     return Adapter(folder, parts, first.base, tensors, _mean([adapter.head for adapter in adapters], shares))
 
 
-def _shape(adapter: Adapter) -> list[tuple[str, int, int]]:
-    return [(part.kind, part.size, len(part.of)) for part in adapter.parts]
+def _outline(adapter: Adapter) -> tuple[list[str], dict[str, torch.Size]]:
+    """What is alike in adapters that can be averaged: the kinds of their parts, and their tensors' names and shapes, of
+    LoRA's without the rank."""
+    shapes = {name: tensor.shape for name, tensor in (adapter.tensors | adapter.head).items()}
+    for name, shape in shapes.items():
+        if ".lora_" in name:
+            shapes[name] = shape[1:] if ".lora_A." in name else shape[:1]
+    return [part.kind for part in adapter.parts], shapes
 
 
 def _mean(each: Sequence[dict[str, torch.Tensor]], shares: Sequence[float]) -> dict[str, torch.Tensor]:

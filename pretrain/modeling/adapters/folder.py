@@ -9,6 +9,7 @@ README.md, kinspan.json   what it was trained on, for people and for programs
 import hashlib
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from .parts import Part, as_json, read_parts
 
 SPEC, TENSORS, HEAD = "adapter.json", "adapter.safetensors", "pair_head.safetensors"
 FORMAT = 1
+PLACE = re.compile(r"[0-9]+\.(?P<part>[0-9]+)\.(of\.(?P<of>[0-9]+)\.)?(?P<own>.+)")  # the name of a part's tensor
 MATTER = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads")  # of a config, beside the weights
 
 
@@ -75,6 +77,8 @@ def read_adapter(folder: str | Path) -> Adapter:
     folder = Path(folder)
     parts, base = read_spec(folder)
     tensors, head = (_read_tensors(folder / name) for name in (TENSORS, HEAD))
+    if wrong := next((name for name, tensor in tensors.items() if not _is_of(parts, name, tensor)), None):
+        raise KinspanError(f"{folder / TENSORS} does not fit its {SPEC}: see its {wrong}; get the folder again")
     return Adapter(folder, parts, base, tensors, head)
 
 
@@ -105,6 +109,21 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
     if broken:
         raise KinspanError(f"{path} holds numbers that are not finite, in {broken}: use another adapter")
     return {name: tensor.float() for name, tensor in found.items()}
+
+
+def _is_of(parts: tuple[Part, ...], name: str, tensor: torch.Tensor) -> bool:
+    """Whether a tensor's name is that of one of the parts, and as wide as it; ``fill`` compares the rest."""
+    if parts[0].kind == "lora":
+        return tensor.ndim == 2 and tensor.shape[0 if ".lora_A." in name else 1] == parts[0].size
+    found = PLACE.fullmatch(name)
+    if not found or int(found["part"]) >= len(parts):
+        return False
+    part = parts[int(found["part"])]
+    if found["of"]:
+        if int(found["of"]) >= len(part.of):
+            return False
+        part = part.of[int(found["of"])]
+    return found["own"] != "down.bias" or tensor.shape == (part.size,)
 
 
 def format_spec(parts: tuple[Part, ...], base: Base) -> str:

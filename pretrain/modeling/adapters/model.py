@@ -120,7 +120,7 @@ def load_adapter_model(
         notes.append(f"the pair head starts fresh ({len(missing)} tensors are not in {shorten_name(base)})")
     model = AdapterModel(classifier, parts, fingerprint, objectives)
     if adapters:
-        tensors = gather_beneath(parts, adapters)
+        tensors = gather_beneath(adapters, fused=method == "fusion")
         fill(model.name_frozen(), tensors, adapters[0].folder / TENSORS)
     return model.train(), notes  # type: ignore[return-value]
 
@@ -140,17 +140,17 @@ def plan_parts(method: Method, size: int | None, beneath: Sequence[Adapter], nam
     return (*below, Part("bottleneck", name, size or SIZES["pfeiffer"]))
 
 
-def gather_beneath(parts: tuple[Part, ...], beneath: Sequence[Adapter]) -> dict[str, torch.Tensor]:
+def gather_beneath(beneath: Sequence[Adapter], fused: bool) -> dict[str, torch.Tensor]:
     """The tensors of the adapters beneath, by their names in the new adapter's file.
 
-    In a stack part numbers go on from adapter to adapter. In a fusion the one part of adapter ``t`` becomes ``of.t`` of
-    part 0.
+    In a stack part numbers go on from adapter to adapter. Where they are ``fused``, the one part of adapter ``t``
+    becomes ``of.t`` of part 0.
     """
     out, number = {}, 0
     for place, adapter in enumerate(beneath):
         for name, tensor in adapter.tensors.items():
             layer, part, rest = name.split(".", 2)
-            own = f"0.of.{place}" if parts[-1].kind == "fusion" else f"{number + int(part)}"
+            own = f"0.of.{place}" if fused else f"{number + int(part)}"
             out[f"{layer}.{own}.{rest}"] = tensor
         number += len(adapter.parts)
     return out

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -128,6 +129,11 @@ def test_damage_is_named(two, tmp_path):
         tensors.pop("1.0.up.bias")
         save_file(tensors, str(folder / "adapter.safetensors"))
 
+    def rename(folder, name):
+        tensors = load_file(str(folder / "adapter.safetensors"))
+        tensors[name] = tensors.pop("1.0.up.bias")
+        save_file(tensors, str(folder / "adapter.safetensors"))
+
     def poison(folder):
         tensors = load_file(str(folder / "adapter.safetensors"))
         tensors["1.0.up.bias"][0] = float("nan")
@@ -147,6 +153,9 @@ def test_damage_is_named(two, tmp_path):
             (lambda f: (f / "adapter.json").write_text("{"), "damaged"),
             (lambda f: (f / "adapter.safetensors").write_bytes(b"x"), "cannot be read"),
             (lambda f: (f / "pair_head.safetensors").unlink(), "cannot be read"),
+            (lambda f: edit(f, parts=[{"kind": "bottleneck", "name": "x", "size": 10**12}]), "does not fit"),
+            (lambda f: rename(f, "beyond"), "see its beyond"),
+            (lambda f: rename(f, "1.7.up.bias"), "see its 1.7.up.bias"),
             (drop, "1.0.up.bias"),
             (poison, "not finite"),
         ]
@@ -164,6 +173,21 @@ def test_a_stack_of_two_is_as_if_the_second_were_trained_on_the_first(two, base,
     assert stacked.parts == adapter.parts
     assert stacked.tensors.keys() == adapter.tensors.keys()
     assert all(torch.equal(stacked.tensors[n], adapter.tensors[n]) for n in adapter.tensors)
+
+
+@pytest.mark.parametrize("beneath", [0, 1])
+def test_a_fusion_on_top_of_a_stack_is_the_fusion_that_was_trained(beneath, two, base, make_adapter, tmp_path, score):
+    """Its bottlenecks keep their places, and the folder loads."""
+    fused = make_adapter("fused", base, 5, method="fusion", beneath=two)
+    below = two[:beneath]
+    write_combined([*below, fused], "stack", [], tmp_path / "stack")
+    stacked, own = read_adapter(tmp_path / "stack"), read_adapter(fused)
+    assert [part.kind for part in stacked.parts] == [*["bottleneck"] * beneath, "fusion"]
+    for name, tensor in own.tensors.items():
+        layer, _, rest = name.split(".", 2)
+        assert torch.equal(stacked.tensors[f"{layer}.{beneath}.{rest}"], tensor)
+    scores = score(load_adapted(str(tmp_path / "stack")))
+    assert torch.equal(scores, score(load_adapted(str(fused)))) == (not beneath)
 
 
 def test_a_fusion_of_one_and_its_twin_is_that_one(two, base, make_adapter, score):
@@ -188,7 +212,7 @@ def test_averages(two, tmp_path):
     assert torch.allclose(
         made.head["classifier.bias"], 0.75 * one.head["classifier.bias"] + 0.25 * other.head["classifier.bias"]
     )
-    for weights in ([1], [1, -1], [0, 0]):
+    for weights in ([1], [1, -1], [0, 0], [float("nan"), 1], [1, float("nan")], [float("inf"), 1]):
         with pytest.raises(KinspanError, match="--weights"):
             average([one, other], weights, tmp_path)
 
@@ -213,6 +237,9 @@ def test_what_does_not_go_together_is_refused(two, base, make_adapter, make_base
     elsewhere = make_adapter("elsewhere", make_base(seed=9), 1, size=4)
     with pytest.raises(KinspanError, match="one shape"):
         average([read_adapter(two[0]), read_adapter(wide)], None, tmp_path)
+    other = read_adapter(two[1])
+    with pytest.raises(KinspanError, match="one shape"):
+        average([read_adapter(two[0]), replace(other, head={"classifier.bias": torch.zeros(1)})], None, tmp_path)
     with pytest.raises(KinspanError, match="one base"):
         stack([read_adapter(two[0]), read_adapter(elsewhere)], tmp_path)
     fused = make_adapter("fused", base, 5, method="fusion", beneath=two)
