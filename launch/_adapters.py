@@ -8,9 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.remote.address import show_address
+from data_pipeline.sources import parse_sources
 from pretrain.config import PretrainConfig
 from pretrain.finished import find_finished
 from pretrain.planning.checks import check
+from pretrain.runtime.stop import listen_for_stop
 from pretrain.runtime.world import read_launcher_variables
 
 RELEASE = "release"  # in each run's folder: the adapter
@@ -21,11 +24,19 @@ def name_runs(corpora: list[str]) -> dict[str, str]:
 
     Raises KinspanError where two would share a folder, or a name is none.
     """
-    names = [Path(corpus.partition("=")[0].rstrip("/")).name for corpus in corpora]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice or not all(names):
-        raise KinspanError(f"--corpus: {(twice or names)[0]!r} cannot name a run of its own: give each corpus a name")
+    names = [Path(show_address(source.path).rstrip("/")).name for source in parse_sources(corpora)]
+    twice = [name for name, count in Counter(names).items() if count > 1 or name in ("", "..")]
+    if twice:
+        raise KinspanError(f"--corpus: {twice[0]!r} cannot name a run of its own: give each corpus a name")
     return dict(zip(names, corpora, strict=True))
+
+
+def choose_corpora(config: PretrainConfig) -> list[str]:
+    """The corpora that --forums and --min_questions leave, as --corpus names them."""
+    from pretrain.planning.corpora import list_sources  # what reads corpora takes a while to import
+
+    chosen = list_sources(config)
+    return [text for text, source in zip(config.corpus, parse_sources(config.corpus), strict=True) if source in chosen]
 
 
 def parse_task(text: str | None) -> tuple[int, int]:
@@ -50,8 +61,9 @@ def plan_runs(config: PretrainConfig, task: str | None) -> dict[str, PretrainCon
         raise KinspanError("--dry_run is of launch/pretrain.py: give it one of the corpora, and --adapter")
     first, step = parse_task(task)
     shared = {field.name: getattr(config, field.name) for field in fields(PretrainConfig)}
+    shared |= {"forums": None, "min_questions": None}  # they choose among all corpora, and not in each run again
     runs = {}
-    for name, corpus in list(name_runs(config.corpus).items())[first::step]:
+    for name, corpus in list(name_runs(choose_corpora(config)).items())[first::step]:
         own = {"corpus": [corpus], "output_dir": str(Path(config.output_dir) / name)}
         runs[name] = PretrainConfig(**{**shared, **own})
         check(runs[name])
@@ -62,8 +74,14 @@ def train_all(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> No
     """Trains and releases each adapter that is not there yet; a run that was begun goes on where it was.
 
     In one process, a corpus that cannot be trained on is said and left out; several ranks stop at it together, because
-    they could not agree on what comes next. Raises KinspanError in the end, which names those that were left out.
+    they could not agree on what comes next. A signal, and --max_hours, are of all runs together: the one under way
+    ends with a checkpoint. Raises KinspanError in the end, which names those that were left out.
     """
+    with listen_for_stop(next((config.max_hours for config in runs.values()), None)):
+        _train_each(runs, say)
+
+
+def _train_each(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> None:
     failed: dict[str, str] = {}
     alone = read_launcher_variables()[2] == 1
     for number, (name, config) in enumerate(runs.items(), start=1):
@@ -90,12 +108,11 @@ def train_all(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> No
 def _train_one(config: PretrainConfig) -> None:
     from pretrain.release.release import release  # DeepSpeed takes seconds to import
     from pretrain.run import pretrain
-    from pretrain.runtime.ranks import barrier
+    from pretrain.runtime.ranks import broadcast_from_rank_0
 
     folder = Path(config.output_dir)
-    if pretrain(config):  # on rank 0
-        release(folder, folder / RELEASE)
-    barrier()
+    pretrain(config)
+    broadcast_from_rank_0(lambda: str(release(folder, folder / RELEASE)))
 
 
 def merge_adapter(folder: str, output: Path) -> None:

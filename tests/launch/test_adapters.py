@@ -15,7 +15,7 @@ from launch._adapters import merge_adapter, name_runs, parse_task, plan_runs, tr
 from launch.train_adapters import TrainAdaptersConfig
 from pretrain.modeling.adapters.folder import read_adapter
 from pretrain.modeling.default_model import default_model
-from pretrain.runtime.stop import Stopped
+from pretrain.runtime.stop import Stopped, StopRequest
 from tests.pretrain.steps import ask_in_step
 
 
@@ -105,8 +105,82 @@ def test_tasks_of_a_job_array_share_the_corpora(config):
 
 
 def test_corpora_of_one_name_are_refused():
-    with pytest.raises(KinspanError, match="'beer' cannot name a run"):
-        name_runs(["a/beer", "b/beer/"])
+    for corpora in (["a/beer", "b/beer/"], ["a/beer", ".."], ["a/beer", "b/beer=1,sop"]):
+        with pytest.raises(KinspanError, match="cannot name a run"):
+            name_runs(corpora)
+
+
+def test_a_run_is_named_by_the_last_part_of_its_path():
+    """Whatever else stands in the path, and behind it."""
+    corpora = ["a=1/beer", "a=1/travel=2,sop", "s3://user:secret@bucket/wiki/"]
+    assert list(name_runs(corpora)) == ["beer", "travel", "wiki"]
+
+
+def test_forums_are_chosen_among_all_corpora(config):
+    every = config().corpus
+    assert list(plan_runs(config(forums="-travel"), None)) == ["beer", "history.meta"]
+    assert list(plan_runs(config(forums="travel,beer"), "2/2")) == ["travel"]
+    assert list(plan_runs(config(min_questions=5), None)) == ["beer", "history.meta", "travel"]
+    runs = plan_runs(config(forums="all", corpus=every), None)
+    assert list(runs) == ["beer", "history.meta"]  # travel is one of the benchmarks'
+    assert all(run.forums is None for run in runs.values())
+    with pytest.raises(KinspanError, match="leaves none of the 3 corpora"):
+        plan_runs(config(min_questions=50), None)
+
+
+def test_a_time_limit_is_that_of_all_runs_together(config, tmp_path, monkeypatch):
+    """The first run takes longer than it says; the second then ends with a checkpoint, and the third does not begin."""
+    runs = plan_runs(config(max_hours=1.0, max_steps=2), None)
+    now = [0.0]
+    monkeypatch.setattr(StopRequest, "wanted", in_hours(now))
+
+    def say(line):
+        if "adapter 2" in line:
+            now[0] = 1.5
+
+    with pytest.raises(Stopped):
+        train_all(runs, say)
+    assert (tmp_path / "out/beer/release").is_dir()
+    assert (tmp_path / "out/history.meta/checkpoints").is_dir()
+    assert not (tmp_path / "out/history.meta/release").exists()
+    assert not (tmp_path / "out/travel").exists()
+
+
+def in_hours(now):
+    """``StopRequest.wanted`` by a clock in hours that counts from the beginning of the request."""
+
+    def wanted(request):
+        began = vars(request).setdefault("began_at", now[0])
+        if request.max_hours is not None and now[0] - began > request.max_hours:
+            request.ask("its time is over")
+        return request.reason is not None
+
+    return wanted
+
+
+def test_a_release_that_fails_is_one_line_on_every_rank(config, monkeypatch):
+    """The others wait for rank 0's, and hear why it failed."""
+    from pretrain.runtime import ranks
+
+    heard = []
+    plain = ranks.broadcast_from_rank_0
+    monkeypatch.setattr("pretrain.release.release.release", refuse)
+
+    def listen(make):
+        try:
+            return plain(make)
+        except KinspanError as error:
+            heard.append(str(error))
+            raise
+
+    monkeypatch.setattr(ranks, "broadcast_from_rank_0", listen)
+    with pytest.raises(KinspanError, match="beer: the disk is full"):
+        train_all(plan_runs(config(corpus=config().corpus[:1], max_steps=1, warmup_steps=0), None), lambda line: None)
+    assert heard[-1] == "the disk is full"
+
+
+def refuse(*_):
+    raise KinspanError("the disk is full")
 
 
 def test_lora_merges_into_a_plain_model(config, tmp_path):
