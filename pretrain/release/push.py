@@ -1,5 +1,6 @@
 """Sends a release to the hub: one commit, all of it or nothing, and a tag that names the checkpoint."""
 
+import re
 from collections.abc import Callable
 from json import JSONDecodeError
 from pathlib import Path
@@ -145,12 +146,18 @@ def _explain(error: BaseException, repository: str) -> str:
     again = "the same command again goes on from there, and the repository is as it was until all has arrived"
     if status:
         return f"{where}: the hub failed ({_tell_server(cause)}): {again}"
-    return f"{where}: sending to {constants.ENDPOINT} failed ({quote_error(_find_root(error))}): {again}"
+    return f"{where}: sending to {constants.ENDPOINT} failed ({_quote(_find_root(error))}): {again}"
 
 
 def _tell_server(error: BaseException | None) -> str:
     message = getattr(error, "server_message", None)
-    return " ".join(message.split()) if message else quote_error(error or RuntimeError("no reason given"))
+    return " ".join(message.split()) if message else _quote(error or RuntimeError("no reason given"))
+
+
+def _quote(error: BaseException) -> str:
+    """The error's text without what stands behind the "?" of an address: large files go to places that are signed, and
+    who has the signature may write there for a while."""
+    return re.sub(r"(https?://[^\s?'\"]+)\?[^\s'\")]*", r"\1", quote_error(error))
 
 
 def _find_root(error: BaseException) -> BaseException:

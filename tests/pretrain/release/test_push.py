@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard, constants
 from data_pipeline.errors import KinspanError
 from pretrain.release.metadata import Stated, make_metadata, make_results
 from pretrain.release.push import check_repository, describe_push, push
-from tests.fake_hub import TOKEN, run_hub
+from tests.fake_hub import SIGNATURE, TOKEN, run_hub
 
 NAME = "me/ranker"
 
@@ -96,6 +96,7 @@ def test_a_failure_in_the_middle_is_one_line_and_the_same_again_completes_it(hub
     with pytest.raises(KinspanError, match=r"the same command again goes on from there") as raised:
         push(folder, NAME)
     assert "\n" not in str(raised.value)
+    assert SIGNATURE not in str(raised.value)
     assert hub.files(NAME) == {}, "nothing of a release is seen before all of it is"
     assert not hub.repositories[NAME].tags
     hub.fail = lambda request: None
