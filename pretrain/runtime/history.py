@@ -21,6 +21,7 @@ HISTORY, HEARTBEAT = "history.jsonl", "heartbeat.json"
 STARTED, FINISHED, STOPPED, FAILED, ENDED = "started", "finished", "stopped", "failed", "ended by the watchdog"
 SKIPPED, LEAPT, REWOUND, UNSAVED, DAMAGED = "skipped", "leapt", "rewound", "not saved", "damaged checkpoint"
 MOST_SECONDS = 1e11  # of the Unix clock, in the year 5138
+MOST_STEPS = 1 << 53  # that a sound file can tell of
 UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, RecursionError)
 ENDINGS = (FINISHED, STOPPED, FAILED, ENDED)
 
@@ -52,17 +53,19 @@ def _parse(text: bytes) -> dict[str, Any] | None:
     try:
         line = json.loads(text)
         step = None if line["step"] is None else int(line["step"])
+        if step is not None and not 0 <= step <= MOST_STEPS:
+            return None
         return {**line, "time": _read_time(line), "kind": str(line["kind"]), "step": step}
     except UNREADABLE:
         return None
 
 
-def _read_time(values: dict[str, Any]) -> float:
-    """Seconds of the Unix clock. Raises ValueError for what is no such time."""
-    time_then = float(values["time"])
-    if not 0 <= time_then < MOST_SECONDS:
+def _read_time(values: dict[str, Any], name: str = "time") -> float:
+    """Seconds of the Unix clock, or that something takes. Raises ValueError for what can be neither."""
+    seconds = float(values[name])
+    if not 0 <= seconds < MOST_SECONDS:
         raise ValueError
-    return time_then
+    return seconds
 
 
 def write_heartbeat(folder: Path, values: dict[str, Any]) -> None:
@@ -77,7 +80,7 @@ def read_heartbeat(folder: Path) -> dict[str, Any] | None:
     """The last heartbeat; None where there is none, or it is not whole. Raises OSError where it cannot be read."""
     try:
         found = json.loads((folder / HEARTBEAT).read_bytes())
-        spans = {name: float(found[name]) for name in ("seconds_there", "every")}
+        spans = {name: _read_time(found, name) for name in ("seconds_there", "every")}
         return {**found, "time": _read_time(found), "process": abs(int(found["process"])) % 2**31, **spans}
     except (FileNotFoundError, *UNREADABLE):
         return None

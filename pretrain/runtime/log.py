@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from data_pipeline.files import write_atomically
 
+from .history import MOST_STEPS
+
 
 class Follower(Protocol):
     """Something else that is told of the log's lines."""
@@ -205,7 +207,7 @@ def complete_lines(path: Path) -> list[str]:
 
 def _is_sound(line: bytes) -> bool:
     try:
-        entry = json.loads(line)
-        return isinstance(entry["step"], int) and isinstance(entry["split"], str)
+        entry = json.loads(line.decode("utf-8"))  # json's own decoding takes what UTF-8 does not have
+        return isinstance(entry["step"], int) and 0 <= entry["step"] <= MOST_STEPS and isinstance(entry["split"], str)
     except (ValueError, LookupError, TypeError, RecursionError):
         return False

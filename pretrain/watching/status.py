@@ -1,9 +1,9 @@
 """Where a run stands, read from the files of its output folder alone: by any machine that sees them, without torch."""
 
 import json
-import math
 import re
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,9 +20,11 @@ from pretrain.runtime.history import (
     ENDINGS,
     FAILED,
     FINISHED,
+    MOST_STEPS,
     REWOUND,
     STARTED,
     STOPPED,
+    UNREADABLE,
     is_alive,
     name_system,
     read_heartbeat,
@@ -83,7 +85,9 @@ def read_status(folder: Path) -> Status:
     facts = read_object(folder / "run.json", "status has nothing to read without it")
     try:
         total, title = int(facts["total_steps"]), f"{facts['model']['name']}, {facts['settings']['objective']}"
-    except (LookupError, TypeError, ValueError) as error:
+        if not 0 < total <= MOST_STEPS:
+            raise ValueError
+    except UNREADABLE as error:
         raise KinspanError(f"{folder}: this is not a run of launch/pretrain.py (see its run.json)") from error
     try:
         return _read(folder, title, total, time.time())
@@ -113,15 +117,19 @@ def _read(folder: Path, title: str, total: int, now: float) -> Status:
         speed=estimate_speed(history, step, logged_at),
         tokens_per_second=last.get("tokens_per_second"),
         checkpoint=find_checkpoint(folder / "checkpoints", now),
-        place=(str(beat["place"]), beat["seconds_there"], now - beat["time"]) if beat and state == RUNNING else None,
+        place=_read_place(beat, now) if beat and state == RUNNING else None,
         validation=_numbers(of["validation"][-1]) if of["validation"] else {},
         history=history,
     )
 
 
+def _read_place(beat: Mapping[str, Any], now: float) -> tuple[str, float, float]:
+    return str(beat.get("place", "?")), beat["seconds_there"], max(now - beat["time"], 0.0)
+
+
 def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of a line of the log that are finite numbers."""
-    return {name: x for name, x in line.items() if isinstance(x, int | float) and math.isfinite(x)}
+    """The figures of a line of the log that are finite numbers, and no whole ones that no float can hold."""
+    return {name: x for name, x in line.items() if isinstance(x, int | float) and abs(x) <= sys.float_info.max}
 
 
 def find_state(
@@ -137,7 +145,7 @@ def find_state(
     is_on, sign = _shows_life(beat, now) if beat else (False, "there is no heartbeat")
     if is_on and beat:
         started: Mapping[str, Any] = next((line for line in reversed(history) if line["kind"] == STARTED), {})
-        is_its = started.get("process") == beat["process"] and started["host"] == beat.get("host")
+        is_its = started.get("process") == beat["process"] and started.get("host") == beat.get("host")
         if last is None or last["kind"] == STARTED or not is_its or beat["time"] > last["time"] + 2 * beat["every"]:
             return (RUNNING if is_its and last and last["kind"] == STARTED else STARTING), sign
     if (folder / "summary.json").is_file() and step >= total:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -16,6 +17,7 @@ from pretrain.runtime.history import note, write_heartbeat
 from pretrain.watching.happenings import describe_history, estimate_speed
 from pretrain.watching.status import SILENCE, read_status
 from pretrain.watching.text import format_status
+from tests.launch.mutations import damaged
 
 HERE = {"process": os.getpid(), "host": socket.gethostname(), "place": "step 20, forward", "every": 10.0}
 
@@ -154,25 +156,50 @@ def test_damaged_files_are_no_traceback(folder):
 
 
 def test_a_folder_of_damaged_files_gives_a_state_or_one_line(folder):
-    """Each file with bytes that are changed, cut off or doubled: never another exception."""
+    """Each file with bytes that are changed, cut off or doubled, and values of other kinds: never another exception."""
     start(folder)
-    log(folder, 20)
+    log(folder, 20, tokens_per_second=1234.0, skipped_steps=2, split="validation")
+    log(folder, 20, tokens_per_second=1234.0)
     beat(folder)
     (folder / "lock").write_text(f"process 1 on {socket.gethostname()}\n")
     whole = {path: path.read_bytes() for path in folder.iterdir()}
     generator = random.Random(1)
     refused = 0
     for path, content in whole.items():
-        for _ in range(60):
-            at, length = generator.randrange(len(content)), generator.randrange(1, 9)
-            new = generator.choice([b"", generator.randbytes(length), b"null", b"-1", b"[]", content])
-            path.write_bytes(content[:at] + new + content[at + length :])
+        for _ in range(150):
+            path.write_bytes(damaged(generator, content))
             try:
                 format_status(read_status(folder))
             except KinspanError:
                 refused += path.name == "run.json"
         path.write_bytes(content)
-    assert 0 < refused < 60
+    assert 0 < refused < 150
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("history.jsonl", b'"host"', b'"hose"'),
+        ("heartbeat.json", b'"place"', b'"plane"'),
+        ("heartbeat.json", b'"seconds_there": 1.0', b'"seconds_there": NaN'),
+        ("run.json", b"100", b"Infinity"),
+        ("run.json", b"100", b"1" + 400 * b"0"),
+        ("metrics.jsonl", b'"step": 20', b'"step": 1' + 400 * b"0"),
+        ("metrics.jsonl", b'"loss": 1.0', b'"loss": 1' + 400 * b"0"),
+        ("metrics.jsonl", b'"loss"', b'"lo\xed\xa0\x80s"'),
+        ("history.jsonl", b'"step": 0', b'"step": -1' + 400 * b"0"),
+    ],
+)
+def test_a_damaged_value_is_no_traceback(file, old, new, folder):
+    start(folder)
+    log(folder, 20)
+    beat(folder)
+    content = (folder / file).read_bytes()
+    assert old in content
+    (folder / file).write_bytes(content.replace(old, new))
+    refused = pytest.raises(KinspanError, match="this is not a run")
+    with refused if file == "run.json" else nullcontext():
+        format_status(read_status(folder))
 
 
 def test_what_is_no_run_is_refused(tmp_path, folder):
