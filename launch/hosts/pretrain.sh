@@ -21,6 +21,7 @@ shift
 read -ra ssh <<<"${SSH:-ssh} -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
 port=${MASTER_PORT:-29500}
 environment=${NODE_ENVIRONMENT:-launch/slurm/environment.sh}
+needed=$(printf 'cd %q && test -e %q' "$PWD" "${NODE_ENVIRONMENT:-.}") # on each machine
 arguments=$(printf ' %q' "$@")
 stopping=
 folder=${LOGS:-logs}/hosts-$(date +%Y%m%d-%H%M%S)-$$
@@ -37,21 +38,33 @@ wait "$launcher"
 END
 
 start_all() { # on the machines that answer; the names, and the numbers of the processes here, in arrays
-    local line host slots
+    local line host slots answer
     names=() counts=() processes=()
     while read -r line; do
         host=${line%%[[:space:]#]*}
         [ -n "$host" ] || continue
         slots=$([[ $line =~ slots=([0-9]+) ]] && echo "${BASH_REMATCH[1]}" || echo 1)
-        if "${ssh[@]}" -n "$host" true 2>/dev/null; then
+        "${ssh[@]}" -n "$host" "$needed" 2>/dev/null
+        answer=$?
+        if [ "$answer" = 0 ]; then
             names+=("$host") counts+=("$slots")
-        else
+        elif [ "$answer" = 255 ]; then # of ssh itself
             echo "$host does not answer: going on without it"
+        elif [ -z "$stopping" ]; then
+            echo "error: $host does not have the folder $PWD${NODE_ENVIRONMENT:+, or no $NODE_ENVIRONMENT there}"
+            return 2
         fi
     done <"$hosts_file"
-    [ ${#names[@]} -gt 0 ] || return 1
+    if [ -n "$stopping" ]; then
+        echo "stopped before the start"
+        return 75
+    fi
+    if [ ${#names[@]} = 0 ]; then
+        echo "error: no machine of $hosts_file can be used"
+        return 2
+    fi
     logs=$folder/start-$try
-    mkdir -p "$logs" || return 1
+    mkdir -p "$logs" || return 2
     echo "starting on ${names[*]}; logs in $logs"
     for number in "${!names[@]}"; do
         values=$(printf '%s=%q ' folder "$PWD" environment "$environment" machines "${#names[@]}" slots "${counts[number]}" \
@@ -62,6 +75,7 @@ start_all() { # on the machines that answer; the names, and the numbers of the p
         processes+=($!)
     done
     exec 4>"$pipe" # held open for all of them: closing it asks them to stop
+    [ -z "$stopping" ] || exec 4>&-
 }
 
 stop_all() {
@@ -76,10 +90,7 @@ trap 'rm -f "$pipe"' EXIT
 trap stop_all INT TERM HUP
 
 for ((try = 0; ; try++)); do
-    if ! start_all; then
-        echo "error: no machine of $hosts_file can be used"
-        exit 2
-    fi
+    start_all || exit
     worst=0
     for number in "${!names[@]}"; do
         while :; do

@@ -2,8 +2,12 @@
 # What srun starts for pretrain.sbatch: this node's environment, then a rank, or the launcher of this node's ranks.
 
 set -u
+if [ ! -e "${NODE_ENVIRONMENT:?}" ]; then
+    echo "error: NODE_ENVIRONMENT is $NODE_ENVIRONMENT, which $(hostname) does not see"
+    exit 2
+fi
 # shellcheck source=launch/slurm/environment.sh
-[ ! -e "${NODE_ENVIRONMENT:?}" ] || . "$NODE_ENVIRONMENT"
+. "$NODE_ENVIRONMENT"
 first=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
 port=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 22000))} # Linux gives out none of these by itself
 

@@ -99,6 +99,17 @@ def test_each_node_sources_the_file_that_is_named(job):
     assert "in mine.sh\n" in job(0, NODE_ENVIRONMENT="mine.sh")[2]
 
 
+def test_an_environment_that_is_not_there_is_refused(job, tmp_path):
+    """A name that is misspelt would otherwise train with whatever packages are found."""
+    env = {**os.environ, "NODE_ENVIRONMENT": str(tmp_path / "mine.sh"), "LAUNCHER": "srun"}
+    done = subprocess.run(["bash", SLURM / "node.sh"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"error: NODE_ENVIRONMENT is {tmp_path / 'mine.sh'}, which " in done.stdout
+    status, output, calls = job(0, script="prepare.sbatch", NODE_ENVIRONMENT="mine.sh", SLURM_CPUS_PER_TASK=1)
+    assert (status, calls) == (2, "")
+    assert "error: NODE_ENVIRONMENT is mine.sh" in output
+
+
 def test_launchers_are_one_task_on_each_node(job):
     for launcher in ("torchrun", "deepspeed"):
         assert "--nodes=2 --ntasks-per-node=1 --ntasks=2 --cpus-per-task=8" in job(0, LAUNCHER=launcher)[2]
@@ -174,6 +185,7 @@ OVER_SSH = {
     "ssh": """
         while [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done
         [[ $1 == gone ]] && exit 255
+        [[ $1 == slow ]] && { touch started; sleep 2; }
         shift
         exec bash -c "$*"
     """,
@@ -237,6 +249,25 @@ def test_machines_that_refuse_are_not_tried_again(hosts):
     assert status == 2
     assert output.count("starting on") == 1
     assert "error: no such corpus" in output
+
+
+def test_a_machine_without_the_folder_is_refused(hosts, tmp_path):
+    """Torchrun would wait for it for ten minutes, and the script then start again."""
+    (tmp_path / "mine.sh").write_text("")
+    assert hosts(0, NODE_ENVIRONMENT="mine.sh")[0] == 0
+    status, output, _ = hosts(0, NODE_ENVIRONMENT="mine.sh.txt")
+    assert status == 2
+    assert f"error: a does not have the folder {tmp_path}, or no mine.sh.txt there" in output
+    assert output.count("starting on") == 0
+
+
+def test_a_signal_before_the_start_is_not_forgotten(hosts, tmp_path):
+    """While a machine is asked, which takes ten seconds where it does not answer."""
+    (tmp_path / "hosts.txt").write_text("slow slots=1\nb slots=1\n")
+    status, output, logs = hosts(0, strike=signal.SIGTERM)
+    assert status == 75
+    assert "stopped before the start" in output
+    assert not logs
 
 
 @pytest.mark.parametrize("strike", [signal.SIGTERM, signal.SIGINT])
