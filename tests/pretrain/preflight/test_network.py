@@ -24,6 +24,22 @@ def test_a_host_is_reached_where_it_answers_with_its_own_name(monkeypatch):
     assert try_to_reach({here: ("127.0.0.1", 1)}) == [here]
 
 
+def test_what_answers_in_another_language_is_another_host():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=lambda: server.accept()[0].sendall(b"\xff\xfe\x00"), daemon=True).start()
+        assert try_to_reach({"node9": ("127.0.0.1", server.getsockname()[1])}) == ["node9"]
+
+
+def test_hosts_that_drop_everything_are_asked_together(monkeypatch):
+    """One after another, a hundred of them would take longer than rank 0 waits."""
+    monkeypatch.setattr(network, "_ask_name", lambda address, port: time.sleep(0.1))
+    others = {f"node{n}": ("10.0.0.1", 1) for n in range(64)}
+    began = time.monotonic()
+    assert try_to_reach(others) == list(others)
+    assert time.monotonic() - began < 3
+    assert try_to_reach({}) == []
+
+
 def test_the_address_is_that_of_the_chosen_interface(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     assert find_address() == "127.0.0.1"
