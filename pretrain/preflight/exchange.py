@@ -43,10 +43,10 @@ class Exchange:
         """
         if self.store is None:
             return judge([json.loads(json.dumps(own))])
-        self.store.set(f"{name}/{self.rank}", json.dumps(own))
-        if self.rank == 0:
-            self.store.set(f"{name}/judged", json.dumps(self._judge(name, judge, seconds)))
         try:
+            self.store.set(f"{name}/{self.rank}", json.dumps(own))
+            if self.rank == 0:
+                self.store.set(f"{name}/judged", json.dumps(self._judge(name, judge, seconds)))
             self.store.wait([f"{name}/judged"], timedelta(seconds=seconds + FAREWELL))
             value, error = json.loads(self.store.get(f"{name}/judged"))
         except RuntimeError as lost:  # torch's, where it takes too long or the connection is lost

@@ -19,6 +19,7 @@ def make_exchanges(monkeypatch):
     monkeypatch.setattr(exchange.socket, "gethostname", lambda: names["now"])
 
     def make(hosts, world):
+        names["now"] = "node0"
         server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         made = []
         for rank, host in hosts.items():
@@ -63,6 +64,19 @@ def test_without_rank_0_nobody_waits_for_ever(make_exchanges, monkeypatch):
     monkeypatch.setattr(exchange, "FAREWELL", 0.2)
     heard = meet_all(make_exchanges({0: "node0", 1: "node1"}, 2)[1:], lambda values: values, seconds=0.2)
     assert heard[1].startswith("rank 0, at node0, gives no answer")
+
+
+def test_a_store_that_is_gone_is_one_line(make_exchanges):
+    """Rank 0 has ended between two meetings: its store takes nothing any more."""
+
+    class Gone:
+        def set(self, key, value):
+            if not key.startswith("host/"):
+                raise dist.DistNetworkError("Broken pipe")
+
+    make_exchanges({}, 1)  # for its variables
+    with pytest.raises(KinspanError, match="rank 0, at node0, gives no answer \\(here\\): see what it says"):
+        Exchange(Gone(), 1, 2).meet("here", None, lambda values: values)
 
 
 def test_alone_no_store_is_needed():
