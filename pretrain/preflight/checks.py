@@ -41,6 +41,18 @@ def first_of_each_host(facts: Sequence[Facts]) -> dict[str, Facts]:
     return found
 
 
+def check_names(facts: Sequence[Facts]) -> list[Finding]:
+    """Whether every host has a name of its own: by their names they are told apart here."""
+    machines: dict[str, set[str]] = {}
+    for one in facts:
+        machines.setdefault(one.host, set()).add(one.machine)
+    return [
+        Finding("network", [host], f"{len(own)} machines have this name: give each its own (hostnamectl set-hostname)")
+        for host, own in machines.items()
+        if len(own) > 1
+    ]
+
+
 def check_versions(facts: Sequence[Facts]) -> list[Finding]:
     """Whether all hosts have the same versions, and the same source of kinspan."""
     hosts = first_of_each_host(facts)
@@ -95,7 +107,10 @@ def check_devices(facts: Sequence[Facts]) -> list[Finding]:
     )
     for one in facts:
         total, free = one.device_bytes
-        if one.device != "processor" and free < MIN_FREE_SHARE * total:
+        if not total:
+            text = f"rank {one.rank} computes with {one.device}: see nvidia-smi, or leave the host out"
+            found.append(Finding("devices", [one.host], text))
+        elif one.device != "processor" and free < MIN_FREE_SHARE * total:
             text = (
                 f"of the {total / 1e9:.0f} GB of GPU {one.local_rank} {(total - free) / 1e9:.0f} GB are in use: "
                 "another process is there (nvidia-smi names it), end it or leave the host out"

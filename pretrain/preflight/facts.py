@@ -8,6 +8,7 @@ import resource
 import shutil
 import socket
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import psutil
 import torch
 
+from data_pipeline.errors import quote_error
 from data_pipeline.files import BESIDE_THE_PACKAGES
 from data_pipeline.remote.address import is_remote
 from data_pipeline.sources import list_paths
@@ -41,6 +43,7 @@ class Facts:
     disks:        where it will write: folder and free bytes, by purpose
     descriptors:  how many files a process may open at most
     settings:     those that all ranks must agree on
+    machine:      names the running machine, whatever it calls itself
     """
 
     host: str
@@ -53,6 +56,7 @@ class Facts:
     disks: dict[str, tuple[str, int]]
     descriptors: int
     settings: dict[str, Any]
+    machine: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,7 +79,14 @@ def collect_facts(config: PretrainConfig) -> Facts:
         disks=find_disks(config),
         descriptors=descriptors if descriptors != resource.RLIM_INFINITY else 1 << 30,
         settings=agreed,
+        machine=_name_machine(),
     )
+
+
+def _name_machine() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
 
 
 def find_versions() -> dict[str, str | None]:
@@ -112,13 +123,17 @@ def _hash_source() -> str:
 
 
 def _find_device(local_rank: int) -> tuple[str, tuple[int, int]]:
-    """The device's name, and the bytes of its memory, in all and free."""
+    """The device's name, and the bytes of its memory, in all and free; none of a device that cannot be used."""
     if not torch.cuda.is_available():
         memory = psutil.virtual_memory()
         return "processor", (memory.total, memory.available)
-    number = local_rank % torch.cuda.device_count()
-    free, total = torch.cuda.mem_get_info(number)
-    return torch.cuda.get_device_name(number), (total, free)
+    if local_rank >= (count := torch.cuda.device_count()):
+        return f"no GPU of its own, since its local rank is {local_rank} and it sees {count}", (0, 0)
+    try:
+        free, total = torch.cuda.mem_get_info(local_rank)
+    except RuntimeError as error:  # CUDA's, of a GPU that is broken, or another process's alone
+        return f"a GPU that fails ({quote_error(error)})", (0, 0)
+    return torch.cuda.get_device_name(local_rank), (total, free)
 
 
 def find_disks(config: PretrainConfig) -> dict[str, tuple[str, int]]:

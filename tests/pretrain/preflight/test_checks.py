@@ -3,15 +3,18 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from pretrain.config import PretrainConfig
 from pretrain.preflight import checks
+from pretrain.preflight import facts as facts_of_host
 from pretrain.preflight.corpora import check_corpora
 from pretrain.preflight.facts import CACHE, OUTPUT, SHARED_MEMORY, Facts, collect_facts
 from pretrain.preflight.finding import find_odd
 from pretrain.preflight.network import check_links, check_reach, make_rounds, pair_up
 from pretrain.preflight.steps import check_steps
 from pretrain.preflight.table import CHECKS, format_check, format_hosts, format_verdict
+from pretrain.runtime.world import World
 
 
 def make_facts(count=3, ranks=2):
@@ -34,6 +37,10 @@ def make_facts(count=3, ranks=2):
 def judge(facts):
     every = (checks.check_versions, checks.check_settings, checks.check_devices, checks.check_disks)
     return [f for check in (*every, checks.check_descriptors) for f in check(facts)]
+
+
+def fail(number):
+    raise RuntimeError("CUDA error: uncorrectable ECC error")
 
 
 def change(facts, host, **values):
@@ -80,6 +87,32 @@ def test_of_two_hosts_both_values_are_said():
     (found,) = checks.check_versions(change(make_facts(2), "node1", versions={"torch": "2.12.0", "numpy": "2.4.6"}))
     assert found.hosts == ["node1"]
     assert "torch is 2.12.0, and 2.13.0 on node0" in found.text
+
+
+def test_machines_of_one_name_are_not_taken_for_one():
+    facts = make_facts()
+    assert checks.check_names(facts) == []
+    facts = [replace(one, host="ubuntu", machine=f"boot {one.rank // 2}") for one in facts]
+    (found,) = checks.check_names(facts)
+    assert (found.hosts, found.fatal) == (["ubuntu"], True)
+    assert "3 machines have this name" in found.text
+
+
+@pytest.mark.parametrize(
+    ("count", "free", "text"),
+    [
+        (1, lambda number: (1, 2), "no GPU of its own, since its local rank is 3 and it sees 1"),
+        (4, fail, "a GPU that fails (CUDA error: uncorrectable ECC error)"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_no_traceback(count, free, text, monkeypatch, tmp_path):
+    for name, value in {"is_available": True, "device_count": count, "mem_get_info": None}.items():
+        monkeypatch.setattr(torch.cuda, name, free if value is None else lambda value=value: value)
+    monkeypatch.setattr(facts_of_host, "find_versions", dict)
+    monkeypatch.setattr(facts_of_host, "read_world", lambda variables: World(3, 3, 8, 8, port="1"))
+    (found,) = checks.check_devices([collect_facts(PretrainConfig(output_dir=str(tmp_path)))])
+    assert f"rank 3 computes with {text}" in found.text
+    assert found.fatal
 
 
 def test_the_odd_host_is_the_one_of_few():
