@@ -361,13 +361,7 @@ def _claim(setup: Setup) -> None:
 
     Refuses another run's folder.
     """
-    edited = (
-        f"the code of --objective {setup.config.objective} was edited since; choose another --output_dir, or take the "
-        "edit back"
-    )
-    explained = {"own_objectives": edited, **explain_base(setup.folder, setup.facts)}
-    longer = dict.fromkeys(LENGTHS, f"let it finish as it is; {advise(setup.folder)}")
-    if not claim_folder(setup.folder, setup.facts, {**explained, **longer}):
+    if not claim_folder(setup.folder, setup.facts, explain_differences(setup, setup.folder)):
         return
     shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
     shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
@@ -377,6 +371,16 @@ def _claim(setup: Setup) -> None:
     setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
     if isinstance(setup.model, AdapterModel):
         keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
+
+
+def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
+    """What to say where a folder holds a run of another identity, by its keys; see run_folder.holds_this_run."""
+    edited = (
+        f"the code of --objective {setup.config.objective} was edited since; choose another --output_dir, or take the "
+        "edit back"
+    )
+    longer = dict.fromkeys(LENGTHS, f"let it finish as it is; {advise(folder)}")
+    return {"own_objectives": edited, **explain_base(folder, setup.facts), **longer}
 
 
 def _list_configs(model: PairModel | ReplacedTokenModel) -> dict[str, Any]:

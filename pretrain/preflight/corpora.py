@@ -1,6 +1,7 @@
 """Whether every host sees the same corpora, and their shards as the manifest describes them."""
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 from data_pipeline.corpus import Corpus, hash_file
@@ -30,19 +31,31 @@ def _look_at_corpus(path: str, config: PretrainConfig) -> dict[str, Any]:
         corpus = Corpus(path, verify=False, cache=cache_settings(config))
     except KinspanError as error:
         return {"fingerprint": None, "wrong": [str(error)], "hashed": 0}
+    except OSError as error:
+        text = f"corpus {show_address(path)} cannot be read ({error.strerror}): let everyone read it, or copy it again"
+        return {"fingerprint": None, "wrong": [text], "hashed": 0}
     shards = corpus.manifest.shards
     known: dict[str, Any] = {"fingerprint": corpus.manifest.fingerprint, "wrong": [], "hashed": 0}
     if is_remote(path):  # a shard that is fetched is always hashed
         return known
-    missing = [info for info in shards if not (corpus.folder / info.file).is_file()]
-    wrong = [f"{info.file} is missing" for info in missing]
-    there = [info for info in shards if info not in missing]
-    cut = [info for info in there if (corpus.folder / info.file).stat().st_size != info.bytes]
-    wrong += [f"{info.file} has not the {info.bytes:,} bytes that the manifest says" for info in cut]
-    sample = [info for info in choose_sample(shards) if info in there and info not in cut]
-    changed = [info for info in sample if hash_file(corpus.folder / info.file) != info.sha256]
-    wrong += [f"{info.file} has not the SHA-256 that the manifest says" for info in changed]
-    return {**known, "wrong": wrong, "hashed": len(sample)}
+    sample = choose_sample(shards)
+    wrong = {info.file: text for info in shards if (text := _find_wrong(corpus.folder, info, info in sample))}
+    return {**known, "wrong": list(wrong.values()), "hashed": sum(info.file not in wrong for info in sample)}
+
+
+def _find_wrong(folder: Path, info: ShardInfo, is_hashed: bool) -> str | None:
+    """What is wrong with a shard; None where nothing is."""
+    path = folder / info.file
+    try:
+        if not path.is_file():
+            return f"{info.file} is missing"
+        if path.stat().st_size != info.bytes:
+            return f"{info.file} has not the {info.bytes:,} bytes that the manifest says"
+        if is_hashed and hash_file(path) != info.sha256:
+            return f"{info.file} has not the SHA-256 that the manifest says"
+    except OSError as error:  # somebody else's file, or a disk that fails
+        return f"{info.file} cannot be read ({error.strerror})"
+    return None
 
 
 def choose_sample(shards: list[ShardInfo]) -> list[ShardInfo]:

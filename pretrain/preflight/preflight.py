@@ -35,8 +35,8 @@ from .table import format_check, format_hosts, format_title, format_verdict
 CONNECTING = 180.0  # seconds in which all ranks connect with one another
 TRYING = 900.0  # seconds for links and steps together: loading a model from the hub, or compiling, takes minutes
 TICKS = 3  # times at which clocks are compared
-IN_THE_WAY_OF_CONNECTING = {"versions", "descriptors", "network"}
-IN_THE_WAY_OF_STEPS = {"settings", "devices", "disk", "corpus", *IN_THE_WAY_OF_CONNECTING}
+IN_THE_WAY_OF_CONNECTING = {"versions", "devices", "descriptors", "network"}
+IN_THE_WAY_OF_STEPS = {"settings", "disk", "corpus", *IN_THE_WAY_OF_CONNECTING}
 
 
 @dataclass
@@ -108,6 +108,8 @@ def _look_at_hosts(exchange: Exchange, config: PretrainConfig, report: Report) -
         found += checks.check_disks(facts) + checks.check_room_for_cache(config, facts)
         report.add("disk", "", found)
         report.add("descriptors", "", checks.check_descriptors(facts))
+        if twins := checks.check_names(facts):
+            report.add("network", "every host has a name of its own", twins)
         firsts = {host: one.rank for host, one in checks.first_of_each_host(facts).items()}
         report.made += ["network"] if len(firsts) == 1 else []  # there is nothing to look at
         report.made += ["bandwidth"] if len(facts) == 1 else []
@@ -240,7 +242,7 @@ def _try_steps(exchange: Exchange, config: PretrainConfig, report: Report, folde
     from . import steps  # what takes seconds to import comes after what is found without it
 
     try:
-        own = steps.try_steps(config, folder, watch)
+        own = steps.try_steps(config, folder / "run", watch)  # beside the watch's heartbeat: no run begins with that
     except KinspanError as error:
         print(f"{exchange.host}: {error}", file=sys.stderr, flush=True)  # where the others wait in vain, it is told
         own = {"error": str(error)}
@@ -259,7 +261,8 @@ def _judge_steps(report: Report, values: list[Any], config: PretrainConfig) -> N
     whole = format_time(first["steps"] * seconds)
     note = f"{seconds:.3g} s each, {first['tokens'] / seconds:,.0f} tokens/s; {first['steps']:,} take {whole}"
     written = len(list((Path(config.output_dir) / CHECKPOINTS).glob("step-*")))
-    keep = max(config.keep_checkpoints - written, 0)
+    kept = first["steps"] // config.keep_every if config.keep_every else 0
+    keep = max(config.keep_checkpoints + kept - written, 0)
     found += checks.check_room_for_checkpoints(report.facts, first["parameters"], keep, steps.BYTES_PER_PARAMETER)
     report.add("steps", note, found)
     slowest: dict[str, float] = {}

@@ -16,8 +16,9 @@ from pretrain.modeling.losses import LossWeights
 from pretrain.runtime import ranks
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
+from pretrain.runtime.run_folder import holds_this_run
 from pretrain.runtime.watch import Watch
-from pretrain.setup import Setup, set_up
+from pretrain.setup import Setup, explain_differences, set_up
 from pretrain.step import start_counting, train_step, try_largest
 
 from .finding import Finding
@@ -34,24 +35,26 @@ BYTES_PER_PARAMETER = 20
 def try_steps(config: PretrainConfig, folder: Path, watch: Watch) -> dict[str, Any]:
     """Sets the run up in ``folder`` and trains it for some steps, which leave nothing. All ranks call it.
 
-    Returns parameters (their number), tflops (of this rank's device), seconds (of a step), tokens (of a step, over all
-    ranks), steps (of the whole run) and finite (whether all losses were). Raises KinspanError for what the run itself
-    would refuse, too little memory for instance.
+    Returns parameters (the number of those that are trained), tflops (of this rank's device), seconds (of a step),
+    tokens (of a step, over all ranks), steps (of the whole run) and finite (whether all losses were). Raises
+    KinspanError for what the run itself would refuse, too little memory for instance.
     """
     watch.mark("loading model and corpus", patient=True)
     setup = set_up(replace(config, output_dir=str(folder), probe=None, profile=0))
-    parameters = sum(p.numel() for p in setup.model.parameters())
-    tflops = measure_peak_tflops(setup.facts["precision"])
-    watch.mark("building the engine", patient=True)
-    engine = build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
-    if config.compile:
-        compile_encoders(setup.model)
-    watch.mark("trying the largest batch")
-    try_largest(engine, setup.train_stream, setup.layout)
+    own = Path(config.output_dir)
+    ranks.broadcast_from_rank_0(lambda: holds_this_run(own, setup.facts, explain_differences(setup, own)))
+    parameters = sum(p.numel() for p in setup.model.parameters() if p.requires_grad)
     try:
+        tflops = measure_peak_tflops(setup.facts["precision"])
+        watch.mark("building the engine", patient=True)
+        engine = build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
+        if config.compile:
+            compile_encoders(setup.model)
+        watch.mark("trying the largest batch")
+        try_largest(engine, setup.train_stream, setup.layout)
         timed = _time_steps(setup, engine, watch)
     except Exception as error:
-        if not is_out_of_memory(error):  # the first update makes Adam's moments
+        if not is_out_of_memory(error):  # weights, or Adam's moments, which the first update makes
             raise
         text = describe_out_of_memory(setup.layout.largest, setup.train_stream.max_length)
         raise KinspanError(text) from error
