@@ -80,8 +80,8 @@ def main() -> None:
     source, output, repository = Path(config.run_dir), Path(config.output_dir), config.push_to_hub or ""
     named = Stated(config.licence, config.base_model, tuple(config.datasets), tuple(config.language), repository)
     check_stated(named)
-    if repository:
-        check_repository(repository)
+    if config.push_to_hub is not None:  # a name that is empty was meant to be one
+        check_repository(config.push_to_hub)
     stated = read_results(config.results, named)
     ranker = find_ranker(source)
     if ranker and config.average > 1:
@@ -101,7 +101,7 @@ def main() -> None:
 def check(config: ReleaseConfig) -> None:
     """Raises KinspanError for flags that need another one."""
     for flag, needed in (("onnx_data", "onnx"), ("public", "push_to_hub"), ("dry_run", "push_to_hub")):
-        if getattr(config, flag) and not getattr(config, needed):
+        if getattr(config, flag) and getattr(config, needed) in (None, False):
             raise KinspanError(f"--{flag} needs --{needed}; see --help")
 
 

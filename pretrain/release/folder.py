@@ -23,7 +23,7 @@ def replace_release(output: Path) -> Iterator[Path]:
     Raises KinspanError where ``output`` holds something that is not a release, or cannot be written.
     """
     output = output.absolute()
-    if output.exists() and any(output.iterdir()) and not (output / FACTS).exists():
+    if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):
         raise KinspanError(f"--output_dir {output} holds something that is no release: choose another folder")
     partial = output.with_name(output.name + ".tmp")
     try:

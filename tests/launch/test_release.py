@@ -84,6 +84,8 @@ def hub(monkeypatch):
         (["--average", "3"], r"--average 3: there are whole checkpoints of 2 steps alone \(2, 4\)"),
         (["--push_to_hub", "ranker"], "--push_to_hub ranker names no owner"),
         (["--push_to_hub", "a/b/c"], "--push_to_hub 'a/b/c'"),
+        (["--push_to_hub", ""], "--push_to_hub ''"),
+        (["--push_to_hub", "", "--dry_run"], "--push_to_hub ''"),
         (["--dry_run"], "--dry_run needs --push_to_hub"),
         (["--public"], "--public needs --push_to_hub"),
         (["--onnx_data", "wikiqa=x"], "--onnx_data needs --onnx"),

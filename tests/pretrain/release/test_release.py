@@ -102,6 +102,10 @@ def test_nothing_of_the_users_is_overwritten(trained, tmp_path):
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(KinspanError, match="no release"):
         release(run, tmp_path / "mine")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(KinspanError, match="no release"):
+        release(run, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_what_is_no_run_is_one_line(tmp_path):
