@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
 from data_pipeline.errors import KinspanError
@@ -22,7 +21,9 @@ from pretrain.modeling.adapters.folder import (
 from pretrain.modeling.adapters.model import AdapterModel
 from pretrain.modeling.adapters.parts import Part, describe_parts
 
-from .card import format_training, name_objectives
+from .card import describe_run, format_training, name_objectives
+from .folder import CARD
+from .metadata import Stated, check_card, check_measured
 
 ADAPTER_FOLDER = "adapter"  # in a run: what its release needs beside the trained weights
 BENEATH = "beneath.safetensors"  # the adapters that stay frozen, where there are any
@@ -76,9 +77,12 @@ def explain_base(run: Path, facts: dict[str, Any]) -> dict[str, str]:
 
 
 def fill_adapter_release(
-    run: Path, weights: dict[str, torch.Tensor], facts: dict[str, Any], partial: Path, output: Path
+    run: Path, weights: dict[str, torch.Tensor], facts: dict[str, Any], partial: Path, output: Path, stated: Stated
 ) -> None:
-    """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``."""
+    """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``.
+
+    Raises KinspanError where ``stated`` has figures of another model.
+    """
     kept = run / ADAPTER_FOLDER
     parts, base = read_spec(kept)
     tensors, head = split_weights(parts, weights)
@@ -86,7 +90,10 @@ def fill_adapter_release(
         tensors |= load_file(str(kept / BENEATH))
     moved = move_base(base, kept, output)
     write_tensors(Adapter(output, parts, base, tensors, head), partial, moved)
-    (partial / "README.md").write_text(_format_card(parts, base, tensors, facts), encoding="utf-8")
+    check_measured(stated, partial)
+    card = _format_card(parts, base, tensors, facts, stated)
+    check_card(card)
+    (partial / CARD).write_text(card, encoding="utf-8")
 
 
 def split_weights(
@@ -108,16 +115,18 @@ def split_weights(
     return tensors, head
 
 
-def _format_card(parts: tuple[Part, ...], base: Base, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> str:
-    name = parts[-1].name
+def _format_card(
+    parts: tuple[Part, ...], base: Base, tensors: dict[str, torch.Tensor], facts: dict[str, Any], stated: Stated
+) -> str:
+    title = f"{parts[-1].name}: an adapter of {base.name}"
     tags = ["adapter", parts[-1].kind, "answer-sentence-selection", "kinspan"]
     return _CARD.format(
-        metadata=ModelCardData(pipeline_tag="text-ranking", tags=tags).to_yaml().strip(),
-        title=f"{name}: an adapter of {base.name}",
+        metadata=describe_run(facts, stated, title, tags, library=None).strip(),
+        title=title,
         base=base.name,
         fingerprint=base.fingerprint[:16],
         objective=name_objectives(facts),
         parts=describe_parts(parts),
         size=sum(tensor.numel() for tensor in tensors.values()) / 1e6,
-        rest=format_training(facts, base.model_type),
+        rest=format_training(facts, base.model_type, stated),
     )

@@ -105,14 +105,8 @@ def format_card(facts: dict[str, Any], model_type: str, stated: Stated, with_cur
     folder = "generator" if with_generator else family.masked_lm_folder
     settings, corpus = facts["settings"], facts["corpus"]
     title = f"{facts['model']['name']}-{'-'.join(_shorten(o['name']) for o in objectives)}"
-    metadata = make_metadata(
-        stated,
-        title,
-        ["cross-encoder", "answer-sentence-selection", *(_shorten(o["name"]) for o in objectives), "kinspan"],
-        base_model=None if facts.get("from_scratch") else facts["model"].get("hub_name"),
-        datasets=_find_datasets(corpus),
-        results=_list_results(facts),
-    )
+    tags = ["cross-encoder", "answer-sentence-selection", *(_shorten(o["name"]) for o in objectives), "kinspan"]
+    metadata = describe_run(facts, stated, title, tags, library="sentence-transformers")
     averaged = facts.get("averaged_steps", [])
     rows = {
         "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
@@ -153,9 +147,22 @@ def format_card(facts: dict[str, Any], model_type: str, stated: Stated, with_cur
         data=_format_data(corpus),
         pairs=f"{facts['eval_pairs']:,}",
         warnings="".join(f"**Mind that {text}.**\n\n" for text in find_warnings(facts)),
-        measured="the last of these checkpoints, not of their average" if averaged else "this checkpoint",
+        measured=_name_measured(facts),
         figures=_format_figures(facts),
         licence=describe_licence(stated),
+    )
+
+
+def describe_run(facts: dict[str, Any], stated: Stated, title: str, tags: list[str], library: str | None) -> str:
+    """The card's block of metadata, from what the run knows and what was stated; see make_metadata."""
+    return make_metadata(
+        stated,
+        title,
+        tags,
+        base_model=None if facts.get("from_scratch") else facts["model"].get("hub_name"),
+        datasets=_find_datasets(facts["corpus"]),
+        results=_list_results(facts),
+        library=library,
     )
 
 
@@ -167,8 +174,8 @@ def _find_datasets(corpus: dict[str, Any]) -> list[str]:
 
 
 def _list_results(facts: dict[str, Any]) -> list[EvalResult]:
-    """The last validation for the model index; nothing of an average, which validation never saw."""
-    if facts.get("averaged_steps") or not facts["settings"]["pair_weight"]:
+    """The last validation for the model index; nothing of weights that validation never saw, such as an average."""
+    if facts.get("averaged_steps") or not facts["settings"]["pair_weight"] or not _is_validated(facts):
         return []
     name = f"held-out pairs of the pre-training documents ({name_objectives(facts)})"
     titles = {_HUB_METRICS[figure]: title for figure, title in _IN_RESULTS.items()}
@@ -178,6 +185,20 @@ def _list_results(facts: dict[str, Any]) -> list[EvalResult]:
         for of_last in figures
         for result in make_results(of_last, titles, name, split="validation", task="text-classification")
     ]
+
+
+def _is_validated(facts: dict[str, Any]) -> bool:
+    """Whether the last validation is of the step that is released: a run may validate less often than it saves."""
+    return all(last["step"] == facts["step"] for last in facts["last_validation"])
+
+
+def _name_measured(facts: dict[str, Any]) -> str:
+    """Of which weights the last figures are."""
+    if not _is_validated(facts):
+        return f"step {facts['last_validation'][0]['step']:,}, the last one before these weights that was validated"
+    if facts.get("averaged_steps"):
+        return "the last of these checkpoints, not of their average"
+    return "this checkpoint"
 
 
 def find_warnings(facts: dict[str, Any]) -> list[str]:
@@ -201,9 +222,9 @@ def find_warnings(facts: dict[str, Any]) -> list[str]:
     return warnings
 
 
-def format_training(facts: dict[str, Any], model_type: str) -> str:
+def format_training(facts: dict[str, Any], model_type: str, stated: Stated) -> str:
     """The sections of a card from the training on: they say the same of a model and of an adapter."""
-    _, title, sections = format_card(facts, model_type, Stated()).partition("\n## Training\n")
+    _, title, sections = format_card(facts, model_type, stated).partition("\n## Training\n")
     return title + sections
 
 

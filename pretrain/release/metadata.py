@@ -77,15 +77,19 @@ def make_metadata(
     base_model: str | None = None,
     datasets: Sequence[str] = (),
     results: Sequence[EvalResult] = (),
+    library: str | None = "sentence-transformers",
 ) -> str:
-    """The block as YAML. Base model and data sets that are ``stated`` replace what the run knows; results add up."""
+    """The block as YAML. Base model and data sets that are ``stated`` replace what the run knows; results add up.
+
+    library: the one that loads the model
+    """
     measured = [result for result in (*results, *stated.results) if is_finite(result.metric_value)]
     return ModelCardData(
         license=stated.licence or UNKNOWN,
         base_model=stated.base_model or base_model,
         datasets=list(stated.datasets or datasets) or None,
         language=list(stated.languages) or None,
-        library_name="sentence-transformers",
+        library_name=library,
         pipeline_tag="text-ranking",
         tags=list(tags),
         model_name=model_name if measured else None,

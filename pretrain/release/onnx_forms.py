@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import describe_write_error, read_object
+from pretrain.modeling.adapters.folder import is_adapter
 
 from .folder import CARD, FACTS, make_readable
 from .metadata import HERE
@@ -63,8 +64,14 @@ def add_onnx(folder: Path, measure: Measure | None = None) -> dict[str, Any]:
 
     measure: given the graph of each precision ("fp32", "int8"), a table of how well they rank, in Markdown
 
-    Raises KinspanError where packages are missing, or the graph's scores are not those of the model.
+    Raises KinspanError where packages are missing, the release is of an adapter, or the graph's scores are not those of
+    the model.
     """
+    if is_adapter(folder):
+        raise KinspanError(
+            f"--onnx: {folder} is an adapter, without the model that a graph needs: leave out --onnx, or merge one of "
+            "LoRA into its base (launch/combine_adapters.py --how merge)"
+        )
     onnxruntime, quantization = _import_packages()
     partial = folder / f"{FOLDER}.tmp"
     shutil.rmtree(partial, ignore_errors=True)

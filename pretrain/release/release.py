@@ -147,7 +147,7 @@ def write_release(
     averaged_steps: those whose weights were averaged; one or none is no average
     with_curve:     the training curves are drawn, too
 
-    Raises KinspanError where ``output`` holds something that is not a release.
+    Raises KinspanError where ``output`` holds something that is not a release, or ``stated`` has figures of another.
     """
     facts = read_run_facts(run, step)
     facts["revision"] = f"step-{step:08d}"
@@ -157,7 +157,7 @@ def write_release(
     with replace_release(output) as partial:
         if facts.get("base"):
             partial.mkdir(parents=True)
-            fill_adapter_release(run, weights, facts, partial, output)
+            fill_adapter_release(run, weights, facts, partial, output, stated or Stated())
             (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
             return
         _fill_release(run, weights, facts, partial)

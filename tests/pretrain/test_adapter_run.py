@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -21,9 +22,13 @@ from pretrain.modeling.adapters.folder import read_adapter
 from pretrain.modeling.adapters.load import load_adapted
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.checks import check
+from pretrain.release.folder import fingerprint_model
+from pretrain.release.metadata import Stated
+from pretrain.release.onnx_forms import add_onnx
 from pretrain.release.release import release
 from pretrain.run import pretrain
 from pretrain.runtime.stop import Stopped
+from tests.fake_hub import find_faults
 from tests.pretrain.steps import ask_in_step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,6 +168,32 @@ def test_a_release_scores_as_the_trained_model(method, config, tmp_path, tiny_co
         expected = model.eval().score_pairs(model.encode(inputs), inputs["starts"])
         model.classifier = load_adapted(str(folder), attn_implementation=model.config._attn_implementation).eval()
         assert torch.allclose(model.score_pairs(model.encode(inputs), inputs["starts"]), expected, atol=1e-5)
+
+
+def test_what_is_stated_stands_on_the_card_of_an_adapter(config, tmp_path):
+    """As on that of a model; figures of another one are refused, and a graph needs a model."""
+    run = config("beer", max_steps=2)
+    pretrain(run)
+    stated = Stated("apache-2.0", "me/base", ("me/texts",), ("en",))
+    folder = release(Path(run.output_dir), tmp_path / "out/beer", stated=stated)
+    card = (folder / "README.md").read_text()
+    assert not find_faults(card)
+    data = ModelCard(card).data
+    assert (data.license, data.base_model, data.datasets, data.language, data.library_name) == (
+        "apache-2.0",
+        "me/base",
+        ["me/texts"],
+        ["en"],
+        None,
+    )
+    assert {result.metric_type for result in data.eval_results} == {"roc_auc", "accuracy", "f1"}
+    assert "`apache-2.0`, as stated" in card
+    measured = (("mine.json", fingerprint_model(str(folder))),)
+    release(Path(run.output_dir), folder, stated=Stated(measured=measured))
+    with pytest.raises(KinspanError, match=r"--results theirs.json: these figures are of another model"):
+        release(Path(run.output_dir), folder, stated=Stated(measured=(("theirs.json", "0" * 16),)))
+    with pytest.raises(KinspanError, match="is an adapter, without the model that a graph needs"):
+        add_onnx(folder)
 
 
 def test_a_fusion_is_trained_with_its_adapters_frozen(config, tmp_path):

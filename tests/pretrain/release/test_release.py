@@ -85,6 +85,19 @@ def test_the_card_tells_the_figures_and_no_path(trained, tmp_path):
     assert str(tmp_path) not in card
 
 
+def test_figures_of_another_step_do_not_pass_for_those_of_the_release(trained, tmp_path):
+    """A run may save more often than it validates."""
+    run, _ = trained
+    folder = release(write_checkpoint(run, 5, run / "checkpoints/step-00000003"), tmp_path / "release")
+    card = (folder / "README.md").read_text()
+    assert "before training and at step 3, the last one before these weights that was validated:" in card
+    assert "| | step 0 | step 3 |" in card
+    assert "model-index" not in card
+    card = (release(run / "checkpoints/step-00000003", folder) / "README.md").read_text()
+    assert "before training and at this checkpoint:" in card
+    assert "model-index" in card
+
+
 def test_one_checkpoint_can_be_released_and_a_harmed_one_not(trained, tmp_path):
     run, _ = trained
     whole = run / "checkpoints/step-00000003"
