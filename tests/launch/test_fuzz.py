@@ -58,6 +58,7 @@ FINETUNE = {
 }
 CORPUS = ("corpus/manifest.json", "corpus/tokenizer/tokenizer.json", "corpus/tokenizer/tokenizer_config.json")
 MODEL = ("model/config.json", "model/tokenizer_config.json", "model/model.safetensors")
+ADAPTER = ("beer/adapter.json", "beer/adapter.safetensors", "beer/pair_head.safetensors")
 RUN = ("run.json", "metrics.jsonl", "summary.json", "checkpoints/step-00000001/manifest.json", "model/config.json")
 TUNED = ("results.json", "seed-1/scores.json", "seed-1/summary.json", "seed-1/metrics.jsonl", "seed-1/run.json")
 # Of each invocation that works: the entry, its settings, and files of its own that are mutated too.
@@ -100,6 +101,16 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
             "output_dir": "out",
         },
         ("study.yaml",),
+    ),
+    "combine": (
+        "combine_adapters",
+        {"adapters": ["{ground}/beer", "{ground}/beer"], "how": "average", "output_dir": "out"},
+        ADAPTER,
+    ),
+    "adapted": (
+        "evaluate",
+        {"model": ["{ground}/beer"], "data": "files={ground}/sets", "max_length": 32},
+        ADAPTER,
     ),
     "inspect_corpus": ("inspect_corpus", {"corpus": "{ground}/corpus", "sample": 2}, CORPUS),
     "inspect_pairs": ("inspect_pairs", {"corpus": "{ground}/corpus", "count": 2}, CORPUS),
@@ -170,7 +181,13 @@ def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
     (ground / "binary").write_bytes(random.Random(1).randbytes(500))
     (ground / "empty.json").write_text("")
     shutil.copytree(tiny_corpus, ground / "corpus")
-    for entry, settings in (("pretrain", COMMANDS["resume"][1]), ("finetune", COMMANDS["again"][1])):
+    beside = {"model": "{ground}/model", "output_dir": "{ground}/adapted", "adapter": "pfeiffer", "adapter_size": 2}
+    for entry, settings in (
+        ("pretrain", COMMANDS["resume"][1]),
+        ("finetune", COMMANDS["again"][1]),
+        ("pretrain", PRETRAIN | beside),
+        ("release", {"run_dir": "{ground}/adapted", "output_dir": "{ground}/beer"}),
+    ):
         with pytest.MonkeyPatch.context() as patch:
             ended = _invoke(entry, _filled(as_flags(settings), ground), patch)
         assert ended.status == 0, ended.stderr
