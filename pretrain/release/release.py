@@ -76,10 +76,13 @@ def release(
 def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
     """The run's folder, the checkpoint that ``source`` means, and what the user should know of the choice."""
     if (source / "weights.safetensors").is_file():
+        source = source.resolve()  # it may be ".", and its name says which step it is
+        if not source.name.removeprefix("step-").isdecimal():
+            raise KinspanError(f"checkpoint {source} has not the name that its run gave it, such as step-00000100")
         wrong, beside = _judge(source)
         if wrong:
             raise KinspanError(f"checkpoint {source}: {wrong}; release another one")
-        run = source.resolve().parent.parent
+        run = source.parent.parent
         if not (run / "run.json").is_file():
             raise KinspanError(f"checkpoint {source} does not lie in its run's folder, which a release needs too")
         return run, source, beside

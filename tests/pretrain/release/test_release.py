@@ -2,6 +2,7 @@ import errno
 import json
 import shutil
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -107,6 +108,16 @@ def test_one_checkpoint_can_be_released_and_a_harmed_one_not(trained, tmp_path):
         release(whole, tmp_path / "other")
     with pytest.raises(KinspanError, match="no checkpoint of whole weights"):
         release(run, tmp_path / "other")
+
+
+def test_a_checkpoint_is_known_by_its_name_from_wherever_one_looks(trained, tmp_path, monkeypatch):
+    run, _ = trained
+    monkeypatch.chdir(run / "checkpoints/step-00000003")
+    assert release(Path("."), tmp_path / "release").is_dir()
+    (run / "checkpoints/step-00000003").rename(run / "checkpoints/best")
+    for average in (1, 2):
+        with pytest.raises(KinspanError, match=r"checkpoints/best has not the name that its run gave it"):
+            release(run / "checkpoints/best", tmp_path / "other", average=average)
 
 
 def test_nothing_of_the_users_is_overwritten(trained, tmp_path):
