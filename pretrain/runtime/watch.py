@@ -121,8 +121,6 @@ class Watch:
 
     def look(self) -> Verdict | None:
         """What is wrong, judged by what was heard so far; None where nothing is."""
-        if self.left:
-            return None
         return self.verdict or self.judge(time.monotonic())
 
     def hear(self, beat: Heartbeat) -> None:
@@ -131,17 +129,18 @@ class Watch:
             self.heard[beat.rank], self.news[beat.rank] = beat, time.monotonic()
 
     def judge(self, now: float) -> Verdict | None:
-        """Whether a rank that this one listens to has died or fallen silent; on rank 0, whether all have stalled."""
+        """Whether a rank that this one listens to has died or fallen silent; on rank 0, whether all have stalled. Of one
+        that leaves, whether a rank has fallen silent: its machine may be lost while it waits for the others to leave."""
         for rank in self.listens_to:
             beat = self.heard.get(rank)
-            if beat and _is_gone(beat, self.own.system):
+            if beat and not self.left and _is_gone(beat, self.own.system):
                 return Verdict(f"{beat} has died, at {beat.place}", False)
             if now - self.news[rank] > SILENCE:
                 where = f"; it was at {beat.place}" if beat else ""
                 seen = f", as seen from {self.own.host}"  # which may be the one that has lost its network
                 who = beat or f"rank {rank}"
                 return Verdict(f"{who} has given no sign of life for {SILENCE:.0f} s{seen}{where}", True)
-        return self.judge_marks(now) if self.own.rank == 0 else None
+        return self.judge_marks(now) if self.own.rank == 0 and not self.left else None
 
     def judge_marks(self, now: float) -> Verdict | None:
         """Whether no rank has passed a mark for too long. The others wait for the one that has passed the fewest."""

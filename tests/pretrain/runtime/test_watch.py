@@ -111,6 +111,23 @@ def test_a_frozen_rank_0_is_noticed_by_those_who_wait_for_its_store(three, clock
     assert "rank 0" in three[1].look().text
 
 
+def test_a_machine_that_is_lost_while_the_others_leave_is_named(three, clock):
+    """They wait for it without end. A process that has ended is in order then, and so is one that takes its time."""
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    for rank in three:
+        rank.mark("step 9, waiting for the device")
+    assert look(three, clock) is None
+    three[0].leave()
+    three[1].leave()
+    assert [look(three, clock, 50) for _ in range(10)] == [None] * 10
+    three[2].own.process = child.pid
+    assert look(three, clock) is None
+    clock[0] += SILENCE + 1
+    assert "rank 0" in three[1].look().text
+    assert "has given no sign of life" in three[0].look().text
+
+
 def test_a_verdict_reaches_every_rank(three, clock, monkeypatch, capfd):
     ended = []
     monkeypatch.setattr(watch.os, "_exit", ended.append)
