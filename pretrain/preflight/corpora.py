@@ -32,8 +32,8 @@ def _look_at_corpus(path: str, config: PretrainConfig) -> dict[str, Any]:
     except KinspanError as error:
         return {"fingerprint": None, "wrong": [str(error)], "hashed": 0}
     except OSError as error:
-        text = f"corpus {show_address(path)} cannot be read ({error.strerror}): let everyone read it, or copy it again"
-        return {"fingerprint": None, "wrong": [text], "hashed": 0}
+        why = f"corpus {show_address(path)} cannot be read ({error.strerror}): let everyone read it, or copy it again"
+        return {"fingerprint": None, "wrong": [why], "hashed": 0}
     shards = corpus.manifest.shards
     known: dict[str, Any] = {"fingerprint": corpus.manifest.fingerprint, "wrong": [], "hashed": 0}
     if is_remote(path):  # a shard that is fetched is always hashed
