@@ -61,7 +61,7 @@ def describe_history(history: Sequence[Line]) -> list[tuple[str, str, str]]:
 def _describe(line: Line) -> str:
     try:
         return WORDS[line["kind"]](line)
-    except (LookupError, TypeError, ValueError):  # of another version, or damaged
+    except (LookupError, TypeError, ValueError, OverflowError):  # of another version, or damaged
         return str(line["kind"])
 
 

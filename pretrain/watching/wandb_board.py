@@ -47,7 +47,8 @@ class WandbBoard:
         try:
             send()
         except Exception as error:  # wandb's own kinds are not all exported
-            self.tell(f"Weights & Biases is not told any more ({quote_error(error)}): training goes on")
+            if not self.failed:
+                self.tell(f"Weights & Biases is not told any more ({quote_error(error)}): training goes on")
             self.failed = True
 
 

@@ -140,6 +140,11 @@ def test_speed_counts_from_the_last_start_or_rewind():
     assert estimate_speed(history, 70, 1025.0) == 2.0
 
 
+def test_an_event_of_odd_values_is_shown_by_its_name():
+    odd = {"kind": "leapt", "step": 5, "time": 0.0, "loss": 1.0, "before": 10**400}
+    assert describe_history([odd]) == [("1970-01-01 00:00:00", "5", "leapt")]
+
+
 def test_the_history_tells_what_no_run_could_write():
     history = [{"kind": "started", "step": step, "time": 0.0, "ranks": 1} for step in (0, 50)]
     assert "killed" in describe_history(history)[1][2]

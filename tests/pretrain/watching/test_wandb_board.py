@@ -65,7 +65,7 @@ def test_training_goes_on_where_it_fails(wandb, tmp_path, capsys):
         raise RuntimeError("the service is gone")
 
     board = open_board(tmp_path, "mine", FACTS)
-    wandb.run.log = fail
+    wandb.run.log, wandb.run.finish = fail, lambda: fail({})
     for step in (10, 20):
         board.write(step, "train", {"loss": 1.0})
     board.close()
