@@ -129,8 +129,10 @@ class Watch:
             self.heard[beat.rank], self.news[beat.rank] = beat, time.monotonic()
 
     def judge(self, now: float) -> Verdict | None:
-        """Whether a rank that this one listens to has died or fallen silent; on rank 0, whether all have stalled. Of one
-        that leaves, whether a rank has fallen silent: its machine may be lost while it waits for the others to leave."""
+        """Whether a rank that this one listens to has died or fallen silent; on rank 0, whether all have stalled.
+
+        Of one that leaves only whether a rank has fallen silent: a machine may be lost while the others wait for it.
+        """
         for rank in self.listens_to:
             beat = self.heard.get(rank)
             if beat and not self.left and _is_gone(beat, self.own.system):
