@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from data_pipeline.manifest import ShardInfo
 from pretrain.config import PretrainConfig
 from pretrain.preflight import checks
 from pretrain.preflight import facts as facts_of_host
-from pretrain.preflight.corpora import check_corpora
+from pretrain.preflight.corpora import HASHED, check_corpora, choose_sample
 from pretrain.preflight.facts import CACHE, OUTPUT, SHARED_MEMORY, Facts, collect_facts
 from pretrain.preflight.finding import find_odd
 from pretrain.preflight.network import check_links, check_reach, make_rounds, pair_up
@@ -179,6 +180,16 @@ def test_corpora():
     assert "shards/00001.arrow is missing (and 1 more)" in missing.text
     absent = check_corpora(facts, [view(None, wrong=["no corpus at corpora/docs"])] * 3)
     assert [finding.hosts for finding in absent] == [["node0"], ["node1"], ["node2"]]
+
+
+def test_of_a_large_corpus_some_shards_are_hashed_and_the_same_on_every_host():
+    def make(size, count=5):
+        return [ShardInfo(f"shards/{n}.arrow", 1, 1, 1, 1, {}, int(size), "") for n in range(count)]
+
+    assert {info.file for info in choose_sample(make(1e6))} == {info.file for info in make(1e6)}
+    assert len(choose_sample(make(HASHED / 2.5))) == 2
+    assert len(choose_sample(make(2 * HASHED))) == 1
+    assert choose_sample(make(2 * HASHED)) == choose_sample(make(2 * HASHED)[::-1])
 
 
 def test_checkpoints_need_room():

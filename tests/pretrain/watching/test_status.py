@@ -9,13 +9,14 @@ import sys
 import time
 from contextlib import nullcontext
 
+import psutil
 import pytest
 
 from data_pipeline.errors import KinspanError
 from launch.status import main
 from pretrain.runtime.history import note, write_heartbeat
 from pretrain.watching.happenings import describe_history, estimate_speed
-from pretrain.watching.status import SILENCE, read_status
+from pretrain.watching.status import LOADING, SILENCE, read_status
 from pretrain.watching.text import format_status
 from tests.launch.mutations import damaged
 
@@ -105,6 +106,36 @@ def test_a_complete_run(folder, monkeypatch):
     (folder / "summary.json").write_text("{}")
     beat(folder)
     assert exit_status(folder, monkeypatch, "--watch") == 0
+
+
+def beat_at(folder, moment):
+    """A heartbeat of this process, of another time than now."""
+    beat(folder)
+    found = json.loads((folder / "heartbeat.json").read_text())
+    (folder / "heartbeat.json").write_text(json.dumps({**found, "time": moment}))
+
+
+def test_a_process_that_was_given_an_old_number_is_not_the_run(folder):
+    start(folder)
+    beat_at(folder, psutil.Process().create_time() - 100)
+    assert read_status(folder).state == "died"
+
+
+def test_a_heartbeat_after_the_end_is_of_another_run_in_the_same_process(folder):
+    start(folder)
+    note(folder, "stopped", 20, why="SIGTERM")
+    beat_at(folder, time.time() + 15)  # the last one of a run may come after its end
+    assert read_status(folder).state == "stopped"
+    beat_at(folder, time.time() + 25)
+    assert read_status(folder).state == "starting"
+
+
+def test_a_lock_of_another_machine_counts_for_as_long_as_loading_takes(folder):
+    note(folder, "stopped", 20, why="SIGTERM")
+    (folder / "lock").write_text("process 1 on node-9\n")
+    assert read_status(folder).state == "starting"
+    os.utime(folder / "lock", 2 * (time.time() - LOADING - 5,))
+    assert read_status(folder).state == "stopped"
 
 
 def test_a_run_that_is_started_again_is_loading(folder, monkeypatch):

@@ -12,7 +12,16 @@ from data_pipeline.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling.adapters import lora
 from pretrain.modeling.adapters.combine import average, stack, write_tensors
-from pretrain.modeling.adapters.folder import Adapter, Base, name_head, name_parts, place_of_base, put_in, read_adapter
+from pretrain.modeling.adapters.folder import (
+    Adapter,
+    Base,
+    fingerprint_encoder,
+    name_head,
+    name_parts,
+    place_of_base,
+    put_in,
+    read_adapter,
+)
 from pretrain.modeling.adapters.load import find_model, load_adapted, load_base, wear
 from pretrain.modeling.adapters.model import load_adapter_model
 from pretrain.modeling.adapters.parts import Part
@@ -97,6 +106,21 @@ def test_another_base_is_refused_by_both_names(two, make_base):
     adapter = read_adapter(two[0])
     with pytest.raises(KinspanError, match=f"beside .*{adapter.base.fingerprint[:12]}.*has other weights"):
         load_adapter_model(str(other), "pfeiffer", None, [str(two[0])], "new", seed=1)
+
+
+def test_a_base_is_its_weights_and_what_its_config_makes_of_them(base):
+    classifier, _ = load_base(str(base))
+    encoder = classifier.base_model
+    own = fingerprint_encoder(encoder)
+    assert own == fingerprint_encoder(load_base(str(base))[0].base_model)
+    encoder.config.layer_norm_eps = 1e-3
+    assert fingerprint_encoder(encoder) != own
+    encoder.config.layer_norm_eps = 1e-12
+    with torch.no_grad():
+        encoder.pooler.dense.bias += 1  # of the head
+        assert fingerprint_encoder(encoder) == own
+        encoder.encoder.layer[1].output.dense.bias[0] += 1
+        assert fingerprint_encoder(encoder) != own
 
 
 def test_a_head_of_the_base_does_not_make_it_another(make_base, two, base, tmp_path, score):
