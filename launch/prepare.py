@@ -171,7 +171,7 @@ def main() -> None:
     else:
         print(format_counts(result.tally, result.manifest, result.skipped))
         speed = result.tally.counts["characters read"] / 1e6 / result.seconds
-        print(f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.2f} MB/s)")
+        print(f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.3g} MB/s)")
         print(f"report: {output}/report.html")
         if rejected := describe_rejected(output, result.tally):
             print(f"note: {rejected}")

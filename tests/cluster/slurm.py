@@ -7,7 +7,7 @@
 
 Each node is a slurmd in namespaces of its own: network (a cable to a bridge), host name, processes, mounts. The files
 are shared, as on a cluster. It needs root and the packages slurmctld, slurmd, slurm-client, munge and iproute2; it
-touches no file outside its folder, and leaves nothing behind.
+touches no file outside its folder, which it leaves with the logs of Slurm, and leaves nothing else behind.
 """
 
 import argparse

@@ -8,6 +8,7 @@ and done again. Its notes lie in the stage's folder: ``completions/`` (marks of 
 import json
 import os
 import resource
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from tqdm import tqdm
 from data_pipeline.errors import KinspanError, quote_error
 
 NOTE_SECONDS = 0.5  # between two notes of how far a task is
+LOGGED_SECONDS = 60.0  # between two lines of a bar that no terminal shows, and the output of a batch job keeps
 NOTE_BYTES = 2000  # that a note of a failure has room for
 UNTOLD = "it was killed or stopped before it could say why"
 
@@ -142,7 +144,9 @@ def show_progress(stage: Stage, quiet: bool) -> Iterator[None]:
         return
     ended = threading.Event()
     total = len(stage.sizes) if stage.unit == "tasks" else stage.total
-    with tqdm(desc=stage.title, unit=f" {stage.unit}", total=total, mininterval=0.5) as bar:
+    pause = NOTE_SECONDS if sys.stderr.isatty() else LOGGED_SECONDS
+    # Past its longest pause tqdm shows the bar by a thread of its own, too.
+    with tqdm(desc=stage.title, unit=f" {stage.unit}", total=total, mininterval=pause, maxinterval=2 * pause) as bar:
         notes = _Notes(stage)
 
         def watch() -> None:
