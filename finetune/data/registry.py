@@ -13,7 +13,7 @@ from . import files, hub
 from .answers import NEGATIVE_GRADES, AnswerSet
 from .asnq import ASNQ
 from .dataset import DataSet, PaperCount
-from .filters import filter_questions
+from .filters import find_kept
 from .insuranceqa import INSURANCEQA
 from .jacana import JACANA
 from .multicqa.askubuntu import ASKUBUNTU
@@ -116,7 +116,7 @@ def describe_measure(whole: AnswerSet, kept: AnswerSet, mode: str) -> list[str]:
     papers = find_measure(whole.name)[1]
     if papers is None or whole.split == "train":
         return []
-    count = filter_questions(whole, papers).num_questions
+    count = int(find_kept(whole, papers).sum())
     if count == kept.num_questions:
         return []
     return [f"  papers measure {whole.name} on the {count:,} questions of --eval_filter {papers}, not of {mode}"]

@@ -28,14 +28,13 @@ def read_insuranceqa_v2(path: Path) -> Iterator[SourceRow]:
     Raises KinspanError, naming the file and the line, where the vocabulary or the answers are missing, where a line has
     another number of fields, and for a word or an answer that is not there.
     """
-    words = _read_pairs(_find(path.parent, VOCABULARY))
+    words = {key: word for _, key, word in _read_pairs(_find(path.parent, VOCABULARY))}
     encoded = _find(path.parent, ANSWERS)
-    texts = {
-        aid: _decode(text, words, f"{encoded} line {number}")
-        for number, (aid, text) in enumerate(_read_pairs(encoded).items(), 1)
-    }
+    texts = {aid: _decode(text, words, f"{encoded} line {number}") for number, aid, text in _read_pairs(encoded)}
     split = next(name for name, (part, _) in POOLS.items() if f".{part}." in path.name)
     for number, line in read_lines(path):
+        if not line:
+            continue
         where, fields = f"{path} line {number}", line.split("\t")
         if len(fields) != 4:
             raise KinspanError(f"{where}: {len(fields)} fields, not 4: domain, question, right answers, pool")
@@ -54,15 +53,14 @@ def _find(folder: Path, name: str) -> Path:
     return found[0]
 
 
-def _read_pairs(path: Path) -> dict[str, str]:
-    """Returns what stands behind the first tab of each line, by what stands before it."""
-    pairs = {}
+def _read_pairs(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yields the number of each line that is not empty, and what stands before and behind its first tab."""
     for number, line in read_lines(path):
         key, tab, value = line.partition("\t")
-        if not tab:
+        if line and not tab:
             raise KinspanError(f"{path} line {number}: no tab in it")
-        pairs[key] = value
-    return pairs
+        if line:
+            yield number, key, value
 
 
 def _decode(text: str, words: dict[str, str], where: str) -> str:

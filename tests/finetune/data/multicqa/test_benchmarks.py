@@ -258,7 +258,7 @@ def insuranceqa_v2(folder, pool, split="test", size=500, vocabulary="idx_1\tdoes
     return f"insuranceqa_v2={folder}"
 
 
-LINES = "life\tidx_1 idx_2 idx_3\t2 3\t1 3\nauto\tidx_1 idx_2\t2\t1 3\n"
+LINES = "life\tidx_1 idx_2 idx_3\t2 3\t1 3\nauto\tidx_1 idx_2\t2\t1 3\n\n"
 
 
 def test_insuranceqa_v2_ranks_its_pools(tmp_path):
