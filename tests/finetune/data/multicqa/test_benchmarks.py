@@ -62,6 +62,14 @@ def test_semeval_joins_titles_and_bodies(tmp_path):
     assert notes == []
 
 
+def test_semeval_may_have_several_threads_in_a_question(tmp_path):
+    one = thread("Q1", "Q1_R4", "Relevant").partition("</Thread>")[0]
+    other = '</Thread><Thread><RelQuestion RELQ_ID="Q1_R5" RELQ_RELEVANCE2ORGQ="Irrelevant"/></Thread></OrgQuestion>'
+    data, notes = load_split(semeval(tmp_path, one + other), "test")
+    assert data.answers.to_pylist() == ["Title Q1_R4 First line second line", ""]
+    assert notes == ["semeval2017 test: candidates without text, kept: 1"]
+
+
 @pytest.mark.parametrize("folder", [".", "train"])
 def test_semeval_trains_on_both_parts(tmp_path, folder):
     spec = semeval(tmp_path, thread("Q1", "Q1_R4", "PerfectMatch"), name=f"{folder}/{PART_1}")
