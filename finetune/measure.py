@@ -14,7 +14,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import filter_questions
-from finetune.data.registry import load_split, parse_columns
+from finetune.data.registry import describe_measure, load_split, parse_columns
 from finetune.evaluation import trec
 from finetune.evaluation.bm25 import score_bm25
 from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
@@ -69,6 +69,7 @@ def measure_models(
         f"{title}: {data.num_questions:,} of {whole.num_questions:,} questions, {data.num_pairs:,} candidates",
         flush=True,
     )
+    notes += describe_measure(whole, data, eval_filter)
     names = [*models, BM25]
     folders = dict(zip(names, name_folders(names), strict=True))
     scores: dict[str, np.ndarray] = {}

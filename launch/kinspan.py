@@ -22,6 +22,7 @@ COMMANDS = {
     "release": "make a folder for transformers and sentence-transformers of a run",
     "transfer_matrix": "measure how models of many sources rank on targets without labels",
     "build_las": "turn a forum's dump into a data set of answer selection",
+    "build_insuranceqa": "give InsuranceQA's questions 500 candidates each, by BM25",
     "rank_document": "rank the sentences of a held-out document with a release",
     "evaluate_pairs": "measure how well a model tells held-out pairs of an objective apart",
     "build_asnq": "make ASNQ from Natural Questions",

@@ -42,7 +42,9 @@ class MatrixConfig:
     sources: list[str] = setting(REQUIRED, "Models, each NAME=FOLDER.")
     targets: list[str] = setting(REQUIRED, "Test sets, each NAME=SPEC, such as wikiqa=wikiqa=data/WikiQACorpus.")
     output_dir: str = setting(REQUIRED, "Folder for the page, the table and the cells.")
-    accuracy: list[str] = setting([], "Names of targets that are measured by P@1; the others by MAP.")
+    accuracy: list[str] = setting(
+        [], "Names of targets that are measured by P@1, beside InsuranceQA, which always is; the others by MAP."
+    )
     corpora: list[str] = setting(
         [], "Corpora of the sources, each NAME=FOLDER: for their sizes, and how alike they are to the targets."
     )

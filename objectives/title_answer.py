@@ -3,7 +3,7 @@
 Rücklé et al., 2020, "MultiCQA", section 5.1 ("extended data"). An anchor is a question with an accepted answer, and
 makes two pairs:
 
-- A is its title, the same in both pairs; with ``question_answer`` it is title and body;
+- A is its title, the same in both pairs; with ``question_answer`` it is title and body, and the question needs both;
 - the positive's B is its accepted answer;
 - the easy negative's B is the accepted answer of another question of the forum, any one alike.
 
@@ -25,10 +25,19 @@ from data_pipeline.sampling.texts import find_accepted_answers, find_bodies, fin
 
 from .forums import MAX_LENGTH, NUM_DRAWS, RUECKLE, sample_questions, usable, view_nothing, view_questions
 
-TITLE, BODY, ANSWER = 0, 1, 2
+TITLE, ANSWER = 0, 1
+QUESTION, ANSWER_TO_QUESTION = (0, 1), (2,)  # in the view with a body
 
 
 def view(shard: Shard) -> Shard:
+    """The questions that have a title and an accepted answer, with a body or without."""
+    titles, answers = find_titles(shard), find_accepted_answers(shard)
+    if titles is None or answers is None:
+        return view_nothing(shard)
+    return view_questions(shard, titles, answers)
+
+
+def view_with_body(shard: Shard) -> Shard:
     """The questions that have a title, a body and an accepted answer."""
     titles, answers = find_titles(shard), find_accepted_answers(shard)
     if titles is None or answers is None:
@@ -53,6 +62,8 @@ TITLE_ANSWER = Objective(
 QUESTION_ANSWER = replace(
     TITLE_ANSWER,
     name="question_answer",
-    sample=partial(sample_questions, a=(TITLE, BODY), b=(ANSWER,)),
+    needs="a question with a title, a body and an accepted answer",
+    view=view_with_body,
+    sample=partial(sample_questions, a=QUESTION, b=ANSWER_TO_QUESTION),
     asks="whether B is the accepted answer to the question A, title and body",
 )

@@ -43,6 +43,7 @@ from pretrain.runtime.engine import (
     complete_settings,
     read_deepspeed_config,
     start_distributed,
+    warn_of_rate,
     zero_stage,
 )
 from pretrain.runtime.layout import Layout
@@ -116,6 +117,8 @@ def set_up(config: PretrainConfig) -> Setup:
     )
     fingerprint = fingerprint_once_per_machine(model, rank, local_rank)
     notes += model_notes + find_unused_flags(config, token_loss)
+    if not config.adapter and not holds_no_weights(model_name):
+        notes += warn_of_rate("--learning_rate", config.learning_rate)
     max_length = config.max_length or mixture.max_length
     check_fits(model, model_name, config.generator, tokenizer, max_length)
     if config.compile:

@@ -76,6 +76,13 @@ def hash_text(document: Document, paragraphs: list[int]) -> int:
     return xxh3_64_intdigest(np.array(parts, dtype=np.uint64).tobytes())
 
 
+def _is_answered(document: Document) -> bool:
+    """Whether a title with its accepted answer is to be trained on, even where there is no body."""
+    if not document.title_is_text or document.accepted is None:
+        return False
+    return bool(normalise(document.title) and normalise(document.answers[document.accepted]))
+
+
 class Encoder:
     """Encodes chunks of records in a worker process, without ``transformers``, which is slow to import.
 
@@ -108,7 +115,7 @@ class Encoder:
         if self.rules.title_texts:
             documents = [replace(document, title_is_text=True) for document in documents]
         cleaned = [(document, clean(document, self.rules, tally)) for document in documents]
-        kept = [(document, paragraphs) for document, paragraphs in cleaned if paragraphs]
+        kept = [(document, paragraphs) for document, paragraphs in cleaned if paragraphs or _is_answered(document)]
         if self.benchmark and kept:
             kept = self._drop_known(self.benchmark, kept, tally)
         nested = [(document, [split_sentences(p) for p in paragraphs]) for document, paragraphs in kept]

@@ -95,6 +95,22 @@ class AnswerSet:
         return replace(self, **{name: take_rows(getattr(self, name), rows) for name in COLUMNS})
 
 
+def number_pairs(data: AnswerSet, questions: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Numbers of the pairs of these questions with the candidates of these rows, which may be another question's.
+
+    They begin at N, behind the rows themselves, which are the numbers of questions with their own candidates.
+    """
+    return data.num_pairs + questions.astype(np.int64) * data.num_pairs + rows
+
+
+def resolve_pairs(pairs: np.ndarray, question_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The question of each pair, and the row of its candidate, for pairs that are rows or of ``number_pairs``."""
+    size = len(question_of)
+    beyond = pairs >= size
+    rows = np.where(beyond, (pairs - size) % size, pairs)
+    return np.where(beyond, (pairs - size) // size, question_of[rows]), rows
+
+
 # The fields of an AnswerSet that have a value for each candidate
 OPTIONAL_COLUMNS = ("document_ids", "positions", "titles", "contexts")
 COLUMNS = ("answer_ids", "answers", "labels", "grades", *OPTIONAL_COLUMNS)

@@ -48,6 +48,13 @@ class SourceRow(NamedTuple):
     context: str | None = None
 
 
+class LeftOut(NamedTuple):
+    """Something that a reader leaves out, and why, in words that a count can follow."""
+
+    line: int
+    reason: str
+
+
 class TextBuffer:
     """Strings that are appended one at a time to the buffers of one Arrow array, so that the end copies nothing."""
 
@@ -151,7 +158,11 @@ def _make_buffers(row: SourceRow) -> dict[str, Any]:
 
 
 def collect_answers(
-    name: str, split: str, place: str, rows: Iterator[SourceRow], negative_grades: tuple[int, ...] | None = None
+    name: str,
+    split: str,
+    place: str,
+    rows: Iterator[SourceRow] | Iterator[SourceRow | LeftOut],
+    negative_grades: tuple[int, ...] | None = None,
 ) -> tuple[AnswerSet, list[str]]:
     """Returns the rows as an AnswerSet, grouped by question, and a note of one line for every policy that mattered.
 
@@ -168,11 +179,15 @@ def collect_answers(
     question id has two texts, and where an answer id stands twice in a question.
     """
     questions, candidates = Questions(), Candidates()
+    missing: Counter[str] = Counter()
     kept = None if negative_grades is None else {POSITIVE_GRADE, *negative_grades}
     line = 0
     try:
         for row in rows:
             line = row.line
+            if isinstance(row, LeftOut):
+                missing[row.reason] += 1
+                continue
             number = questions.find_number(row.question_id, row.question)
             if row.answer is None:
                 continue
@@ -190,7 +205,8 @@ def collect_answers(
         _check_ids_differ(place, questions, question, ids, candidates.line)
     label = np.frombuffer(candidates.label, dtype=np.int8)
     labels = label if kept is None else (label == POSITIVE_GRADE).astype(np.int8)
-    notes = _describe_oddities(questions, question, candidates, labels)
+    notes = [f"{reason}, left out: {count:,}" for reason, count in missing.items()]
+    notes += _describe_oddities(questions, question, candidates, labels)
     columns = {
         "answer_ids": ids,
         "answers": candidates.answers.finish(),

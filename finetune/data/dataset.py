@@ -8,9 +8,10 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
 
 from .answers import AnswerSet
-from .collect import SourceRow, collect_answers
+from .collect import LeftOut, SourceRow, collect_answers
 
-TANDA, DI_LIELLO = "Garg et al., 2020", "Di Liello et al., 2022, table 4"  # papers that print counts
+# Papers that print counts
+TANDA, DI_LIELLO, MULTICQA = "Garg et al., 2020", "Di Liello et al., 2022, table 4", "Rücklé et al., 2020, table 1"
 
 
 class MissingSplit(KinspanError):
@@ -19,11 +20,11 @@ class MissingSplit(KinspanError):
 
 @dataclass(frozen=True)
 class PaperCount:
-    """How many questions and pairs a split has according to a paper."""
+    """How many questions and pairs a split has according to a paper; pairs None: it does not say."""
 
     paper: str
     questions: int
-    pairs: int
+    pairs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,23 @@ class DataSet:
     name:         what stands before the ``=`` of ``NAME=FOLDER``, and in results
     help:         what ``--help`` says of its files
     file_names:   given a split, the names that its file may have, the preferred one first; each may be compressed
-    read:         yields the rows of a split's file
+    read:         yields the rows of a split's file, and what it left out
     paper_counts: by split and filter, the counts that papers print
     graded:       the labels are ASNQ's grades 1 to 4 instead of 0 and 1
     ambiguous:    splits of which differing files exist, so that a note names the one that was read
+    accuracy:     papers measure it by P@1, which they call accuracy, and not by MAP
+    measured_on:  the filter of the dev and test questions that papers measure on; None: they differ
     """
 
     name: str
     help: str
     file_names: Callable[[str], Sequence[str]]
-    read: Callable[[Path], Iterator[SourceRow]]
+    read: Callable[[Path], Iterator[SourceRow | LeftOut]]
     paper_counts: Mapping[tuple[str, str], tuple[PaperCount, ...]] = field(default_factory=dict)
     graded: bool = False
     ambiguous: tuple[str, ...] = ()
+    accuracy: bool = False
+    measured_on: str | None = None
 
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
         """Reads a split, see ``registry.load_split``."""

@@ -20,8 +20,8 @@ REWRITE = (
 FOREIGN = {
     b"<QApairs": "TREC-QA in Jacana's form: name its folder as jacana=FOLDER",
     b"<row Id=": f"a dump of StackExchange, {REWRITE}",
-    b"<RelQuestion ": f"community questions in SemEval's form, {REWRITE}",
-    b"<Question QID=": f"community questions in SemEval's form, {REWRITE}",
+    b"<RelQuestion ": "related questions of SemEval: name its folder as semeval2016=FOLDER or semeval2017=FOLDER",
+    b"<Question QID=": f"community questions in SemEval's form of 2015, {REWRITE}",
 }
 HEAD = 4096  # bytes of a file that are looked at
 HELP = {

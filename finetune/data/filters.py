@@ -18,12 +18,18 @@ def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
 
     Raises KinspanError where no question is left.
     """
-    positives, sizes = data.positives, np.diff(data.starts)
+    keep = find_kept(data, mode)
+    if not keep.any():
+        raise KinspanError(f"{data.name} {data.split}: the filter {mode} leaves none of {data.num_questions} questions")
+    return data if keep.all() else data.take(keep)
+
+
+def find_kept(data: AnswerSet, mode: str) -> np.ndarray:
+    """Tells which questions the filter ``mode`` keeps, ``[Q]`` bool."""
+    positives = data.positives
     keep = np.ones(data.num_questions, dtype=bool)
     if mode != RAW:
         keep &= positives > 0
     if mode == CLEAN:
-        keep &= positives < sizes
-    if not keep.any():
-        raise KinspanError(f"{data.name} {data.split}: the filter {mode} leaves none of {data.num_questions} questions")
-    return data if keep.all() else data.take(keep)
+        keep &= positives < np.diff(data.starts)
+    return keep

@@ -8,6 +8,7 @@ from data_pipeline.prepare.encode import normalise
 
 from .collect import SourceRow
 from .dataset import DataSet, find_files
+from .filters import NO_ALL_NEGATIVE
 from .tables import read_json_lines
 
 ANSWERS = "answers.jsonl"
@@ -19,10 +20,7 @@ def read_insuranceqa(path: Path) -> Iterator[SourceRow]:
     Raises KinspanError, naming file and line, where answers.jsonl is missing, where a field is missing or not a string,
     where an answer id stands twice in answers.jsonl, and where a question names an answer that is not there.
     """
-    found = find_files(path.parent, [ANSWERS])
-    if not found:
-        raise KinspanError(f"{path.parent}: {ANSWERS} is not there")
-    texts = _read_answers(found[0])
+    source, texts = read_texts(path.parent)
     for number, record in read_json_lines(path):
         qid, question = record.get("qid"), record.get("question")
         if not isinstance(qid, str) or not isinstance(question, str):
@@ -31,12 +29,16 @@ def read_insuranceqa(path: Path) -> Iterator[SourceRow]:
         for field, label in (("answers", 1), ("negatives", 0)):
             for aid in record.get(field, ()):
                 if aid not in texts:
-                    raise KinspanError(f"{path} line {number}: {field} has aid {aid!r}, which {found[0].name} lacks")
+                    raise KinspanError(f"{path} line {number}: {field} has aid {aid!r}, which {source.name} lacks")
                 yield SourceRow(number, qid, question, aid, texts[aid], label)
 
 
-def _read_answers(path: Path) -> dict[str, str]:
-    """Returns the text of each answer by its id."""
+def read_texts(folder: Path) -> tuple[Path, dict[str, str]]:
+    """Returns the file of answers, and the text of each by its id."""
+    found = find_files(folder, [ANSWERS])
+    if not found:
+        raise KinspanError(f"{folder}: {ANSWERS} is not there")
+    path = found[0]
     texts: dict[str, str] = {}
     for number, record in read_json_lines(path):
         aid, text = record.get("aid"), record.get("text")
@@ -45,7 +47,7 @@ def _read_answers(path: Path) -> dict[str, str]:
         if aid in texts:
             raise KinspanError(f"{path} line {number}: aid {aid!r} was there before")
         texts[aid] = normalise(text)
-    return texts
+    return path, texts
 
 
 INSURANCEQA = DataSet(
@@ -55,4 +57,6 @@ INSURANCEQA = DataSet(
     "million training pairs.",
     file_names=lambda split: (f"{'valid' if split == 'dev' else split}.jsonl",),
     read=read_insuranceqa,
+    accuracy=True,
+    measured_on=NO_ALL_NEGATIVE,
 )

@@ -13,12 +13,23 @@ from . import files, hub
 from .answers import NEGATIVE_GRADES, AnswerSet
 from .asnq import ASNQ
 from .dataset import DataSet, PaperCount
+from .filters import find_kept
 from .insuranceqa import INSURANCEQA
 from .jacana import JACANA
+from .multicqa.askubuntu import ASKUBUNTU
+from .multicqa.insuranceqa_v2 import INSURANCEQA_V2
+from .multicqa.semeval import SEMEVAL2016, SEMEVAL2017
+from .multicqa.wikipassageqa import WIKIPASSAGEQA
 from .trecqa import TRECQA
 from .wikiqa import WIKIQA
 
-PUBLIC: dict[str, DataSet] = {data_set.name: data_set for data_set in (WIKIQA, TRECQA, JACANA, ASNQ, INSURANCEQA)}
+PUBLIC: dict[str, DataSet] = {
+    data_set.name: data_set
+    for data_set in (
+        *(WIKIQA, TRECQA, JACANA, ASNQ, INSURANCEQA),
+        *(INSURANCEQA_V2, WIKIPASSAGEQA, SEMEVAL2016, SEMEVAL2017, ASKUBUNTU),
+    )
+}
 NAMES = (*PUBLIC, files.NAME, hub.NAME)
 
 
@@ -79,6 +90,12 @@ def parse_columns(text: str | None) -> dict[str, str] | None:
     return {name: column for name, _, column in pairs}
 
 
+def find_measure(spec: str) -> tuple[bool, str | None]:
+    """How papers measure a data set: whether by P@1, and on which questions (see DataSet.measured_on)."""
+    data_set = PUBLIC.get(spec.partition("=")[0])
+    return (data_set.accuracy, data_set.measured_on) if data_set else (False, None)
+
+
 def get_paper_counts(data: AnswerSet, mode: str) -> tuple[PaperCount, ...]:
     """Returns what papers say that this split holds after the filter ``mode``; empty where none says it."""
     return PUBLIC[data.name].paper_counts.get((data.split, mode), ()) if data.name in PUBLIC else ()
@@ -87,12 +104,23 @@ def get_paper_counts(data: AnswerSet, mode: str) -> tuple[PaperCount, ...]:
 def describe_counts(data: AnswerSet, mode: str) -> list[str]:
     """Says how many questions and pairs ``data`` has after the filter ``mode``, and what papers count otherwise."""
     papers = get_paper_counts(data, mode)
-    same = [count.paper for count in papers if (count.questions, count.pairs) == (data.num_questions, data.num_pairs)]
+    same = [c.paper for c in papers if c.questions == data.num_questions and c.pairs in (data.num_pairs, None)]
     ours = f"{data.name} {data.split} ({mode}): {_format_counts(data.num_questions, data.num_pairs)}"
     agreed = f", as in {' and '.join(same)}" if same else ""
     others = [count for count in papers if count.paper not in same]
     return [ours + agreed, *(f"  {count.paper} has {_format_counts(count.questions, count.pairs)}" for count in others)]
 
 
-def _format_counts(questions: int, pairs: int) -> str:
-    return f"{questions:,} questions, {pairs:,} pairs"
+def describe_measure(whole: AnswerSet, kept: AnswerSet, mode: str) -> list[str]:
+    """Says it in a line where the questions that the filter ``mode`` keeps are not those that papers measure on."""
+    papers = find_measure(whole.name)[1]
+    if papers is None or whole.split == "train":
+        return []
+    count = int(find_kept(whole, papers).sum())
+    if count == kept.num_questions:
+        return []
+    return [f"  papers measure {whole.name} on the {count:,} questions of --eval_filter {papers}, not of {mode}"]
+
+
+def _format_counts(questions: int, pairs: int | None) -> str:
+    return f"{questions:,} questions" + (f", {pairs:,} pairs" if pairs is not None else "")

@@ -6,6 +6,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,11 @@ def read_table(path: Path) -> Table:
     return _read_separated(path, _read_csv if suffix == ".csv" else _read_tsv)
 
 
+def read_quoted_tsv(path: Path) -> Table:
+    """Opens a file of tab-separated fields, around which quotation marks may stand, as pandas writes them."""
+    return _read_separated(path, partial(_read_csv, delimiter="\t", strict=False))
+
+
 def _read_parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 
@@ -103,8 +109,9 @@ def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield number, line.split("\t")
 
 
-def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
+def _read_csv(path: Path, delimiter: str = ",", strict: bool = True) -> Iterator[tuple[int, list[str]]]:
+    """Yields fields, around which quotation marks may stand."""
+    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=strict, delimiter=delimiter)
     try:
         for fields in reader:
             if fields:

@@ -66,8 +66,9 @@ def _has_modules(name_or_dir: str) -> bool:
 def score_by_similarity(name_or_dir: str, data: AnswerSet, max_length: int) -> tuple[np.ndarray, str]:
     """Returns the similarity of each candidate's embedding to its question's, ``[N]``, and in words what it is.
 
-    Prompts and similarity are the model's own; where it has none, the similarity is the cosine. Each question is
-    encoded once. Raises KinspanError where the model cannot be loaded.
+    Prompts and similarity are the model's own; where it has none, the similarity is the cosine. Each question, and
+    each text that is a candidate, is encoded once, since pools share theirs. Raises KinspanError where the model cannot
+    be loaded.
 
     max_length: most tokens of a text, where the model does not take fewer
     """
@@ -81,9 +82,11 @@ def score_by_similarity(name_or_dir: str, data: AnswerSet, max_length: int) -> t
     model.max_seq_length = min(max_length, model.max_seq_length or max_length)
     options: dict[str, Any] = {"show_progress_bar": False, "batch_size": 64, "convert_to_tensor": True}
     asked = model.encode_query(list(data.questions), **options)
-    told = model.encode_document(data.answers.to_pylist(), **options)
+    distinct = data.answers.dictionary_encode()
+    told = model.encode_document(distinct.dictionary.to_pylist(), **options)
+    which = torch.from_numpy(distinct.indices.to_numpy().astype(np.int64)).to(told.device)
     scores = [
-        model.similarity_pairwise(asked[question : question + 1].expand(rows.stop - rows.start, -1), told[rows])
+        model.similarity_pairwise(asked[question : question + 1].expand(rows.stop - rows.start, -1), told[which[rows]])
         for question, rows in enumerate(data.rows())
     ]
     pooling = "" if _has_modules(name_or_dir) else ", the mean over its tokens, for want of a head"

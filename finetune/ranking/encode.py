@@ -11,16 +11,16 @@ import torch
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, copy_runs, cut_longest_first, lay_out
 from data_pipeline.tokenizers import PairTemplate, read_pair_template
-from finetune.data.answers import AnswerSet
+from finetune.data.answers import AnswerSet, resolve_pairs
 
 from .token_ids import TokenizedTexts, tokenise_texts
 
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """The pairs (question, candidate) of an AnswerSet, by row.
+    """The pairs (question, candidate) of an AnswerSet, by row, and any other pair of the two by its number.
 
-    lengths: ``[N]`` tokens of each pair as the model sees it: cut, special tokens included
+    lengths: ``[N]`` tokens of each row's pair as the model sees it: cut, special tokens included
     """
 
     questions: TokenizedTexts
@@ -30,13 +30,15 @@ class EncodedPairs:
     max_length: int
     lengths: np.ndarray
 
-    def pack(self, rows: np.ndarray, device: torch.device) -> dict[str, Any]:
-        """These pairs, one after another, as the inputs of pretrain.modeling.encoder.encode_packed."""
-        asked = self.question_of[rows]
-        full = self.questions.lengths[asked], self.answers.lengths[rows]
-        lengths = cut_longest_first(full, self.max_length - self.template.num_special)
+    def pack(self, pairs: np.ndarray, device: torch.device) -> dict[str, Any]:
+        """These pairs, one after another, as the inputs of pretrain.modeling.encoder.encode_packed.
+
+        pairs: rows, or numbers of ``answers.number_pairs``
+        """
+        asked, answers = resolve_pairs(pairs, self.question_of)
+        lengths = self._cut(asked, answers)
         row = lay_out(self.template, lengths)
-        sides = (self.questions, asked), (self.answers, rows)
+        sides = (self.questions, asked), (self.answers, answers)
         for (side, which), start, length in zip(sides, row.text_starts, lengths, strict=True):
             copy_runs(row.ids, start, side.ids, side.starts[which], length)
         arrays = {
@@ -47,6 +49,15 @@ class EncodedPairs:
         }
         tensors = {name: torch.from_numpy(a).to(device, non_blocking=True) for name, a in arrays.items()}
         return {**tensors, "max_length": int(np.diff(row.starts).max())}
+
+    def measure(self, pairs: np.ndarray) -> np.ndarray:
+        """Tokens of pairs as the model sees them, by their numbers."""
+        a, b = self._cut(*resolve_pairs(pairs, self.question_of))
+        return a + b + self.template.num_special
+
+    def _cut(self, asked: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        full = self.questions.lengths[asked], self.answers.lengths[answers]
+        return cut_longest_first(full, self.max_length - self.template.num_special)
 
     def by_length(self, batch_tokens: int, rows: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """All pairs (or these rows) in batches of at most ``batch_tokens`` tokens, pairs of like length together.

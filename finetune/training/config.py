@@ -25,7 +25,8 @@ from pretrain.runtime.settings import (
     settings_of_identity,
 )
 
-SPEC = "wikiqa=FOLDER, trecqa=FOLDER, jacana=FOLDER, asnq=FOLDER, insuranceqa=FOLDER, files=FOLDER or hub=OWNER/NAME"
+SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see launch/evaluate.py --help), files=FOLDER or hub=OWNER/NAME"
+CORPUS = "corpus"
 
 
 @dataclass
@@ -91,6 +92,21 @@ class FinetuneConfig:
         "For pointwise: negatives per answer, drawn anew in every epoch. Without it: all negatives.",
         OBJECTIVE,
         ABOVE_0,
+    )
+    negatives_per_question: int | None = setting(
+        None,
+        "For pointwise: train on all right answers and on so many negatives of each question, other ones in every "
+        "epoch, however many candidates it has (Rücklé et al., 2020: 10, and 1 where there are many questions). They "
+        "follow from the seed, the epoch and the question alone.",
+        OBJECTIVE,
+        ABOVE_0,
+    )
+    negatives_from: Literal["candidates", "corpus"] | None = setting(
+        None,
+        "With --negatives_per_question: where they are drawn from. candidates: those of the question, which a search "
+        "may have found and are hard; corpus: all candidates of the training set but its right answers, which are easy "
+        "and need no pool. Without it: candidates.",
+        OBJECTIVE,
     )
     positive_weight: float = setting(
         1.0, "For pointwise: weight of answers in the loss, against class imbalance.", OBJECTIVE, ABOVE_0
@@ -279,6 +295,12 @@ def check(config: FinetuneConfig) -> None:
         raise KinspanError(f"--list_size {config.list_size}: an answer and a negative are 2")
     if config.loss != "pointwise" and (config.negatives_per_positive or config.positive_weight != 1):
         raise KinspanError(f"--negatives_per_positive and --positive_weight are not for --loss {config.loss}")
+    if config.negatives_per_question is not None and (config.loss != "pointwise" or config.negatives_per_positive):
+        raise KinspanError(
+            "--negatives_per_question is for --loss pointwise, and says what --negatives_per_positive says: give one"
+        )
+    if config.negatives_from == CORPUS and config.negatives_per_question is None:
+        raise KinspanError("--negatives_from corpus says where --negatives_per_question are drawn from: give it too")
     if not config.negative_labels or not set(config.negative_labels) <= {1, 2, 3}:
         raise KinspanError(f"--negative_labels {config.negative_labels}: must be of 1, 2 and 3")
     if config.search_folds is not None and config.transfer:

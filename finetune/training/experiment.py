@@ -37,7 +37,7 @@ from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
 from .plan import BEST, DEV, Stage, name_best, plan_stage
 from .search import search_settings
-from .stages import Data, load_data, make_target_stage, make_transfer_stage, name_set
+from .stages import Data, load_data, make_target_stage, make_transfer_stage, name_set, warn_of_rates
 from .train import train_ranker
 
 TRANSFER_SEED = 1  # one transfer serves all seeds of the target
@@ -80,6 +80,8 @@ def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[s
         say(line)
     output = Path(config.output_dir)
     config = replace(config, model=config.model or default_model())
+    for line in warn_of_rates(config):
+        say(line)
     if config.search_folds:
         config = search_settings(config, data, output / "search", ranks, say)
     transfer = make_transfer_stage(config, data) if data.transfer is not None else None

@@ -1,16 +1,22 @@
-"""What an epoch trains on, as a function of (seed, epoch): which rows, in which groups, in which order."""
+"""What an epoch trains on, as a function of (seed, epoch): which pairs, in which groups, in which order.
 
+A pair of a question and one of its candidates has the number of the candidate's row. A question with a candidate of
+another one is a pair too, whose number is beyond those of the rows; see finetune.data.answers.number_pairs.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import AnswerSet
+from data_pipeline.sampling.random_bits import make_philox_key
+from finetune.data.answers import AnswerSet, number_pairs
 
 
 @dataclass(frozen=True)
 class Groups:
-    """G groups of rows of an AnswerSet: group g is ``rows[starts[g] : starts[g + 1]]``."""
+    """G groups of pairs of an AnswerSet, by their numbers: group g is ``rows[starts[g] : starts[g + 1]]``."""
 
     rows: np.ndarray
     starts: np.ndarray
@@ -29,14 +35,14 @@ class Groups:
         """How many rows these groups have together."""
         return int((self.starts[groups + 1] - self.starts[groups]).sum())
 
-    def order_longest_first(self, first: int, count: int, lengths: np.ndarray) -> np.ndarray:
-        """``count`` groups from number ``first`` on, those with the longest rows first: micro-batches then pad little.
+    def order_longest_first(self, first: int, count: int, measure: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """``count`` groups from number ``first`` on, those with the longest pairs first: micro-batches then pad little.
 
-        lengths: tokens of each row of the AnswerSet
+        measure: tokens of pairs, given their numbers
         """
         groups = np.arange(first, first + count)
         rows, group_of = self.select(groups)
-        longest = np.maximum.reduceat(lengths[rows], np.searchsorted(group_of, np.arange(count)))
+        longest = np.maximum.reduceat(measure(rows), np.searchsorted(group_of, np.arange(count)))
         return groups[np.argsort(-longest, kind="stable")]
 
 
@@ -59,6 +65,67 @@ def draw_pairs(data: AnswerSet, seed: int, epoch: int, negatives_per_positive: f
     return Groups(random.permutation(rows), np.arange(len(rows) + 1))
 
 
+def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corpus: bool) -> Groups:
+    """Every right answer, and ``count`` negatives of each question, which are others in every epoch: groups of a pair.
+
+    from_corpus: draw from all distinct candidates of ``data`` but the question's own right answers, and not from those
+        of the question alone, of which it may have fewer than ``count``
+
+    Rücklé et al., 2020, "MultiCQA", section 3.3. The negatives of a question are a function of the seed, the epoch and
+    its id: they do not depend on the other questions that are drawn for. Raises KinspanError where the corpus has too
+    few candidates.
+    """
+    chosen = [np.flatnonzero(data.labels)]
+    corpus = find_distinct(data) if from_corpus else None
+    for number, own in enumerate(data.rows()):
+        key = make_philox_key(seed, f"negatives/{epoch}/{data.question_ids[number]}")
+        random = np.random.Generator(np.random.Philox(key=key))
+        labels = data.labels[own]
+        if corpus is None:
+            wrong = own.start + np.flatnonzero(labels == 0)
+            chosen.append(random.choice(wrong, min(count, len(wrong)), replace=False))
+        else:
+            right = np.unique(corpus.which[own][labels == 1])
+            drawn = _draw_others(random, len(corpus.rows), right, count, data, number)
+            chosen.append(number_pairs(data, np.full(count, number), corpus.rows[drawn]))
+    rows = np.concatenate(chosen)
+    return Groups(make_generator(seed, epoch).permutation(rows), np.arange(len(rows) + 1))
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The distinct candidates of an AnswerSet, D of them.
+
+    rows:  ``[D]`` a row that has it
+    which: ``[N]`` which of them each row has
+    """
+
+    rows: np.ndarray
+    which: np.ndarray
+
+
+def find_distinct(data: AnswerSet) -> Distinct:
+    """The candidates that differ by their texts, and a row of each."""
+    encoded = data.answers.dictionary_encode()
+    which = encoded.indices.to_numpy()
+    rows = np.zeros(len(encoded.dictionary), dtype=np.int64)
+    rows[which[::-1]] = np.arange(len(which))[::-1]  # the first row of each
+    return Distinct(rows, which)
+
+
+def _draw_others(
+    random: np.random.Generator, size: int, right: np.ndarray, count: int, data: AnswerSet, number: int
+) -> np.ndarray:
+    """``count`` different numbers below ``size``, none of them in ``right``."""
+    if size - len(right) < count:
+        raise KinspanError(
+            f"--negatives_per_question {count}: {data.name} {data.split} has {size:,} distinct candidates in all, of "
+            f"which question {data.question_ids[number]} leaves {size - len(right):,}: lower it"
+        )
+    drawn = random.choice(size, count + len(right), replace=False)
+    return drawn[~np.isin(drawn, right)][:count]
+
+
 def draw_lists(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Groups:
     """One group per answer: the answer, and at most ``list_size - 1`` negatives of its question, drawn in each epoch.
 
@@ -79,6 +146,12 @@ def draw_lists(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Groups
         raise KinspanError(f"{data.name} {data.split}: no question has both an answer and a negative: use pointwise")
     groups = [groups[n] for n in random.permutation(len(groups))]
     return Groups(np.concatenate(groups), np.cumsum([0] + [len(g) for g in groups]))
+
+
+def read_labels(labels: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """The labels of pairs by their numbers: those of the rows, and 0 beyond them."""
+    inside = pairs < len(labels)
+    return np.where(inside, labels[np.where(inside, pairs, 0)], 0)
 
 
 def flip_labels(labels: np.ndarray, share: float, seed: int) -> np.ndarray:

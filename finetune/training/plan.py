@@ -8,8 +8,8 @@ from typing import Any
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 
-from .config import FinetuneConfig
-from .groups import Groups, draw_lists, draw_pairs
+from .config import CORPUS, FinetuneConfig
+from .groups import Groups, draw_lists, draw_negatives, draw_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Stage:
     devs:             filtered, by their names in the log: "dev", or for a transfer "dev-NAME" of each target. A best
                       ranker is kept for each, see ``name_best``
     test:             filtered; measured at each validation, if given
-    max_steps, eval_steps, negatives_per_positive: as in FinetuneConfig
+    max_steps, eval_steps, negatives_...: as in FinetuneConfig
     identity:         what makes it this run: an output folder that holds another one is refused
     batch_size:       pairs in one update, where it is not that of the settings
     """
@@ -37,6 +37,8 @@ class Stage:
     max_steps: int | None = None
     eval_steps: int | None = None
     negatives_per_positive: float | None = None
+    negatives_per_question: int | None = None
+    negatives_from: str | None = None
     identity: dict[str, Any]
     batch_size: int | None = None
 
@@ -91,6 +93,9 @@ def largest_group(config: FinetuneConfig) -> int:
 
 def draw_groups(config: FinetuneConfig, stage: Stage, seed: int, epoch: int) -> Groups:
     """What an epoch trains on, in its order: a function of (seed, epoch)."""
+    if stage.negatives_per_question is not None:
+        from_corpus = stage.negatives_from == CORPUS
+        return draw_negatives(stage.train, seed, epoch, stage.negatives_per_question, from_corpus)
     if config.loss == "pointwise":
         return draw_pairs(stage.train, seed, epoch, stage.negatives_per_positive)
     return draw_lists(stage.train, seed, epoch, config.list_size)

@@ -7,9 +7,10 @@ from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
 from finetune.data.dataset import MissingSplit
 from finetune.data.filters import filter_questions
 from finetune.data.overlap import check_overlaps
-from finetune.data.registry import describe_counts, load_split, parse_columns
+from finetune.data.registry import describe_counts, describe_measure, load_split, parse_columns
+from pretrain.runtime.engine import warn_of_rate
 
-from .config import FinetuneConfig, identity
+from .config import CORPUS, FinetuneConfig, identity
 from .fingerprints import fingerprint_answers, fingerprint_model
 from .groups import flip_labels
 from .plan import DEV, Stage
@@ -52,9 +53,9 @@ def load_data(config: FinetuneConfig) -> Data:
         columns = parse_columns(config.columns) if spec in named or not named else None
         # --negative_labels selects what is trained on; dev and test keep all their candidates.
         negatives = tuple(config.negative_labels) if split == "train" else NEGATIVE_GRADES
-        data, oddities = load_split(spec, split, columns, negatives)
-        data = filter_questions(data, mode)
-        notes.extend([*oddities, *describe_counts(data, mode)])
+        whole, oddities = load_split(spec, split, columns, negatives)
+        data = filter_questions(whole, mode)
+        notes.extend([*oddities, *describe_counts(data, mode), *describe_measure(whole, data, mode)])
         return data
 
     train = read(config.data, "train", config.train_filter)
@@ -70,7 +71,8 @@ def load_data(config: FinetuneConfig) -> Data:
     devs = {
         name: dev if spec == config.data else read(spec, "dev", config.eval_filter) for name, spec in targets.items()
     }
-    for data in (train, transfer):
+    has_negatives = config.negatives_from == CORPUS and train.labels.any()  # those of other questions
+    for data in (None if has_negatives else train, transfer):
         if data is not None and not 0 < data.labels.sum() < data.num_pairs:
             raise KinspanError(f"{data.name} train: all candidates have one label: there is nothing to learn")
     splits = [split for split in (transfer, train, dev, test) if split is not None]
@@ -92,6 +94,16 @@ def _name_targets(config: FinetuneConfig) -> dict[str, str]:
 def name_set(spec: str) -> str:
     """Returns the name of a data set: ``wikiqa`` of ``wikiqa=FOLDER``."""
     return spec.partition("=")[0]
+
+
+def warn_of_rates(config: FinetuneConfig) -> list[str]:
+    """A line for each learning rate of these settings that is high for a whole encoder."""
+    lines = [] if config.search_folds else warn_of_rate("--learning_rate", config.learning_rate)
+    if config.search_folds:
+        lines += warn_of_rate("--search_learning_rates", max(config.search_learning_rates))
+    if config.transfer:
+        lines += warn_of_rate("--transfer_learning_rate", config.transfer_learning_rate)
+    return lines
 
 
 # The settings that a transfer is made of, beside its data and its model: a change of any other leaves it as it is.
@@ -155,5 +167,7 @@ def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str,
         max_steps=config.max_steps,
         eval_steps=config.eval_steps,
         negatives_per_positive=config.negatives_per_positive,
+        negatives_per_question=config.negatives_per_question,
+        negatives_from=config.negatives_from,
         identity=identity(config, **facts),
     )

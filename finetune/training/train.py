@@ -253,7 +253,7 @@ class _Run:
         first = (step % self.plan.epoch_steps) * size
         count = min(size, len(groups) - first)
         trainer = self.materials.trainer
-        batch = groups.order_longest_first(first, count, trainer.pairs.lengths)
+        batch = groups.order_longest_first(first, count, trainer.pairs.measure)
         outcome = update_ranker(self.engine, trainer, groups, batch, step, self.watch.mark)
         self.window += outcome.sums
         self.skips.add(step, outcome.skipped)

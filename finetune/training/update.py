@@ -15,7 +15,7 @@ from pretrain.modeling.dropout import decide_dropout
 from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
 
-from .groups import Groups
+from .groups import Groups, read_labels
 
 # (logits [n], labels [n], group of each [n]) -> the sum over the groups, see losses.py
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -80,7 +80,7 @@ def update_ranker(
         mark(f"step {step}, micro-batch {number}")
         with decide_dropout(trainer.seed, step, rank * layout.accumulation + number, rows):
             logits = engine(**trainer.pairs.pack(rows, engine.device))
-        labels = torch.from_numpy(trainer.labels[rows].astype(np.int64)).to(engine.device)
+        labels = torch.from_numpy(read_labels(trainer.labels, rows).astype(np.int64)).to(engine.device)
         loss = trainer.loss(logits.float(), labels, torch.from_numpy(group_of).to(engine.device))
         if real:
             sums += torch.stack([loss.detach().double(), sums.new_tensor(end - start)])

@@ -15,7 +15,8 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
-from finetune.data.registry import load_split
+from finetune.data.filters import RAW, filter_questions
+from finetune.data.registry import find_measure, load_split
 from finetune.evaluation.bm25 import score_bm25
 from finetune.evaluation.metrics import MAP, P_1, compute_question_metrics
 from finetune.ranking.score import score_answers
@@ -57,16 +58,22 @@ class Matrix:
 
 
 def load_targets(specs: Mapping[str, str], split: str, accuracy: set[str]) -> list[Target]:
-    """The test sets by name.
+    """The test sets by name, with the questions that papers measure them on.
 
     specs:    name -> NAME=PLACE as of ``registry.load_split``
-    accuracy: names of those that are measured by P@1
+    accuracy: names of those that are measured by P@1, beside the data sets that papers measure so
 
     Raises KinspanError where one cannot be read, or ``accuracy`` names none of them.
     """
     if unknown := sorted(accuracy - set(specs)):
         raise KinspanError(f"--accuracy {' '.join(unknown)}: not among --targets, which are {', '.join(specs)}")
-    return [Target(name, load_split(spec, split)[0], P_1 if name in accuracy else MAP) for name, spec in specs.items()]
+    return [_load_target(name, spec, split, name in accuracy) for name, spec in specs.items()]
+
+
+def _load_target(name: str, spec: str, split: str, accuracy: bool) -> Target:
+    by_accuracy, measured_on = find_measure(spec)
+    data = filter_questions(load_split(spec, split)[0], measured_on or RAW)
+    return Target(name, data, P_1 if accuracy or by_accuracy else MAP)
 
 
 def measure_matrix(

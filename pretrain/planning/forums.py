@@ -60,5 +60,8 @@ def _choose_names(chosen: str, names: list[str]) -> set[str]:
 
 
 def name_forum(name: str) -> str:
-    """A forum by the name that the paper has: the folder physics.stackexchange.com is physics."""
-    return re.sub(r"(\.stackexchange)?\.com$", "", name)
+    """A forum by the name that the paper has.
+
+    The folder physics.stackexchange.com is physics, and stackoverflow.com-Posts, as its dump is called, stackoverflow.
+    """
+    return re.sub(r"(\.stackexchange)?\.com(-Posts)?$", "", name)

@@ -24,6 +24,7 @@ from .deepspeed_compat import (
 from .layout import Layout
 from .world import adopt_world
 
+HIGH_RATE = 5e-4  # of all weights of a pre-trained encoder
 FLAGS = {  # keys of a DeepSpeed config that flags of ours set
     "train_batch_size": "--global_batch_size",
     "train_micro_batch_size_per_gpu": "--micro_batch_size",
@@ -197,6 +198,19 @@ def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings:
     if not ranks.is_distributed():
         skip_lone_reduction(engine)
     return engine
+
+
+def warn_of_rate(flag: str, rate: float) -> list[str]:
+    """A line where all weights of a pre-trained encoder are to move at a rate that mostly makes it worse than before.
+
+    Rücklé et al., 2020, "MultiCQA", appendix A.1, print 0.001 for full fine-tuning, which hardly can be meant.
+    """
+    if rate < HIGH_RATE:
+        return []
+    return [
+        f"warning: {flag} {rate:g} is high for all weights of a pre-trained encoder, which mostly forgets what it "
+        "knows: 1e-5 to 1e-4 are usual"
+    ]
 
 
 def learning_rate_of(step: int, peak: float, warmup: int, total: int) -> float:

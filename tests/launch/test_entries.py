@@ -28,6 +28,7 @@ ENTRIES = [
     "rank_document",
     "evaluate_pairs",
     "build_asnq",
+    "build_insuranceqa",
     "finetune",
     "study",
     "evaluate",

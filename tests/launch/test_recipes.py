@@ -1,10 +1,12 @@
-"""The recipes of the paper: Di Liello et al., 2022, appendix B."""
+"""The recipes of the papers: Di Liello et al., 2022, appendix B, and Rücklé et al., 2020, appendix A.1."""
 
 from pathlib import Path
 
 import pytest
 import yaml
 
+from finetune.training.config import FinetuneConfig
+from finetune.training.config import check as check_finetuning
 from launch._cli import parse
 from objectives import parse_mixture
 from pretrain.config import PretrainConfig
@@ -13,7 +15,16 @@ from pretrain.runtime.engine import read_deepspeed_config
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "launch/recipes"
-RECIPES = sorted(p.stem for p in FOLDER.glob("*.yaml") if "rows" not in yaml.safe_load(p.read_text()))  # no studies
+# Negatives of a question, where they are from, seeds, and the filter of dev and test: MultiCQA, sections 3.2 and 3.3
+IN_DOMAIN = {
+    "multicqa-las": (10, "corpus", 2, "no-all-negative"),
+    "multicqa-insuranceqa": (1, "corpus", 2, "no-all-negative"),
+    "multicqa-wikipassageqa": (10, "candidates", 2, "raw"),
+    "multicqa-askubuntu": (1, "candidates", 5, "no-all-negative"),
+    "multicqa-semeval": (None, None, 5, "raw"),
+}
+SINGLE = {p.stem for p in FOLDER.glob("*.yaml") if "rows" not in yaml.safe_load(p.read_text())}  # no studies
+RECIPES = sorted(SINGLE - set(IN_DOMAIN))
 PAPER = [f"{model}-base-{objective}" for model in ("roberta", "electra") for objective in ("ssp", "sp", "psd", "all")]
 MULTICQA = ["multicqa", "multicqa-extended"]
 ABLATIONS = [f"roberta-base-{objective}-mlm-only" for objective in ("ssp", "sp", "psd")]
@@ -72,3 +83,15 @@ def test_multicqa_has_the_numbers_of_its_appendix(name):
     assert (config.schedule, config.forums, config.min_questions) == ("round_robin", "all", 1000)
     assert (config.mlm_weight, config.pair_weight) == (0.0, 1.0)
     assert config.objective.startswith("title_body")
+
+
+@pytest.mark.parametrize("name", IN_DOMAIN)
+def test_fine_tuning_in_domain_has_the_numbers_of_multicqa(name):
+    config = parse(FinetuneConfig, "", argv=["--config", str(FOLDER / f"{name}.yaml"), "--data", "files=x"])
+    check_finetuning(config)
+    found = config.negatives_per_question, config.negatives_from, config.seeds, config.eval_filter
+    assert found == IN_DOMAIN[name]
+    assert (config.max_length, config.batch_size, config.epochs, config.loss) == (300, 32, 20, "pointwise")
+    assert config.epochs * config.warmup_share == 1  # epoch
+    assert config.learning_rate == 5e-5
+    assert config.output_dir == f"runs/{name}"

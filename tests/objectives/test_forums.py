@@ -1,5 +1,6 @@
 """Pairs of questions: titles, bodies, accepted answers and duplicates of a forum's dump."""
 
+import json
 import random
 from collections import Counter
 from xml.sax.saxutils import quoteattr
@@ -222,3 +223,28 @@ def test_lengths_tell_nothing_on_real_forums(real_forum, make_stream, name):
 
 def test_all_have_their_paper():
     assert all("MultiCQA" in OBJECTIVES[name].source for name in NAMES)
+
+
+@pytest.mark.parametrize("bodies", [0, 20])
+def test_a_title_with_an_answer_needs_no_body(tmp_path, helpers, make_stream, bodies):
+    """Questions of a help desk: of the first ones with a body, and of two in three with an accepted answer."""
+    rng, lines, source = random.Random(1), [], tmp_path / "tickets.jsonl"
+    for n in range(40):
+        title, body, answer = (f"{' '.join(rng.choices(['river', 'stone', 'green'], k=8))} {n}." for _ in range(3))
+        answered = {"answers": [answer], "accepted": 0 if n % 3 else None}
+        lines.append({"id": str(n), "title": title, "text": f"{body} Why {n}?" if n < bodies else "", **answered})
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    folder = tmp_path / "corpus"
+    helpers.prepare([f"questions:{source}"], default_model(), folder, validation_share=0, duplicates="near")
+    kept = {str(n) for n in range(40) if n < bodies or n % 3}
+    shards = [Corpus(folder).shard(k) for k in range(len(Corpus(folder).manifest.shards))]
+    assert {i.partition(":")[2] or i for shard in shards for i in shard.rows.column("id").to_pylist()} == kept
+    stream = make_stream(folder, objective="title_answer")
+    pairs = list(describe_pairs(stream, helpers.tokenizer(default_model()), 0, stream.epoch_pairs))
+    asked = {squeeze(lines[n]["title"]): squeeze(lines[n]["answers"][0]) for n in range(40) if n % 3}
+    assert {squeeze(p["a"]): squeeze(p["b"]) for p in pairs if p["kind"] == "positive"} == asked
+    for name in ("title_body", "question_answer", "ssp"):
+        if bodies:
+            of_bodies = make_stream(folder, objective=name)
+            found = describe_pairs(of_bodies, helpers.tokenizer(default_model()), 0, of_bodies.epoch_pairs)
+            assert all(int(pair["doc_id"].rpartition(":")[2]) < bodies for pair in found)

@@ -176,7 +176,7 @@ def test_a_folder_that_datasets_loads(tmp_path, monkeypatch):
             '<posts>\n  <row Id="1" PostTypeId="1" />',
             "Posts.xml is a dump of StackExchange",
         ),
-        ("dev.xml", '<xml>\n<RelQuestion RELQ_ID="Q1_R1">', "dev.xml is community questions in SemEval's form"),
+        ("dev.xml", '<xml>\n<RelQuestion RELQ_ID="Q1_R1">', "name its folder as semeval2016=FOLDER or semeval2017"),
         ("test.xml", '<Question QID="Q1">', "write its questions and candidates as lines {question, answer, label}"),
         ("x.xml", "<QApairs id='1.4'>", "x.xml is TREC-QA in Jacana's form: name its folder as jacana=FOLDER"),
     ],

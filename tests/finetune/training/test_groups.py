@@ -1,12 +1,14 @@
 """What an epoch is made of."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import AnswerSet
-from finetune.training.groups import draw_lists, draw_pairs, flip_labels
+from finetune.data.answers import AnswerSet, resolve_pairs
+from finetune.training.groups import draw_lists, draw_negatives, draw_pairs, flip_labels, read_labels
 
 ANSWERS, NEGATIVES = [1, 0, 3, 2], [6, 4, 0, 3]  # of four questions
 
@@ -26,7 +28,15 @@ def members(groups):
     return [sorted(rows[group_of == g].tolist()) for g in range(len(groups))]
 
 
-@pytest.mark.parametrize("make", [lambda d, s, e: draw_pairs(d, s, e, 1.5), lambda d, s, e: draw_lists(d, s, e, 3)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d, s, e: draw_pairs(d, s, e, 1.5),
+        lambda d, s, e: draw_lists(d, s, e, 3),
+        lambda d, s, e: draw_negatives(d, s, e, 2, False),
+        lambda d, s, e: draw_negatives(d, s, e, 2, True),
+    ],
+)
 def test_a_function_of_seed_and_epoch(data, make):
     one, other = make(data, 1, 3), make(data, 1, 3)
     assert one.rows.tolist() == other.rows.tolist()
@@ -49,6 +59,62 @@ def test_negatives_to_an_answer(data, ratio, count):
     assert len(set(rows.tolist())) == len(rows)
     assert data.labels[rows].sum() == data.labels.sum() == 6
     assert (data.labels[rows] == 0).sum() == count
+
+
+def negatives_of(data, groups):
+    """The negatives of each question, as rows."""
+    asked, rows = resolve_pairs(groups.rows, data.question_of)
+    labels = read_labels(data.labels, groups.rows)
+    assert sorted(groups.rows[labels == 1].tolist()) == np.flatnonzero(data.labels).tolist()
+    return [sorted(rows[(labels == 0) & (asked == q)].tolist()) for q in range(data.num_questions)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_negatives_of_a_question_among_its_candidates(data, count):
+    for question, rows in enumerate(negatives_of(data, draw_negatives(data, 1, 0, count, False))):
+        assert len(set(rows)) == len(rows) == min(count, NEGATIVES[question])
+        assert set(data.question_of[rows]) <= {question}
+        assert not data.labels[rows].any()
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_negatives_of_a_question_among_all(data, count):
+    """Also of questions without a candidate that is wrong; never a right answer of its own, by its text."""
+    twice = replace(data, answers=pa.array([f"a{k % 13}" for k in range(data.num_pairs)], pa.large_string()))
+    texts = np.array(twice.answers.to_pylist())
+    groups = draw_negatives(twice, 1, 0, count, True)
+    for question, rows in enumerate(negatives_of(twice, groups)):
+        right = texts[(twice.question_of == question) & (twice.labels == 1)]
+        assert len(set(texts[rows])) == len(rows) == count
+        assert not set(texts[rows]) & set(right)
+    assert np.diff(groups.starts).tolist() == [1] * len(groups.rows)
+
+
+def test_negatives_among_all_are_drawn_alike(data):
+    rows = [row for e in range(400) for row in negatives_of(data, draw_negatives(data, 1, e, 2, True))[1]]
+    counts = np.bincount(rows, minlength=data.num_pairs)
+    assert len(rows) == 800
+    assert counts.min() > 0.5 * 800 / data.num_pairs  # the question has no right answer: all are negatives
+    assert counts.max() < 1.7 * 800 / data.num_pairs
+
+
+@pytest.mark.parametrize("from_corpus", [False, True])
+def test_negatives_do_not_depend_on_other_questions(data, from_corpus):
+    alone = data.take(np.array([True, False, True, True]))
+    if from_corpus:  # the corpus is that of all questions
+        alone = replace(data, question_ids=["q0", "another", "q2", "q3"])
+    ours = [n for k, n in enumerate(negatives_of(data, draw_negatives(data, 3, 7, 2, from_corpus))) if k != 1]
+    theirs = negatives_of(alone, draw_negatives(alone, 3, 7, 2, from_corpus))
+    if from_corpus:
+        assert [n for k, n in enumerate(theirs) if k != 1] == ours
+        assert theirs[1] != negatives_of(data, draw_negatives(data, 3, 7, 2, True))[1]
+    else:
+        assert [[f"{alone.answers[r]}" for r in n] for n in theirs] == [[f"{data.answers[r]}" for r in n] for n in ours]
+
+
+def test_a_corpus_that_is_too_small_is_an_error(data):
+    with pytest.raises(KinspanError, match=r"--negatives_per_question 17: .* 19 distinct .* question q2 leaves 16"):
+        draw_negatives(data, 1, 0, 17, True)
 
 
 @pytest.mark.parametrize("list_size", [2, 4, 50])
@@ -87,7 +153,7 @@ def test_no_lists_at_all_is_an_error(data):
 def test_some_and_longest_first(data):
     groups = draw_lists(data, 1, 0, 4)
     lengths = np.random.default_rng(0).integers(5, 60, data.num_pairs)
-    batch = groups.order_longest_first(1, 2, lengths)
+    batch = groups.order_longest_first(1, 2, lengths.__getitem__)
     assert sorted(batch.tolist()) == [1, 2]
     rows, group_of = groups.select(batch)
     assert group_of.tolist() == sorted(group_of.tolist())

@@ -69,6 +69,19 @@ def test_a_killed_run_ends_bit_identical(stage, job, monkeypatch):
     assert equal_runs(whole, job(**settings))
 
 
+@pytest.mark.parametrize("negatives_from", [None, "corpus"])
+def test_a_killed_run_draws_the_negatives_of_its_epoch_again(job, monkeypatch, negatives_from):
+    """Killed in the second epoch, of 2 updates, and in the third."""
+    settings = {"epochs": 4, "negatives_per_question": 2, "negatives_from": negatives_from, "save_steps": 1}
+    whole = job("whole", **settings)
+    with killed_in_step(monkeypatch, 3):
+        job(**settings)
+    with killed_in_step(monkeypatch, 5):
+        job(**settings)
+    assert equal_runs(whole, job(**settings))
+    assert whole[0]["steps"] == 8
+
+
 def test_killed_within_an_epoch_it_loses_at_most_save_steps(job, monkeypatch, capsys):
     """The epoch has 10 steps, validations are far away, and the log's lines of 4 steps end between checkpoints."""
     settings = {"epochs": 2, "batch_size": 2, "micro_batch_size": 1, "save_steps": 3, "log_steps": 4}

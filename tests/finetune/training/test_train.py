@@ -1,6 +1,7 @@
 """One run: it learns, keeps its best, and stops when it should."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +11,16 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from data_pipeline.errors import KinspanError
+from finetune.data.answers import number_pairs
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
-from finetune.ranking.ranker import load_ranker
+from finetune.ranking.encode import encode_pairs
+from finetune.ranking.ranker import load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_answers
 from finetune.training import train
-from finetune.training.config import FinetuneConfig
+from finetune.training.config import FinetuneConfig, check
 from finetune.training.engine import join_ranks
 from finetune.training.plan import Stage, plan_stage
+from finetune.training.stages import load_data, warn_of_rates
 from pretrain.modeling.pair_model import load_model
 from pretrain.runtime.layout import Layout
 from tests.finetune.training.runs import logged, weights
@@ -242,6 +246,62 @@ def test_a_run_says_how_long_it_is_at_most_and_what_ends_it_early(job, capsys):
 def test_a_run_of_one_step(job):
     summary, _ = job(max_steps=1)
     assert summary["steps"] == 1
+
+
+def test_a_pair_with_another_questions_candidate_is_packed_as_one(sets, answer_set, model):
+    """As the tokenizer has the two texts, and as long as it says."""
+    data, tokenizer = answer_set(sets, "train"), load_own_tokenizer(str(model))
+    pairs = encode_pairs(data, tokenizer, 16)
+    questions, rows = np.array([0, 4, 2, 2]), np.array([11, 0, 3, 18])
+    numbers = np.concatenate([number_pairs(data, questions, rows), [5]])
+    texts = [(data.questions[q], data.answers[int(r)].as_py()) for q, r in zip(questions, rows, strict=True)]
+    texts.append((data.questions[data.question_of[5]], data.answers[5].as_py()))
+    made = tokenizer(*map(list, zip(*texts, strict=True)), truncation="longest_first", max_length=16)["input_ids"]
+    assert pairs.measure(numbers).tolist() == [len(ids) for ids in made]
+    packed = pairs.pack(numbers, torch.device("cpu"))
+    assert packed["input_ids"].tolist() == [token for ids in made for token in ids]
+
+
+def test_what_is_right_alone_is_learned_against_the_corpus(job, sets, tmp_path, answer_set):
+    """No candidate is a negative of its question: those of the others are."""
+    folder = tmp_path / "right"
+    shutil.copytree(sets, folder)
+    rows = map(json.loads, (folder / "train.jsonl").read_text().splitlines())
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows if row["label"]))
+    config = FinetuneConfig(f"files={folder}", train_filter="raw", negatives_per_question=3, negatives_from="corpus")
+    assert load_data(config).train.labels.all()
+    with pytest.raises(KinspanError, match="all candidates have one label"):
+        load_data(replace(config, negatives_from=None))
+    summary, _ = job(data=folder, negatives_per_question=3, negatives_from="corpus", epochs=2, batch_size=4)
+    assert summary["steps"] == 2 * 5  # 5 right answers and 15 negatives
+    with pytest.raises(KinspanError, match="--negatives_per_question 5: files train has 5 distinct candidates"):
+        job("more", data=folder, negatives_per_question=5, negatives_from="corpus")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"negatives_per_question": 2, "loss": "listwise"}, "--negatives_per_question is for --loss pointwise"),
+        ({"negatives_per_question": 2, "negatives_per_positive": 2.0}, "--negatives_per_question .* give one"),
+        ({"negatives_from": "corpus"}, "--negatives_from corpus says where --negatives_per_question"),
+        ({"negatives_per_question": 0}, "--negatives_per_question 0: must be above 0"),
+    ],
+)
+def test_negatives_that_cannot_be_meant(settings, message):
+    with pytest.raises(KinspanError, match=message):
+        check(FinetuneConfig("files=x", **settings))
+
+
+def test_high_rates_are_warned_of():
+    config = FinetuneConfig("files=x", learning_rate=1e-3)
+    assert [line.split(" is ")[0] for line in warn_of_rates(config)] == ["warning: --learning_rate 0.001"]
+    assert warn_of_rates(replace(config, learning_rate=4.9e-4, transfer_learning_rate=1.0)) == []
+    both = replace(config, learning_rate=5e-4, transfer="files=y", transfer_learning_rate=1.0)
+    assert len(warn_of_rates(both)) == 2
+    assert (
+        "--search_learning_rates 0.01"
+        in warn_of_rates(replace(config, search_folds=2, search_learning_rates=[1e-5, 0.01]))[0]
+    )
 
 
 def test_a_plan(job, sets, answer_set, model):

@@ -9,10 +9,17 @@ from typing import Any
 
 from data_pipeline.prepare.document import Rejected
 
+MAX_MARKUP = 2 << 20  # characters of an article that are parsed: MediaWiki itself stores no more bytes
 MAX_DEPTH = 40  # of markup in markup that is rendered
-MAX_OPEN, MAX_UNCLOSED = 200, 4000  # brackets within brackets, and tags without an end, that are parsed
-_BRACKETS = re.compile(r"\{\{|\}\}|\[\[|\]\]")
-_OPEN_TAG = re.compile(r"<(?!br\b|hr\b|li\b|p\b)[A-Za-z]")
+MAX_OPEN, MAX_UNCLOSED = 200, 4000  # brackets within brackets, and tags, tables, ... that are open at once
+_BRACKETS = re.compile(r"(\{\{|\[\[)|\}\}|\]\]")
+# What the parser looks for the end of from every beginning, in a time that grows as their number squared
+_UNENDING = (
+    re.compile(r"(<(?!br\b|hr\b|li\b|p\b)[A-Za-z])|</|/>"),
+    re.compile(r"(\[http)|\]"),
+    re.compile(r"(\{\|)|\|\}"),
+    re.compile(r"(<!--)|-->"),
+)
 _BREAK, _HOLE = "\n\n", "\ufffc"
 _DROPPED_TAGS = {
     "ref", "references", "table", "gallery", "timeline", "syntaxhighlight", "source", "pre", "score", "imagemap",
@@ -62,6 +69,8 @@ def extract_paragraphs(markup: str) -> list[str]:
     """Extract the paragraphs of an article. Raises Rejected for markup that no parser comes to an end with."""
     import mwparserfromhell
 
+    if len(markup) > MAX_MARKUP:
+        raise Rejected(f"its markup is longer than {MAX_MARKUP >> 20} MB, which no article is")
     _check_nesting(markup)
     code = mwparserfromhell.parse(markup, skip_style_tags=True)
     text = _render(code, 0).replace("'''", "").replace("''", "")
@@ -80,14 +89,18 @@ def drop_lead_in(paragraph: str) -> str:
 
 def _check_nesting(markup: str) -> None:
     """Raise Rejected for markup that is nested so deeply that the parser would not end."""
-    depth = 0
-    for bracket in _BRACKETS.findall(markup):
-        depth = max(0, depth + (1 if bracket in ("{{", "[[") else -1))
-        if depth > MAX_OPEN:
-            break
-    unclosed = len(_OPEN_TAG.findall(markup)) - markup.count("</") - markup.count("/>")
-    if depth > MAX_OPEN or max(unclosed, markup.count("[http") - markup.count("]")) > MAX_UNCLOSED:
+    if _is_deeper(_BRACKETS, markup, MAX_OPEN) or any(_is_deeper(p, markup, MAX_UNCLOSED) for p in _UNENDING):
         raise Rejected("its markup is nested too deeply")
+
+
+def _is_deeper(pattern: re.Pattern[str], markup: str, most: int) -> bool:
+    """Tell whether more than ``most`` beginnings, which are the pattern's group, are ever open at once."""
+    depth = 0
+    for found in pattern.finditer(markup):
+        depth = max(0, depth + (1 if found[1] else -1))
+        if depth > most:
+            return True
+    return False
 
 
 def _tidy(paragraph: str) -> str:

@@ -13,7 +13,7 @@ from data_pipeline.prepare.cleaning import Rules, Tally, clean
 from data_pipeline.prepare.document import Rejected, Skipped
 from data_pipeline.prepare.readers import read_records, reader
 from data_pipeline.prepare.readers.wikipedia import dump as dump_module
-from data_pipeline.prepare.readers.wikipedia.markup import drop_lead_in, extract_paragraphs
+from data_pipeline.prepare.readers.wikipedia.markup import MAX_MARKUP, drop_lead_in, extract_paragraphs
 
 PROSE = "The reader goes through the page once. It keeps the text."
 
@@ -104,12 +104,19 @@ def test_any_markup_gives_clean_paragraphs(markup):
         assert "\n" not in paragraph
 
 
-@pytest.mark.parametrize("deep", ["{{a|", "[[a|", "[http://a ", "<div>", "<ref>"])
+@pytest.mark.parametrize("deep", ["{{a|", "[[a|", "[http://a ", "<div>", "<ref>", "{|\n", "<!--"])
 def test_markup_that_is_nested_without_end_costs_its_page(deep):
     """The parser would take hours for what a hostile page of two megabytes can hold."""
     with pytest.raises(Rejected, match="nested too deeply"):
         extract_paragraphs(f"{PROSE}\n\n{deep * 50_000}")
+    with pytest.raises(Rejected, match="nested too deeply"):
+        extract_paragraphs("|}-->]</" * 50_000 + deep * 50_000)  # ends that stand before all beginnings close none
     assert extract_paragraphs(f"{PROSE}\n\n{deep * 100}")[0] == PROSE
+
+
+def test_markup_that_is_longer_than_any_article_costs_its_page():
+    with pytest.raises(Rejected, match="longer than 2 MB, which no article is"):
+        extract_paragraphs("a" * (MAX_MARKUP + 1))
 
 
 # Dumps --------------------------------------------------------------------------------------------------------------

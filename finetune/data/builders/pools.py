@@ -1,0 +1,97 @@
+"""InsuranceQA with pools of candidates that BM25 finds among all answers, as its version 2 has them.
+
+Feng et al., 2015, and Rücklé et al., 2020, "MultiCQA", section 3.2: 500 candidates, and a question whose right answers
+are not among them is not measured on. Version 2 comes with pools that Solr found; these are for who has the questions
+and answers alone.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import bm25s
+import numpy as np
+from tqdm import tqdm
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import write_atomically
+
+from ..dataset import explain_missing, find_files
+from ..insuranceqa import ANSWERS, INSURANCEQA, read_texts
+from ..tables import read_json_lines
+
+CANDIDATES = 500  # of a question in dev and test
+TRAIN_CANDIDATES = 100
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class Count:
+    """Of a split: its questions, and those that have a right answer among their candidates."""
+
+    questions: int
+    found: int
+
+
+def build_pools(
+    source: Path, target: Path, candidates: int = CANDIDATES, train_candidates: int = TRAIN_CANDIDATES
+) -> dict[str, Count]:
+    """Writes the data set of ``source`` with other candidates to ``target``, in the same form, and returns its counts.
+
+    The right answers of a question in dev and test are those that are among its candidates, which may be none; in
+    training they are all of them.
+
+    Raises KinspanError where a file is missing or not as it must be, and where ``target`` is ``source``.
+    """
+    if source.resolve() == target.resolve():
+        raise KinspanError(f"--output_dir {target} is the folder that is read: choose another")
+    path, texts = read_texts(source)
+    files = {split: _find(source, split) for split in SPLITS}
+    index, ids = bm25s.BM25(), list(texts)
+    words = bm25s.tokenize(list(texts.values()), show_progress=False)
+    if not words.vocab:
+        raise KinspanError(f"{path}: no answer has a word")
+    index.index(words, show_progress=False)
+    target.mkdir(parents=True, exist_ok=True)
+    counts = {}
+    for split, file in files.items():
+        number = train_candidates if split == "train" else candidates
+        counts[split] = _write_split(split, file, target / INSURANCEQA.file_names(split)[0], index, ids, number)
+    lines = (json.dumps({"aid": aid, "text": text}, ensure_ascii=False) + "\n" for aid, text in texts.items())
+    write_atomically(target / ANSWERS, lines)
+    return counts
+
+
+def _find(folder: Path, split: str) -> Path:
+    names = INSURANCEQA.file_names(split)
+    if found := find_files(folder, names):
+        return found[0]
+    raise KinspanError(f"--input {folder}: no split {split}: {explain_missing(folder, names)}")
+
+
+def _write_split(split: str, file: Path, target: Path, index: bm25s.BM25, ids: list[str], candidates: int) -> Count:
+    """Writes the questions of a split with their candidates, best first."""
+    known, lines, found = set(ids), [], 0
+    for line, record in tqdm(read_json_lines(file), desc=split, unit=" questions", mininterval=1.0, disable=None):
+        where = f"{file} line {line}"
+        if not isinstance(record.get("question"), str) or not isinstance(record.get("answers"), list):
+            raise KinspanError(f'{where}: "question" must be there, as a string, and "answers", as a list')
+        right = record["answers"]
+        if unknown := [aid for aid in right if aid not in known]:
+            raise KinspanError(f"{where}: answers has aid {unknown[0]!r}, which {ANSWERS} lacks")
+        pool = [ids[row] for row in rank_best(index, record["question"], candidates)]
+        there = [aid for aid in right if aid in pool]
+        found += bool(there)
+        kept = right if split == "train" else there
+        others = [aid for aid in pool if aid not in right]
+        row = {"qid": record.get("qid"), "question": record["question"], "answers": kept, "negatives": others}
+        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+    write_atomically(target, lines)
+    return Count(len(lines), found)
+
+
+def rank_best(index: bm25s.BM25, text: str, count: int) -> list[int]:
+    """The ``count`` documents that are most similar to a text, by BM25, and among equals by their place."""
+    words = bm25s.tokenize(text, return_ids=False, show_progress=False)[0]
+    scores = index.get_scores(words) if words else np.zeros(index.scores["num_docs"])
+    return np.argsort(-scores, kind="stable")[:count].tolist()

@@ -1,0 +1,341 @@
+"""The benchmarks of MultiCQA: small files of their forms, and everything that may be wrong with them."""
+
+import gzip
+import json
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.data.filters import filter_questions
+from finetune.data.multicqa.semeval import DEV, PART_1, PART_2, TESTS
+from finetune.data.registry import describe_counts, describe_measure, find_measure, load_split
+
+
+def rows_of(data):
+    """(question id, question, answer id, answer, label) of each row."""
+    ids, texts = data.answer_ids.to_pylist(), data.answers.to_pylist()
+    return [
+        (data.question_ids[q], data.questions[q], ids[row], texts[row], int(data.labels[row]))
+        for row, q in enumerate(data.question_of)
+    ]
+
+
+def thread(asked, related, label, body="Which one?", extra=""):
+    """A new question with one related question and a comment, as SemEval's files have them."""
+    return f"""<OrgQuestion ORGQ_ID="{asked}">
+	<OrgQSubject>Banks &amp; cards</OrgQSubject>
+	<OrgQBody>{body}</OrgQBody>
+	<Thread THREAD_SEQUENCE="{related}">
+		<RelQuestion RELQ_ID="{related}" RELQ_RANKING_ORDER="4" RELQ_USERNAME="a" RELQ_RELEVANCE2ORGQ="{label}"{extra}>
+			<RelQSubject>Title {related}</RelQSubject>
+			<RelQBody>First line
+second line</RelQBody>
+		</RelQuestion>
+		<RelComment RELC_ID="{related}_C1" RELC_RELEVANCE2ORGQ="Good">
+			<RelCText>Not read</RelCText>
+		</RelComment>
+	</Thread>
+</OrgQuestion>
+"""
+
+
+def semeval(folder, *threads, name=TESTS[2017]):
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'<?xml version="1.0" encoding="UTF-8"?>\n<xml version="1.0">\n{"".join(threads)}</xml>\n')
+    return f"semeval2017={folder}"
+
+
+def test_semeval_joins_titles_and_bodies(tmp_path):
+    spec = semeval(
+        tmp_path,
+        thread("Q1", "Q1_R4", "PerfectMatch"),
+        thread("Q1", "Q1_R9", "Irrelevant", extra=' SubtaskA_Skip_Because_Same_As_RelQuestion_ID="Q7_R1"'),
+        thread("Q2", "Q2_R1", "Relevant", body=""),
+    )
+    data, notes = load_split(spec, "test")
+    assert rows_of(data) == [
+        ("Q1", "Banks & cards Which one?", "Q1_R4", "Title Q1_R4 First line second line", 1),
+        ("Q1", "Banks & cards Which one?", "Q1_R9", "Title Q1_R9 First line second line", 0),
+        ("Q2", "Banks & cards", "Q2_R1", "Title Q2_R1 First line second line", 1),
+    ]
+    assert notes == []
+
+
+def test_semeval_may_have_several_threads_in_a_question(tmp_path):
+    one = thread("Q1", "Q1_R4", "Relevant").partition("</Thread>")[0]
+    other = '</Thread><Thread><RelQuestion RELQ_ID="Q1_R5" RELQ_RELEVANCE2ORGQ="Irrelevant"/></Thread></OrgQuestion>'
+    data, notes = load_split(semeval(tmp_path, one + other), "test")
+    assert data.answers.to_pylist() == ["Title Q1_R4 First line second line", ""]
+    assert notes == ["semeval2017 test: candidates without text, kept: 1"]
+
+
+@pytest.mark.parametrize("folder", [".", "train"])
+def test_semeval_trains_on_both_parts(tmp_path, folder):
+    spec = semeval(tmp_path, thread("Q1", "Q1_R4", "PerfectMatch"), name=f"{folder}/{PART_1}")
+    with pytest.raises(KinspanError, match=f"{PART_2} is missing"):
+        load_split(spec, "train")
+    semeval(tmp_path, thread("Q201", "Q201_R4", "Irrelevant"), name=f"{folder}/{PART_2}")
+    assert load_split(spec, "train")[0].question_ids == ["Q1", "Q201"]
+    assert load_split(spec.replace("2017", "2016"), "train")[0].question_ids == ["Q1", "Q201"]
+    semeval(tmp_path, thread("Q9", "Q9_R4", "Irrelevant"), name=f"dev/{DEV}")
+    assert load_split(spec, "dev")[0].labels.tolist() == [0]
+
+
+def test_a_year_has_its_own_test(tmp_path):
+    spec = semeval(tmp_path, thread("Q1", "Q1_R4", "PerfectMatch"), name=TESTS[2016])
+    assert load_split(spec.replace("2017", "2016"), "test")[0].name == "semeval2016"
+    with pytest.raises(KinspanError, match=f"no split test: looked for {TESTS[2017]}"):
+        load_split(spec, "test")
+
+
+BOMB = '<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;&a;&a;">]>'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (thread("Q1", "Q1_R4", "?"), "line 5: RELQ_RELEVANCE2ORGQ is '\\?'.*-input in their names have no labels"),
+        (thread("Q1", "", "Relevant"), "line 5: RelQuestion has no RELQ_ID"),
+        (thread("", "Q1_R4", "Relevant"), "line 1: OrgQuestion has no ORGQ_ID"),
+        (thread("Q1", "Q1_R4", "Relevant")[:200], "line [0-9]+: not XML: "),
+        ("<a>" + thread("Q1", "Q1_R4", "Relevant") + "</b>", "line 15: not XML: mismatched tag"),
+        ("not XML at all", "line 1: not XML: syntax error"),
+        (f"{BOMB}<x>&c;</x>", "line 1: a document type, in which entities may be declared, is not read"),
+        ("<x><OrgQuestion ORGQ_ID='Q1'>&c;</OrgQuestion></x>", "line 1: not XML: undefined entity"),
+        ("<x><RelQuestion RELQ_ID='Q1_R1'/></x>", "line 1: RelQuestion outside OrgQuestion"),
+        ("<x></x>", "no candidate answer in this file"),
+        ("", "line 1: not XML: no element found"),
+        (
+            f"<x>{thread('Q1', 'Q1_R1', 'Relevant')}{thread('Q1', 'Q1_R1', 'Relevant')}</x>",
+            "answer id 'Q1_R1' stands twice in question 'Q1'",
+        ),
+        (
+            f"<x>{thread('Q1', 'Q1_R1', 'Relevant')}{thread('Q1', 'Q1_R2', 'Relevant', 'Else')}</x>",
+            "question id 'Q1' has another text here",
+        ),
+    ],
+)
+def test_broken_semeval_is_one_line(tmp_path, text, message):
+    (tmp_path / TESTS[2017]).write_text(text)
+    with pytest.raises(KinspanError, match=message) as caught:
+        load_split(f"semeval2017={tmp_path}", "test")
+    assert TESTS[2017] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+HEADER = "QID\tQuestion\tDocumentID\tDocumentName\tRelevantPassages"
+
+
+def wikipassageqa(folder, *lines, passages=None, header=HEADER):
+    (folder / "test.tsv").write_text("".join(f"{line}\n" for line in (header, *lines)))
+    if passages is not None:
+        (folder / "document_passages.json").write_text(
+            passages if isinstance(passages, str) else json.dumps(passages, indent=1)
+        )
+    return f"wikipassageqa={folder}"
+
+
+DOCUMENTS = {"7": {"0": "first", "2": "third", "10": "last\u2028one", "1": "second"}, "8": {"0": "other"}}
+
+
+def test_wikipassageqa_has_all_passages_of_the_document(tmp_path):
+    spec = wikipassageqa(
+        tmp_path, '12\t"Why ""so"", then?"\t7\tA  page.html\t1,10', '13\tIs it 5" long?\t8\tB\t0', passages=DOCUMENTS
+    )
+    data, notes = load_split(spec, "test")
+    assert rows_of(data) == [
+        ("12", 'Why "so", then?', "7-0", "first", 0),
+        ("12", 'Why "so", then?', "7-1", "second", 1),
+        ("12", 'Why "so", then?', "7-2", "third", 0),
+        ("12", 'Why "so", then?', "7-10", "last one", 1),
+        ("13", 'Is it 5" long?', "8-0", "other", 1),
+    ]
+    assert data.positions.tolist() == [0, 1, 2, 3, 0]
+    assert data.document_ids.to_pylist() == ["7"] * 4 + ["8"]
+    assert set(data.titles.to_pylist()) == {"A page.html", "B"}
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("line", "passages", "message"),
+    [
+        ("1\tq\t7\tA\t0", None, "document_passages.json is not there"),
+        ("1\tq\t9\tA\t0", DOCUMENTS, "test.tsv line 2: document '9' is not in document_passages.json"),
+        ("1\tq\t7\tA\t0,5", DOCUMENTS, "test.tsv line 2: document 7 has no passage '5'"),
+        ("1\tq\t7\tA\t", DOCUMENTS, "test.tsv line 2: document 7 has no passage ''"),
+        ("1\tq\t7\tA", DOCUMENTS, "test.tsv line 2: 4 fields, but the first line has 5"),
+        ("1\tq\t7\tA\t0", '{"7": ', "document_passages.json: not JSON: "),
+        ("1\tq\t7\tA\t0", "[" * 100_000, "document_passages.json: not JSON: "),
+        ("1\tq\t7\tA\t0", [], "document_passages.json: not a JSON object of documents"),
+        ("1\tq\t7\tA\t0", {"7": ["a"]}, "document_passages.json: document '7' is not an object of passages"),
+        ("1\tq\t7\tA\t0", {"7": {"0": 3}}, "document_passages.json: document '7' is not an object of passages"),
+    ],
+)
+def test_broken_wikipassageqa_is_one_line(tmp_path, line, passages, message):
+    with pytest.raises(KinspanError, match=message) as caught:
+        load_split(wikipassageqa(tmp_path, line, passages=passages), "test")
+    assert "\n" not in str(caught.value)
+
+
+def test_wikipassageqa_without_a_column_or_a_question(tmp_path):
+    with pytest.raises(KinspanError, match=r"test.tsv: no column 'RelevantPassages'; there are QID, Question"):
+        load_split(wikipassageqa(tmp_path, passages=DOCUMENTS, header=HEADER.rpartition("\t")[0]), "test")
+    with pytest.raises(KinspanError, match="no candidate answer in this file"):
+        load_split(wikipassageqa(tmp_path, passages=DOCUMENTS), "test")
+    with pytest.raises(KinspanError, match="no column 'QID'; there are none"):
+        load_split(wikipassageqa(tmp_path, passages=DOCUMENTS, header=""), "test")
+
+
+TEXTS = {"9": ("how do i ?", "update manager . ."), "11": ("flash ?", ""), "12": ("", "no title"), "13": ("x", "y")}
+
+
+def askubuntu(folder, text, split="test", texts=TEXTS):
+    name = {"train": "train_random"}.get(split, split)
+    (folder / f"{name}.txt").write_text(text)
+    with gzip.open(folder / "text_tokenized.txt.gz", "wt") as file:
+        file.write("".join(f"{key}\t{title}\t{body}\n" for key, (title, body) in texts.items()))
+    return f"askubuntu={folder}"
+
+
+def test_askubuntu_labels_its_candidates(tmp_path):
+    spec = askubuntu(tmp_path, "9\t12\t11 12 13\t30.5 20.1 19\n11\t\t9 13\t3.5 2.5\n")
+    data, notes = load_split(spec, "test")
+    assert rows_of(data) == [
+        ("9", "how do i ? update manager . .", "11", "flash ?", 0),
+        ("9", "how do i ? update manager . .", "12", "no title", 1),
+        ("9", "how do i ? update manager . .", "13", "x y", 0),
+        ("11", "flash ?", "9", "how do i ? update manager . .", 0),
+        ("11", "flash ?", "13", "x y", 0),
+    ]
+    assert notes == []
+    assert find_measure(spec) == (False, "no-all-negative")
+    assert filter_questions(data, "no-all-negative").question_ids == ["9"]  # as its authors measure
+
+
+def test_askubuntu_trains_on_what_has_a_text(tmp_path):
+    lines = ["9\t12 12 77\t11 13 11 9", "78\t9\t13", "12\t11\t13 11"]
+    data, notes = load_split(askubuntu(tmp_path, "\n".join(lines) + "\n\n", "train"), "train")
+    assert [(q, a, label) for q, _, a, _, label in rows_of(data)] == [
+        ("9", "11", 0),
+        ("9", "13", 0),
+        ("9", "12", 1),
+        ("12", "13", 0),
+        ("12", "11", 1),
+    ]
+    assert notes == [
+        "askubuntu train: candidates without a text in text_tokenized.txt, left out: 1",
+        "askubuntu train: questions without a text in text_tokenized.txt, left out: 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("9\t12\n", "test.txt line 1: 2 fields, not 3 or 4"),
+        ("9 12 13\n", "test.txt line 1: 1 fields, not 3 or 4"),
+        ("", "no candidate answer in this file"),
+        ("99\t12\t11\t1.0\n", "no candidate answer in this file"),
+    ],
+)
+def test_broken_askubuntu_is_one_line(tmp_path, text, message):
+    with pytest.raises(KinspanError, match=message):
+        load_split(askubuntu(tmp_path, text), "test")
+
+
+def test_askubuntu_without_texts(tmp_path):
+    spec = askubuntu(tmp_path, "9\t12\t11 12\t1 2\n")
+    (tmp_path / "text_tokenized.txt.gz").write_bytes(gzip.compress(b"9\ttitle alone\n"))
+    with pytest.raises(KinspanError, match=r"text_tokenized.txt.gz line 1: 2 fields, not 3: id, title, body"):
+        load_split(spec, "test")
+    (tmp_path / "text_tokenized.txt.gz").unlink()
+    with pytest.raises(KinspanError, match=r"neither text_tokenized.txt nor text_tokenized.txt.gz is there"):
+        load_split(spec, "test")
+
+
+POOL = "InsuranceQA.question.anslabel.token.{}.pool.solr.{}.encoded"
+
+
+def insuranceqa_v2(folder, pool, split="test", size=500, vocabulary="idx_1\tdoes\nidx_2\tit\nidx_3\tpay"):
+    (folder / "vocabulary").write_text(vocabulary + "\n")
+    answers = "1\tidx_2 idx_3\n2\tidx_2\n3\tidx_3 idx_3\n"
+    with gzip.open(folder / "InsuranceQA.label2answer.token.encoded.gz", "wt") as file:
+        file.write(answers)
+    with gzip.open(folder / f"{POOL.format(size, split)}.gz", "wt") as file:
+        file.write(pool)
+    return f"insuranceqa_v2={folder}"
+
+
+LINES = "life\tidx_1 idx_2 idx_3\t2 3\t1 3\nauto\tidx_1 idx_2\t2\t1 3\n\n"
+
+
+def test_insuranceqa_v2_ranks_its_pools(tmp_path):
+    spec = insuranceqa_v2(tmp_path, LINES)
+    data, _ = load_split(spec, "test")
+    assert rows_of(data) == [
+        ("test-1", "does it pay", "1", "it pay", 0),
+        ("test-1", "does it pay", "3", "pay pay", 1),
+        ("test-2", "does it", "1", "it pay", 0),  # its right answer was not found
+        ("test-2", "does it", "3", "pay pay", 0),
+    ]
+    assert find_measure(spec) == (True, "no-all-negative")
+    assert filter_questions(data, "no-all-negative").question_ids == ["test-1"]
+
+
+def test_insuranceqa_v2_trains_on_all_right_answers(tmp_path):
+    data, _ = load_split(insuranceqa_v2(tmp_path, LINES, "train", 100), "train")
+    assert [(q, a, label) for q, _, a, _, label in rows_of(data)] == [
+        ("train-1", "1", 0),
+        ("train-1", "3", 1),
+        ("train-1", "2", 1),
+        ("train-2", "1", 0),
+        ("train-2", "3", 0),
+        ("train-2", "2", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [
+        ("life\tidx_1\t2\n", "line 1: 3 fields, not 4: domain, question, right answers, pool"),
+        ("life\tidx_9\t2\t1\n", "line 1: word 'idx_9' is not in vocabulary"),
+        ("life\tidx_1\t2\t8\n", "line 1: answer '8' is not in InsuranceQA.label2answer"),
+        ("", "no candidate answer in this file"),
+    ],
+)
+def test_broken_insuranceqa_v2_is_one_line(tmp_path, pool, message):
+    with pytest.raises(KinspanError, match=message):
+        load_split(insuranceqa_v2(tmp_path, pool), "test")
+
+
+def test_insuranceqa_v2_needs_its_words_and_answers(tmp_path):
+    spec = insuranceqa_v2(tmp_path, LINES, vocabulary="idx_1 does")
+    with pytest.raises(KinspanError, match="vocabulary line 1: no tab in it"):
+        load_split(spec, "test")
+    for name in ("vocabulary", "InsuranceQA.label2answer.token.encoded.gz"):
+        insuranceqa_v2(tmp_path, LINES)
+        (tmp_path / name).unlink()
+        with pytest.raises(KinspanError, match=f"{name.removesuffix('.gz')} is not there"):
+            load_split(spec, "test")
+
+
+def test_a_filter_that_is_not_the_papers_is_told(tmp_path):
+    whole = load_split(askubuntu(tmp_path, "9\t12\t11 12 13\t3 2 1\n11\t9\t9\t3\n13\t\t9\t1\n"), "test")[0]
+    clean = filter_questions(whole, "clean")
+    assert describe_measure(whole, clean, "clean") == [
+        "  papers measure askubuntu on the 2 questions of --eval_filter no-all-negative, not of clean"
+    ]
+    papers = filter_questions(whole, "no-all-negative")
+    assert describe_measure(whole, papers, "no-all-negative") == []
+    assert describe_counts(papers, "no-all-negative")[1:] == [
+        "  Rücklé et al., 2020, table 1 has 186 questions, 3,720 pairs"
+    ]
+    assert find_measure("wikiqa=x") == find_measure("files=x") == (False, None)
+
+
+def test_a_paper_may_count_questions_alone(tmp_path):
+    lines = [f"{n}\tq\t8\tB\t0" for n in range(416)]
+    data = load_split(wikipassageqa(tmp_path, *lines, passages=DOCUMENTS), "test")[0]
+    assert describe_counts(data, "raw") == [
+        "wikipassageqa test (raw): 416 questions, 416 pairs, as in Rücklé et al., 2020, table 1"
+    ]
