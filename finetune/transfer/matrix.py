@@ -15,7 +15,7 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
-from finetune.data.filters import RAW, filter_questions
+from finetune.data.filters import CLEAN, filter_questions
 from finetune.data.registry import find_measure, load_split
 from finetune.evaluation.bm25 import score_bm25
 from finetune.evaluation.metrics import MAP, P_1, compute_question_metrics
@@ -24,6 +24,7 @@ from finetune.training.fingerprints import fingerprint_answers, fingerprint_mode
 
 BM25, TF_IDF = "BM25", "TF-IDF"
 IN_DOMAIN = "in-domain"
+SEED = 0  # of samples
 
 
 @dataclass(frozen=True)
@@ -57,23 +58,33 @@ class Matrix:
     baselines: dict[str, np.ndarray]
 
 
-def load_targets(specs: Mapping[str, str], split: str, accuracy: set[str]) -> list[Target]:
-    """The test sets by name, with the questions that papers measure them on.
+def load_targets(
+    specs: Mapping[str, str], split: str, accuracy: set[str], max_questions: int | None = None
+) -> list[Target]:
+    """The test sets by name, with the questions that papers measure them on, or else those that have a right and a
+    wrong candidate, as fine-tuning measures.
 
-    specs:    name -> NAME=PLACE as of ``registry.load_split``
-    accuracy: names of those that are measured by P@1, beside the data sets that papers measure so
+    specs:         name -> NAME=PLACE as of ``registry.load_split``
+    accuracy:      names of those that are measured by P@1, beside the data sets that papers measure so
+    max_questions: a sample of so many questions of each, always the same ones; None: all
 
     Raises KinspanError where one cannot be read, or ``accuracy`` names none of them.
     """
     if unknown := sorted(accuracy - set(specs)):
         raise KinspanError(f"--accuracy {' '.join(unknown)}: not among --targets, which are {', '.join(specs)}")
-    return [_load_target(name, spec, split, name in accuracy) for name, spec in specs.items()]
+    return [_load_target(name, spec, split, name in accuracy, max_questions) for name, spec in specs.items()]
 
 
-def _load_target(name: str, spec: str, split: str, accuracy: bool) -> Target:
+def _load_target(name: str, spec: str, split: str, accuracy: bool, max_questions: int | None) -> Target:
     by_accuracy, measured_on = find_measure(spec)
-    data = filter_questions(load_split(spec, split)[0], measured_on or RAW)
-    return Target(name, data, P_1 if accuracy or by_accuracy else MAP)
+    data = filter_questions(load_split(spec, split)[0], measured_on or CLEAN)
+    return Target(name, _sample(data, max_questions), P_1 if accuracy or by_accuracy else MAP)
+
+
+def _sample(data: AnswerSet, max_questions: int | None) -> AnswerSet:
+    if max_questions is None or data.num_questions <= max_questions:
+        return data
+    return data.take(np.sort(np.random.default_rng(SEED).permutation(data.num_questions)[:max_questions]))
 
 
 def measure_matrix(
@@ -109,7 +120,7 @@ def measure_matrix(
 
 def _measure(folder: Path, name: str, model: str, target: Target, max_length: int, say: Callable[[str], None]) -> float:
     """One cell's metric, from its file or measured now."""
-    path = folder / f"{_name_file(name)}--{_name_file(target.name)}.json"
+    path = folder / f"{name_cell(name, target.name)}.json"
     known = {"model": fingerprint_model(model), "data": target.fingerprint, "max_length": max_length}
     found = read_object(path, "delete it to have it measured again") if path.exists() else {}
     if any(found.get(key) != value for key, value in known.items()):
@@ -140,8 +151,9 @@ def score_tf_idf(data: AnswerSet) -> np.ndarray:
     return np.asarray(questions.multiply(answers).sum(axis=1)).ravel()
 
 
-def _name_file(name: str) -> str:
-    return re.sub(r"[^\w.]+", "-", name)
+def name_cell(source: str, target: str) -> str:
+    """The name of a cell's files, without a suffix."""
+    return "--".join(re.sub(r"[^\w.]+", "-", name) for name in (source, target))
 
 
 def average_best(values: np.ndarray, order: np.ndarray) -> np.ndarray:

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.metrics import MAP, P_1, compute_question_metrics
 from finetune.transfer import matrix as module
-from finetune.transfer.domains import embed_domains
+from finetune.transfer.domains import embed_domains, read_questions
 from finetune.transfer.matrix import Matrix, average_best, load_targets, measure_matrix, score_tf_idf
 from finetune.transfer.page import format_csv, format_table, render_page
 from launch.transfer_matrix import check_names, read_names
@@ -93,6 +94,14 @@ def test_baselines_know_words_alone(targets, scored, tmp_path):
     assert np.isnan(found.baselines[module.IN_DOMAIN]).tolist() == [True, False]
 
 
+def test_a_sample_of_questions_is_always_the_same(specs):
+    whole, few, again = (load_targets(specs, "test", set(), count)[0].data for count in (None, 2, 2))
+    assert (whole.num_questions, few.num_questions, few.num_pairs) == (4, 2, 6)
+    assert list(few.questions) == list(again.questions)
+    assert set(few.question_ids) < set(whole.question_ids)
+    assert load_targets(specs, "test", set(), 9)[0].data.num_questions == 4
+
+
 def test_tf_idf_of_candidates_without_words(specs):
     data, _ = load_split(specs["plain"], "test")
     assert score_tf_idf(data).shape == (data.num_pairs,)
@@ -112,7 +121,7 @@ def make_matrix(targets, count=4):
 def test_page_and_csv_say_the_same(targets):
     found = make_matrix(targets)
     sizes, similarity = np.array([10, 2000, 300, 40]), np.random.default_rng(1).random((4, 2))
-    page = render_page("Transfer", found, sizes, similarity)
+    page = render_page("Transfer", found, sizes, similarity, {})
     assert page.count('role="img"') == 3
     assert "forum0 &lt;b&gt;" in page
     assert "forum0 <b>" not in page
@@ -129,8 +138,26 @@ def test_page_and_csv_say_the_same(targets):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_page_of_few_sources(targets, count):
-    page = render_page("Transfer", make_matrix(targets, count), None, None)
+    page = render_page("Transfer", make_matrix(targets, count), None, None, {})
     assert page.count('role="img"') == (1 if count == 2 else 0)
+
+
+def test_questions_without_a_right_or_a_wrong_candidate_are_left_out(tmp_path):
+    labels = {"none": (0, 0), "all": (1, 1), "some": (0, 1)}
+    lines = [
+        {"question": f"what is {name}", "answer": f"it is {name} {k}", "label": label}
+        for name, given in labels.items()
+        for k, label in enumerate(given)
+    ]
+    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    target = load_targets({"odd": f"files={tmp_path / 'odd.jsonl'}"}, "test", set())[0]
+    assert list(target.data.questions) == ["what is some"]
+
+
+def test_questions_of_a_corpus_are_its_titles_and_first_paragraphs(tiny_corpus):
+    found = read_questions(Corpus(tiny_corpus))
+    assert len(found) == sum(shard.documents for shard in Corpus(tiny_corpus).manifest.shards)
+    assert all(len(text.split()) > 3 for text in found)
 
 
 def test_alike_domains_are_near(monkeypatch):
