@@ -31,7 +31,7 @@ def describe_pairs(stream: PairStream, tokenizer: Any, start: int, count: int) -
 
 
 def _describe_pair(stream: PairStream, rows: PairRows, row: int, tokenizer: Any) -> dict[str, Any]:
-    a, b = (_describe_span(rows.block, spans, row, tokenizer) for spans in rows.texts)
+    a, b, *negatives = (_describe_span(rows.block, spans, row, tokenizer) for spans in rows.texts)
     index, part = int(rows.index[row]), stream.mixture.parts[rows.part]
     return {
         "index": index,
@@ -48,6 +48,7 @@ def _describe_pair(stream: PairStream, rows: PairRows, row: int, tokenizer: Any)
         "b_without": b["without"],
         "a": a["text"],
         "b": b["text"],
+        **({"negatives": [negative["text"] for negative in negatives]} if negatives else {}),
         "input_ids": stream.batch(index, 1).input_ids.tolist(),
         "titles": (a["title"], b["title"]),
         "texts": (a["texts"], b["texts"]),

@@ -77,8 +77,10 @@ def make_metadata(
     base_model: str | None = None,
     datasets: Sequence[str] = (),
     results: Sequence[EvalResult] = (),
+    task: str = "text-ranking",
 ) -> str:
-    """The block as YAML. Base model and data sets that are ``stated`` replace what the run knows; results add up."""
+    """The block as YAML, for a model of this task, by the hub's name. Base model and data sets that are ``stated``
+    replace what the run knows; results add up."""
     measured = [result for result in (*results, *stated.results) if is_finite(result.metric_value)]
     return ModelCardData(
         license=stated.licence or UNKNOWN,
@@ -86,7 +88,7 @@ def make_metadata(
         datasets=list(stated.datasets or datasets) or None,
         language=list(stated.languages) or None,
         library_name="sentence-transformers",
-        pipeline_tag="text-ranking",
+        pipeline_tag=task,
         tags=list(tags),
         model_name=model_name if measured else None,
         eval_results=measured or None,

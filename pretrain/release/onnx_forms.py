@@ -65,6 +65,10 @@ def add_onnx(folder: Path, measure: Measure | None = None) -> dict[str, Any]:
 
     Raises KinspanError where packages are missing, or the graph's scores are not those of the model.
     """
+    if (folder / "modules.json").is_file():
+        raise KinspanError(
+            f"--onnx: {folder} is a bi-encoder, and graphs are made of cross-encoders alone: leave it out"
+        )
     onnxruntime, quantization = _import_packages()
     partial = folder / f"{FOLDER}.tmp"
     shutil.rmtree(partial, ignore_errors=True)
