@@ -73,5 +73,6 @@ def format_pair(pair: dict[str, Any]) -> str:
             f"pair {pair['index']}: {made_of}, {pair['kind']}, label {pair['label']}, {len(pair['input_ids'])} tokens",
             line("A", 0, pair["doc_id"], pair["a_paragraph"], pair["a_sentences"], ""),
             line("B", 1, pair["b_doc_id"], pair["b_paragraph"], pair["b_sentences"], hole),
+            *(f"  negative:\n     {text}" for text in pair.get("negatives", [])),
         ]
     )

@@ -46,9 +46,9 @@ class SiameseModel(nn.Module):
         super().__init__()
         self.objectives, self.temperature, self.symmetric = objectives, temperature, symmetric
         self.family = FAMILIES[str(masked_lm.config.model_type)]  # type: ignore[union-attr]
-        self.encoder = masked_lm.base_model
+        self.encoder: Any = masked_lm.base_model
         self.mlm_head = self.family.mlm_head_of(masked_lm)
-        prepare_encoder(self, self.encoder)  # type: ignore[arg-type]
+        prepare_encoder(self, self.encoder)
 
     @property
     def config(self) -> Any:
@@ -56,7 +56,7 @@ class SiameseModel(nn.Module):
 
     @property
     def encoders(self) -> tuple[nn.Module, ...]:
-        return (self.encoder,)  # type: ignore[return-value]
+        return (self.encoder,)
 
     @property
     def masked_heads(self) -> tuple[nn.Module, ...]:
@@ -77,7 +77,7 @@ class SiameseModel(nn.Module):
 
         Each embedding is of length 1.
         """
-        hidden = encode_packed(self.encoder, inputs)  # type: ignore[arg-type]
+        hidden = encode_packed(self.encoder, inputs)
         mean = pool_mean(hidden, inputs["starts"])
         return hidden, F.normalize(mean, dim=-1).view(len(inputs["labels"]), -1, hidden.shape[-1])
 
@@ -142,4 +142,4 @@ def load_siamese_model(
         model, missing = load_part(AutoModelForMaskedLM, where, options)
         what = f"({len(missing)} tensors are not in {shorten_name(name_or_dir)})"
         notes = [f"the masked-LM head starts fresh {what}"] if missing else []
-    return SiameseModel(model, objectives, temperature, symmetric).train(), notes  # type: ignore[return-value]
+    return SiameseModel(model, objectives, temperature, symmetric).train(), notes
