@@ -50,6 +50,8 @@ def _check_contrastive(config: PretrainConfig) -> None:
         raise KinspanError("--pair_loss contrastive does not go with --token_loss rtd: use mlm")
     if not config.pair_weight:
         raise KinspanError("--pair_loss contrastive with --pair_weight 0: leave it out, or give it a weight")
+    if config.global_batch_size == 1 and not config.own_negatives:
+        raise KinspanError("--global_batch_size 1: the contrastive loss compares a query with the texts of others")
 
 
 def _check_adapter(config: PretrainConfig) -> None:

@@ -55,7 +55,7 @@ def fill_siamese_folder(
     config:  of the model in training
     weights: by the names in SiameseModel; those of the masked-LM head are left out
     """
-    architecture = MODEL_MAPPING_NAMES[config["model_type"]]
+    architecture = str(MODEL_MAPPING_NAMES[config["model_type"]])
     public = {k: v for k, v in config.items() if not k.startswith("_") and k not in OF_CLASSIFIERS}
     _write(folder / "config.json", {**public, "architectures": [architecture], "dtype": "float32"})
     own = {name.removeprefix("encoder."): x for name, x in weights.items() if name.startswith("encoder.")}

@@ -48,7 +48,7 @@ class SiameseModel(nn.Module):
         self.family = FAMILIES[str(masked_lm.config.model_type)]  # type: ignore[union-attr]
         self.encoder: Any = masked_lm.base_model
         self.mlm_head = self.family.mlm_head_of(masked_lm)
-        prepare_encoder(self, self.encoder)
+        prepare_encoder(self, self.encoder)  # type: ignore[arg-type]
 
     @property
     def config(self) -> Any:

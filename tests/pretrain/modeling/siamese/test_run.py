@@ -140,6 +140,7 @@ def test_every_family_gives_the_same_vectors(family, make_model, tmp_path, capfd
         ({"token_loss": "rtd"}, "does not go with --token_loss rtd"),
         ({"pair_weight": 0.0}, "with --pair_weight 0"),
         ({"own_negatives": 5}, "ssp has 4 for each anchor"),
+        ({"global_batch_size": 1, "micro_batch_size": 1}, "compares a query with the texts of others"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_in_one_line(settings, message, config):
