@@ -124,6 +124,15 @@ def read_pair_template(tokenizer: Any) -> PairTemplate:
     return PairTemplate(tuple(np.array(ids[p], dtype=np.int32) for p in pieces), (0, types[b]))
 
 
+def read_text_template(tokenizer: Any) -> PairTemplate:
+    """The template by which ``tokenizer`` encodes a text alone, for the same ids."""
+    word = tokenizer("a", add_special_tokens=False)["input_ids"]
+    ids = tokenizer("a")["input_ids"]
+    start = _find(ids, word, 0)
+    pieces = (slice(0, start), slice(start + len(word), len(ids)))
+    return PairTemplate(tuple(np.array(ids[p], dtype=np.int32) for p in pieces), (0,))
+
+
 def _find(ids: list[int], part: list[int], start: int) -> int:
     return next(i for i in range(start, len(ids)) if ids[i : i + len(part)] == part)
 

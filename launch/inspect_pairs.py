@@ -50,6 +50,8 @@ class InspectConfig:
     global_batch_size: int = setting(64, "As for launch/pretrain.py; of --schedule alone.", within=ABOVE_0)
     forums: str | None = setting(None, "As for launch/pretrain.py: balanced, largest, all, or names with commas.")
     min_questions: int | None = setting(None, "As for launch/pretrain.py.", within=NOT_BELOW_0)
+    pair_loss: Literal["contrastive"] | None = setting(None, "As for launch/pretrain.py.")
+    own_negatives: int | None = setting(None, "As for launch/pretrain.py.", within=ABOVE_0)
     split: Literal["train", "validation"] = setting("train", "Which documents.")
     start: int = setting(0, "Index of the first pair.", within=NOT_BELOW_0)
     count: int = setting(5, "Number of pairs.", within=ABOVE_0)
@@ -63,12 +65,14 @@ def main() -> None:
     if config.start + config.count >= MOST_PAIRS:
         raise KinspanError(f"--start {config.start} --count {config.count}: their sum must be below {MOST_PAIRS}")
     sources = list_sources(config)
+    if config.own_negatives and not config.pair_loss:
+        raise KinspanError("--own_negatives says something of the contrastive loss: give --pair_loss contrastive too")
     mixture = mix_as(config, sources)
     corpora = open_corpora(sources, cache_settings(config), lambda: tokenizers.load_tokenizer(default_model()))
     tokenizer = tokenizers.load_tokenizer(corpora[0].tokenizer_folder)
     stream = PairStream(
         drop_untrainable(mixture.read_from(*corpora))[0],
-        template=tokenizers.read_pair_template(tokenizer),
+        template=(tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template)(tokenizer),
         seed=config.seed,
         split=config.split,
         max_length=config.max_length,

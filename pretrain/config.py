@@ -136,6 +136,24 @@ class PretrainConfig:
     pair_weight: float = setting(
         1.0, "Weight of the sentence-level loss; with 0 only the token loss is trained.", OBJECTIVE, NOT_BELOW_0
     )
+    pair_loss: Literal["contrastive"] | None = setting(
+        None,
+        "contrastive: train a bi-encoder. Each text is encoded alone, as the mean of its tokens; of all texts B of the "
+        "global batch, the one that belongs to A is to be the most similar. A pair is then an anchor's positive. "
+        "Without it: a cross-encoder, which reads A and B together and tells positives from negatives.",
+        OBJECTIVE,
+    )
+    temperature: float | None = setting(
+        None, "For contrastive: cosines are divided by this; 0.05 without it.", OBJECTIVE, ABOVE_0
+    )
+    symmetric: bool = setting(False, "For contrastive: of all texts A, find the one of each B as well.", OBJECTIVE)
+    own_negatives: int | None = setting(
+        None,
+        "For contrastive: so many of the objective's own negatives of each anchor join the texts B, hard ones first; "
+        "none without it.",
+        OBJECTIVE,
+        ABOVE_0,
+    )
     permute_pair_labels: bool = setting(
         False,
         "A control for studies: permute the labels among each anchor's pairs, so that the pair loss stays in place "

@@ -14,6 +14,7 @@ from data_pipeline.sampling.pairs import KINDS
 from pretrain.checkpoints.capture import full_weights
 from pretrain.evaluation.page import render_page
 from pretrain.evaluation.probe_warning import find_fall
+from pretrain.evaluation.retrieval import evaluate_retrieval
 from pretrain.evaluation.validation import Validation, evaluate
 from pretrain.release.card import find_warnings
 from pretrain.release.release import write_release
@@ -47,7 +48,7 @@ def validate(run: Run) -> Validation | None:
     config, setup = run.setup.config, run.setup
     if setup.validation_stream is None:
         return None
-    validated = evaluate(
+    validated = (evaluate_retrieval if config.pair_loss else evaluate)(
         run.engine,
         setup.validation_stream,
         config.eval_pairs,
@@ -117,6 +118,8 @@ def show_pairs(run: Run, validated: Validation | None) -> list[dict[str, Any]]:
     if run.shown is None:
         count = min(SEARCHED * sum(stream.mixture.weights), MOST_SEARCHED, len(validated.logits))
         run.shown = pick_pairs(describe_pairs(stream, run.setup.tokenizer, 0, count))
+    if run.setup.config.pair_loss:
+        return [{**pair, "cosine": float(validated.logits[pair["index"]])} for pair in run.shown]
     trained = run.setup.config.pair_weight > 0
     return [{**pair, "logit": float(validated.logits[pair["index"]]) if trained else None} for pair in run.shown]
 

@@ -13,6 +13,7 @@ from data_pipeline.sampling.pairs import KINDS
 from pretrain.modeling import products
 from pretrain.modeling.encoder import ROUND_TO
 from pretrain.modeling.losses import PAIR_SUMS, LossWeights
+from pretrain.modeling.siamese.losses import CONTRASTIVE_SUMS
 
 # Dense bf16 TFLOP/s of one device, from the vendors' data sheets.
 PEAK_TFLOPS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121}
@@ -52,8 +53,9 @@ def group_parts(parts: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _add_up(sums: Mapping[str, float], parts: Sequence[str]) -> dict[str, float]:
-    """PAIR_SUMS over these parts."""
-    return {item: sum(sums[f"{part}/{item}"] for part in parts) for item in PAIR_SUMS}
+    """PAIR_SUMS over these parts, or CONTRASTIVE_SUMS of a bi-encoder."""
+    items = CONTRASTIVE_SUMS if f"{parts[0]}/queries" in sums else PAIR_SUMS
+    return {item: sum(sums[f"{part}/{item}"] for part in parts) for item in items}
 
 
 def _compute_token_figures(sums: dict[str, float]) -> dict[str, float | None]:
@@ -84,7 +86,13 @@ def _compute_pair_figures(sums: dict[str, float]) -> dict[str, float | None]:
 
     pair_accuracy_KIND:   share of the pairs of that kind that were classified rightly
     pair_f1_hard, _easy: F1 of the positives against that kind of negatives alone
+
+    Of a bi-encoder: pair_r1, the share of queries whose own text is the most similar, and pair_mrr, the mean of 1 / its
+    rank.
     """
+    if "queries" in sums:
+        names = {"pair_loss": "pair_loss", "pair_r1": "firsts", "pair_mrr": "reciprocal_ranks"}
+        return {figure: _divide(sums[item], sums["queries"]) for figure, item in names.items()}
     pairs = {kind: sums[f"{kind}_pairs"] for kind in KINDS}
     called = {kind: sums[f"{kind}_called_positive"] for kind in KINDS}
     right = {k: called[k] if k == "positive" else pairs[k] - called[k] for k in KINDS}
@@ -99,7 +107,9 @@ def _compute_pair_figures(sums: dict[str, float]) -> dict[str, float | None]:
 
 
 def _compute_shares(sums: dict[str, float]) -> dict[str, float | None]:
-    """The share of each kind among the pairs."""
+    """The share of each kind among the pairs; a bi-encoder has positives alone."""
+    if "queries" in sums:
+        return {}
     count = sum(sums[f"{kind}_pairs"] for kind in KINDS)
     return {f"share_{kind}": _divide(sums[f"{kind}_pairs"], count) for kind in KINDS}
 
@@ -227,5 +237,5 @@ def count_padding(batch: Batch, skips_padding: bool) -> tuple[int, int]:
     if skips_padding:
         padding = -batch.num_tokens % ROUND_TO
         return padding, batch.num_tokens + padding
-    slots = batch.num_pairs * int((batch.starts[1:] - batch.starts[:-1]).max())
+    slots = (len(batch.starts) - 1) * int((batch.starts[1:] - batch.starts[:-1]).max())
     return slots - batch.num_tokens, slots

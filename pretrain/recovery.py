@@ -39,6 +39,7 @@ def count_skips(run: Run) -> None:
                 f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see "
                 f"its pairs: launch/inspect_pairs.py --start {first} --count {size} --seed {config.seed} "
                 f"--objective {config.objective}, with this run's --corpus and --max_length"
+                f"{', --pair_loss and --own_negatives' if config.pair_loss else ''}"
             )
         if progress.skipped_in_row >= config.max_skipped_steps:
             raise KinspanError(

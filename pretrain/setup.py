@@ -20,12 +20,13 @@ from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
 from pretrain.evaluation.validation import SEED
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
-from pretrain.modeling.compatibility import check_fits
+from pretrain.modeling.compatibility import TrainedModel, check_fits
 from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
-from pretrain.modeling.pair_model import PairModel, fingerprint_weights, holds_no_weights, load_config, load_model
+from pretrain.modeling.pair_model import fingerprint_weights, holds_no_weights, load_config, load_model
+from pretrain.modeling.siamese.model import TEMPERATURE, load_siamese_model
 from pretrain.planning.corpora import (
     describe_corpora,
     drop_untrainable,
@@ -73,7 +74,7 @@ class Setup:
 
     config: PretrainConfig
     folder: Path
-    model: PairModel | ReplacedTokenModel
+    model: TrainedModel
     tokenizer: Any
     train_stream: PairStream
     validation_stream: PairStream | None
@@ -124,7 +125,7 @@ def set_up(config: PretrainConfig) -> Setup:
     if config.compile:
         check_can_compile(model.family, zero_stage(deepspeed_settings))
 
-    template = tokenizers.read_pair_template(tokenizer)
+    template = read_template(config, tokenizer)
     masking = make_masking(config, token_loss, tokenizer)
     shared: dict[str, Any] = {"template": template, "max_length": max_length, "masking": masking}
     train = PairStream(
@@ -216,12 +217,15 @@ def _note_defaults(config: PretrainConfig) -> list[str]:
 
 
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
-    """Either "mlm" or "rtd", or "none" for an adapter; "auto" is resolved by the model's family.
+    """Either "mlm" or "rtd", or "none" for an adapter; "auto" is resolved by the model's family, but for a bi-encoder,
+    which has no replaced-token detection.
 
     Raises KinspanError where they do not fit.
     """
     if config.adapter:
         return "none"
+    if config.pair_loss:
+        return "mlm"
     if config.token_loss == "auto":
         return "rtd" if family == "electra" else "mlm"
     if config.token_loss == "rtd" and family != "electra":
@@ -237,7 +241,7 @@ def _load_names(model_name: str, local_rank: int) -> tuple[Any, str]:
     return tokenizers.load_tokenizer(model_name), family
 
 
-def fingerprint_once_per_machine(model: PairModel | ReplacedTokenModel, rank: int, local_rank: int) -> str:
+def fingerprint_once_per_machine(model: TrainedModel, rank: int, local_rank: int) -> str:
     """Names the starting point by its content, hashed by the first rank of each machine.
 
     Raises KinspanError on all ranks where a machine has other weights than that of rank 0.
@@ -255,7 +259,7 @@ def fingerprint_once_per_machine(model: PairModel | ReplacedTokenModel, rank: in
 
 def _load_model(
     config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture
-) -> tuple[PairModel | ReplacedTokenModel, list[str]]:
+) -> tuple[TrainedModel, list[str]]:
     share = mixture.positive_share
     if config.adapter:
         name = Path(config.output_dir).resolve().name
@@ -269,11 +273,20 @@ def _load_model(
             mixture.names,
             share,
         )
+    if config.pair_loss:
+        temperature = config.temperature or TEMPERATURE
+        return load_siamese_model(model_name, config.seed, mixture.names, temperature, config.symmetric)
     if token_loss == "mlm":
         return load_model(model_name, config.seed, mixture.names, share)
     return load_replaced_token_model(
         model_name, config.generator, config.embedding_sharing, config.seed, mixture.names, share
     )
+
+
+def read_template(config: PretrainConfig, tokenizer: Any) -> tokenizers.PairTemplate:
+    """How the tokenizer joins the texts of a pair; for a bi-encoder how it encodes a text alone."""
+    read = tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template
+    return read(tokenizer)
 
 
 def make_masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM | None:
@@ -386,7 +399,7 @@ def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
     return {"own_objectives": edited, **explain_base(folder, setup.facts), **longer}
 
 
-def _list_configs(model: PairModel | ReplacedTokenModel) -> dict[str, Any]:
+def _list_configs(model: TrainedModel) -> dict[str, Any]:
     """The config of each model that a release holds, by the folder within the run that keeps it."""
     if isinstance(model, ReplacedTokenModel):
         return {MODEL_FOLDER: model.config, GENERATOR_FOLDER: model.generator.config}

@@ -12,6 +12,8 @@ from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
 from pretrain.modeling.dropout import decide_dropout
 from pretrain.modeling.losses import PAPER_WEIGHTS, Loss, LossWeights
+from pretrain.modeling.siamese.cached import find_slopes, go_on
+from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.runtime.deepspeed_compat import without_updates
 from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
@@ -105,12 +107,23 @@ def train_step(
     nothing = {name: torch.zeros_like(scale) for name, scale in scales.items()}
     norm = None
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
+
+    def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
+        mark(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}", "forward")
+        batch = counted.batches[number]
+        shown, own = batch or filler, scales if batch else nothing
+        with decide_dropout(seed, step, rank * layout.accumulation + number, shown.sequences):
+            return engine(**to_tensors(shown, engine.device), scales=None if alone else own)
+
+    compares = isinstance(engine.module, SiameseModel)
+    slopes = find_slopes(engine.module, counted.batches, forward, layout, rank) if compares else None
+    if slopes:
+        stats[-len(slopes.sums) :] += slopes.sums
     for number, batch in enumerate(counted.batches):
-        mark(f"step {step}, forward of micro-batch {number}", "forward")
-        shown = batch or filler
-        with decide_dropout(seed, step, rank * layout.accumulation + number, shown.index):
-            loss, sums, _ = engine(**to_tensors(shown, engine.device), scales=scales if batch else nothing)
+        loss, sums, outputs = slopes.only if slopes and slopes.only else forward(number)
         mark(f"step {step}, backward of micro-batch {number}", "backward")
+        if slopes:
+            loss = loss + go_on(outputs, slopes.of_batches[number]) * scales["pair"]
         if batch is not None:
             stats += sums
             loss = loss * one_if_finite(sums).to(loss.dtype)
@@ -143,16 +156,16 @@ def make_largest_batch(stream: PairStream, pairs: int) -> Batch:
 
     Masked are as many tokens as all but one in a billion real batches have at most; whole words spread wider.
     """
-    length, masking = stream.max_length, stream.masking
-    tokens = pairs * length
+    length, masking, sequences = stream.max_length, stream.masking, pairs * stream.per_pair
+    tokens = sequences * length
     probability = getattr(masking, "probability", 0.0)
     spread = 6 if getattr(masking, "continues", None) is None else 12
     masked = min(tokens, int(tokens * probability + spread * (tokens * probability) ** 0.5))
     return Batch(
         input_ids=np.full(tokens, stream.template.special[0][0], dtype=np.int32),
         token_type_ids=np.zeros(tokens, dtype=np.int32),
-        position_ids=np.tile(np.arange(length, dtype=np.int32), pairs),
-        starts=np.arange(pairs + 1, dtype=np.int32) * length,
+        position_ids=np.tile(np.arange(length, dtype=np.int32), sequences),
+        starts=np.arange(sequences + 1, dtype=np.int32) * length,
         masked_positions=np.arange(masked, dtype=np.int64),
         masked_labels=np.zeros(masked, dtype=np.int64),
         noise=np.zeros(masked if masking is not None and masking.noise else 0),
@@ -186,9 +199,9 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
         scales = {loss.name: 0.0 for loss in engine.module.losses}
         with without_updates(engine):
             for _ in range(min(layout.accumulation, 2)):
-                with decide_dropout(0, 0, 0, batch.index):
-                    loss, _, _ = engine(**to_tensors(batch, engine.device), scales=scales)
-                engine.backward(loss)
+                with decide_dropout(0, 0, 0, batch.sequences):
+                    loss, _, outputs = engine(**to_tensors(batch, engine.device), scales=scales)
+                engine.backward(loss + 0.0 * outputs.sum())  # of a bi-encoder these hold the graph
                 engine.step()
         del moments
     except Exception as error:

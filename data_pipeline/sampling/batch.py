@@ -1,4 +1,8 @@
-"""A batch: examples packed one after another in a row, as the model reads them."""
+"""A batch: examples packed one after another in a row, as the model reads them.
+
+For a cross-encoder an example is one sequence, its texts joined. For a bi-encoder each of its texts is a sequence of
+its own, and those of an example follow one another.
+"""
 
 from dataclasses import dataclass, fields
 
@@ -9,10 +13,12 @@ import numpy as np
 class Batch:
     """n pairs of T tokens in all, packed one after another in a row. This is the one list of a batch's fields.
 
+    A pair is of m sequences: one where its texts are joined, otherwise as many as it has texts.
+
     input_ids        [T] int32    masked where masking was asked for
     token_type_ids   [T] int32
-    position_ids     [T] int32    0 at each pair's first token
-    starts           [n + 1] int32  where each pair begins (``cu_seqlens``)
+    position_ids     [T] int32    0 at each sequence's first token
+    starts           [n * m + 1] int32  where each sequence begins (``cu_seqlens``)
     masked_positions [M] int64    chosen for the token loss, ascending
     masked_labels    [M] int64    the ids that stood there
     noise            [M] float64  uniform in [0, 1), for drawing replacements; [0] where the token loss draws none
@@ -44,6 +50,17 @@ class Batch:
         return len(self.labels)
 
     @property
+    def per_pair(self) -> int:
+        """m, the sequences of a pair."""
+        return (len(self.starts) - 1) // len(self.labels)
+
+    @property
+    def sequences(self) -> np.ndarray:
+        """The number of each sequence in the global order, ``[n * m]``."""
+        m = self.per_pair
+        return (self.index[:, None] * m + np.arange(m)).ravel()
+
+    @property
     def num_tokens(self) -> int:
         return len(self.input_ids)
 
@@ -54,18 +71,19 @@ class Batch:
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each pair, ``[n]``."""
-        return np.diff(self.starts)
+        return np.diff(self.starts[:: self.per_pair])
 
     def cut(self, start: int, end: int) -> "Batch":
         """Its pairs ``start .. end``, as if they had been sampled by themselves. Most of its arrays are views."""
-        first, last = self.starts[start], self.starts[end]
+        m = self.per_pair
+        first, last = self.starts[start * m], self.starts[end * m]
         pairs, tokens = slice(start, end), slice(first, last)
         masked = slice(*np.searchsorted(self.masked_positions, (first, last)))
         return Batch(
             input_ids=self.input_ids[tokens],
             token_type_ids=self.token_type_ids[tokens],
             position_ids=self.position_ids[tokens],
-            starts=self.starts[start : end + 1] - first,
+            starts=self.starts[start * m : end * m + 1] - first,
             masked_positions=self.masked_positions[masked] - first,
             masked_labels=self.masked_labels[masked],
             noise=self.noise[masked],

@@ -31,7 +31,7 @@ def describe_pairs(stream: PairStream, tokenizer: Any, start: int, count: int) -
 
 
 def _describe_pair(stream: PairStream, rows: PairRows, row: int, tokenizer: Any) -> dict[str, Any]:
-    a, b = (_describe_span(rows.block, spans, row, tokenizer) for spans in rows.texts)
+    a, b, *negatives = (_describe_span(rows.block, spans, row, tokenizer) for spans in rows.texts)
     index, part = int(rows.index[row]), stream.mixture.parts[rows.part]
     return {
         "index": index,
@@ -48,6 +48,7 @@ def _describe_pair(stream: PairStream, rows: PairRows, row: int, tokenizer: Any)
         "b_without": b["without"],
         "a": a["text"],
         "b": b["text"],
+        **({"negatives": [negative["text"] for negative in negatives]} if negatives else {}),
         "input_ids": stream.batch(index, 1).input_ids.tolist(),
         "titles": (a["title"], b["title"]),
         "texts": (a["texts"], b["texts"]),
@@ -72,5 +73,6 @@ def format_pair(pair: dict[str, Any]) -> str:
             f"pair {pair['index']}: {made_of}, {pair['kind']}, label {pair['label']}, {len(pair['input_ids'])} tokens",
             line("A", 0, pair["doc_id"], pair["a_paragraph"], pair["a_sentences"], ""),
             line("B", 1, pair["b_doc_id"], pair["b_paragraph"], pair["b_sentences"], hole),
+            *(f"  negative:\n     {text}" for text in pair.get("negatives", [])),
         ]
     )

@@ -60,6 +60,22 @@ def lay_out(template: PairTemplate, lengths: tuple[np.ndarray, ...]) -> PackedRo
     return PackedRow(ids, types, positions, starts, special, tuple(text_starts))
 
 
+def lay_out_apart(
+    template: PairTemplate, full: tuple[np.ndarray, ...], room: int
+) -> tuple[tuple[np.ndarray, ...], PackedRow, tuple[np.ndarray, ...]]:
+    """Lays out examples whose texts are encoded each alone: the texts of an example are sequences that follow another.
+
+    template: of one text
+    full:     tokens of each text, ``[n]`` for each of the m texts
+    room:     the most that a text keeps
+
+    Returns the lengths after the cut, the row of ``n * m`` sequences, and where each text begins in it, like ``full``.
+    """
+    lengths = tuple(np.minimum(length, room) for length in full)
+    row = lay_out(template, (np.stack(lengths, axis=1).ravel(),))
+    return lengths, row, tuple(row.text_starts[0].reshape(-1, len(full)).T)
+
+
 def cut_longest_first(lengths: tuple[np.ndarray, ...], room: int) -> tuple[np.ndarray, np.ndarray]:
     """Cuts the lengths of two texts, ``[n]`` each, to ``room`` tokens together, as ``truncation="longest_first"`` does.
 

@@ -24,7 +24,7 @@ PAIRS_PER_ANCHOR = 5  # of the paper's objectives: one positive and four negativ
 class Pairs:
     """The g pairs of each of n anchors (g: the objective's ``pairs_per_anchor``); every array is ``[n, g]``.
 
-    texts: the texts of a pair in their order, A and then B
+    texts: the texts of a pair in their order, A and then B; for a bi-encoder negatives may follow
     kind:  POSITIVE, HARD (a negative of the same document) or EASY (a negative of another document)
 
     The label is 1 for a positive and 0 otherwise.
@@ -49,6 +49,8 @@ class Objective:
     sample:     (block, anchors ``[n]``, random_bits ``[n, num_draws]`` uint64) -> Pairs. All its randomness comes from
                 ``random_bits``
     pairs_per_anchor: one positive, the rest negatives
+    num_texts:  of an example: more than two where an anchor's negatives stand in the same example as its positive
+    apart:      the texts are encoded each alone, and an anchor may be one example, its positive
     asks, negatives, source: for model cards: what the label says of A and B, what the negatives are, and whose
                 objective it is
 
@@ -64,6 +66,8 @@ class Objective:
     view: Callable[[Shard], Shard] | None = None
     column: str = ""
     pairs_per_anchor: int = PAIRS_PER_ANCHOR
+    num_texts: int = 2
+    apart: bool = False
     asks: str = "whether A and B belong together"
     negatives: str = ""
     source: str = ""
@@ -71,7 +75,7 @@ class Objective:
     def __post_init__(self) -> None:
         for name, right, rule in (
             ("num_draws", self.num_draws > 0 and self.num_draws % 4 == 0, "a multiple of 4"),
-            ("pairs_per_anchor", self.pairs_per_anchor >= 2, "2 or more: one positive, and negatives"),
+            ("pairs_per_anchor", self.pairs_per_anchor >= 2 or self.apart, "2 or more: one positive, and negatives"),
             ("max_length", self.max_length > 0, "above 0"),
         ):
             if not right:
@@ -81,18 +85,16 @@ class Objective:
         """The shard as the objective sees it."""
         return shard if self.view is None else self.view(shard)
 
-    def check(self, pairs: Pairs, num_anchors: int, num_texts: int) -> None:
+    def check(self, pairs: Pairs, num_anchors: int) -> None:
         """Raises KinspanError where ``sample`` made other pairs than it must for so many anchors.
 
         With another number of pairs, an example would depend on how a batch is cut.
-
-        num_texts: how many texts the tokenizer's template joins
         """
         shape = (num_anchors, self.pairs_per_anchor)
-        if len(pairs.texts) != num_texts:
+        if len(pairs.texts) != self.num_texts:
             raise KinspanError(
-                f"objective {self.name} made examples of {len(pairs.texts)} texts; only {num_texts} can be joined: "
-                "let its sample return Pairs((a, b), kind)"
+                f"objective {self.name} made examples of {len(pairs.texts)} texts; only {self.num_texts} can be "
+                "joined: let its sample return Pairs((a, b), kind)"
             )
         if pairs.kind.shape != shape or not ((pairs.kind == POSITIVE).sum(axis=1) == 1).all():
             raise KinspanError(

@@ -17,7 +17,7 @@ from .block import Block
 from .block_cache import BlockCache
 from .mixture import Mixture, Part
 from .order import BLOCK_ANCHORS, BLOCK_SHARDS, VALIDATION_ANCHORS, Order, TooFewDocuments
-from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, lay_out
+from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, lay_out, lay_out_apart
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
 from .spans import Spans
@@ -64,10 +64,11 @@ class PairStream:
 
     Args:
         mixture:    what to read and how to pair it; each part carries its corpus
-        template:   how the tokenizer joins the texts of a pair
+        template:   how the tokenizer joins the texts of a pair; for a bi-encoder how it encodes a text alone
         seed:       of order, spans and masks
         split:      "train" or "validation"
-        max_length: tokens of a pair, special tokens included; longer pairs are cut longest-first
+        max_length: tokens of a pair, special tokens included; longer pairs are cut longest-first. Of texts that are
+            encoded each alone: tokens of a text
         masking:    the token objective, or None for pairs as they are
         permute_labels: a control for studies: each anchor's labels are permuted among its pairs, so that they say
             nothing of a pair, and as many are positive as before; kinds stay what they are
@@ -98,10 +99,16 @@ class PairStream:
             )
         if self.max_length >= 2**31:
             raise KinspanError(f"--max_length {self.max_length}: must be below 2^31")
+        self.num_texts = mixture.parts[0].objective.num_texts
         parts = enumerate(mixture.parts)
         self.orders = {n: _order_anchors(part, seed, split, block_anchors) for n, part in parts if part.weight}
         self._blocks = BlockCache(2 * len(self.orders))  # of each part, those at and after its place
         self._require_cache()
+
+    @property
+    def per_pair(self) -> int:
+        """Sequences of a pair, see Batch: one, or as many as it has texts where the template takes one text."""
+        return self.num_texts // self.template.num_texts
 
     @property
     def epoch_pairs(self) -> int:
@@ -136,7 +143,7 @@ class PairStream:
                 self._blocks.fetch_ahead(*self._describe_block(part, ahead))
             random_bits = draw_random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_draws)
             pairs = objective.sample(block, segment.anchors, random_bits)
-            objective.check(pairs, n, self.template.num_texts)
+            objective.check(pairs, n)
             labels = pairs.kind == POSITIVE
             if self.permute_labels:
                 labels = _permute_rows(labels, self.seed, objective.name, segment.first_anchor)
@@ -189,7 +196,7 @@ class PairStream:
     def _pack(self, parts: list[PairRows], first: int, end: int) -> Batch:
         """One chunk: first the lengths of all pairs, then every pair's tokens to their place, part by part."""
         n = min(CHUNK, end - first)
-        full = tuple(np.empty(n, dtype=np.int64) for _ in range(self.template.num_texts))
+        full = tuple(np.empty(n, dtype=np.int64) for _ in range(self.num_texts))
         kinds, labels, part = (np.empty(n, dtype=kind) for kind in (np.int8, np.int8, np.int16))
         runs = [[rows.block.find_runs(spans) for spans in rows.texts] for rows in parts]
         for rows, of_texts in zip(parts, runs, strict=True):
@@ -197,13 +204,18 @@ class PairStream:
             for length, of_text in zip(full, of_texts, strict=True):
                 length[at] = sum(stop - start for start, stop in of_text)
             kinds[at], labels[at], part[at] = rows.kinds, rows.labels, rows.part
-        lengths = cut_longest_first(full, self.max_length - self.template.num_special)
-        row = lay_out(self.template, lengths)
+        room = self.max_length - self.template.num_special
+        if self.template.num_texts == 1:
+            lengths, row, text_starts = lay_out_apart(self.template, full, room)
+        else:
+            lengths = cut_longest_first(full, room)
+            row = lay_out(self.template, lengths)
+            text_starts = row.text_starts
         for rows, of_texts in zip(parts, runs, strict=True):
             at = rows.index - first
-            for spans, of_text, start, length in zip(rows.texts, of_texts, row.text_starts, lengths, strict=True):
+            for spans, of_text, start, length in zip(rows.texts, of_texts, text_starts, lengths, strict=True):
                 copy_text(row.ids, start[at], length[at], rows.block, spans.paragraph, of_text)
-        positions, masked_labels, noise = self._mask(row, first)
+        positions, masked_labels, noise = self._mask(row, first * self.per_pair)
         return Batch(
             input_ids=row.ids,
             token_type_ids=row.types,
@@ -219,7 +231,7 @@ class PairStream:
         )
 
     def _mask(self, row: PackedRow, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Masks the row's ids in place; returns positions, labels and noise as of Batch."""
+        """Masks the row's ids in place; returns positions, labels and noise as of Batch. ``first``: of the sequences"""
         nothing = np.zeros(0, dtype=np.int64)
         if self.masking is None:
             return nothing, nothing, np.zeros(0)

@@ -18,6 +18,7 @@ PANELS = {  # of the page, with the figures of each
     "Pair loss": ("pair_loss",),
     "Area under the ROC curve of the pairs": ("pair_auc", "pair_auc_hard", "pair_auc_easy"),
     "F1 of the positive pairs": ("pair_f1",),
+    "MRR and R@1 among the texts of a batch, or of all held-out pairs": ("pair_mrr", "pair_r1"),
     "Masked-LM loss": ("mlm_loss",),
     "Replaced-token loss": ("rtd_loss",),
     "MAP of the probe": ("map",),
@@ -69,7 +70,8 @@ def render_page(
 
     facts:    what run.json says of the run
     lines:    of metrics.jsonl
-    pairs:    what ``describe_pairs`` yields, each with its ``logit``, or None where it means nothing
+    pairs:    what ``describe_pairs`` yields, each with its ``logit``, or None where it means nothing; of a bi-encoder
+              with its ``cosine``
     history:  what ``read_history`` returns
     progress: a line about speed and time left
     """
@@ -88,7 +90,10 @@ def render_page(
         parts += ["<h2>What happened</h2>", *_show_history(history)]
     if pairs:
         note = "The first of each kind among the pairs that validation is made of, before they are cut to length. "
-        note += "The score is the probability, by the model of this step, that the pair is a positive one."
+        if any("cosine" in pair for pair in pairs):
+            note += "The cosine is that of their embeddings by the model of this step."
+        else:
+            note += "The score is the probability, by the model of this step, that the pair is a positive one."
         parts += ["<h2>Pairs to look at</h2>", f'<p class="muted">{note}</p>', *map(_show_pair, pairs)]
     settings = [(name, [str(value)]) for name, value in facts["settings"].items() if value is not None]
     parts += ["<h2>Settings</h2>", _make_table([], settings)]
@@ -216,6 +221,8 @@ def _show_pair(pair: Mapping[str, Any]) -> str:
 
 
 def _show_score(pair: Mapping[str, Any]) -> str:
+    if (cosine := pair.get("cosine")) is not None:
+        return f"<p>Cosine <b>{cosine:.3f}</b>.</p>"
     logit = pair.get("logit")
     if logit is None:
         return ""

@@ -21,7 +21,7 @@ SEED = 0  # of validation's order, spans and masks; it is not the run's, so that
 
 
 class Validation(NamedTuple):
-    """What a validation found: figures by name, and the logit of each pair, ``[num_pairs]``."""
+    """What a validation found: figures by name, and each pair's logit, of a bi-encoder its cosine, ``[num_pairs]``."""
 
     figures: dict[str, float]
     logits: np.ndarray

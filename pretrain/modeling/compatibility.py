@@ -8,6 +8,9 @@ from data_pipeline.errors import KinspanError
 from .electra import ReplacedTokenModel
 from .families import FAMILIES
 from .pair_model import PairModel
+from .siamese.model import SiameseModel
+
+TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
 
 
 def check_generator(name: str, generator: Any, model_name: str, discriminator: Any) -> None:
@@ -21,9 +24,7 @@ def check_generator(name: str, generator: Any, model_name: str, discriminator: A
         )
 
 
-def check_fits(
-    model: PairModel | ReplacedTokenModel, model_name: str, generator_name: str, tokenizer: Any, max_length: int
-) -> None:
+def check_fits(model: TrainedModel, model_name: str, generator_name: str, tokenizer: Any, max_length: int) -> None:
     """Raises KinspanError where a pair of ``max_length`` tokens, or the tokenizer's ids, are more than a model embeds.
 
     tokenizer: None in a dry run that cannot reach the hub: then the length alone is checked

@@ -132,9 +132,11 @@ def add_up_pairs(
     return torch.cat([sums[..., 0].sum(1, keepdim=True), sums[..., 1], sums[..., 2]], 1).flatten()
 
 
-def name_sums(token_sums: tuple[str, ...], objectives: tuple[str, ...]) -> tuple[str, ...]:
+def name_sums(
+    token_sums: tuple[str, ...], objectives: tuple[str, ...], pair_sums: tuple[str, ...] = PAIR_SUMS
+) -> tuple[str, ...]:
     """The names of all sums, in the order in which a forward pass returns them."""
-    return (*token_sums, *(f"{objective}/{name}" for objective in objectives for name in PAIR_SUMS))
+    return (*token_sums, *(f"{objective}/{name}" for objective in objectives for name in pair_sums))
 
 
 def _stack(*values: torch.Tensor | int) -> torch.Tensor:

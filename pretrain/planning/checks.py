@@ -24,10 +24,34 @@ def check(config: PretrainConfig) -> None:
         raise KinspanError(
             f"--warmup_epochs {config.warmup_epochs:g} goes with --max_epochs, and without --warmup_steps"
         )
+    _check_contrastive(config)
     _check_adapter(config)
     lengths = [n for n in ("max_steps", "max_epochs", "max_tokens") if getattr(config, n) is not None]
     if len(lengths) > 1:
         raise KinspanError(f"--{' and --'.join(lengths)} say the same thing: give one of them")
+
+
+def _check_contrastive(config: PretrainConfig) -> None:
+    """Raises KinspanError for settings that do not go with the contrastive loss, or only with it."""
+    if config.pair_loss is None:
+        for name in ("temperature", "symmetric", "own_negatives"):
+            if getattr(config, name):
+                raise KinspanError(f"--{name} says something of the contrastive loss: give --pair_loss contrastive too")
+        return
+    for name, why in (
+        ("adapter", "whole models alone are trained by it"),
+        ("permute_pair_labels", "it has no labels"),
+        ("probe", "probes fine-tune cross-encoders"),
+        ("compile", "compiled encoders drop other numbers each time, and each text is encoded twice"),
+    ):
+        if getattr(config, name):
+            raise KinspanError(f"--pair_loss contrastive does not go with --{name}: {why}")
+    if config.token_loss == "rtd":
+        raise KinspanError("--pair_loss contrastive does not go with --token_loss rtd: use mlm")
+    if not config.pair_weight:
+        raise KinspanError("--pair_loss contrastive with --pair_weight 0: leave it out, or give it a weight")
+    if config.global_batch_size == 1 and not config.own_negatives:
+        raise KinspanError("--global_batch_size 1: the contrastive loss compares a query with the texts of others")
 
 
 def _check_adapter(config: PretrainConfig) -> None:

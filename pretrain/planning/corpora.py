@@ -19,6 +19,7 @@ from data_pipeline.sampling.mixture import Mixture, Part
 from data_pipeline.sampling.order import MIN_DOCUMENTS
 from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources, show_weight
 from objectives import parse_mixture
+from objectives.contrastive import contrast
 from pretrain.runtime.settings import cache_settings
 
 from .defaults import default_corpus
@@ -37,6 +38,8 @@ def list_sources(config: Any) -> tuple[Source, ...]:
 def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
     """The mixture that a config with the settings of PretrainConfig asks for."""
     mixture = mix(sources, config.objective, config.sampling)
+    if config.pair_loss == "contrastive":
+        mixture = contrast(mixture, config.own_negatives or 0)
     return replace(mixture, batch=config.global_batch_size) if config.schedule else mixture
 
 

@@ -30,16 +30,17 @@ from pretrain.metrics import FlopCounter
 from pretrain.modeling.adapters.bottleneck import check_family
 from pretrain.modeling.adapters.folder import name_head, put_in, read_adapter
 from pretrain.modeling.adapters.model import AdapterModel, plan_parts
-from pretrain.modeling.compatibility import check_fits, check_generator
+from pretrain.modeling.compatibility import TrainedModel, check_fits, check_generator
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra import ReplacedTokenModel, share_embeddings
 from pretrain.modeling.electra_loading import parse_size_factor, scale_config
-from pretrain.modeling.pair_model import PairModel, assemble, build_fresh, load_config
+from pretrain.modeling.pair_model import assemble, build_fresh, load_config
+from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.planning.checks import check
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
-from pretrain.setup import choose_token_loss, count_steps, count_warmup_steps, make_masking
+from pretrain.setup import choose_token_loss, count_steps, count_warmup_steps, make_masking, read_template
 
 from .corpora import drop_untrainable, list_sources, mix_as, open_corpora, open_for
 from .defaults import default_corpus_folder
@@ -77,7 +78,7 @@ class Plan:
     config: PretrainConfig
     mixture: Mixture
     token_loss: str
-    model: PairModel | ReplacedTokenModel
+    model: TrainedModel
     parameters: dict[str, int]
     max_length: int
     pair_tokens: float
@@ -126,7 +127,8 @@ def make_plan(config: PretrainConfig) -> Plan:
         make_masking(config, token_loss, tokenizer)
     stream = _open_stream(config, tokenizer, mixture, max_length, notes)
     lengths = np.full(1, max_length) if stream is None else _sample_lengths(stream)
-    steps = _count_steps(config, stream, max_length)
+    sequences = count_sequences(mixture, config)
+    steps = _count_steps(config, stream, max_length, sequences)
     maskable = 1.0 if stream is None else 1 - stream.template.num_special / lengths.mean()
     masked = 0.0 if token_loss == "none" else config.mlm_probability * maskable
     flops = _count_flops(FlopCounter(model), lengths.astype(np.float64), masked)
@@ -138,7 +140,7 @@ def make_plan(config: PretrainConfig) -> Plan:
         model,
         _count_parameters(model),
         max_length,
-        float(lengths.mean()),
+        float(lengths.mean()) * sequences,
         steps,
         count_warmup_steps(config, steps),
         stream.epoch_pairs if stream else None,
@@ -150,8 +152,13 @@ def make_plan(config: PretrainConfig) -> Plan:
     )
 
 
+def count_sequences(mixture: Mixture, config: PretrainConfig) -> int:
+    """The sequences of a pair: one, or of a bi-encoder each of its texts."""
+    return mixture.parts[0].objective.num_texts if config.pair_loss else 1
+
+
 def _count_flops(counter: FlopCounter, lengths: np.ndarray, masked_share: float) -> float:
-    """Floating-point operations per token, as FlopCounter counts them, in pairs of these lengths."""
+    """Floating-point operations per token, as FlopCounter counts them, in sequences of these lengths."""
     matrices = 6.0 * (counter.at_tokens + masked_share * counter.at_masked)
     return matrices + counter.count_attention(lengths) / float(lengths.sum())
 
@@ -184,11 +191,13 @@ def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
 
 def _build_on_meta(
     config: PretrainConfig, model_config: Any, token_loss: str, mixture: Mixture, notes: list[str]
-) -> PairModel | ReplacedTokenModel:
+) -> TrainedModel:
     """The module that would be trained, on torch's meta device: it has shapes, but holds no numbers."""
     with torch.device("meta"):
         if token_loss == "none":
             return _build_adapter(config, model_config, mixture)
+        if config.pair_loss:
+            return SiameseModel(AutoModelForMaskedLM.from_config(model_config, trust_remote_code=False), mixture.names)
         if token_loss == "mlm":
             autos = (AutoModelForSequenceClassification, AutoModelForMaskedLM)
             classifier, masked_lm = (auto.from_config(model_config, trust_remote_code=False) for auto in autos)
@@ -217,14 +226,17 @@ def _build_adapter(config: PretrainConfig, model_config: Any, mixture: Mixture) 
     return AdapterModel(classifier, parts, "", mixture.names)
 
 
-def _count_parameters(model: PairModel | ReplacedTokenModel) -> dict[str, int]:
+def _count_parameters(model: TrainedModel) -> dict[str, int]:
     """The number of parameters of each part, without those that it shares with a part before it."""
     if isinstance(model, AdapterModel):
         trained = sum(p.numel() for p in model.name_trained().values())
         head = sum(p.numel() for p in name_head(model.classifier).values())
         every = sum(p.numel() for p in model.parameters())
         return {"frozen": every - trained - head, "adapter": trained, "pair head": head}
-    parts: dict[str, Any] = {"encoder": model.classifier.base_model, "pair head": model.classifier}
+    if isinstance(model, SiameseModel):
+        parts: dict[str, Any] = {"encoder": model.encoder}
+    else:
+        parts = {"encoder": model.classifier.base_model, "pair head": model.classifier}
     if isinstance(model, ReplacedTokenModel):
         parts |= {"token-detection head": model.discriminator_predictions, "generator": model.generator}
     else:
@@ -251,7 +263,7 @@ def _open_stream(
     else:
         corpora = open_corpora(sources, cache, lambda: None, verify=False)
         notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")
-    template = tokenizers.read_pair_template(tokenizers.load_tokenizer(corpora[0].tokenizer_folder))
+    template = read_template(config, tokenizers.load_tokenizer(corpora[0].tokenizer_folder))
     return PairStream(
         drop_untrainable(mixture.read_from(*corpora))[0], template=template, seed=config.seed, max_length=max_length
     )
@@ -277,15 +289,15 @@ def _load_tokenizer(name: str) -> Any:
 
 
 def _sample_lengths(stream: PairStream) -> np.ndarray:
-    """The number of tokens in each of the first pairs."""
+    """The number of tokens in each sequence of the first pairs."""
     return np.diff(stream.batch(0, min(SAMPLE, stream.epoch_pairs)).starts)
 
 
-def _count_steps(config: PretrainConfig, stream: PairStream | None, max_length: int) -> int:
+def _count_steps(config: PretrainConfig, stream: PairStream | None, max_length: int, sequences: int) -> int:
     if stream is not None:
         return count_steps(config, stream)
     if config.max_epochs is not None:
         raise KinspanError(f"--max_epochs {config.max_epochs} counts anchors of a corpus that is not there")
     if config.max_tokens is not None:
-        return math.ceil(config.max_tokens / (max_length * config.global_batch_size))
+        return math.ceil(config.max_tokens / (max_length * sequences * config.global_batch_size))
     return config.max_steps or 1000

@@ -7,7 +7,7 @@ from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
 from pretrain.runtime.layout import Layout
 
 from .memory import compute_states, estimate_activations
-from .plan import Plan
+from .plan import Plan, count_sequences
 
 GPUS = (1, 8, 64)
 ASSUMED_SPEED = 100_000  # tokens per second and GPU, where none is given
@@ -28,11 +28,12 @@ def format_plan(plan: Plan) -> str:
         epochs = f"{plan.steps * config.global_batch_size / plan.epoch_pairs:.2f} of {plan.epoch_pairs:,} pairs"
     mean = f"{plan.pair_tokens:.1f} per pair, the mean of real ones" if plan.epoch_pairs else "at full length"
     tokens = f"{plan.token_loss} and " if plan.token_loss != "none" else ""
+    each = "each text " if config.pair_loss else ""
     rows = [
-        ("objective", f"{names}, one positive in {1 / mixture.positive_share:.3g}; sampling {config.sampling}"),
+        ("objective", f"{names}, {_describe_negatives(plan)}; sampling {config.sampling}"),
         ("losses", f"{tokens}pairs; weights {', '.join(f'{n} {w:g}' for n, w in weights.items())}"),
         ("model", f"{model}: {plan.num_parameters / 1e6:.1f} M parameters ({counted})"),
-        ("pairs", f"{config.global_batch_size:,} per step, of up to {plan.max_length} tokens"),
+        ("pairs", f"{config.global_batch_size:,} per step, {each}of up to {plan.max_length} tokens"),
         ("tokens", f"{plan.step_tokens:,.0f} per step, {_format_count(plan.tokens)} in all ({mean})"),
         ("steps", f"{plan.steps:,}, the learning rate rising over {plan.warmup:,}"),
         ("epochs", epochs),
@@ -41,6 +42,12 @@ def format_plan(plan: Plan) -> str:
     lines = [f"{title:<11}{text}" for title, text in rows]
     lines += ["", *_format_memory(plan), "", *_format_time(plan)]
     return "\n".join([*lines, *(["", *(f"note: {note}" for note in plan.notes)] if plan.notes else [])])
+
+
+def _describe_negatives(plan: Plan) -> str:
+    if plan.config.pair_loss:
+        return f"the texts of a batch are each other's negatives, and {plan.config.own_negatives or 0} of its own"
+    return f"one positive in {1 / plan.mixture.positive_share:.3g}"
 
 
 def _format_memory(plan: Plan) -> list[str]:
@@ -70,7 +77,7 @@ def _format_memory(plan: Plan) -> list[str]:
 
 
 def _estimate_activations(plan: Plan, configs: list[Any], pairs: int) -> float:
-    tokens = pairs * plan.max_length
+    tokens = pairs * count_sequences(plan.mixture, plan.config) * plan.max_length
     masked = round(tokens * plan.config.mlm_probability) if plan.token_loss != "none" else 0
     return estimate_activations(configs, tokens, masked, plan.precision, sampled=plan.token_loss == "rtd")
 

@@ -6,6 +6,7 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.siamese.model import TEMPERATURE
 
 from .curve import CURVE
 from .metadata import Stated, describe_licence, make_metadata, make_results
@@ -42,7 +43,7 @@ _TEXT = """---
 
 {figures}
 
-Always predicting the share of positives ({positives:.0%}) gives a pair loss of {chance:.3f}.
+{compared}
 
 ## Licence
 
@@ -52,6 +53,8 @@ Always predicting the share of positives ({positives:.0%}) gives a pair loss of 
 FEWEST_DOCUMENTS = 20  # held out: with fewer, the figures of validation say little of other documents
 _FIGURES = (
     "pair_loss",
+    "pair_mrr",
+    "pair_r1",
     "pair_auc",
     "pair_accuracy",
     "pair_f1",
@@ -104,15 +107,15 @@ def format_card(facts: dict[str, Any], model_type: str, stated: Stated, with_cur
     masked_lm = _GENERATOR if with_generator else _IN_A_FOLDER if family.masked_lm_folder else _BESIDE
     folder = "generator" if with_generator else family.masked_lm_folder
     settings, corpus = facts["settings"], facts["corpus"]
-    title = f"{facts['model']['name']}-{'-'.join(_shorten(o['name']) for o in objectives)}"
-    tags = ["cross-encoder", "answer-sentence-selection", *(_shorten(o["name"]) for o in objectives), "kinspan"]
-    metadata = describe_run(facts, stated, title, tags, library="sentence-transformers")
+    shorts = [shorten_objective(o["name"]) for o in objectives]
+    title = f"{facts['model']['name']}-{'-'.join(shorts)}"
+    metadata = describe_run(facts, stated, title, ["cross-encoder", "answer-sentence-selection", *shorts, "kinspan"])
     averaged = facts.get("averaged_steps", [])
     rows = {
         "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
         "Weights": f"the average of those at the steps {', '.join(f'{step:,}' for step in averaged)}",
         "Pairs in a batch": settings["global_batch_size"],
-        "Tokens of a pair, at most": facts["max_length"],
+        f"Tokens of a {'text' if settings.get('pair_loss') else 'pair'}, at most": facts["max_length"],
         "Weights of the losses": _format_weights(settings, facts.get("token_loss", "mlm")),
         "Peak learning rate": f"{settings['learning_rate']}, {facts['warmup_steps']} steps of warm-up",
         "Precision": facts["precision"],
@@ -121,6 +124,10 @@ def format_card(facts: dict[str, Any], model_type: str, stated: Stated, with_cur
     }
     if not averaged:
         del rows["Weights"]
+    if settings.get("pair_loss"):
+        rows["Cosines are divided by"] = settings["temperature"] or TEMPERATURE
+        rows["Texts find their queries, too"] = "yes" if settings["symmetric"] else "no"
+        rows["Negatives of its own, each query"] = settings["own_negatives"] or 0
     if with_generator:
         rows["Generator"] = f"{facts['generator']}, embeddings: {settings['embedding_sharing']}"
     training = "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows.items())
@@ -133,8 +140,7 @@ def format_card(facts: dict[str, Any], model_type: str, stated: Stated, with_cur
         objective=name_objectives(facts),
         scores=_format_scores(facts),
         objectives="\n".join(map(_format_objective, objectives)),
-        positives=_compute_positive_share(objectives),
-        chance=_compute_entropy(_compute_positive_share(objectives)),
+        compared=_format_comparison(facts),
         token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
         classifier=family.classifier,
         masked_lm=masked_lm.format(
@@ -153,16 +159,27 @@ def format_card(facts: dict[str, Any], model_type: str, stated: Stated, with_cur
     )
 
 
-def describe_run(facts: dict[str, Any], stated: Stated, title: str, tags: list[str], library: str | None) -> str:
-    """The card's block of metadata, from what the run knows and what was stated; see make_metadata."""
+def describe_run(
+    facts: dict[str, Any],
+    stated: Stated,
+    title: str,
+    tags: list[str],
+    results: list[EvalResult] | None = None,
+    **more: Any,
+) -> str:
+    """The card's block of metadata, from what the run knows and what was stated.
+
+    results: None: those of the pair head
+    more:    of make_metadata
+    """
     return make_metadata(
         stated,
         title,
         tags,
         base_model=None if facts.get("from_scratch") else facts["model"].get("hub_name"),
         datasets=_find_datasets(facts["corpus"]),
-        results=_list_results(facts),
-        library=library,
+        results=_list_results(facts) if results is None else results,
+        **more,
     )
 
 
@@ -222,19 +239,19 @@ def find_warnings(facts: dict[str, Any]) -> list[str]:
     return warnings
 
 
-def format_training(facts: dict[str, Any], model_type: str, stated: Stated) -> str:
-    """The sections of a card from the training on: they say the same of a model and of an adapter."""
-    _, title, sections = format_card(facts, model_type, stated).partition("\n## Training\n")
+def format_training(facts: dict[str, Any], model_type: str, stated: Stated, with_curve: bool = False) -> str:
+    """The sections of a card from the training on: they say the same of a model, a bi-encoder and an adapter."""
+    _, title, sections = format_card(facts, model_type, stated, with_curve).partition("\n## Training\n")
     return title + sections
 
 
 def name_objectives(facts: dict[str, Any]) -> str:
     """The objectives in a few words: "SSP", "SSP, SP and PSD", or a name of the user's own as it is."""
-    names = [_shorten(o["name"]) if ":" in o["name"] else o["name"].upper() for o in facts["objectives"]]
+    names = [shorten_objective(o["name"]) if ":" in o["name"] else o["name"].upper() for o in facts["objectives"]]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _shorten(objective: str) -> str:
+def shorten_objective(objective: str) -> str:
     """The name of an objective of the user's own without what names it within its module."""
     return objective.partition(":")[0]
 
@@ -256,8 +273,21 @@ def _format_objective(objective: dict[str, Any]) -> str:
     name, share = objective["name"], f", {objective['share']:.0%} of the pairs" if objective["share"] < 1 else ""
     source = f" ({objective['source']})" if objective["source"] else ""
     negatives = f" Negatives: {objective['negatives']}." if objective["negatives"] else ""
+    if objective["pairs_per_anchor"] == 1:
+        return f"- **{name}**: A and B of its positives{source}{share}. The other texts of a batch are the negatives."
     positives = f"One pair in {objective['pairs_per_anchor']} is positive{share}."
     return f"- **{name}**: {objective['asks']}{source}. {positives}{negatives}"
+
+
+def _format_comparison(facts: dict[str, Any]) -> str:
+    """What the figures are to be compared with."""
+    if facts["settings"].get("pair_loss"):
+        return (
+            "Of all texts B of these pairs, the one of each A is looked for: MRR is the mean of 1 / its rank, R@1 the "
+            f"share of those that come first. Chance finds one in {facts['eval_pairs']:,}."
+        )
+    share = _compute_positive_share(facts["objectives"])
+    return f"Always predicting the share of positives ({share:.0%}) gives a pair loss of {_compute_entropy(share):.3f}."
 
 
 def _compute_positive_share(objectives: list[dict[str, Any]]) -> float:

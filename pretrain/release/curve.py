@@ -10,6 +10,7 @@ OTHER_COLOUR = "#b06fc4"
 OF_PRETRAINING = {
     "pair_loss": "pair loss (nats)",
     "pair_auc": "AUC of held-out pairs",
+    "pair_mrr": "MRR among the texts of a batch",
     "mlm_loss": "masked-LM loss (nats)",
     "rtd_loss": "replaced-token loss (nats)",
 }

@@ -78,10 +78,12 @@ def make_metadata(
     datasets: Sequence[str] = (),
     results: Sequence[EvalResult] = (),
     library: str | None = "sentence-transformers",
+    task: str = "text-ranking",
 ) -> str:
     """The block as YAML. Base model and data sets that are ``stated`` replace what the run knows; results add up.
 
     library: the one that loads the model
+    task:    the hub's name of what the model does
     """
     measured = [result for result in (*results, *stated.results) if is_finite(result.metric_value)]
     return ModelCardData(
@@ -90,7 +92,7 @@ def make_metadata(
         datasets=list(stated.datasets or datasets) or None,
         language=list(stated.languages) or None,
         library_name=library,
-        pipeline_tag="text-ranking",
+        pipeline_tag=task,
         tags=list(tags),
         model_name=model_name if measured else None,
         eval_results=measured or None,

@@ -72,6 +72,10 @@ def add_onnx(folder: Path, measure: Measure | None = None) -> dict[str, Any]:
             f"--onnx: {folder} is an adapter, without the model that a graph needs: leave out --onnx, or merge one of "
             "LoRA into its base (launch/combine_adapters.py --how merge)"
         )
+    if (folder / "modules.json").is_file():
+        raise KinspanError(
+            f"--onnx: {folder} is a bi-encoder, and graphs are made of cross-encoders alone: leave it out"
+        )
     onnxruntime, quantization = _import_packages()
     partial = folder / f"{FOLDER}.tmp"
     shutil.rmtree(partial, ignore_errors=True)

@@ -22,6 +22,7 @@ from .card import find_warnings, format_card
 from .curve import CURVE, OF_PRETRAINING, draw_curve
 from .folder import CARD, FACTS, replace_release
 from .metadata import Stated, check_card, check_measured
+from .siamese import fill_siamese_folder, format_siamese_card
 
 MODEL_FOLDER = "model"  # in a run: the config and the tokenizer
 GENERATOR_FOLDER = "generator"  # in a run with replaced-token detection: the config; in its release: the model
@@ -167,8 +168,11 @@ def write_release(
         check_measured(stated or Stated(), partial)
         lines = [line for line in read_metrics(run) if line["step"] <= step]
         drawn = with_curve and draw_curve(lines, OF_PRETRAINING, partial / CURVE)
-        model_type = json.loads((partial / "config.json").read_text(encoding="utf-8"))["model_type"]
-        card = format_card(facts, model_type, stated or Stated(), drawn)
+        model_config = json.loads((partial / "config.json").read_text(encoding="utf-8"))
+        if facts["settings"].get("pair_loss"):
+            card = format_siamese_card(facts, model_config, stated or Stated(), drawn)
+        else:
+            card = format_card(facts, model_config["model_type"], stated or Stated(), drawn)
         check_card(card)
         (partial / CARD).write_text(card, encoding="utf-8")
 
@@ -177,6 +181,10 @@ def _fill_release(run: Path, weights: dict[str, torch.Tensor], facts: dict[str, 
     """Writes models, tokenizers and facts to the folder ``partial``, which does not exist yet."""
     config = read_object(run / MODEL_FOLDER / "config.json", f"{run} cannot be released without it")
     shutil.copytree(run / MODEL_FOLDER, partial)
+    (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+    if facts["settings"].get("pair_loss"):
+        fill_siamese_folder(partial, config, weights, facts["max_length"])
+        return
     if facts["token_loss"] == "rtd":
         generator = read_object(run / GENERATOR_FOLDER / "config.json", f"{run} cannot be released without it")
         models = split_electra_models(config, generator, weights)
@@ -188,7 +196,6 @@ def _fill_release(run: Path, weights: dict[str, torch.Tensor], facts: dict[str, 
             shutil.copytree(run / MODEL_FOLDER, folder)  # the tokenizer, so that each loads by itself
         save_file(own_weights, str(folder / "model.safetensors"), {"format": "pt"})
         (folder / "config.json").write_text(json.dumps(own_config, indent=2, sort_keys=True) + "\n")
-    (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def split_models(

@@ -152,6 +152,7 @@ def _is_kept(text: str, first_step: int, undone: tuple[str, ...]) -> bool:
 FORMATS = {
     "loss": "loss {:.3f}",
     "pair_auc": "AUC {:.3f}",
+    "pair_mrr": "MRR {:.3f}",
     "pair_loss": "pair {:.4f}",
     "mlm_loss": "mlm {:.3f}",
     "mlm_accuracy": "mlm acc {:.3f}",

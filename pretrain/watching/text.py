@@ -7,7 +7,7 @@ from pretrain.runtime.log import format_time
 from .happenings import describe_history
 from .status import COMPLETE, RUNNING, Status
 
-SHOWN = ("loss", "pair_loss", "pair_auc", "mlm_loss", "rtd_loss")  # of the last validation
+SHOWN = ("loss", "pair_loss", "pair_auc", "pair_mrr", "mlm_loss", "rtd_loss")  # of the last validation
 BAR = 30  # characters
 EVENTS = 5  # of the history that are shown
 

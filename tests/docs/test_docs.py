@@ -97,6 +97,15 @@ def test_corpora(place, run_here):
     assert parse(PretrainConfig, "", argv=["--config", str(place / "recipe.yaml")]).corpus == mixed
 
 
+def test_siamese(place, run_here):
+    train, inspect = blocks("siamese.md", "bash")
+    run_here(train)
+    (use,) = blocks("siamese.md", "python")
+    exec(use, {})  # in the folder that run_here has gone to
+    shown = run_here(inspect)
+    assert len(re.findall(r"^  (?:A|B|negative):", shown, re.MULTILINE)) == 15
+
+
 def test_python(place):
     (place / "page.py").write_text("\n".join(blocks("python.md", "python")))
     said = run([sys.executable, "page.py"], place)

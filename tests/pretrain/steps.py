@@ -1,6 +1,7 @@
 """What the tests of training share: an engine and its updates in this process, requests to stop, collectives."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,37 @@ from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.runtime.stop import StopRequest
 from pretrain.setup import Setup, set_up
 from pretrain.step import StepResult, start_counting, train_step
+
+
+class PlainEngine:
+    """DeepSpeed's arithmetic without DeepSpeed: divides by the micro-steps, gradients add up."""
+
+    device = torch.device("cpu")
+    optimizer = SimpleNamespace(overflow=False, param_groups=[], state={})
+
+    def __init__(self, model, accumulation):
+        self.module, self.accumulation, self.micro_steps = model, accumulation, 0
+
+    def __call__(self, **inputs):
+        return self.module(**inputs)
+
+    def backward(self, loss):
+        (loss / self.accumulation).backward()
+
+    def step(self):
+        self.micro_steps += 1
+
+    def zero_grad(self):
+        self.module.zero_grad()
+
+    def zero_optimization(self):
+        return True
+
+    def get_global_grad_norm(self):
+        return None
+
+    def set_gradient_accumulation_boundary(self, _):
+        pass
 
 
 def start_engine(config: PretrainConfig) -> tuple[Setup, Any]:

@@ -1,5 +1,4 @@
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,39 +16,9 @@ from pretrain.modeling.pair_model import load_model
 from pretrain.planning.corpora import mix
 from pretrain.runtime.layout import Layout
 from pretrain.step import Counted, make_largest_batch, reserve_moments, start_counting, train_step, try_largest
+from tests.pretrain.steps import PlainEngine
 
 SIZE = 23
-
-
-class PlainEngine:
-    """DeepSpeed's arithmetic without DeepSpeed: divides by the micro-steps, gradients add up."""
-
-    device = torch.device("cpu")
-    optimizer = SimpleNamespace(overflow=False, param_groups=[], state={})
-
-    def __init__(self, model, accumulation):
-        self.module, self.accumulation, self.micro_steps = model, accumulation, 0
-
-    def __call__(self, **inputs):
-        return self.module(**inputs)
-
-    def backward(self, loss):
-        (loss / self.accumulation).backward()
-
-    def step(self):
-        self.micro_steps += 1
-
-    def zero_grad(self):
-        self.module.zero_grad()
-
-    def zero_optimization(self):
-        return True
-
-    def get_global_grad_norm(self):
-        return None
-
-    def set_gradient_accumulation_boundary(self, _):
-        pass
 
 
 def gradient(model, stream, layout):

@@ -1,0 +1,64 @@
+"""Contrastive learning: which of the texts of a whole batch belongs to the query?
+
+Any pair objective gives the texts: A of an anchor is the query, its positive's B the text that belongs to it, and the
+other anchors' texts in the global batch are the negatives (multiple-negatives ranking; Henderson et al., 2017,
+"Efficient Natural Language Response Suggestion for Smart Reply", section 4). So an anchor makes one example. The
+objective's own negatives may join the candidates, hard ones first: of ``ssp`` spans of the same document, which the
+texts of other documents are no substitute for.
+
+The query and three candidates of a batch with the objective ``ict`` (from Wikipedia, "Alabaster" and "Augustus",
+CC BY-SA):
+
+    query     Many ancient quarries are found in the hills overlooking the plain of Tell el Amarna.
+    positive  Egyptian alabaster has been worked extensively near Suez and Assiut.
+    own       The purest alabaster is a snow-white material of fine uniform grain, ...
+    other     His paternal great-grandfather Gaius Octavius was a military tribune in Sicily ...
+"""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.block import Block
+from data_pipeline.sampling.mixture import Mixture
+from data_pipeline.sampling.pairs import POSITIVE, Objective, Pairs
+from data_pipeline.sampling.spans import Spans
+
+
+def contrast(mixture: Mixture, own_negatives: int = 0) -> Mixture:
+    """The mixture for a bi-encoder: of each anchor one example, its positive and so many of its negatives.
+
+    Raises KinspanError where an objective has fewer negatives.
+    """
+    parts = (replace(part, objective=keep_positives(part.objective, own_negatives)) for part in mixture.parts)
+    return replace(mixture, parts=tuple(parts))
+
+
+@cache
+def keep_positives(objective: Objective, own_negatives: int = 0) -> Objective:
+    """The objective with one example per anchor, whose texts are the query, the positive and so many negatives."""
+    if own_negatives >= objective.pairs_per_anchor:
+        raise KinspanError(
+            f"--own_negatives {own_negatives}: {objective.name} has {objective.pairs_per_anchor - 1} for each anchor"
+        )
+    sample = partial(_join_examples, objective, own_negatives)
+    return replace(objective, sample=sample, pairs_per_anchor=1, num_texts=2 + own_negatives, apart=True)
+
+
+def _join_examples(
+    objective: Objective, own_negatives: int, block: Block, anchors: np.ndarray, random_bits: np.ndarray
+) -> Pairs:
+    """One example of the objective's pairs of each anchor: the positive's texts, then the B of negatives."""
+    pairs = objective.sample(block, anchors, random_bits)
+    objective.check(pairs, len(anchors))
+    order = pairs.kind.argsort(axis=1, kind="stable")  # the positive, hard ones, easy ones
+    a, b = pairs.texts
+    chosen = [_take(b, order[:, [number]]) for number in range(1 + own_negatives)]
+    return Pairs((_take(a, order[:, [0]]), *chosen), np.full((len(anchors), 1), POSITIVE))
+
+
+def _take(spans: Spans, columns: np.ndarray) -> Spans:
+    """Of each row of ``[n, g]`` spans the one in its column; columns: ``[n, 1]``"""
+    return spans.map(lambda array: np.take_along_axis(array, columns, axis=1))

@@ -1,0 +1,66 @@
+"""Validation of a bi-encoder: each held-out query's own text among the texts of all held-out pairs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.stream import PairStream
+from pretrain.batches import to_tensors
+from pretrain.metrics import compute_figures
+from pretrain.modeling.losses import LossWeights
+from pretrain.modeling.siamese.cached import split_rows
+from pretrain.modeling.siamese.losses import add_up_queries, compare_texts
+from pretrain.runtime.layout import Layout
+from pretrain.runtime.ranks import sum_by_name, sum_over_ranks
+
+from .validation import Validation
+
+
+@torch.no_grad()
+def evaluate_retrieval(
+    engine: Any,
+    stream: PairStream,
+    num_pairs: int,
+    layout: Layout,
+    rank: int,
+    weights: LossWeights,
+    mark: Callable[[str], None] = lambda place: None,
+) -> Validation:
+    """Losses, MRR and R@1 of the first ``num_pairs`` validation pairs, whose texts are all candidates of each query.
+
+    The candidates are those of the whole validation and not of a batch, so that runs with other batches compare. Scores
+    are the cosines of each query and its own text. Arguments and errors are those of ``validation.evaluate``.
+    """
+    num_pairs = min(num_pairs, stream.epoch_pairs)
+    layout = replace(layout, size=num_pairs)
+    model, first = engine.module, layout.share(rank)[0]
+    stats = torch.zeros(len(model.sum_names), dtype=torch.float64, device=engine.device)
+    size = (num_pairs, stream.per_pair, model.config.hidden_size)
+    every = torch.zeros(size, device=engine.device)
+    part = torch.zeros(num_pairs, dtype=torch.int64, device=engine.device)
+    engine.eval()
+    end = layout.share(rank)[1]
+    share = stream.batch(first, max(end - first, 1))
+    for a, b in layout.cut(share.lengths[: end - first]):
+        mark(f"validation, pairs {first + a} to {first + b}")
+        inputs = to_tensors(share.cut(a, b) if b > a else share.cut(0, 1), engine.device)
+        _, sums, embeddings = engine(**inputs, scales=dict.fromkeys(weights._fields, 1.0))
+        if b > a:
+            every[first + a : first + b] = embeddings
+            part[first + a : first + b] = inputs["part"]
+            stats += sums
+    engine.train()
+    every, part = sum_over_ranks(every), sum_over_ranks(part)  # each row is filled by one rank
+    if not torch.isfinite(every).all():
+        raise KinspanError("the model's embeddings are not finite: lower --learning_rate, with another --output_dir")
+    cosines = torch.zeros(num_pairs, dtype=torch.float64, device=engine.device)
+    of_pairs = stats[-len(model.pair_sum_names) :]
+    for rows in split_rows(first, end, num_pairs * (stream.per_pair - 1)):
+        compared = compare_texts(every, rows, model.temperature, model.symmetric)
+        of_pairs += add_up_queries(compared, part[rows], len(model.objectives))
+        cosines[rows] = compared.cosines.double()
+    figures = compute_figures(sum_by_name(stats, model.sum_names), weights)
+    return Validation(figures, sum_over_ranks(cosines).cpu().numpy())

@@ -1,0 +1,56 @@
+"""The contrastive loss of embeddings, and the sums that become its figures in the log.
+
+Each query is compared with the texts of a whole global batch, so that the loss is not a sum over micro-batches, see
+cached.py. Beside it stand, as of each objective's pairs, ``ssp/queries``, ``ssp/firsts`` (those whose own text is the
+most similar) and ``ssp/reciprocal_ranks``.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+CONTRASTIVE_SUMS = ("pair_loss", "queries", "firsts", "reciprocal_ranks")
+
+
+class Compared(NamedTuple):
+    """How each of r queries fares among all candidates, ``[r]`` each.
+
+    losses:  in nats
+    cosines: to the text that belongs to it
+    ranks:   of that text, from 1 on; a candidate that is as similar counts half
+    """
+
+    losses: torch.Tensor
+    cosines: torch.Tensor
+    ranks: torch.Tensor
+
+
+def compare_texts(embeddings: torch.Tensor, rows: slice, temperature: float, symmetric: bool = False) -> Compared:
+    """Multiple-negatives ranking: cross-entropy of each query's own text among the texts of all pairs.
+
+    embeddings:  ``[N, m, hidden]`` of length 1: of N pairs the query, the text that belongs to it, and m - 2 negatives
+    rows:        the queries that are compared; with all texts, whichever pair they are of
+    temperature: what cosines are divided by
+    symmetric:   the mean with the cross-entropy of a text's own query among all queries
+    """
+    query, own = embeddings[rows, 0], embeddings[rows, 1]
+    texts = torch.cat([embeddings[:, 1], embeddings[:, 2:].flatten(0, 1)])
+    place = torch.arange(len(embeddings), device=embeddings.device)[rows]
+    cosines = query @ texts.T
+    losses = F.cross_entropy(cosines / temperature, place, reduction="none")
+    if symmetric:
+        back = F.cross_entropy(own @ embeddings[:, 0].T / temperature, place, reduction="none")
+        losses = (losses + back) / 2
+    with torch.no_grad():
+        to_own = cosines.gather(1, place[:, None])
+        equal = (cosines == to_own).sum(1) - 1
+        ranks = 1 + (cosines > to_own).sum(1) + equal / 2
+    return Compared(losses, to_own[:, 0].detach(), ranks)
+
+
+def add_up_queries(compared: Compared, part: torch.Tensor, num_parts: int) -> torch.Tensor:
+    """CONTRASTIVE_SUMS of each part in turn, ``[num_parts * len(CONTRASTIVE_SUMS)]``; part: ``[r]``"""
+    group = F.one_hot(part.long(), num_parts).double()
+    losses, ranks = compared.losses.detach().double(), compared.ranks.double()
+    return (group.T @ torch.stack([losses, torch.ones_like(losses), (ranks == 1).double(), 1 / ranks], 1)).flatten()

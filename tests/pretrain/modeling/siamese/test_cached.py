@@ -1,0 +1,186 @@
+"""The gradient of the contrastive loss is that of one graph over the whole batch, however the batch is cut."""
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.corpus import Corpus
+from data_pipeline.sampling.stream import PairStream
+from data_pipeline.tokenizers import read_text_template
+from objectives import parse_mixture
+from objectives.contrastive import contrast
+from pretrain.batches import make_micro_batches, to_tensors
+from pretrain.modeling.dropout import decide_dropout
+from pretrain.modeling.losses import compute_mlm_loss
+from pretrain.modeling.siamese import cached
+from pretrain.modeling.siamese.losses import compare_texts
+from pretrain.modeling.siamese.model import load_siamese_model
+from pretrain.runtime.layout import Layout
+from pretrain.step import Counted, train_step, try_largest
+from tests.pretrain.steps import PlainEngine
+
+SIZE = 11
+
+
+@pytest.fixture
+def make_texts(tiny_corpus, make_stream):
+    """``make_texts("ssp", own_negatives=1)``: the stream of a bi-encoder."""
+    like = make_stream(tiny_corpus, masking=True)
+
+    def make(objective="ssp", own_negatives=0, masking=like.masking, max_length=32):
+        corpus = Corpus(tiny_corpus)
+        mixture = contrast(parse_mixture(objective).read_from(corpus), own_negatives)
+        template = read_text_template(_tokenizer(corpus))
+        return PairStream(mixture, template=template, seed=1, masking=masking, max_length=max_length)
+
+    return make
+
+
+def _tokenizer(corpus):
+    from data_pipeline.tokenizers import load_tokenizer
+
+    return load_tokenizer(corpus.tokenizer_folder)
+
+
+class Paused(Exception):
+    pass
+
+
+class Exchange:
+    """``sum_over_ranks`` of ranks that run one after another: each runs until it needs what the others have, and all of
+    them begin again once that is known."""
+
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr(cached, "sum_over_ranks", self.sum_over_ranks)
+
+    def run(self, world, act):
+        self.totals = []
+        while True:
+            done, self.given = [], []
+            for rank in range(world):
+                self.calls = 0
+                try:
+                    done.append(act(rank))
+                except Paused:
+                    continue
+            if len(done) == world:
+                return done
+            self.totals.append(sum(self.given))
+
+    def sum_over_ranks(self, values):
+        self.calls += 1
+        if self.calls <= len(self.totals):
+            return self.totals[self.calls - 1].clone()
+        self.given.append(values.detach().clone())
+        raise Paused
+
+
+def gradients(model, stream, layout, exchange):
+    """Loss sums and each parameter's gradient of global batch 2, averaged over the layout's ranks."""
+    shares = [make_micro_batches(stream, layout, rank, 2) for rank in range(layout.world)]
+    every = [batch for share in shares for batch in share if batch]
+    counts = {name: sum(getattr(b, name) for b in every) for name in ("num_masked", "num_tokens", "num_pairs")}
+
+    def act(rank):
+        model.zero_grad()
+        result = train_step(
+            PlainEngine(model, layout.accumulation),
+            counted=Counted(shares[rank], counts, stop=False),
+            filler=every[0],
+            layout=layout,
+            rank=rank,
+            seed=1,
+            step=2,
+        )
+        return result.stats, {name: p.grad.double().clone() for name, p in model.named_parameters()}
+
+    found = exchange.run(layout.world, act)
+    stats = sum(stats for stats, _ in found)
+    return stats, {name: sum(own[name] for _, own in found) / layout.world for name in found[0][1]}
+
+
+def plain_gradients(model, batch):
+    """Of the mean losses, in one graph over the whole batch."""
+    model.zero_grad()
+    inputs = to_tensors(batch, torch.device("cpu"))
+    with decide_dropout(1, 2, 0, batch.sequences):
+        hidden, embeddings = model.embed(inputs)
+        vocabulary = model.mlm_head(hidden[inputs["masked_positions"]])
+    mlm, _ = compute_mlm_loss(vocabulary, inputs["masked_labels"])
+    pair = compare_texts(embeddings, slice(0, len(embeddings)), model.temperature, model.symmetric).losses
+    (pair.mean() + mlm / max(batch.num_masked, 1)).backward()
+    return float(pair.sum().detach()), {name: p.grad.double().clone() for name, p in model.named_parameters()}
+
+
+def largest_difference(ours, reference):
+    """Of any tensor, over its largest gradient. The bias of keys has none: adding to all scores changes no softmax, and
+    what is there is rounding, which is measured by the bias of queries."""
+    tops = {name: float(one.abs().max()) for name, one in reference.items()}
+    tops |= {name: tops[name.replace("key", "query")] for name in tops if name.endswith("key.bias")}
+    return max(float((ours[name] - one).abs().max()) / tops[name] for name, one in reference.items() if tops[name])
+
+
+CASES = [(False, 0, True), (True, 2, True), (True, 0, False)]
+
+
+@pytest.mark.parametrize(("symmetric", "own_negatives", "dropout"), CASES)
+def test_the_cached_gradient_is_the_plain_one(symmetric, own_negatives, dropout, make_model, make_texts, monkeypatch):
+    model, _ = load_siamese_model(str(make_model(initializer_range=0.2)), 3, symmetric=symmetric)
+    model.train(dropout)
+    stream, exchange = make_texts(own_negatives=own_negatives), Exchange(monkeypatch)
+    loss, reference = plain_gradients(model, stream.batch(2 * SIZE, SIZE))
+    for world, micro in ((1, SIZE), (1, 4), (2, SIZE), (2, 2), (14, 1)):
+        stats, ours = gradients(model, stream, Layout(SIZE, micro, world), exchange)
+        sums = dict(zip(model.sum_names, stats.tolist(), strict=True))
+        assert largest_difference(ours, reference) <= 1e-5, (world, micro)
+        assert sums["ssp/pair_loss"] == pytest.approx(loss, rel=1e-5)
+        assert sums["ssp/queries"] == SIZE
+
+
+def test_few_rows_at_a_time_make_the_same_gradient(make_model, make_texts, monkeypatch):
+    model, _ = load_siamese_model(str(make_model(initializer_range=0.2)), 3)
+    stream, exchange = make_texts(), Exchange(monkeypatch)
+    _, reference = plain_gradients(model, stream.batch(2 * SIZE, SIZE))
+    monkeypatch.setattr(cached, "CHUNK", 3 * SIZE)
+    assert [rows.stop - rows.start for rows in cached.split_rows(0, SIZE, SIZE)] == [3, 3, 3, 2]
+    _, ours = gradients(model, stream, Layout(SIZE, 4, 2), exchange)
+    assert largest_difference(ours, reference) <= 1e-5
+
+
+def test_without_masked_tokens_the_contrastive_loss_alone_is_trained(make_model, make_texts, monkeypatch):
+    model, _ = load_siamese_model(str(make_model(initializer_range=0.2)), 3)
+    stream, exchange = make_texts(masking=None), Exchange(monkeypatch)
+    _, reference = plain_gradients(model, stream.batch(2 * SIZE, SIZE))
+    _, ours = gradients(model, stream, Layout(SIZE, 4, 2), exchange)
+    assert largest_difference(ours, reference) <= 1e-5
+    assert not any(ours[name].any() for name in ours if name.startswith("mlm_head"))
+
+
+def test_a_bi_encoders_batch_has_the_texts_of_the_objectives_positives(tiny_corpus, make_stream, make_texts):
+    """And of its negatives, hard ones first; as they would be cut by themselves."""
+    pairs = next(make_stream(tiny_corpus).pairs(0, 5))
+    stream = make_texts(own_negatives=2, masking=None, max_length=512)
+    batch, shard_text = stream.batch(0, 1), []
+    for k in range(4):
+        text = batch.input_ids[batch.starts[k] : batch.starts[k + 1]]
+        assert (text[0], text[-1]) == (101, 102)
+        assert (batch.position_ids[batch.starts[k] : batch.starts[k + 1]] == np.arange(len(text))).all()
+        shard_text.append(text[1:-1].tolist())
+    order = pairs.kinds.argsort(kind="stable")
+    spans = [pairs.texts[0], pairs.texts[1], pairs.texts[1], pairs.texts[1]]
+    rows = [order[0], order[0], order[1], order[2]]
+    expected = [pairs.block.read_tokens(one[int(row)]).tolist() for one, row in zip(spans, rows, strict=True)]
+    assert shard_text == expected
+    assert batch.per_pair == 4
+    cut = stream.batch(0, 5).cut(2, 4)
+    alone = stream.batch(2, 2)
+    assert all(np.array_equal(cut.arrays[name], alone.arrays[name]) for name in cut.arrays)
+
+
+def test_trying_the_largest_batch_reaches_the_encoder_and_changes_nothing(make_model, make_texts):
+    model, _ = load_siamese_model(str(make_model()), seed=3)
+    reached = []
+    next(model.encoder.parameters()).register_hook(lambda grad: reached.append(grad))
+    try_largest(PlainEngine(model, 2), make_texts(masking=None), Layout(8, 4, 1))
+    assert len(reached) == 2
+    assert all(p.grad is None for p in model.parameters())

@@ -1,0 +1,155 @@
+"""Runs of bi-encoders: they stop and resume, and what they release gives sentence-transformers the same vectors."""
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel
+from transformers.utils import logging
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
+from pretrain.config import PretrainConfig
+from pretrain.modeling.default_model import default_model
+from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.siamese.model import load_siamese_model
+from pretrain.planning.plan import make_plan
+from pretrain.planning.text import format_plan
+from pretrain.release.release import release
+from pretrain.release.siamese import fill_siamese_folder
+from pretrain.run import pretrain
+from pretrain.runtime.stop import Stopped
+from tests.pretrain.steps import ask_in_step
+
+TEXTS = ["how do owls hunt at night ?", "owls", "the railway opened in the year of the great fire , " * 12]
+
+
+@pytest.fixture
+def config(make_model, tiny_corpus, tmp_path):
+    """``config(name, **settings)``: of a small run of a bi-encoder with dropout in the folder of that name."""
+    model = make_model(initializer_range=0.1)
+
+    def make(name="run", **settings):
+        common = {"global_batch_size": 10, "micro_batch_size": 4, "max_length": 32, "learning_rate": 1e-3}
+        common |= {"max_steps": 8, "save_steps": 4, "eval_steps": 4, "eval_pairs": 20, "log_steps": 2}
+        common |= {"deepspeed_config": "ds_configs/zero2.json", "precision": "fp32", "pair_loss": "contrastive"}
+        return PretrainConfig(
+            corpus=[str(tiny_corpus)], model=str(model), output_dir=str(tmp_path / name), **{**common, **settings}
+        )
+
+    return make
+
+
+def lines(config, split, *names):
+    every = map(json.loads, (Path(config.output_dir) / "metrics.jsonl").read_text().splitlines())
+    return [[line[name] for name in names] for line in every if line["split"] == split]
+
+
+def weights(config, step=8):
+    return load_file(str(Path(config.output_dir) / f"checkpoints/step-{step:08d}/weights.safetensors"))
+
+
+def embed_packed(model, tokenizer, texts, max_length):
+    """The embeddings of texts, as training makes them: packed in one row."""
+    ids = [tokenizer(text, truncation=True, max_length=max_length)["input_ids"] for text in texts]
+    lengths = [len(own) for own in ids]
+    inputs = {
+        "input_ids": torch.tensor([token for own in ids for token in own]),
+        "token_type_ids": torch.zeros(sum(lengths), dtype=torch.int64),
+        "position_ids": torch.cat([torch.arange(n) for n in lengths]),
+        "starts": torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32),
+        "labels": torch.zeros(len(texts)),
+        "max_length": max(lengths),
+    }
+    with torch.no_grad():
+        return model.embed(inputs)[1][:, 0]
+
+
+@pytest.mark.parametrize("stage", ["zero0", pytest.param("zero3", marks=pytest.mark.slow)])
+def test_a_stopped_run_ends_as_if_nothing_had_been(stage, config, monkeypatch):
+    settings = {"deepspeed_config": f"ds_configs/{stage}.json", "symmetric": True, "own_negatives": 1}
+    whole, stopped = config("whole", **settings), config("stopped", **settings)
+    pretrain(whole)
+    with monkeypatch.context() as patch:
+        ask_in_step(patch, 5)
+        with pytest.raises(Stopped):
+            pretrain(stopped)
+    pretrain(stopped)
+    one, two = weights(whole), weights(stopped)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    for split, names in (("train", ("step", "loss", "pair_mrr")), ("validation", ("step", "pair_loss", "pair_r1"))):
+        assert lines(whole, split, *names) == lines(stopped, split, *names)
+
+
+def test_a_run_is_released_for_sentence_transformers(config, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    run = config(eval_steps=8, mlm_probability=0.0, objective="psd")
+    pretrain(run)
+    (before,), (after,) = lines(run, "validation", "pair_mrr")
+    folder = release(Path(run.output_dir), tmp_path / "release")
+    model, _ = load_siamese_model(str(folder), seed=0)
+    trained = weights(run)
+    for name, parameter in model.encoder.named_parameters():
+        assert torch.equal(parameter, trained[f"encoder.{name}"])
+    ours = embed_packed(model.eval(), load_tokenizer(str(folder)), TEXTS, 32)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    card = (folder / "README.md").read_text()
+    assert 'SentenceTransformer("path/to/this/folder")' in card
+    assert f"| pair_mrr | {before:.3f} | {after:.3f} |" in card
+    assert "Always predicting" not in card
+    assert str(tmp_path) not in card
+    page = (Path(run.output_dir) / "report.html").read_text()
+    assert "Cosine <b>" in page
+    assert "called positive" not in page
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_gives_the_same_vectors(family, make_model, tmp_path, capfd):
+    from sentence_transformers import SentenceTransformer
+
+    source = make_model(family, initializer_range=0.1)
+    model, _ = load_siamese_model(str(source), seed=5)
+    tokenizer = load_tokenizer(default_model())
+    tokenizer.save_pretrained(str(tmp_path))
+    fill_siamese_folder(tmp_path, model.config.to_dict(), dict(model.named_parameters()), max_length=40)
+    logging.set_verbosity_warning()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        theirs = SentenceTransformer(str(tmp_path), device="cpu")
+    said = capfd.readouterr().err.lower()
+    logging.set_verbosity_error()
+    assert not any(word in said for word in ("missing", "unexpected", "newly initialized"))
+    assert theirs.max_seq_length == 40
+    vectors = theirs.encode(TEXTS, convert_to_tensor=True)
+    assert torch.allclose(embed_packed(model.eval(), tokenizer, TEXTS, 40), vectors, atol=1e-5)
+    assert AutoModel.from_pretrained(str(tmp_path)).config.architectures == [type(model.encoder).__name__]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pair_loss": None, "temperature": 0.1}, "give --pair_loss contrastive too"),
+        ({"adapter": "pfeiffer"}, "does not go with --adapter"),
+        ({"token_loss": "rtd"}, "does not go with --token_loss rtd"),
+        ({"pair_weight": 0.0}, "with --pair_weight 0"),
+        ({"own_negatives": 5}, "ssp has 4 for each anchor"),
+        ({"global_batch_size": 1, "micro_batch_size": 1}, "compares a query with the texts of others"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused_in_one_line(settings, message, config):
+    with pytest.raises(KinspanError, match=message):
+        pretrain(config(**settings))
+
+
+def test_a_dry_run_counts_the_texts_of_a_pair(config):
+    one, more = (make_plan(config(own_negatives=number)) for number in (None, 2))
+    assert more.step_tokens > 1.5 * one.step_tokens
+    assert "masked-LM head" in format_plan(one)
+    assert "pair head" not in format_plan(one)
