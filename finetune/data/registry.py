@@ -15,10 +15,13 @@ from .asnq import ASNQ
 from .dataset import DataSet, PaperCount
 from .insuranceqa import INSURANCEQA
 from .jacana import JACANA
+from .techqa import TECHQA
 from .trecqa import TRECQA
 from .wikiqa import WIKIQA
 
-PUBLIC: dict[str, DataSet] = {data_set.name: data_set for data_set in (WIKIQA, TRECQA, JACANA, ASNQ, INSURANCEQA)}
+PUBLIC: dict[str, DataSet] = {
+    data_set.name: data_set for data_set in (WIKIQA, TRECQA, JACANA, ASNQ, INSURANCEQA, TECHQA)
+}
 NAMES = (*PUBLIC, files.NAME, hub.NAME)
 
 
