@@ -36,11 +36,10 @@ def find_exactly(
     alive:   ``[n]`` whether each row counts; None where all do
     """
     scores = np.empty((len(queries), len(matrix)), dtype=np.float32)
-    wanted = torch.from_numpy(np.ascontiguousarray(queries)).T
     step = max(1, BLOCK_BYTES // (4 * matrix.shape[1]))
     for first in range(0, len(matrix), step):
-        rows = torch.from_numpy(np.asarray(matrix[first : first + step])).float()
-        scores[:, first : first + step] = (rows @ wanted).T.numpy()
+        rows = matrix[first : first + step].astype(np.float32)
+        scores[:, first : first + step] = queries @ rows.T
     if alive is not None:
         scores[:, ~alive] = -np.inf
     found = [(best := take_best(own, k), own[best]) for own in scores]

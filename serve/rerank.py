@@ -35,22 +35,28 @@ class CrossEncoder:
 
     def score(self, questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The score of each candidate of each question, all in as few forward passes as fit."""
-        sizes = [len(own) for own in candidates]
-        starts = np.append(0, np.cumsum(sizes)).astype(np.int64)
-        texts = [text[: self._room] for own in candidates for text in own]
-        if not texts:
+        if not any(map(len, candidates)):
             return [np.zeros(0) for _ in questions]
-        data = AnswerSet(
-            name="search",
-            split="candidates",
-            question_ids=[str(number) for number in range(len(questions))],
-            questions=[question[: self._room] for question in questions],
-            starts=starts,
-            answer_ids=pa.array([str(number) for number in range(len(texts))], pa.large_string()),
-            answers=pa.array(texts, pa.large_string()),
-            labels=np.zeros(len(texts), dtype=np.int8),
+        data = make_candidates(
+            [question[: self._room] for question in questions],
+            [[text[: self._room] for text in own] for own in candidates],
         )
         scores = self._score(data)
         if not np.isfinite(scores).all():
             raise KinspanError(f"--cross_encoder {self.name}: a score is not finite")
-        return np.split(scores, starts[1:-1])
+        return np.split(scores, data.starts[1:-1])
+
+
+def make_candidates(questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> AnswerSet:
+    """Questions and the texts of their candidates in the form that is scored, without labels."""
+    texts = [text for own in candidates for text in own]
+    return AnswerSet(
+        name="search",
+        split="candidates",
+        question_ids=[str(number) for number in range(len(questions))],
+        questions=questions,
+        starts=np.append(0, np.cumsum([len(own) for own in candidates])).astype(np.int64),
+        answer_ids=pa.array([str(number) for number in range(len(texts))], pa.large_string()),
+        answers=pa.array(texts, pa.large_string()),
+        labels=np.zeros(len(texts), dtype=np.int8),
+    )

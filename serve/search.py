@@ -102,7 +102,9 @@ class Searcher:
         """
         asked = [clean_question(question) for question in questions]
         candidates = max(candidates, k)
-        answered, began = Answered([]), time.perf_counter()
+        answered, began = Answered([[] for _ in asked]), time.perf_counter()
+        if not asked:
+            return answered
         found: dict[str, list[Found]] = {}
         if first_stage in (BI_ENCODER, FUSION):
             with _timed(answered, "encode"):

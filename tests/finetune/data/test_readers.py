@@ -214,7 +214,7 @@ def test_missing_files_are_named(tmp_path):
 
 @pytest.mark.parametrize("spec", ["squad=folder", "wikiqa", "wikiqa=", "=x"])
 def test_unknown_names_are_told_the_known_ones(spec):
-    with pytest.raises(KinspanError, match="one of wikiqa, trecqa, jacana, asnq, insuranceqa, files, hub"):
+    with pytest.raises(KinspanError, match="one of wikiqa, trecqa, jacana, asnq, insuranceqa, techqa, files, hub"):
         load_split(spec, "train")
 
 
