@@ -52,5 +52,5 @@ def test_what_is_no_such_file_is_one_line(tmp_path, text, reason):
 
 def test_counts_of_the_distribution(shared):
     data, _ = load_split(f"techqa={shared}/data/technicalqa", "dev")
-    assert (data.num_questions, len(set(data.answers.to_pylist()))) == (160, 156)
-    assert data.positives.tolist() == [1] * 160
+    assert (data.num_questions, len(set(data.answers.to_pylist()))) == (158, 155)
+    assert data.positives.tolist() == [1] * 158

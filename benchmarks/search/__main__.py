@@ -10,14 +10,10 @@ What was measured is kept in --output_dir: the same command goes on from there."
 
 import json
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 import numpy as np
 from tqdm import tqdm
@@ -37,7 +33,7 @@ FOUND, LATENCY, TABLE = "found.jsonl", "latency.json", "search.md"
 
 EPILOG = f"""example:
   python launch/index.py --answers insuranceqa=InsuranceQA --output_dir index
-  python benchmarks/search.py --index index --data insuranceqa=InsuranceQA --split test \\
+  python -m benchmarks.search --index index --data insuranceqa=InsuranceQA --split test \\
       --cross_encoder runs/insuranceqa/seed-1/best --output_dir runs/search
 
 {SPECS}"""
@@ -45,6 +41,7 @@ EPILOG = f"""example:
 
 def main() -> None:
     parser = _common.parser(__doc__, EPILOG)
+    parser.prog = "python -m benchmarks.search"
     parser.add_argument("--index", required=True, help="Index of all answers of the data set.")
     parser.add_argument("--data", required=True, help="Data set, as below, whose questions are asked.")
     parser.add_argument("--split", choices=("train", "dev", "test"), default="test")

@@ -8,15 +8,11 @@ which share of the 100 exact answers the approximate index finds.
 Bar: .98 of them at the 27,413 answers of InsuranceQA."""
 
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 import numpy as np
 
@@ -27,11 +23,12 @@ BLOCK = 50_000  # rows that are made at once
 K = 100
 
 EPILOG = """example:
-  python benchmarks/vectors.py --index index --rows 27413 1000000"""
+  python -m benchmarks.search.vectors --index index --rows 27413 1000000"""
 
 
 def main() -> None:
     parser = _common.parser(__doc__, EPILOG)
+    parser.prog = "python -m benchmarks.search.vectors"
     parser.add_argument("--index", required=True, help="An index, whose vectors are the pattern.")
     parser.add_argument("--rows", type=int, nargs="+", default=[27_413, 1_000_000], help="Numbers of vectors.")
     parser.add_argument("--queries", type=int, default=100, help="Queries that are timed.")
