@@ -11,7 +11,7 @@ What was measured is kept in --output_dir: the same command goes on from there."
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from finetune.evaluation.retrieval import RETRIEVAL_METRICS, measure_retrieval
 from finetune.evaluation.significance import compare_rows, format_p
 
 FIRST = {"bi_encoder": "bi-encoder", "bm25": "BM25", "fusion": "fusion"}
+BATCH = 16  # questions that are searched together, where it is not the time that counts
 FOUND, LATENCY, TABLE = "found.jsonl", "latency.json", "search.md"
 
 EPILOG = f"""example:
@@ -92,26 +93,33 @@ def find_all(path: Path, searchers: dict[str, Any], data: AnswerSet, rerank_k: i
     found = [json.loads(line) for line in lines]
     with path.open("w") as file:
         file.writelines(f"{line}\n" for line in lines)
-        for question in tqdm(data.questions[len(found) :], desc="searching", disable=None, mininterval=5):
-            found.append(dict(find_each(searchers, question, rerank_k)))
-            file.write(json.dumps(found[-1]) + "\n")
-            file.flush()
+        with tqdm(total=data.num_questions, initial=len(found), desc="searching", disable=None, mininterval=5) as bar:
+            while questions := data.questions[len(found) : len(found) + BATCH]:
+                new = find_batch(searchers, questions, rerank_k)
+                file.writelines(json.dumps(own) + "\n" for own in new)
+                file.flush()
+                found += new
+                bar.update(len(new))
     return found
 
 
-def find_each(searchers: dict[str, Any], question: str, rerank_k: int) -> Iterator[tuple[str, list[str]]]:
+def find_batch(searchers: dict[str, Any], questions: Sequence[str], rerank_k: int) -> list[dict[str, list[str]]]:
     """Every first stage, and what each cross-encoder makes of it: it scores a candidate of several stages once."""
-    first = {name: searchers[""].search([question], 100, first_stage=stage).hits[0] for stage, name in FIRST.items()}
-    for name, hits in first.items():
-        yield name, [hit.id for hit in hits]
-    heads = {hit.id: hit.text for hits in first.values() for hit in hits[:rerank_k]}
+    first = {name: searchers[""].search(questions, 100, first_stage=stage).hits for stage, name in FIRST.items()}
+    found = [{name: [hit.id for hit in of[number]] for name, of in first.items()} for number in range(len(questions))]
+    heads = [
+        {hit.id: hit.text for of in first.values() for hit in of[number][:rerank_k]} for number in range(len(questions))
+    ]
     for model, searcher in searchers.items():
         if not model:
             continue
-        scores = dict(zip(heads, searcher.cross_encoder.score([question], [list(heads.values())])[0], strict=True))
-        for name, hits in first.items():
-            ids = [hit.id for hit in hits]
-            yield f"{name} + {model}", sorted(ids[:rerank_k], key=lambda one: -scores[one]) + ids[rerank_k:]
+        scored = searcher.cross_encoder.score(questions, [list(own.values()) for own in heads])
+        for own, texts, values in zip(found, heads, scored, strict=True):
+            scores = dict(zip(texts, values, strict=True))
+            for name in FIRST.values():
+                head = sorted(own[name][:rerank_k], key=lambda one, scores=scores: -scores[one])
+                own[f"{name} + {model}"] = head + own[name][rerank_k:]
+    return found
 
 
 def time_all(path: Path, searchers: dict[str, Any], data: AnswerSet, args: Any) -> dict[str, dict[str, float]]:

@@ -1,8 +1,8 @@
 """TechQA (Castelli et al., 2020): questions to a vendor's support, answered by passages of its notes.
 
 The passages that were searched are not in these files. So a question's candidates are all distinct answers of its
-split, as in the retrieval of Yu et al., 2020, "A Technical Question Answering System with Transfer Learning". Two answerable
-questions of dev have no text of an answer; they are left out.
+split, as in the retrieval of Yu et al., 2020, "A Technical Question Answering System with Transfer Learning". Two
+answerable questions of dev have no text of an answer; they are left out.
 """
 
 import hashlib
