@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import resource
 import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.engine.stage import measure_peak
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import PairTemplate
 from objectives import OBJECTIVES, parse_mixture
@@ -103,7 +103,7 @@ def rss_anon() -> float:
 
 
 def peak_rss() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return measure_peak() / 2**20
 
 
 def ssp_stream(corpus: Corpus, template: PairTemplate, masking: MaskedLM | None, seed: int, **more: Any) -> PairStream:
