@@ -48,7 +48,7 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     values, rest = vars(parsed), getattr(config_class, "REST", None)
     if wrong := [argument for argument in others if not rest or argument.startswith("--")]:
         parser.error(f"unrecognized arguments: {' '.join(wrong)}")
-    if others:
+    if rest and others:
         values[rest] = [*values.get(rest, []), *others]
     values.pop("config", None)
     for name, value in values.items():

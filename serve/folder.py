@@ -85,7 +85,7 @@ def read_manifest(folder: Path) -> Manifest:
     if found.get("format") != FORMAT:
         raise KinspanError(f"{folder / MANIFEST} has format {found.get('format')!r}, not {FORMAT}: {AGAIN}")
     try:
-        named = {name: _read_part(found[name]) for name in ("words", "removed") if found[name]}
+        named: dict[str, Any] = {name: _read_part(found[name]) for name in ("words", "removed") if found[name]}
         manifest = Manifest(**{**found, "words": None, "removed": None, "parts": ()})
         manifest = replace(manifest, parts=tuple(map(_read_part, found["parts"])), **named)
         needed = {"name", "place", "fingerprint", "dimension", "similarity"} - manifest.model.keys()

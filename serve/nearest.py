@@ -51,7 +51,7 @@ def find_exactly(
     return [(best[values > -np.inf], values[values > -np.inf]) for best, values in found]
 
 
-def write_graph(path: Path, matrix: np.ndarray, say: Callable[[int], None] = lambda rows: None) -> None:
+def write_graph(path: Path, matrix: np.ndarray, say: Callable[[int], Any] = lambda rows: None) -> None:
     """Builds an approximate index of the rows. Raises KinspanError where usearch is not installed.
 
     say: is told how many rows have been added since it was last told
