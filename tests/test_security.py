@@ -34,7 +34,7 @@ from pretrain.release.release import release
 from pretrain.run import pretrain
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch", "benchmarks")
+PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch", "benchmarks")
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 STILL = {"num_labels": 1, "hidden_dropout_prob": 0.0}
 

@@ -20,13 +20,14 @@ from .multicqa.askubuntu import ASKUBUNTU
 from .multicqa.insuranceqa_v2 import INSURANCEQA_V2
 from .multicqa.semeval import SEMEVAL2016, SEMEVAL2017
 from .multicqa.wikipassageqa import WIKIPASSAGEQA
+from .techqa import TECHQA
 from .trecqa import TRECQA
 from .wikiqa import WIKIQA
 
 PUBLIC: dict[str, DataSet] = {
     data_set.name: data_set
     for data_set in (
-        *(WIKIQA, TRECQA, JACANA, ASNQ, INSURANCEQA),
+        *(WIKIQA, TRECQA, JACANA, ASNQ, INSURANCEQA, TECHQA),
         *(INSURANCEQA_V2, WIKIPASSAGEQA, SEMEVAL2016, SEMEVAL2017, ASKUBUNTU),
     )
 }

@@ -63,6 +63,20 @@ def _has_modules(name_or_dir: str) -> bool:
     return found is not None
 
 
+def load_bi_encoder(name_or_dir: str) -> Any:
+    """A ``SentenceTransformer`` in fp32; of an encoder without a head, the mean over its tokens is the embedding.
+
+    Raises KinspanError where the model cannot be loaded.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    silence_transformers()
+    try:
+        return SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
+    except Exception as error:
+        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
+
+
 def score_by_similarity(name_or_dir: str, data: AnswerSet, max_length: int) -> tuple[np.ndarray, str]:
     """Returns the similarity of each candidate's embedding to its question's, ``[N]``, and in words what it is.
 
@@ -72,13 +86,7 @@ def score_by_similarity(name_or_dir: str, data: AnswerSet, max_length: int) -> t
 
     max_length: most tokens of a text, where the model does not take fewer
     """
-    from sentence_transformers import SentenceTransformer
-
-    silence_transformers()
-    try:
-        model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
-    except Exception as error:
-        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
+    model = load_bi_encoder(name_or_dir)
     model.max_seq_length = min(max_length, model.max_seq_length or max_length)
     options: dict[str, Any] = {"show_progress_bar": False, "batch_size": 64, "convert_to_tensor": True}
     asked = model.encode_query(list(data.questions), **options)

@@ -97,26 +97,36 @@ def score_answers(
         scores, note = score_by_similarity(name_or_dir, data, max_length)
         say(note)
     else:
-        scores = _classifier_scores(name_or_dir, data, max_length, batch_tokens, precision)
+        scores = load_classifier(name_or_dir, max_length, batch_tokens, precision)(data)
     if not np.isfinite(scores).all():
         row = int(np.flatnonzero(~np.isfinite(scores))[0])
         raise KinspanError(f"{name_or_dir}: its score of candidate {data.answer_ids[row]} is not finite")
     return scores
 
 
-def _classifier_scores(
-    name_or_dir: str, data: AnswerSet, max_length: int, batch_tokens: int | None, precision: str
-) -> np.ndarray:
+def load_classifier(
+    name_or_dir: str, max_length: int = 128, batch_tokens: int | None = None, precision: str = "fp32"
+) -> Callable[[AnswerSet], np.ndarray]:
+    """What scores the candidates of any AnswerSet, ``[N]``, by a sequence classifier that is loaded once.
+
+    Arguments and errors are those of ``score_answers``.
+    """
     scorer = load_scorer(name_or_dir)
     scorer = Scorer(scorer.name, scorer.model, load_own_tokenizer(name_or_dir), scorer.head, scorer.score)
     check_fits(scorer, max_length)
-    pairs = encode_pairs(data, scorer.tokenizer, max_length)
+    tokens = batch_tokens or BATCH_TOKENS[scorer.model.device.type]
     if not can_pack(scorer.model):
-        batch_tokens = batch_tokens or BATCH_TOKENS[scorer.model.device.type]
-        return score_padded(scorer, unpack(pairs), batch_size=max(1, batch_tokens // max_length))
+        size = max(1, tokens // max_length)
+        return lambda data: score_padded(scorer, unpack(encode_pairs(data, scorer.tokenizer, max_length)), size)
     scorer.model.set_attn_implementation(attention.NAME)
-    name = f"scoring {data.name} {data.split} with {scorer.name}"
-    return score_pairs(Ranker(scorer.model).eval(), pairs, scorer.model.device, batch_tokens, name, precision)
+    ranker = Ranker(scorer.model).eval()
+
+    def score(data: AnswerSet) -> np.ndarray:
+        pairs = encode_pairs(data, scorer.tokenizer, max_length)
+        name = f"scoring {data.name} {data.split} with {scorer.name}"
+        return score_pairs(ranker, pairs, scorer.model.device, tokens, name, precision)
+
+    return score
 
 
 def can_pack(model: Any) -> bool:

@@ -45,17 +45,18 @@ def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
         )
 
 
-def encode_packed(backbone: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+def encode_packed(backbone: nn.Module, inputs: dict[str, Any], round_to: int = ROUND_TO) -> torch.Tensor:
     """Hidden states ``[T, hidden]`` of the T tokens of a packed row, each pair on its own.
 
     Args:
         backbone: a base model (``classifier.base_model``) of one of FAMILIES
         inputs:   of data_pipeline.sampling.batch.Batch as tensors: input_ids, token_type_ids, position_ids ``[T]``,
                   starts ``[n + 1]``; and max_length, the tokens of the longest pair
+        round_to: the row is rounded up to a multiple of so many tokens
     """
     config: Any = backbone.config
     family = FAMILIES[config.model_type]
-    padding = -len(inputs["input_ids"]) % ROUND_TO
+    padding = -len(inputs["input_ids"]) % round_to
     packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"], padding)
     tokens = {
         "input_ids": inputs["input_ids"],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")
+PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch")
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
 
 

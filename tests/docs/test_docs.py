@@ -5,13 +5,14 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.tokenizers import load_tokenizer
 from launch._cli import parse
@@ -144,6 +145,31 @@ def test_as2(place, run_here, tiny_documents):
     assert "BM25" in models
     assert len((place / "runs/ranked/ranking.jsonl").read_text().splitlines()) == 10
     assert "word for word" in contamination
+
+
+def test_search(place, run_here, monkeypatch):
+    (line,) = blocks("search.md", "json")
+    others = [{"id": f"s{n}", "text": f"Turn knob {n} until the screen is bright."} for n in range(5)]
+    (place / "solved.jsonl").write_text(line + "".join(json.dumps(own) + "\n" for own in others))
+    (place / "new.jsonl").write_text(json.dumps({"text": "Buy another one."}) + "\n")
+    config = AutoConfig.from_pretrained(place / "path/to/model", num_labels=1)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(place / "releases/docs")
+    load_tokenizer(default_model()).save_pretrained(str(place / "releases/docs"))
+    build, change, ask = blocks("search.md", "bash")
+    assert "index: 6 answers" in run_here(build)
+    whole = (place / "index").rename(place / "kept")
+    shutil.copytree(whole, place / "index")
+    assert "index: 6 answers" in run_here(change)
+    shutil.rmtree(place / "index")
+    whole.rename(place / "index")
+    found = run_here(ask)
+    assert " 1. t1  (bi-encoder " in found
+    assert "cross-encoder " in found
+    seen = []
+    monkeypatch.setattr("builtins.print", lambda *values: seen.append(values))
+    exec(blocks("search.md", "python")[0], {})
+    assert [len(values) for values in seen] == [4, 4, 4, 1]
+    assert set(seen[-1][0]) == {"encode", "nearest", "rerank", "read", "total"}
 
 
 def test_the_table_lists_every_objective_as_it_is():

@@ -34,6 +34,8 @@ ENTRIES = [
     "study",
     "evaluate",
     "rank",
+    "index",
+    "search",
     "status",
     "kinspan",
 ]
@@ -60,7 +62,7 @@ def test_help_teaches(entry, tmp_path):
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_no_entry_shadows_a_package(entry, tmp_path):
     """Runs a copy that is not installed, from a folder of its own, with each way of naming the script."""
-    for package in ("pretrain", "finetune", "objectives", "data_pipeline", "launch", "ds_configs"):
+    for package in ("pretrain", "finetune", "serve", "objectives", "data_pipeline", "launch", "ds_configs"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     probe = tmp_path / "probe.py"
     probe.write_text(

@@ -1,0 +1,1 @@
+"""Quality against latency of each way to search, and the search of vectors alone."""

@@ -1,0 +1,61 @@
+"""TechQA (Castelli et al., 2020): questions to a vendor's support, answered by passages of its notes.
+
+The passages that were searched are not in these files. So a question's candidates are all distinct answers of its
+split, as in the retrieval of Yu et al., 2020, "A Technical Question Answering System with Transfer Learning". Two
+answerable questions of dev have no text of an answer; they are left out.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.prepare.encode import normalise
+from data_pipeline.prepare.readers.compression import open_decompressed
+
+from .collect import SourceRow
+from .dataset import DataSet
+
+SPLITS = {"train": "training_Q_A.json", "dev": "dev_Q_A.json", "test": "test_Q_A.json"}
+FIELDS = ("QUESTION_ID", "QUESTION_TITLE", "QUESTION_TEXT", "ANSWER", "ANSWERABLE")
+
+
+def read_techqa(path: Path) -> Iterator[SourceRow]:
+    """Yields each answerable question with every distinct answer of the file; its own one is right.
+
+    An answer's id is a hash of its text, so that the same answer has the same id in all splits. Raises KinspanError for
+    a file that is no list of such questions.
+    """
+    questions = [record for record in _read_records(path) if record["ANSWERABLE"] == "Y"]
+    own = [normalise(record["ANSWER"]) for record in questions]
+    answers = {text: hashlib.blake2b(text.encode(), digest_size=6).hexdigest() for text in own if text}
+    for number, (record, right) in enumerate(zip(questions, own, strict=True), 1):
+        if not right:
+            continue
+        question = f"{record['QUESTION_TITLE']} {record['QUESTION_TEXT']}"
+        for text, name in answers.items():
+            yield SourceRow(number, record["QUESTION_ID"], question, name, text, int(text == right))
+
+
+def _read_records(path: Path) -> list[dict[str, str]]:
+    try:
+        with open_decompressed(path) as file:
+            records = json.loads(file.read())
+    except (OSError, EOFError, ValueError, RecursionError) as error:
+        raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
+    if not isinstance(records, list):
+        raise KinspanError(f"{path}: not a list of questions")
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict) or not all(isinstance(record.get(field), str) for field in FIELDS):
+            raise KinspanError(f"{path} question {number}: {', '.join(FIELDS)} must all be there, as strings")
+    return records
+
+
+TECHQA = DataSet(
+    name="techqa",
+    help="training_Q_A.json and dev_Q_A.json as distributed, also with techqa- before their names. The candidates of "
+    "an answerable question are all distinct answers of its split; there is no labelled test.",
+    file_names=lambda split: (f"techqa-{SPLITS[split]}", SPLITS[split]),
+    read=read_techqa,
+)

@@ -1,0 +1,179 @@
+"""Embeddings of single texts by a model of sentence-transformers, packed where its encoder can be.
+
+The vectors are those of ``SentenceTransformer``: a test holds them within 1e-5. Packed, no padding is computed, and a
+processor in bf16 works as in training.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import shorten_name
+from pretrain.modeling import attention
+from pretrain.modeling.encoder import encode_packed, prepare_encoder
+from pretrain.modeling.families import FAMILIES
+from pretrain.runtime.out_of_memory import is_out_of_memory
+
+from .bi_encoder import is_bi_encoder, load_bi_encoder
+from .score import BATCH_TOKENS, PRECISIONS
+
+MAX_CHARS = 50  # of a token: a text is cut to this many times the most tokens before it is tokenised
+QUERY, ANSWER = ("query",), ("document", "passage", "corpus")  # how models name the prompts of the two
+COMPARED_BY_COSINE, COMPARED_BY_PRODUCT = "cosine", "dot"
+# What decides a model's vectors; a card, or how it was trained, does not
+DECIDES = (".safetensors", ".bin", ".json", ".txt", ".model")
+DOES_NOT = {"data_config.json", "kinspan.json", "train_script.json"}
+
+
+class Embedder:
+    """A bi-encoder, loaded once, and how its texts become vectors.
+
+    name:       how people call it
+    place:      the folder or the name on the hub that it was loaded from
+    max_length: most tokens of a text, special tokens included
+    similarity: "cosine", for which all vectors have length 1, or "dot"
+    packed:     whether texts are packed, or left to sentence-transformers
+
+    Raises KinspanError where there is no such model, it is no bi-encoder, or it is compared in another way.
+    """
+
+    def __init__(self, name_or_dir: str, max_length: int | None = None) -> None:
+        if not is_bi_encoder(name_or_dir):
+            raise KinspanError(
+                f"--model {name_or_dir} reads question and answer together: give a bi-encoder, such as a folder of "
+                "sentence-transformers"
+            )
+        self.name, self.place = shorten_name(name_or_dir), name_or_dir
+        self.model = load_bi_encoder(name_or_dir).eval()
+        own = self.model.max_seq_length or max_length or 512
+        if max_length is not None and max_length > own:
+            raise KinspanError(f"--max_length {max_length}: {self.name} takes {own} tokens at most")
+        self.max_length = self.model.max_seq_length = max_length or own
+        self.similarity = str(self.model.similarity_fn_name or COMPARED_BY_COSINE)
+        if self.similarity not in (COMPARED_BY_COSINE, COMPARED_BY_PRODUCT):
+            raise KinspanError(f"--model {name_or_dir}: compares by {self.similarity}, where cosine or dot is needed")
+        self.pooling = _find_pooling(self.model)
+        if self.packed:
+            self.encoder = self.model[0].auto_model
+            self.encoder.set_attn_implementation(attention.NAME)
+            prepare_encoder(self.encoder, self.encoder)
+
+    @property
+    def packed(self) -> bool:
+        return self.pooling is not None
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def embed_queries(self, texts: Sequence[str], precision: str = "fp32") -> np.ndarray:
+        """``[n, dimension]`` float32 of questions, with the model's own prompt for them."""
+        return self._embed(texts, QUERY, precision)
+
+    def embed_answers(self, texts: Sequence[str], precision: str = "fp32") -> np.ndarray:
+        """``[n, dimension]`` float32 of answers, with the model's own prompt for them.
+
+        precision: "bf16" is faster, and rounds
+        """
+        return self._embed(texts, ANSWER, precision)
+
+    @torch.inference_mode()
+    def _embed(self, texts: Sequence[str], prompts: tuple[str, ...], precision: str) -> np.ndarray:
+        """Raises KinspanError where memory is short, or a vector is not finite."""
+        room = MAX_CHARS * self.max_length
+        prompt = find_prompt(self.model, prompts)
+        whole = [prompt + text.encode("utf-8", "replace").decode()[:room] for text in texts]
+        half = PRECISIONS[precision]
+        try:
+            with torch.autocast(self.device.type, half) if half else nullcontext():
+                vectors = self._embed_packed(whole) if self.packed else self._embed_padded(whole)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise KinspanError(f"out of memory with texts of {self.max_length} tokens: lower --max_length") from error
+        if self.similarity == COMPARED_BY_COSINE:
+            vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        found = vectors.cpu().numpy()
+        if not np.isfinite(found).all():
+            raise KinspanError(f"--model {self.place}: its vector of {texts[_first_odd(found)][:60]!r} is not finite")
+        return found
+
+    def _embed_padded(self, texts: list[str]) -> torch.Tensor:
+        options: dict[str, Any] = {"show_progress_bar": False, "batch_size": 32, "convert_to_tensor": True}
+        return self.model.encode(texts, prompt="", **options).float()
+
+    def _embed_packed(self, texts: list[str]) -> torch.Tensor:
+        options = {"truncation": True, "max_length": self.max_length, "split_special_tokens": True}
+        ids = self.model.tokenizer([text.strip() for text in texts], return_attention_mask=False, **options)
+        every = [np.asarray(own, dtype=np.int64) for own in ids["input_ids"]]
+        lengths = np.array([len(own) for own in every])
+        out = torch.zeros(len(texts), self.encoder.config.hidden_size, device=self.device)
+        order = np.argsort(-lengths, kind="stable")
+        first = 0
+        while first < len(order):
+            rows = order[first : first + max(1, BATCH_TOKENS[self.device.type] // int(lengths[order[first]]))]
+            out[torch.from_numpy(rows).to(self.device)] = self._pool([every[row] for row in rows])
+            first += len(rows)
+        return out
+
+    def _pool(self, texts: list[np.ndarray]) -> torch.Tensor:
+        """Of texts as ids, ``[n, hidden]`` float32: the mean over all tokens, special ones too, or the first token."""
+        lengths = np.array([len(own) for own in texts])
+        starts = np.append(0, np.cumsum(lengths)).astype(np.int32)
+        ids = np.concatenate(texts)
+        arrays = {
+            "input_ids": ids,
+            "token_type_ids": np.zeros_like(ids),
+            "position_ids": np.arange(len(ids), dtype=np.int32) - np.repeat(starts[:-1], lengths),
+            "starts": starts,
+        }
+        inputs = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
+        one = {} if len(texts) > 1 else {"round_to": 1}  # rounding up would multiply the work of a single question
+        hidden = encode_packed(self.encoder, {**inputs, "max_length": int(lengths.max())}, **one).float()
+        if self.pooling == "cls":
+            return hidden[inputs["starts"][:-1].long()]
+        which = torch.repeat_interleave(torch.arange(len(texts), device=self.device), inputs["starts"].diff().long())
+        total = hidden.new_zeros(len(texts), hidden.shape[1]).index_add(0, which, hidden)
+        return total / inputs["starts"].diff()[:, None]
+
+
+def find_prompt(model: Any, names: tuple[str, ...]) -> str:
+    """The prompt of this kind of text, as ``encode_query`` and ``encode_document`` choose it."""
+    known = next((name for name in names if name in model.prompts), model.default_prompt_name)
+    return model.prompts.get(known) or "" if known else ""
+
+
+def _find_pooling(model: Any) -> str | None:
+    """ "mean" or "cls" of a model whose texts can be packed, and None of any other."""
+    kinds = [type(module).__name__ for module in model]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        return None
+    pooling, config = model[1], model[0].auto_model.config
+    known = config.model_type in FAMILIES and model.tokenizer.is_fast and model.truncate_dim is None
+    if not known or pooling.pooling_mode not in ("mean", "cls"):
+        return None
+    return str(pooling.pooling_mode) if pooling.include_prompt else None
+
+
+def _first_odd(vectors: np.ndarray) -> int:
+    return int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
+
+
+def fingerprint_bi_encoder(name_or_dir: str) -> str:
+    """Names a bi-encoder by all files that decide its vectors: weights, tokenizer, pooling; a hub name by itself."""
+    folder = Path(name_or_dir)
+    if not folder.is_dir():
+        return name_or_dir
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in DECIDES and path.name not in DOES_NOT and path.is_file():
+            digest.update(str(path.relative_to(folder)).encode())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]

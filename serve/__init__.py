@@ -1,0 +1,1 @@
+"""Index and two-stage search over answers."""

@@ -1,0 +1,162 @@
+"""Answers to be searched, from a table, a data set, a forum's dump or a forum's corpus."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from data_pipeline.browse import load_decoder, show_document
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
+from finetune.data.builders.forum import read_questions
+from finetune.data.dataset import MissingSplit
+from finetune.data.registry import NAMES, load_split
+from finetune.data.tables import FORMATS, Table, read_table
+
+FIELDS = ("text", "id", "question", "url")
+# What tables call the fields; --columns names others
+COLUMNS = {
+    "text": ("text", "answer", "passage"),
+    "id": ("id", "answer_id", "aid"),
+    "question": ("question", "title"),
+    "url": ("url", "link"),
+}
+FORUM = "forum"  # forum=Posts.xml
+ID_BYTES = 8  # of the hash that stands for an id
+
+
+class Answer(NamedTuple):
+    """An answer as people read it.
+
+    id:       tells it from all others; one with the id of an older answer replaces it
+    question: what it answered, or a title; "" where it is not known
+    url:      where it is from; "" where it is not known
+    """
+
+    id: str
+    text: str
+    question: str = ""
+    url: str = ""
+
+
+Say = Callable[[str], None]
+
+
+def read_answers(source: str, columns: dict[str, str], say: Say) -> list[Answer]:
+    """Reads the answers that ``--answers`` names; an answer without text is left out, and ``say`` is told.
+
+    source:  a table with a row for each answer; ``NAME=PLACE`` for the candidates of a data set, of all its splits;
+             ``forum=DUMP`` for the accepted answers of a forum; or the folder of a corpus of questions, likewise
+    columns: what the table calls its fields, where it is not one of COLUMNS
+
+    Raises KinspanError for what cannot be read, where an id stands twice, and where no answer is left.
+    """
+    name, _, place = source.partition("=")
+    if name == FORUM and place:
+        found = _read_forum(place, say)
+    elif name in NAMES and place:
+        found = _read_data_set(source)
+    elif Path(source).is_dir():
+        found = _read_corpus(Path(source))
+    else:
+        found = _read_table(Path(source), columns)
+    answers = [answer for answer in found if answer.text]
+    if not answers:
+        raise KinspanError(f"--answers {source}: no answer in it")
+    seen: dict[str, int] = {}
+    for number, answer in enumerate(answers):
+        if seen.setdefault(answer.id, number) != number and answers[seen[answer.id]] != answer:
+            raise KinspanError(f"--answers {source}: the id {answer.id!r} stands there twice, with different answers")
+    if len(seen) < len(answers):
+        say(f"{len(answers) - len(seen):,} answers stand there more than once: kept once")
+    return [answers[number] for number in seen.values()]
+
+
+def name_by_hash(text: str, question: str) -> str:
+    """The id of an answer whose source gives none: the same answer gets the same one."""
+    return hashlib.blake2b(f"{question}\0{text}".encode("utf-8", "replace"), digest_size=ID_BYTES).hexdigest()
+
+
+def _read_table(path: Path, columns: dict[str, str]) -> Iterator[Answer]:
+    suffix = Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
+    if not path.exists() or suffix not in FORMATS:
+        known = f"a file ({', '.join(FORMATS)}), a corpus folder, {FORUM}=DUMP, or NAME=PLACE with one of"
+        reason = "there is no such file" if not path.exists() else "not a known format"
+        raise KinspanError(f"--answers {path}: {reason}; give {known} {', '.join(NAMES)}")
+    if unknown := [field for field in columns if field not in FIELDS]:
+        raise KinspanError(f"--columns: there is no field {unknown[0]!r}; known are {', '.join(FIELDS)}")
+    table = read_table(path)
+    names = {field: (columns[field],) if field in columns else COLUMNS[field] for field in FIELDS}
+    if not table.fields:
+        raise KinspanError(f"--answers {path}: no answer in it")
+    if not any(name in table.fields for name in names["text"]):
+        raise KinspanError(
+            f"--answers {path}: no column {' or '.join(names['text'])}; there are {', '.join(table.fields)}: name the "
+            "answers' one with --columns text=NAME"
+        )
+    return _take_rows(table, names)
+
+
+def _take_rows(table: Table, names: dict[str, tuple[str, ...]]) -> Iterator[Answer]:
+    wanted = [name for name in table.fields if any(name in of_field for of_field in names.values())]
+    for number, record in table.records(wanted):
+        values = {field: _take_text(record, names[field], f"{table.place} {number}") for field in FIELDS}
+        text, question = values["text"], values["question"]
+        yield Answer(values["id"] or name_by_hash(text, question), text, question, values["url"])
+
+
+def _take_text(record: dict[str, Any], names: tuple[str, ...], place: str) -> str:
+    """The first of these fields that is there and not null; a whole number counts as text, as ids often are."""
+    value = next((record[name] for name in names if record.get(name) is not None), "")
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise KinspanError(f"{place}: {names[0]!r} is no text: {str(value)[:60]!r}")
+    return str(value).strip()
+
+
+def _read_data_set(source: str) -> Iterator[Answer]:
+    """The candidates of all splits, each with the question that it answers where one is labelled so.
+
+    An id that stands for different texts gets a hash of the text beside it.
+    """
+    text_of: dict[tuple[str, str], str] = {}  # question by id and text
+    splits = 0
+    for split in ("train", "dev", "test"):
+        try:
+            data, _ = load_split(source, split)
+        except MissingSplit:
+            continue
+        splits += 1
+        ids, texts = data.answer_ids.dictionary_encode(), data.answers.dictionary_encode()
+        id_of, text_number = ids.dictionary.to_pylist(), texts.dictionary.to_pylist()
+        rows = zip(ids.indices.to_pylist(), texts.indices.to_pylist(), data.labels, data.question_of, strict=True)
+        for of_id, of_text, label, question in rows:
+            key = id_of[of_id], text_number[of_text]
+            if label and not text_of.get(key):
+                text_of[key] = data.questions[question]
+            else:
+                text_of.setdefault(key, "")
+    if not splits:
+        raise KinspanError(f"--answers {source}: it has none of the splits train, dev and test")
+    taken: set[str] = set()
+    for (own, text), question in text_of.items():
+        name = own if own not in taken else f"{own}-{name_by_hash(text, '')}"
+        taken.add(name)
+        yield Answer(name, text, question)
+
+
+def _read_forum(place: str, say: Say) -> Iterator[Answer]:
+    for question in read_questions([place], say):
+        yield Answer(question.id, question.answer, question.title)
+
+
+def _read_corpus(folder: Path) -> Iterator[Answer]:
+    """The accepted answers of a corpus of questions, as far as its token ids tell their text."""
+    corpus = Corpus(folder)
+    decoder = load_decoder(folder)
+    for number in range(len(corpus.manifest.shards)):
+        shard = corpus.shard(number)
+        for row in range(len(shard.held_out)):
+            shown = show_document(shard, row, decoder)
+            if shown.accepted >= 0:
+                yield Answer(shown.id, shown.answers[shown.accepted], shown.title)

@@ -1,0 +1,104 @@
+"""The vectors of a part: exact search over the mapped matrix, and an approximate index by usearch.
+
+Vectors are kept as float16, half the bytes of float32. Scores are computed from them in float32, whichever way they
+were found.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from data_pipeline.errors import KinspanError
+
+from .words import take_best
+
+MATRIX, GRAPH = "vectors.npy", "graph.usearch"
+# Of float32 rows that are made at once, by torch, which is eight times as fast at that as NumPy: they stay in the cache
+BLOCK_BYTES = 4 * 1024**2
+# Of the graph: links of a node, and nodes that are looked at when one is added, and in a search. Chosen for a
+# recall@100 of .98 at 27,413 vectors, see benchmarks/RESULTS.md
+CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = 16, 128, 256
+
+
+def map_matrix(path: Path) -> np.ndarray:
+    """Nothing that is written to the array reaches the file; torch takes no array that cannot be written to."""
+    return np.load(path, mmap_mode="c")
+
+
+def find_exactly(
+    matrix: np.ndarray, queries: np.ndarray, k: int, alive: np.ndarray | None
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Of each query the k rows of the highest product, the best first, and their scores.
+
+    matrix:  ``[n, dimension]`` float16
+    queries: ``[q, dimension]`` float32
+    alive:   ``[n]`` whether each row counts; None where all do
+    """
+    every, wanted = torch.from_numpy(matrix), torch.from_numpy(np.ascontiguousarray(queries)).T
+    products = torch.empty(len(matrix), len(queries))
+    step = max(1, BLOCK_BYTES // (4 * matrix.shape[1]))
+    block = torch.empty(min(step, len(matrix)), matrix.shape[1])
+    for first in range(0, len(matrix), step):
+        rows = every[first : first + step]
+        torch.mm(block[: len(rows)].copy_(rows), wanted, out=products[first : first + step])
+    scores = np.ascontiguousarray(products.numpy().T)
+    if alive is not None:
+        scores[:, ~alive] = -np.inf
+    found = [(best := take_best(own, k), own[best]) for own in scores]
+    return [(best[values > -np.inf], values[values > -np.inf]) for best, values in found]
+
+
+def write_graph(path: Path, matrix: np.ndarray, say: Callable[[int], Any] = lambda rows: None) -> None:
+    """Builds an approximate index of the rows. Raises KinspanError where usearch is not installed.
+
+    say: is told how many rows have been added since it was last told
+    """
+    graph = _make_graph(matrix.shape[1])
+    for first in range(0, len(matrix), 4096):
+        rows = np.asarray(matrix[first : first + 4096])
+        graph.add(np.arange(first, first + len(rows), dtype=np.uint64), rows, threads=torch.get_num_threads())
+        say(len(rows))
+    graph.save(str(path))
+
+
+def expect_usearch() -> Any:
+    """usearch's class of indices. Raises KinspanError where it is not installed."""
+    try:
+        from usearch.index import Index
+    except ImportError as error:
+        raise KinspanError("an approximate index needs usearch: pip install 'kinspan[serve]'") from error
+    return Index
+
+
+def _make_graph(dimension: int) -> Any:
+    sizes = {"connectivity": CONNECTIVITY, "expansion_add": EXPANSION_ADD, "expansion_search": EXPANSION_SEARCH}
+    return expect_usearch()(ndim=dimension, metric="ip", dtype="f16", **sizes)
+
+
+class Graph:
+    """An approximate index, mapped into memory."""
+
+    def __init__(self, path: Path, matrix: np.ndarray) -> None:
+        self._graph = _make_graph(matrix.shape[1])
+        self._graph.view(str(path))
+        self._graph.expansion_search = EXPANSION_SEARCH
+        self._matrix = matrix
+
+    def find(self, query: np.ndarray, k: int, alive: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Like ``find_exactly`` of one query ``[dimension]``, but some rows may be missing.
+
+        Rows that do not count are passed over: twice as many are then asked for, until k are left or there are no more.
+        """
+        count, asked = len(self._matrix), min(k, len(self._matrix))
+        while True:
+            rows = self._graph.search(query, asked, threads=1).keys.astype(np.int64)
+            kept = rows if alive is None else rows[alive[rows]]
+            if len(kept) >= min(k, count) or asked == count:
+                break
+            asked = min(2 * asked, count)
+        scores = self._matrix[kept].astype(np.float32) @ query
+        best = take_best(scores, k)
+        return kept[best], scores[best]

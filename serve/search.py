@@ -1,0 +1,184 @@
+"""Search in two stages: many candidates by vectors or words, of which a cross-encoder then ranks the best."""
+
+import time
+import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.errors import KinspanError
+from finetune.ranking.embedder import Embedder
+
+from .building import check_model, find_model
+from .index import Found, Index
+from .rerank import CrossEncoder
+
+BI_ENCODER, BM25, FUSION, CROSS_ENCODER = "bi_encoder", "bm25", "fusion", "cross_encoder"
+FIRST_STAGES = (BI_ENCODER, BM25, FUSION)
+CANDIDATES = 100  # of the first stage
+RERANKED = 30  # of these, as many go through the cross-encoder
+FUSION_RANK = 60  # added to each rank (Cormack et al., 2009)
+MAX_QUESTION = 4000  # characters of a question that are read
+
+
+@dataclass(frozen=True)
+class Hit:
+    """An answer that was found.
+
+    question: that it came from; "" where it is not known
+    score:    that it was ranked by: of the cross-encoder, or else of the first stage
+    scores:   of each stage that gave it one, by BI_ENCODER, BM25, FUSION and CROSS_ENCODER
+    """
+
+    id: str
+    text: str
+    question: str
+    url: str
+    score: float
+    scores: dict[str, float]
+
+
+@dataclass
+class Answered:
+    """What was found for a batch of questions.
+
+    hits:    of each question, the best first
+    timings: milliseconds of each stage for the whole batch: "encode", "nearest", "words", "rerank", "read" and "total"
+    """
+
+    hits: list[list[Hit]]
+    timings: dict[str, float] = field(default_factory=dict)
+
+
+class Searcher:
+    """An index, its bi-encoder, and a cross-encoder where there is one, ready to answer.
+
+    index:         folder of an index
+    cross_encoder: a release, a ranker or any sequence classifier of one or two labels
+    model:         the bi-encoder, where its folder has moved since the index was built
+    precision:     of the cross-encoder
+    max_length:    most tokens of a question with an answer, for the cross-encoder
+
+    Raises KinspanError for what is missing or damaged, or where the model is not the one of the index.
+    """
+
+    def __init__(
+        self,
+        index: str | Path,
+        cross_encoder: str | None = None,
+        model: str | None = None,
+        precision: str = "fp32",
+        max_length: int = 128,
+    ) -> None:
+        self.index = Index(index)
+        place = model or find_model(self.index.manifest, Path(index))
+        check_model(self.index.manifest, place, Path(index))
+        self.embedder = Embedder(place, self.index.manifest.settings["max_length"])
+        self.cross_encoder = CrossEncoder(cross_encoder, max_length, precision) if cross_encoder else None
+
+    def search(
+        self,
+        questions: Sequence[str],
+        k: int = 3,
+        rerank_k: int = RERANKED,
+        first_stage: str = BI_ENCODER,
+        candidates: int = CANDIDATES,
+        exact: bool = False,
+    ) -> Answered:
+        """Answers a batch of questions; each gets at most k answers, fewer where fewer are found.
+
+        rerank_k:    the cross-encoder ranks so many of the candidates, and the others follow in their order; 0 leaves
+                     it out
+        first_stage: what finds the candidates, one of FIRST_STAGES. Fusion is reciprocal rank fusion of both others
+                     (Cormack, Clarke and Büttcher, 2009, "Reciprocal Rank Fusion outperforms Condorcet and individual
+                     Rank Learning Methods")
+        candidates:  of the first stage
+        exact:       all vectors are compared, also where the index has an approximate one
+
+        Raises KinspanError for an empty question.
+        """
+        asked = [clean_question(question) for question in questions]
+        candidates = max(candidates, k)
+        answered, began = Answered([[] for _ in asked]), time.perf_counter()
+        if not asked:
+            return answered
+        found: dict[str, list[Found]] = {}
+        if first_stage in (BI_ENCODER, FUSION):
+            with _timed(answered, "encode"):
+                vectors = self.embedder.embed_queries(asked)
+            with _timed(answered, "nearest"):
+                found[BI_ENCODER] = self.index.find_nearest(vectors, candidates, exact)
+        if first_stage in (BM25, FUSION):
+            with _timed(answered, "words"):
+                found[BM25] = [self.index.find_words(question, candidates) for question in asked]
+        if first_stage == FUSION:
+            found[FUSION] = [fuse(lists, candidates) for lists in zip(found[BI_ENCODER], found[BM25], strict=True)]
+        scores = [
+            {stage: dict(zip(*map(np.ndarray.tolist, lists[number]), strict=True)) for stage, lists in found.items()}
+            for number in range(len(asked))
+        ]
+        ranked = [lists[0].tolist() for lists in found[first_stage]]
+        if self.cross_encoder and rerank_k:
+            with _timed(answered, "rerank"):
+                ranked = self._rerank(asked, ranked, scores, rerank_k)
+        with _timed(answered, "read"):
+            answered.hits = [
+                [self._make_hit(row, of_stage, first_stage) for row in rows[:k]]
+                for rows, of_stage in zip(ranked, scores, strict=True)
+            ]
+        answered.timings["total"] = 1000 * (time.perf_counter() - began)
+        return answered
+
+    def _rerank(
+        self, questions: Sequence[str], ranked: list[list[int]], scores: list[dict[str, dict[int, float]]], count: int
+    ) -> list[list[int]]:
+        """The rows with the first ``count`` in the cross-encoder's order; its scores are added to ``scores``."""
+        assert self.cross_encoder
+        first = [rows[:count] for rows in ranked]
+        texts = [[self.index.answer(row).text for row in rows] for rows in first]
+        given = self.cross_encoder.score(questions, texts)
+        out = []
+        for rows, head, own, of_stage in zip(ranked, first, given, scores, strict=True):
+            of_stage[CROSS_ENCODER] = dict(zip(head, own.tolist(), strict=True))
+            out.append([head[place] for place in np.argsort(-own, kind="stable")] + rows[count:])
+        return out
+
+    def _make_hit(self, row: int, of_stage: dict[str, dict[int, float]], first_stage: str) -> Hit:
+        answer = self.index.answer(row)
+        own = {stage: float(scores[row]) for stage, scores in of_stage.items() if row in scores}
+        return Hit(*answer, score=own.get(CROSS_ENCODER, own[first_stage]), scores=own)
+
+
+def clean_question(question: str) -> str:
+    """The question as it is read: on one line, without control characters, and no longer than MAX_QUESTION.
+
+    Raises KinspanError where nothing is left.
+    """
+    text = question[: 2 * MAX_QUESTION].encode("utf-8", "replace").decode()
+    text = " ".join("".join(" " if unicodedata.category(c) == "Cc" else c for c in text).split())[:MAX_QUESTION]
+    if not text:
+        raise KinspanError("the question is empty: ask something")
+    return text
+
+
+def fuse(lists: Sequence[Found], k: int) -> Found:
+    """Reciprocal rank fusion: each list gives a row 1 / (FUSION_RANK + rank); the k rows of the highest sums.
+
+    Of rows of equal sums, one that stands in an earlier list comes first.
+    """
+    sums: dict[int, float] = {}
+    for rows, _ in lists:
+        for rank, row in enumerate(rows.tolist(), 1):
+            sums[row] = sums.get(row, 0.0) + 1 / (FUSION_RANK + rank)
+    order = sorted(sums, key=lambda row: -sums[row])[:k]
+    return np.array(order, dtype=np.int64), np.array([sums[row] for row in order])
+
+
+@contextmanager
+def _timed(answered: Answered, stage: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    answered.timings[stage] = 1000 * (time.perf_counter() - began)

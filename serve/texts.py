@@ -1,0 +1,55 @@
+"""The answers of a part as an Arrow file, mapped into memory: a row is read when it is shown."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .answers import Answer
+
+TEXTS = "answers.arrow"
+SCHEMA = pa.schema([(name, pa.large_string()) for name in Answer._fields])
+BATCH = 50_000  # rows of a record batch
+
+
+def write_texts(path: Path, answers: Iterable[Answer]) -> None:
+    """Writes the answers in their order; half a surrogate pair, which UTF-8 cannot hold, becomes a question mark."""
+    rows = iter(answers)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+        while batch := list(islice(rows, BATCH)):
+            columns = [list(map(_mend, column)) for column in zip(*batch, strict=True)]
+            writer.write_batch(pa.record_batch([pa.array(c, pa.large_string()) for c in columns], schema=SCHEMA))
+
+
+def _mend(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def map_texts(path: Path) -> pa.Table:
+    """The table of a file, whose columns are views of it."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def map_parts(folders: Iterable[Path]) -> pa.Table:
+    """The answers of several parts as one table, whose rows are counted through."""
+    return pa.concat_tables([map_texts(folder / TEXTS) for folder in folders])
+
+
+def take_answer(table: pa.Table, row: int) -> Answer:
+    return Answer(*(table.column(name)[row].as_py() for name in Answer._fields))
+
+
+def iterate_answers(table: pa.Table, rows: Iterable[int]) -> Iterator[Answer]:
+    """Yields these rows of a table; all of them are made at once, a batch at a time."""
+    wanted = iter(rows)
+    while some := list(islice(wanted, BATCH)):
+        columns = table.take(pa.array(some, pa.int64())).to_pydict()
+        yield from (Answer(*values) for values in zip(*(columns[name] for name in Answer._fields), strict=True))
+
+
+def find_ids(table: pa.Table, ids: Iterable[str]) -> list[int]:
+    """The rows whose id is one of these, in ascending order."""
+    wanted = pa.array(list(ids), pa.large_string())
+    return pc.indices_nonzero(pc.is_in(table.column("id"), value_set=wanted)).to_pylist()

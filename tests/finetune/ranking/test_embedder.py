@@ -1,0 +1,83 @@
+"""Vectors of packed texts are those of sentence-transformers."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+from data_pipeline.errors import KinspanError
+from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
+
+TEXTS = ["a river", "the green market in winter " * 40, "x", "stone bridge over silver water, and a garden", ""]
+
+
+@pytest.fixture(scope="module")
+def headless(make_model):
+    return make_model(headless=True, max_position_embeddings=64)
+
+
+@pytest.fixture(scope="module")
+def saved(headless, tmp_path_factory):
+    """``saved(mode, prompts)``: a folder of sentence-transformers."""
+
+    def save(mode, prompts=None):
+        folder = tmp_path_factory.mktemp(mode)
+        encoder = Transformer(str(headless), max_seq_length=32)
+        modules = [encoder, Pooling(encoder.get_embedding_dimension(), mode), Normalize()]
+        SentenceTransformer(modules=modules, prompts=prompts).save(str(folder))
+        return folder
+
+    return save
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls", "max"])
+def test_they_are_those_of_sentence_transformers(saved, mode):
+    folder = str(saved(mode, {"query": "question: ", "document": "answer: "}))
+    embedder, theirs = Embedder(folder), SentenceTransformer(folder)
+    assert embedder.packed == (mode != "max")
+    assert embedder.max_length == 32
+    asked, told = embedder.embed_queries(TEXTS), embedder.embed_answers(TEXTS)
+    assert np.abs(asked - theirs.encode_query(TEXTS)).max() < 1e-5
+    assert np.abs(told - theirs.encode_document(TEXTS)).max() < 1e-5
+    assert np.abs(asked - told).max() > 1e-3  # the prompts are different
+    assert np.abs(np.linalg.norm(told, axis=1) - 1).max() < 1e-5
+
+
+def test_an_encoder_without_a_head_gives_the_mean(headless):
+    embedder = Embedder(str(headless), max_length=16)
+    theirs = SentenceTransformer(str(headless))
+    theirs.max_seq_length = 16
+    assert embedder.packed
+    assert np.abs(embedder.embed_answers(TEXTS) - theirs.encode(TEXTS, normalize_embeddings=True)).max() < 1e-5
+    alone = np.concatenate([embedder.embed_answers([text]) for text in TEXTS])
+    assert np.abs(alone - embedder.embed_answers(TEXTS)).max() < 1e-6
+
+
+def test_no_text_injects_a_special_token_and_none_breaks_it(headless):
+    embedder = Embedder(str(headless))
+    odd = ["a [SEP] b", "\ud800 half", "\0", "a" * 1_000_000]
+    vectors = embedder.embed_queries(odd)
+    assert np.isfinite(vectors).all()
+    ids = embedder.model.tokenizer("a [SEP] b", split_special_tokens=True)["input_ids"]
+    assert ids.count(embedder.model.tokenizer.sep_token_id) == 1
+
+
+def test_what_reads_both_texts_together_is_refused(model, headless):
+    with pytest.raises(KinspanError, match="reads question and answer together: give a bi-encoder"):
+        Embedder(str(model))
+    with pytest.raises(KinspanError, match=r"--max_length 65: .* takes 64 tokens at most"):
+        Embedder(str(headless), max_length=65)
+
+
+def test_a_fingerprint_names_all_that_decides_the_vectors(saved, tmp_path):
+    first = saved("mean")
+    own = fingerprint_bi_encoder(str(first))
+    assert own == fingerprint_bi_encoder(str(shutil.copytree(first, tmp_path / "copy")))
+    (tmp_path / "copy/README.md").write_text("a card says nothing")
+    assert own == fingerprint_bi_encoder(str(tmp_path / "copy"))
+    pooling = next((tmp_path / "copy").glob("*Pooling/config.json"))
+    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"pooling_mode": "cls"}))
+    assert own != fingerprint_bi_encoder(str(tmp_path / "copy"))

@@ -1,0 +1,57 @@
+"""A tiny bi-encoder, a tiny cross-encoder and answers, of which an index is built in a moment."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+from data_pipeline.tokenizers import load_tokenizer
+from finetune.ranking.embedder import Embedder
+from pretrain.modeling.default_model import default_model
+from serve.answers import Answer
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+WORDS = "river stone green market engine winter paper silver garden music bridge apple arrow basin beacon"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _save(folder: Path, auto: type, seed: int) -> Path:
+    tokenizer = load_tokenizer(default_model())
+    tokenizer.save_pretrained(str(folder))
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **SMALL)
+    auto.from_config(config).save_pretrained(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bi_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _save(tmp_path_factory.mktemp("bi-encoder"), AutoModel, 1)
+
+
+@pytest.fixture(scope="session")
+def other_bi_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _save(tmp_path_factory.mktemp("other"), AutoModel, 2)
+
+
+@pytest.fixture(scope="session")
+def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _save(tmp_path_factory.mktemp("cross-encoder"), AutoModelForSequenceClassification, 3)
+
+
+@pytest.fixture(scope="session")
+def embedder(bi_encoder: Path) -> Embedder:
+    return Embedder(str(bi_encoder))
+
+
+@pytest.fixture(scope="session")
+def answers() -> list[Answer]:
+    """60 answers, no two alike."""
+    words = WORDS.split()
+    texts = [f"{words[n % 15]} {words[n // 4]} {words[(7 * n) % 15]} number {n}" for n in range(60)]
+    return [Answer(f"a{n}", text, f"what of {n}?", f"https://example.org/{n}") for n, text in enumerate(texts)]

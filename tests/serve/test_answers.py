@@ -1,0 +1,111 @@
+"""Answers of every form that --answers takes, and what may be wrong with them."""
+
+import json
+import shutil
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from serve.answers import Answer, name_by_hash, read_answers
+
+
+def read(source, columns=None):
+    said = []
+    return read_answers(str(source), columns or {}, said.append), said
+
+
+def test_json_lines(tmp_path):
+    path = tmp_path / "solved.jsonl"
+    rows = [
+        {"id": 7, "text": " Restart\nit. ", "title": "It hangs", "url": "https://x.org"},
+        {"answer": "Update it."},
+        {"id": None, "text": ""},
+        {"answer": "Update it."},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answers, said = read(path)
+    again = Answer(name_by_hash("Update it.", ""), "Update it.")
+    assert answers == [Answer("7", "Restart\nit.", "It hangs", "https://x.org"), again]
+    assert said == ["1 answers stand there more than once: kept once"]
+
+
+def test_tables_and_their_columns(tmp_path):
+    path = tmp_path / "solved.tsv"
+    path.write_text('nr\tpassage\tasked\n1\tsay "so"\twhy?\n2\tb\t\n')
+    answers, _ = read(path, {"id": "nr", "question": "asked"})
+    assert answers == [Answer("1", 'say "so"', "why?"), Answer("2", "b")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.jsonl", '{"body": "x"}\n', "no column text or answer or passage; there are body: name the answers' one"),
+        ("a.jsonl", '{"id": "1", "text": "x"}\n{"id": "1", "text": "y"}\n', "the id '1' stands there twice"),
+        ("a.jsonl", '{"text": ""}\n', "no answer in it"),
+        ("a.jsonl", "", "no answer in it"),
+        ("a.jsonl", '{"text": ["x"]}\n', "a.jsonl line 1: 'text' is no text"),
+        ("a.jsonl", '{"text": "x"}\n{', "a.jsonl line 2: not JSON"),
+        ("a.txt", "x", "not a known format; give a file"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path, name, text, reason):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(KinspanError, match=reason) as error:
+        read(tmp_path / name)
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_that_is_no_file(tmp_path):
+    with pytest.raises(KinspanError, match="there is no such file; give a file"):
+        read(tmp_path / "none.jsonl")
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
+    with pytest.raises(KinspanError, match="there is no field 'body'; known are text, id, question, url"):
+        read(tmp_path / "a.jsonl", {"body": "x"})
+
+
+def test_a_data_set_gives_its_candidates_and_the_questions_that_they_answer(tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    rows = [("1", "why?", "a", "since", 0), ("2", "how?", "b", "so", 1), ("2", "how?", "a", "since", 1)]
+    names = ("question_id", "question", "answer_id", "answer", "label")
+    lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows]
+    (folder / "train.jsonl").write_text("".join(lines))
+    (folder / "dev.jsonl").write_text(lines[1].replace('"so"', '"otherwise"'))
+    answers, _ = read(f"files={folder}")
+    other = f"b-{name_by_hash('otherwise', '')}"
+    assert answers == [Answer("a", "since", "how?"), Answer("b", "so", "how?"), Answer(other, "otherwise", "how?")]
+
+
+def questions(folder):
+    rows = [
+        {
+            "id": "t1",
+            "title": "The printer is offline",
+            "text": "Since Monday it prints nothing at all, whatever I do.",
+            "answers": ["Buy another.", "Switch it off and on again."],
+            "accepted": 1,
+        },
+        {"id": "t2", "title": "The screen is dark", "text": "It was bright before, and now it is dark.", "answers": []},
+    ]
+    path = folder / "tickets.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"questions:{path}"
+
+
+def test_a_forum_gives_its_accepted_answers(tmp_path):
+    answers, _ = read(f"forum={questions(tmp_path)}")
+    (answer,) = answers
+    assert (answer.text, answer.question) == ("Switch it off and on again.", "The printer is offline")
+
+
+def test_so_does_its_corpus(tmp_path, helpers):
+    from pretrain.modeling.default_model import default_model
+
+    options = {"validation_share": 0.0, "duplicates": "keep"}
+    helpers.prepare([questions(tmp_path)], default_model(), tmp_path / "corpus", **options)
+    (answer,), _ = read(tmp_path / "corpus")
+    assert answer.text == "switch it off and on again."
+    assert answer.question == "The printer is offline"
+    shutil.rmtree(tmp_path / "corpus/tokenizer")
+    with pytest.raises(KinspanError, match="tokenizer"):
+        read(tmp_path / "corpus")

@@ -1,0 +1,157 @@
+"""An index that was changed answers like one built at once; whatever is cut short leaves no trace."""
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import KinspanError
+from serve import building
+from serve.building import add_answers, build_index, remove_answers
+from serve.folder import read_manifest
+from serve.index import Index
+
+QUESTIONS = ["a river of stone", "music in the garden", "number 41"]
+
+
+def read(folder, embedder, k=10):
+    """Ids and scores that an index gives, by vectors and by words."""
+    index = Index(folder)
+    found = index.find_nearest(embedder.embed_queries(QUESTIONS), k) + [index.find_words(q, k) for q in QUESTIONS]
+    return [([index.answer(row).id for row in rows], np.round(scores, 4).tolist()) for rows, scores in found]
+
+
+def test_changes_give_what_building_at_once_gives(tmp_path, embedder, answers):
+    built, grown = tmp_path / "built", tmp_path / "grown"
+    build_index(built, embedder, answers)
+    build_index(grown, embedder, [answers[0]._replace(text="an older text"), *answers[1:25], *answers[50:53]])
+    add_answers(grown, embedder, answers[20:30])
+    remove_answers(grown, ["a50", "a51", "a52"])
+    for first in range(30, 60, 5):
+        add_answers(grown, embedder, answers[first : first + 5])
+    said = []
+    manifest = add_answers(grown, embedder, answers[:1], said.append)
+    assert said == ["1 answers replace those with their ids"]
+    assert manifest.count_answers() == 60
+    assert len(manifest.parts) <= 4
+    remove_answers(built, ["a0"])  # so that it comes last there too
+    add_answers(built, embedder, answers[:1])
+    assert read(grown, embedder) == read(built, embedder)
+    index = Index(grown)
+    assert [index.answer(row) for row in range(manifest.rows) if index.alive is None or index.alive[row]] == [
+        *answers[1:],
+        answers[0],
+    ]
+    before = read_manifest(grown)
+    assert add_answers(grown, embedder, answers, said.append) == before
+    assert said[-1] == "60 answers are there as they are: left"
+
+
+def test_a_killed_build_goes_on_where_it_was(tmp_path, embedder, answers, monkeypatch):
+    build_index(tmp_path / "whole", embedder, answers)
+    monkeypatch.setattr(building, "STEP", 20)
+    encode, seen = embedder.embed_answers, []
+
+    def die_in_the_third(texts, precision="fp32"):
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(len(texts))
+        return encode(texts, precision)
+
+    monkeypatch.setattr(embedder, "embed_answers", die_in_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        build_index(tmp_path / "index", embedder, answers)
+    with pytest.raises(KinspanError, match=r"was not finished: run launch/index\.py once more"):
+        Index(tmp_path / "index")
+    rest = []
+    monkeypatch.setattr(embedder, "embed_answers", lambda texts, p: rest.append(len(texts)) or encode(texts, p))
+    build_index(tmp_path / "index", embedder, answers)
+    assert (seen, rest) == ([20, 20], [20])
+    assert read(tmp_path / "index", embedder) == read(tmp_path / "whole", embedder)
+    said = []
+    build_index(tmp_path / "index", embedder, answers, say=said.append)
+    assert said == [f"{tmp_path / 'index'} is complete: nothing to do"]
+
+
+@pytest.mark.parametrize("place", ["_encode", "_absorb", "write_removed", "_write_words", "write_manifest"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_killed_change_leaves_the_index_as_it_was(tmp_path, embedder, answers, monkeypatch, place, after):
+    folder = tmp_path / "index"
+    build_index(folder, embedder, answers[:30])
+    before = read(folder, embedder)
+    new = [answers[3]._replace(text="music in the garden"), *answers[30:50]]
+    original = getattr(building, place)
+
+    def die(*arguments):
+        if after:
+            original(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(building, place, die)
+    with pytest.raises(KeyboardInterrupt):
+        add_answers(folder, embedder, new)
+    monkeypatch.setattr(building, place, original)
+    if not (after and place == "write_manifest"):
+        assert read(folder, embedder) == before
+    add_answers(folder, embedder, new)
+    changed = read(folder, embedder)
+    build_index(tmp_path / "other", embedder, answers[:30])
+    add_answers(tmp_path / "other", embedder, new)
+    assert changed == read(tmp_path / "other", embedder)
+    named = {part.name for part in read_manifest(folder).every_part}
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == named
+
+
+def test_another_models_index_is_refused_by_name(tmp_path, bi_encoder, other_bi_encoder, embedder, answers):
+    from finetune.ranking.embedder import Embedder
+    from serve.search import Searcher
+
+    build_index(tmp_path / "index", embedder, answers[:5])
+    other = Embedder(str(other_bi_encoder))
+    for action in (
+        lambda: build_index(tmp_path / "index", other, answers[:5]),
+        lambda: add_answers(tmp_path / "index", other, answers[5:6]),
+        lambda: Searcher(tmp_path / "index", model=str(other_bi_encoder)),
+    ):
+        with pytest.raises(KinspanError, match=f"{other_bi_encoder} .* was built with {bi_encoder.name}"):
+            action()
+
+
+def test_what_cannot_be_done_changes_nothing(tmp_path, embedder, answers):
+    folder = tmp_path / "index"
+    build_index(folder, embedder, answers[:5])
+    before = read_manifest(folder)
+    with pytest.raises(KinspanError, match=r"--remove a7: no answer of .* has this id; none was removed"):
+        remove_answers(folder, ["a1", "a7"])
+    with pytest.raises(KinspanError, match="no answer would be left"):
+        remove_answers(folder, [answer.id for answer in answers[:5]])
+    with pytest.raises(KinspanError, match="holds an index of other answers: add to it with --add"):
+        build_index(folder, embedder, answers[:6])
+    with pytest.raises(KinspanError, match="--approximate False, not True"):
+        build_index(folder, embedder, answers[:5], approximate=True)
+    assert read_manifest(folder) == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("keep me")
+    with pytest.raises(KinspanError, match="holds something that is no index"):
+        build_index(tmp_path / "mine", embedder, answers)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_every_damaged_or_missing_file_is_named(tmp_path, embedder, answers):
+    folder = tmp_path / "index"
+    build_index(folder, embedder, answers)
+    remove_answers(folder, ["a4"])
+    expected = read(folder, embedder)
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ("lock", "progress.json")]
+    assert len(files) >= 8
+    for path in files:
+        whole = path.read_bytes()
+        for damaged in (whole[:-3], bytes([whole[0] ^ 1, *whole[1:-1], whole[-1] ^ 1]), None):
+            path.unlink()
+            if damaged is not None:
+                path.write_bytes(damaged)
+            with pytest.raises(KinspanError) as error:
+                Index(folder)
+            named = folder if path.name == "index.json" and damaged is None else path
+            assert str(named) in str(error.value)
+            assert "again" in str(error.value) or "is no index" in str(error.value) or "once more" in str(error.value)
+        path.write_bytes(whole)
+    assert read(folder, embedder) == expected

@@ -1,0 +1,85 @@
+"""Exact search is exact; the approximate index finds nearly all of it, and never what was removed."""
+
+import numpy as np
+import pytest
+
+from serve.nearest import Graph, find_exactly, write_graph
+from serve.words import Words, take_best, write_words
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(100, 32))
+    rows = centres[rng.integers(100, size=3000)] + 0.5 * rng.normal(size=(3000, 32))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+
+
+@pytest.fixture(scope="module")
+def queries(matrix):
+    noise = np.random.default_rng(1).normal(size=(20, 32)).astype(np.float32)
+    return matrix[::150].astype(np.float32) + 0.1 * noise
+
+
+@pytest.mark.parametrize("removed", [0, 1000])
+@pytest.mark.parametrize("k", [1, 100, 5000])
+def test_exact_search(matrix, queries, removed, k, monkeypatch):
+    monkeypatch.setattr("serve.nearest.BLOCK_BYTES", 50_000)  # several blocks
+    alive = np.arange(len(matrix)) >= removed
+    scores = matrix.astype(np.float64) @ queries.T.astype(np.float64)
+    scores[~alive] = -np.inf
+    for query, (rows, found) in enumerate(find_exactly(matrix, queries, k, alive if removed else None)):
+        expected = np.argsort(-scores[:, query], kind="stable")[: min(k, alive.sum())]
+        assert np.allclose(found, scores[expected, query], atol=1e-5)
+        assert np.allclose(scores[rows, query], found, atol=1e-5)
+        assert len(set(rows.tolist())) == len(expected)
+
+
+@pytest.mark.parametrize("removed", [0, 2000])
+def test_approximate_search(tmp_path, matrix, queries, removed):
+    pytest.importorskip("usearch")
+    write_graph(tmp_path / "graph", matrix)
+    graph, alive = Graph(tmp_path / "graph", matrix), np.arange(len(matrix)) >= removed
+    mask = alive if removed else None
+    shares = []
+    for query, (expected, scores) in zip(queries, find_exactly(matrix, queries, 50, mask), strict=True):
+        rows, found = graph.find(query, 50, mask)
+        assert alive[rows].all()
+        assert len(rows) == 50
+        assert np.all(np.diff(found) <= 0)
+        shares.append(np.isin(expected, rows).mean())
+        assert found[0] == pytest.approx(scores[0], abs=1e-5)
+    assert np.mean(shares) > 0.98
+    rows, _ = graph.find(queries[0], 5000, mask)
+    assert len(rows) == alive.sum()
+
+
+def test_best_of_equal_scores_are_the_first():
+    scores = np.array([1.0, 3, 2, 3, 2, 2], dtype=np.float32)
+    assert take_best(scores, 4).tolist() == [1, 3, 2, 4]
+    assert take_best(scores, 9).tolist() == [1, 3, 2, 4, 5, 0]
+
+
+def test_words_are_bm25s(tmp_path):
+    from finetune.evaluation.bm25 import score_bm25
+    from serve.rerank import make_candidates
+
+    texts = ["the river rose", "a stone bridge over the river", "silver music", "river river stone"]
+    write_words(tmp_path, texts, np.array([10, 11, 13, 17]))
+    words = Words(tmp_path)
+    rows, scores = words.find("stone at the river?", 10, None)
+    expected = score_bm25(make_candidates(["stone at the river?"], [texts]))
+    assert dict(zip(rows.tolist(), scores.tolist(), strict=True)) == pytest.approx(
+        {row: score for row, score in zip([10, 11, 13, 17], expected, strict=True) if score > 0}, rel=1e-5
+    )
+    assert rows[0] == 17
+    alive = np.ones(18, dtype=bool)
+    alive[17] = False
+    assert 17 not in words.find("stone at the river?", 10, alive)[0]
+    for nothing in ("", "the of", "nonesuch", "?!"):
+        assert not len(words.find(nothing, 3, None)[0])
+
+
+def test_texts_without_a_word(tmp_path):
+    write_words(tmp_path, ["?", "!"], np.arange(2))
+    assert not len(Words(tmp_path).find("a question", 3, None)[0])

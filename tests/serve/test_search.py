@@ -1,0 +1,116 @@
+"""Two stages: candidates by vectors, words or both, of which a cross-encoder ranks the best again."""
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.ranking.score import score_answers
+from serve.building import build_index
+from serve.rerank import CrossEncoder, make_candidates
+from serve.search import (
+    BI_ENCODER,
+    BM25,
+    CROSS_ENCODER,
+    FIRST_STAGES,
+    FUSION,
+    MAX_QUESTION,
+    Searcher,
+    clean_question,
+    fuse,
+)
+
+QUESTIONS = ["a river of stone", "Where is music in the garden?", "number 41"]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory, embedder, answers):
+    folder = tmp_path_factory.mktemp("index") / "index"
+    build_index(folder, embedder, answers)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def searcher(index, cross_encoder):
+    return Searcher(index, str(cross_encoder), max_length=32)
+
+
+def test_candidates_come_in_the_order_of_the_cross_encoder(searcher, cross_encoder, answers):
+    plain = searcher.search(QUESTIONS, k=60, rerank_k=0).hits
+    ranked = searcher.search(QUESTIONS, k=60, rerank_k=10).hits
+    for question, before, after in zip(QUESTIONS, plain, ranked, strict=True):
+        assert {hit.id for hit in after[:10]} == {hit.id for hit in before[:10]}
+        assert [hit.id for hit in after[10:]] == [hit.id for hit in before[10:]]
+        data = make_candidates([question], [[hit.text for hit in before[:10]]])
+        expected = score_answers(str(cross_encoder), data, 32)
+        order = [before[place].id for place in np.argsort(-expected, kind="stable")]
+        assert [hit.id for hit in after[:10]] == order
+        assert [hit.score for hit in after[:10]] == pytest.approx(sorted(expected, reverse=True), abs=1e-6)
+        assert all(hit.scores[CROSS_ENCODER] == hit.score for hit in after[:10])
+        assert all(set(hit.scores) == {BI_ENCODER} for hit in after[10:])
+        by_id = {answer.id: answer for answer in answers}
+        assert all((hit.id, hit.text, hit.question, hit.url) == tuple(by_id[hit.id]) for hit in after)
+
+
+@pytest.mark.parametrize("stage", FIRST_STAGES)
+def test_a_batch_gives_what_its_questions_give_alone(searcher, stage):
+    together = searcher.search(QUESTIONS, 5, 8, stage)
+    for question, hits in zip(QUESTIONS, together.hits, strict=True):
+        alone = searcher.search([question], 5, 8, stage).hits[0]
+        assert [hit.id for hit in alone] == [hit.id for hit in hits]
+        assert [hit.score for hit in alone] == pytest.approx([hit.score for hit in hits], abs=1e-5)
+    stages = {BI_ENCODER: {"encode", "nearest"}, BM25: {"words"}, FUSION: {"encode", "nearest", "words"}}[stage]
+    assert set(together.timings) == stages | {"rerank", "read", "total"}
+    assert together.timings["total"] >= sum(together.timings[name] for name in stages)
+
+
+def test_fusion_adds_up_reciprocal_ranks(searcher):
+    rows, sums = fuse([(np.array([3, 1, 2]), np.zeros(3)), (np.array([2, 9]), np.zeros(2))], 3)
+    assert rows.tolist() == [2, 3, 1]
+    assert sums.tolist() == pytest.approx([1 / 63 + 1 / 61, 1 / 61, 1 / 62])
+    hit = searcher.search(["number 41"], 1, 0, FUSION).hits[0][0]
+    assert set(hit.scores) >= {FUSION}
+    assert hit.score == hit.scores[FUSION]
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["\0\x1b[31mred", "<script>alert(1)</script>", "[SEP] [CLS]", "\ud800", "x" * 1_000_000, "的" * 9000, "?"],
+)
+def test_hostile_questions_are_answered(searcher, question):
+    answered = searcher.search([question], 3, 5, FUSION)
+    assert len(answered.hits[0]) == 3
+    assert all(np.isfinite(hit.score) for hit in answered.hits[0])
+
+
+@pytest.mark.parametrize("question", ["", "  \n\t ", "\0\x01"])
+def test_empty_questions_are_refused(searcher, question):
+    with pytest.raises(KinspanError, match="the question is empty"):
+        searcher.search(["fine", question])
+
+
+def test_questions_are_cleaned():
+    assert clean_question(" a\tb\n\0c  d ") == "a b c d"
+    assert len(clean_question("word " * 10_000)) <= MAX_QUESTION
+
+
+def test_nothing_found_is_no_error(searcher):
+    assert searcher.search(["nonesuch"], 3, 5, BM25).hits == [[]]
+    assert searcher.search([], 3).hits == []
+
+
+def test_a_bi_encoder_is_no_cross_encoder(bi_encoder):
+    with pytest.raises(KinspanError, match=r"--cross_encoder .* is a bi-encoder"):
+        CrossEncoder(str(bi_encoder))
+
+
+def test_a_bi_encoder_that_moved_is_named(tmp_path, bi_encoder, answers):
+    import shutil
+
+    from finetune.ranking.embedder import Embedder
+
+    moved = shutil.copytree(bi_encoder, tmp_path / "moved")
+    build_index(tmp_path / "index", Embedder(str(moved)), answers[:4])
+    moved.rename(tmp_path / "elsewhere")
+    with pytest.raises(KinspanError, match=r"its bi-encoder moved is not in .*: say where it is, with --model"):
+        Searcher(tmp_path / "index")
+    assert Searcher(tmp_path / "index", model=str(bi_encoder)).search(["a river"], 2).hits[0]
