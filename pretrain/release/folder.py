@@ -1,6 +1,7 @@
 """The folder of a release: it is whole or absent, replaces an older release alone, and anyone may read it."""
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,15 +21,18 @@ CARD = "README.md"
 def replace_release(output: Path) -> Iterator[Path]:
     """Gives the name of a folder beside ``output``, not yet there, which takes its place once the block has filled it.
 
-    Raises KinspanError where ``output`` holds something that is not a release, or cannot be written.
+    Raises KinspanError where ``output`` holds something that is not a release or a card that somebody edited, or cannot
+    be written.
     """
     output = output.absolute()
+    refuse_edited_card(output)
     if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):
         raise KinspanError(f"--output_dir {output} holds something that is no release: choose another folder")
     partial = output.with_name(output.name + ".tmp")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         yield partial
+        note_card(partial)
         make_readable(partial)
         shutil.rmtree(output, ignore_errors=True)
         os.replace(partial, output)
@@ -36,6 +40,32 @@ def replace_release(output: Path) -> Iterator[Path]:
         raise KinspanError(f"the release {describe_write_error(output, error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def note_card(folder: Path) -> None:
+    """Writes down the hash of the card, so that an edit of it is noticed."""
+    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    facts["card"] = _hash_card(folder)
+    (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def refuse_edited_card(folder: Path) -> None:
+    """Raises KinspanError where the folder is a release whose card was edited: a new one would replace it."""
+    if not (folder / FACTS).is_file() or not (folder / CARD).is_file():
+        return
+    try:
+        noted = json.loads((folder / FACTS).read_text(encoding="utf-8")).get("card")
+    except (ValueError, AttributeError):
+        return  # damaged, and about to be replaced
+    if noted not in (None, _hash_card(folder)):
+        raise KinspanError(
+            f"{folder / CARD} was edited, and releasing again would write it anew: send the folder as it is by "
+            f"`hf upload OWNER/NAME {folder}`, choose another --output_dir, or delete the card"
+        )
+
+
+def _hash_card(folder: Path) -> str:
+    return hashlib.sha256((folder / CARD).read_bytes()).hexdigest()
 
 
 def make_readable(folder: Path) -> None:

@@ -19,7 +19,7 @@ from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import describe_write_error, read_object
 from pretrain.modeling.adapters.folder import is_adapter
 
-from .folder import CARD, FACTS, make_readable
+from .folder import CARD, FACTS, make_readable, note_card
 from .metadata import HERE
 from .usage import CANDIDATES, QUESTION
 
@@ -220,6 +220,7 @@ def _tell_on_card(folder: Path, facts: dict[str, Any], found: dict[str, Any], ta
     card = (folder / CARD).read_text(encoding="utf-8")
     (folder / CARD).write_text(card.replace(BEFORE, f"{section}{BEFORE}"), encoding="utf-8")
     (folder / FACTS).write_text(json.dumps({**facts, "onnx": {**found, "table": table}}, indent=1) + "\n")
+    note_card(folder)
 
 
 @contextmanager

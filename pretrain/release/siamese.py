@@ -11,8 +11,8 @@ from huggingface_hub import EvalResult
 from safetensors.torch import save_file
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-from .card import find_base, find_datasets, format_training, name_objectives, shorten_objective
-from .metadata import HERE, Stated, make_metadata, make_results
+from .card import describe_run, format_training, name_objectives, shorten_objective
+from .metadata import HERE, Stated, make_results
 
 MODULES = (  # of sentence-transformers, by the names that all its versions know
     ("", "sentence_transformers.models.Transformer"),
@@ -80,13 +80,12 @@ def format_siamese_card(facts: dict[str, Any], config: dict[str, Any], stated: S
     objectives = [shorten_objective(o["name"]) for o in facts["objectives"]]
     title = f"{facts['model']['name']}-{'-'.join(objectives)}-siamese"
     return _CARD.format(
-        metadata=make_metadata(
+        metadata=describe_run(
+            facts,
             stated,
             title,
             ["sentence-transformers", "bi-encoder", *objectives, "kinspan"],
-            base_model=find_base(facts),
-            datasets=find_datasets(facts["corpus"]),
-            results=_list_results(facts),
+            _list_results(facts),
             task="sentence-similarity",
         ),
         title=title,

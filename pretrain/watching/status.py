@@ -81,7 +81,10 @@ def read_status(folder: Path) -> Status:
     if not (folder / "run.json").is_file():
         if holder := _find_new_holder(folder / "lock", None, time.time()):
             raise KinspanError(f"{folder}: {holder}; there is nothing to show yet")
-        raise KinspanError(f"{folder}: there is no run (no run.json): give the --output_dir of launch/pretrain.py")
+        raise KinspanError(
+            f"{folder}: there is no run (no run.json): give the --output_dir of launch/pretrain.py, or wait, if it "
+            "has just begun"
+        )
     facts = read_object(folder / "run.json", "status has nothing to read without it")
     try:
         total, title = int(facts["total_steps"]), f"{facts['model']['name']}, {facts['settings']['objective']}"

@@ -111,3 +111,16 @@ def test_a_single_point_is_no_curve(tmp_path):
     lines = [{"split": "train", "step": 1, "loss": 0.5}]
     assert not draw_curve(lines, {"loss": "loss"}, tmp_path / "curve.png")
     assert draw_curve([*lines, lines[0] | {"step": 2}], {"loss": "loss"}, tmp_path / "curve.png")
+
+
+def test_a_card_that_was_edited_is_not_written_over(trained, tmp_path):
+    folder = release(trained[0], tmp_path / "release")
+    release(trained[0], folder)  # as it was written, it is replaced
+    card = folder / "README.md"
+    card.write_text(card.read_text() + "\nOur own words.\n")
+    with pytest.raises(KinspanError, match=r"README\.md was edited.*hf upload"):
+        release(trained[0], folder)
+    assert card.read_text().endswith("Our own words.\n")
+    card.unlink()
+    release(trained[0], folder)
+    assert "Our own words" not in card.read_text()
