@@ -42,6 +42,8 @@ def main() -> None:
         if os.environ.get("RANK", "0") == "0":
             print(f"this run is complete: see {finished}")
         return
+    if os.environ.get("RANK", "0") == "0":
+        print("loading PyTorch and DeepSpeed", flush=True)  # from a network's disk it takes minutes
     from launch._stages import pretrain_with_probe  # after the flags: torch takes seconds to import
 
     pretrain_with_probe(config)
