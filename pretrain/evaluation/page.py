@@ -18,7 +18,7 @@ PANELS = {  # of the page, with the figures of each
     "Pair loss": ("pair_loss",),
     "Area under the ROC curve of the pairs": ("pair_auc", "pair_auc_hard", "pair_auc_easy"),
     "F1 of the positive pairs": ("pair_f1",),
-    "MRR and R@1 among the texts of a batch, or of all held-out pairs": ("pair_mrr", "pair_r1"),
+    "MRR and R@1 of queries": ("pair_mrr", "pair_r1"),
     "Masked-LM loss": ("mlm_loss",),
     "Replaced-token loss": ("rtd_loss",),
     "MAP of the probe": ("map",),

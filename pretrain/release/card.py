@@ -282,9 +282,10 @@ def _format_objective(objective: dict[str, Any]) -> str:
 def _format_comparison(facts: dict[str, Any]) -> str:
     """What the figures are to be compared with."""
     if facts["settings"].get("pair_loss"):
+        texts = facts["eval_pairs"] * (1 + (facts["settings"]["own_negatives"] or 0))
         return (
             "Of all texts B of these pairs, the one of each A is looked for: MRR is the mean of 1 / its rank, R@1 the "
-            f"share of those that come first. Chance finds one in {facts['eval_pairs']:,}."
+            f"share of those that come first. Chance finds one in {texts:,}."
         )
     share = _compute_positive_share(facts["objectives"])
     return f"Always predicting the share of positives ({share:.0%}) gives a pair loss of {_compute_entropy(share):.3f}."

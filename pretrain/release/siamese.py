@@ -68,8 +68,7 @@ def fill_siamese_folder(
         {"idx": number, "name": str(number), "path": path, "type": kind} for number, (path, kind) in enumerate(MODULES)
     ]
     _write(folder / "modules.json", modules)
-    for path, _ in MODULES[1:]:
-        (folder / path).mkdir()
+    (folder / "1_Pooling").mkdir()  # Normalize has no settings, and the hub no empty folders
     size = config["hidden_size"]
     _write(folder / "1_Pooling/config.json", {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True})
     _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
