@@ -128,13 +128,7 @@ def set_up(config: PretrainConfig) -> Setup:
     template = read_template(config, tokenizer)
     masking = make_masking(config, token_loss, tokenizer)
     shared: dict[str, Any] = {"template": template, "max_length": max_length, "masking": masking}
-    train = PairStream(
-        mixture,
-        seed=config.seed,
-        split="train",
-        permute_labels=config.permute_pair_labels,
-        **shared,
-    )
+    train = PairStream(mixture, seed=config.seed, split="train", permute_labels=config.permute_pair_labels, **shared)
     validation = None
     try:
         if config.eval_pairs:
@@ -391,10 +385,7 @@ def _claim(setup: Setup) -> None:
 
 def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
     """What to say where a folder holds a run of another identity, by its keys; see run_folder.holds_this_run."""
-    edited = (
-        f"the code of --objective {setup.config.objective} was edited since; choose another --output_dir, or take the "
-        "edit back"
-    )
+    edited = f"the code of {setup.config.objective} was edited since: undo the edit, or choose another --output_dir"
     longer = dict.fromkeys(LENGTHS, f"let it finish as it is; {advise(folder)}")
     return {"own_objectives": edited, **explain_base(folder, setup.facts), **longer}
 
