@@ -21,7 +21,6 @@ from tqdm import tqdm
 from benchmarks import _common
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
-from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import SPECS, load_split
 from finetune.evaluation.metrics import MRR, Figures
@@ -66,9 +65,7 @@ def measure(args: Any, data: AnswerSet) -> None:
 
     searchers = {"": Searcher(args.index)}
     for name in args.cross_encoder:
-        searchers[shorten_name(name) if len(args.cross_encoder) == 1 else name] = Searcher(
-            args.index, name, precision=args.precision
-        )
+        searchers[name] = Searcher(args.index, name, precision=args.precision)
     folder = Path(args.output_dir)
     expect_same(folder, args, data, searchers[""].index.manifest.source)
     found = find_all(folder / FOUND, searchers, data, args.rerank_k)

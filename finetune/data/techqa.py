@@ -54,8 +54,8 @@ def _read_records(path: Path) -> list[dict[str, str]]:
 
 TECHQA = DataSet(
     name="techqa",
-    help="training_Q_A.json and dev_Q_A.json as distributed, also with techqa- before their names. The candidates of "
-    "an answerable question are all distinct answers of its split; there is no labelled test.",
-    file_names=lambda split: (f"techqa-{SPLITS[split]}", SPLITS[split]),
+    help="training_Q_A.json and dev_Q_A.json as distributed, also with techqa- before their names; a labelled "
+    "test_Q_A.json is not. The candidates of an answerable question are all distinct answers of its split.",
+    file_names=lambda split: (SPLITS[split], f"techqa-{SPLITS[split]}"),
     read=read_techqa,
 )
