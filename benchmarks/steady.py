@@ -7,10 +7,12 @@ speed is the median of the lines since the reading before.
 Bars: at the last step at most 20% more memory than at step 100, and no slower but for noise."""
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,19 +31,39 @@ EPILOG = """example:
   python benchmarks/steady.py --corpus corpora/aa"""
 
 
-def measure_run(flags: list[str], folder: Path) -> dict[int, tuple[int, float]]:
-    """RssAnon in bytes and tokens per second of a run, by the step of the log's line after which they were read."""
+@dataclass(frozen=True)
+class Reading:
+    """A run's process after a line of its log.
+
+    memory: bytes that no file backs (RssAnon)
+    speed:  tokens per second, the median of the lines since the reading before
+    files:  open descriptors
+    shards: mapped shards of corpora
+    """
+
+    memory: int
+    speed: float
+    files: int
+    shards: int
+
+
+def measure_run(flags: list[str], folder: Path, every: int = EVERY) -> dict[int, Reading]:
+    """Readings of a run of launch/pretrain.py, by the step of the log's line after which they were taken.
+
+    every: steps between two readings, a multiple of --log_steps
+    """
     command = [sys.executable, str(_HERE.parent / "launch/pretrain.py"), *flags, "--output_dir", str(folder)]
     metrics = folder / "metrics.jsonl"
-    readings: dict[int, tuple[int, float]] = {}
+    readings: dict[int, Reading] = {}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
             speeds = _read_speeds(metrics)
             step = max(speeds, default=0)
-            if step and step % EVERY == 0 and step not in readings and (held := _read_anonymous_bytes(process.pid)):
-                speed = statistics.median(value for number, value in speeds.items() if number > step - EVERY)
-                readings[step] = held, speed
-                print(f"step {step}: RssAnon {held / 1e9:.2f} GB, {speed:,.0f} tokens/s", flush=True)
+            if step and step % every == 0 and step not in readings:
+                speed = statistics.median(value for number, value in speeds.items() if number > step - every)
+                if found := _read_process(process.pid, speed):
+                    readings[step] = found
+                    print(f"step {step}: RssAnon {found.memory / 1e9:.3f} GB, {speed:,.0f} tokens/s", flush=True)
             time.sleep(0.2)
         error = process.stderr.read() if process.stderr else ""
     if process.returncode:
@@ -55,13 +77,17 @@ def _read_speeds(metrics: Path) -> dict[int, float]:
     return {line["step"]: line["tokens_per_second"] for line in lines if line["split"] == "train"}
 
 
-def _read_anonymous_bytes(process: int) -> int:
-    """Memory of the process that no file backs; 0 where it has just ended."""
+def _read_process(process: int, speed: float) -> Reading | None:
+    """What the system says of the process; None where it has just ended."""
     try:
-        status = Path(f"/proc/{psutil.Process(process).pid}/status").read_text()
+        place = Path(f"/proc/{psutil.Process(process).pid}")
+        status = (place / "status").read_text()
+        files = len(os.listdir(place / "fd"))
+        mapped = {line.split()[-1] for line in (place / "maps").read_text().splitlines() if line.endswith(".arrow")}
     except (OSError, psutil.Error):
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon")), 0)
+        return None
+    held = next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon")), 0)
+    return Reading(held, speed, files, len(mapped)) if held else None
 
 
 def main() -> None:
@@ -81,10 +107,11 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         readings = measure_run(flags, Path(folder) / "run")
     last = max(step for step in readings if step < args.steps)  # at the very last one the checkpoint is written
-    growth, faster = (readings[last][k] / readings[FIRST][k] - 1 for k in range(2))
+    growth = readings[last].memory / readings[FIRST].memory - 1
+    faster = readings[last].speed / readings[FIRST].speed - 1
     print(f"\nfrom step {FIRST} to step {last}: memory {100 * growth:+.0f}%, speed {100 * faster:+.0f}%")
-    figures = {f"rss_anon_{s}": held for s, (held, _) in readings.items()}
-    figures |= {f"tokens_per_second_{s}": speed for s, (_, speed) in readings.items()}
+    figures: dict[str, float] = {f"rss_anon_{step}": found.memory for step, found in readings.items()}
+    figures |= {f"tokens_per_second_{step}": found.speed for step, found in readings.items()}
     _common.report("steady", figures | {"growth": growth, "faster": faster})
 
 

@@ -48,6 +48,9 @@ class MatrixConfig:
     )
     in_domain: list[str] = setting([], "Models that were fine-tuned on a target, each TARGET=FOLDER.")
     split: Literal["test", "dev"] = setting("test", "Which questions of the targets.")
+    max_questions: int | None = setting(
+        None, "A sample of so many questions of each target, always the same ones. Without it: all.", within=ABOVE_0
+    )
     max_length: int = setting(300, "Most tokens of a question and a candidate.", within=ABOVE_0)
 
 
@@ -58,13 +61,15 @@ def main() -> None:
     check_names("corpora", corpora, sources, needs_all=True)
     check_names("in_domain", in_domain, targets, needs_all=False)
     from finetune.transfer.domains import compare_domains
+    from finetune.transfer.fusion import weigh_sources
     from finetune.transfer.matrix import load_targets, measure_matrix
     from finetune.transfer.page import format_csv, format_table, render_page
 
     folder = Path(config.output_dir)
     opened = {name: Corpus(corpora[name]) for name in sources if name in corpora}
-    loaded = load_targets(targets, config.split, set(config.accuracy))
+    loaded = load_targets(targets, config.split, set(config.accuracy), config.max_questions)
     matrix = measure_matrix(sources, loaded, in_domain, folder / "cells", config.max_length, print)
+    fused = weigh_sources(sources, loaded, folder / "cells", config.max_length, print)
     sizes = similarity = None
     if opened:
         sizes = np.array([corpus.manifest.totals["documents"] for corpus in opened.values()])
@@ -72,7 +77,7 @@ def main() -> None:
     print(format_table(matrix))
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "matrix.csv", format_csv(matrix, sizes, similarity))
-    write_atomically(folder / "matrix.html", render_page("Transfer without labels", matrix, sizes, similarity))
+    write_atomically(folder / "matrix.html", render_page("Transfer without labels", matrix, sizes, similarity, fused))
     print(f"page: {folder / 'matrix.html'}")
 
 

@@ -23,6 +23,7 @@ from finetune.training.fingerprints import fingerprint_answers, fingerprint_mode
 
 BM25, TF_IDF = "BM25", "TF-IDF"
 IN_DOMAIN = "in-domain"
+SEED = 0  # of samples
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,27 @@ class Matrix:
     baselines: dict[str, np.ndarray]
 
 
-def load_targets(specs: Mapping[str, str], split: str, accuracy: set[str]) -> list[Target]:
+def load_targets(
+    specs: Mapping[str, str], split: str, accuracy: set[str], max_questions: int | None = None
+) -> list[Target]:
     """The test sets by name.
 
-    specs:    name -> NAME=PLACE as of ``registry.load_split``
-    accuracy: names of those that are measured by P@1
+    specs:         name -> NAME=PLACE as of ``registry.load_split``
+    accuracy:      names of those that are measured by P@1
+    max_questions: a sample of so many questions of each, always the same ones; None: all
 
     Raises KinspanError where one cannot be read, or ``accuracy`` names none of them.
     """
     if unknown := sorted(accuracy - set(specs)):
         raise KinspanError(f"--accuracy {' '.join(unknown)}: not among --targets, which are {', '.join(specs)}")
-    return [Target(name, load_split(spec, split)[0], P_1 if name in accuracy else MAP) for name, spec in specs.items()]
+    loaded = {name: _sample(load_split(spec, split)[0], max_questions) for name, spec in specs.items()}
+    return [Target(name, data, P_1 if name in accuracy else MAP) for name, data in loaded.items()]
+
+
+def _sample(data: AnswerSet, max_questions: int | None) -> AnswerSet:
+    if max_questions is None or data.num_questions <= max_questions:
+        return data
+    return data.take(np.sort(np.random.default_rng(SEED).permutation(data.num_questions)[:max_questions]))
 
 
 def measure_matrix(
@@ -102,7 +113,7 @@ def measure_matrix(
 
 def _measure(folder: Path, name: str, model: str, target: Target, max_length: int, say: Callable[[str], None]) -> float:
     """One cell's metric, from its file or measured now."""
-    path = folder / f"{_name_file(name)}--{_name_file(target.name)}.json"
+    path = folder / f"{name_cell(name, target.name)}.json"
     known = {"model": fingerprint_model(model), "data": target.fingerprint, "max_length": max_length}
     found = read_object(path, "delete it to have it measured again") if path.exists() else {}
     if any(found.get(key) != value for key, value in known.items()):
@@ -133,8 +144,9 @@ def score_tf_idf(data: AnswerSet) -> np.ndarray:
     return np.asarray(questions.multiply(answers).sum(axis=1)).ravel()
 
 
-def _name_file(name: str) -> str:
-    return re.sub(r"[^\w.]+", "-", name)
+def name_cell(source: str, target: str) -> str:
+    """The name of a cell's files, without a suffix."""
+    return "--".join(re.sub(r"[^\w.]+", "-", name) for name in (source, target))
 
 
 def average_best(values: np.ndarray, order: np.ndarray) -> np.ndarray:

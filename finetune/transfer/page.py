@@ -2,34 +2,47 @@
 
 import csv
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 
 from data_pipeline.pages import render_template
 from finetune.evaluation.metrics import TITLES
 from finetune.reports.plots import COLOURS, STYLE, WIDTH, render_figure
 
+from .fusion import FusionWeights
 from .matrix import Matrix, average_best
 from .published import PUBLISHED
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 COLUMNS = 3  # of panels
+# From nothing to blue, so that it suits a light and a dark page
+SHADES = LinearSegmentedColormap.from_list("shades", [(*to_rgb(COLOURS[0]), 0.0), (*to_rgb(COLOURS[0]), 0.95)])
 DIAMONDS = (COLOURS[3], COLOURS[1], COLOURS[5])
 
 
-def render_page(title: str, matrix: Matrix, sizes: np.ndarray | None, similarity: np.ndarray | None) -> str:
+def render_page(
+    title: str,
+    matrix: Matrix,
+    sizes: np.ndarray | None,
+    similarity: np.ndarray | None,
+    fused: Mapping[str, FusionWeights],
+) -> str:
     """Returns the page.
 
     sizes:      ``[S]`` questions of each source; None where it is not known
     similarity: ``[S, T]`` of ``domains.compare_domains``; None likewise
+    fused:      of the sources that are fusions, which adapters they take
     """
     plots = [("How sources transfer", plot_violins(matrix))] if len(matrix.sources) > 1 else []
     if len(matrix.sources) > 2 and sizes is not None and similarity is not None:
         plots.append(("Are similar or large sources the good ones?", plot_scatter(matrix, sizes, similarity)))
         plots.append(("What choosing by similarity or size would give", plot_subsets(matrix, sizes, similarity)))
+    plots += [(f"Which adapters {name} takes", plot_fusion(weights)) for name, weights in fused.items()]
     best = matrix.values.max(axis=0)
     rows = [
         {
@@ -62,8 +75,7 @@ def _cell(matrix: Matrix, source: int, target: int) -> dict[str, float]:
     return {"value": value, "place": (value - float(column.min())) / spread if spread else 0.5}
 
 
-def _panels(matrix: Matrix, height: float) -> tuple[Figure, list]:
-    count = len(matrix.targets)
+def _panels(count: int, height: float) -> tuple[Figure, list]:
     lines = -(-count // COLUMNS)
     figure = Figure((WIDTH, height * lines))
     axes = figure.subplots(lines, COLUMNS, squeeze=False).ravel().tolist()
@@ -75,7 +87,7 @@ def _panels(matrix: Matrix, height: float) -> tuple[Figure, list]:
 def plot_violins(matrix: Matrix) -> str:
     """Figure 2: for each target the sources' values as a violin, and baselines as diamonds."""
     with matplotlib.rc_context(STYLE):
-        figure, panels = _panels(matrix, 2.6)
+        figure, panels = _panels(len(matrix.targets), 2.6)
         for column, (axes, target) in enumerate(zip(panels, matrix.targets, strict=True)):
             values = matrix.values[:, column]
             if np.ptp(values) > 0:
@@ -97,7 +109,7 @@ def plot_violins(matrix: Matrix) -> str:
 def plot_scatter(matrix: Matrix, sizes: np.ndarray, similarity: np.ndarray) -> str:
     """Each source's value over its similarity to the target; the larger the mark, the larger the source."""
     with matplotlib.rc_context(STYLE):
-        figure, panels = _panels(matrix, 2.6)
+        figure, panels = _panels(len(matrix.targets), 2.6)
         area = 12 + 80 * np.log1p(sizes) / np.log1p(sizes.max())
         for column, (axes, target) in enumerate(zip(panels, matrix.targets, strict=True)):
             axes.scatter(similarity[:, column], matrix.values[:, column], area, color=COLOURS[0], alpha=0.6)
@@ -114,7 +126,7 @@ def plot_scatter(matrix: Matrix, sizes: np.ndarray, similarity: np.ndarray) -> s
 def plot_subsets(matrix: Matrix, sizes: np.ndarray, similarity: np.ndarray) -> str:
     """Figure 3: the mean value of the k best sources, as similarity, size and an oracle choose them."""
     with matplotlib.rc_context(STYLE):
-        figure, panels = _panels(matrix, 2.4)
+        figure, panels = _panels(len(matrix.targets), 2.4)
         count = np.arange(1, len(matrix.sources) + 1)
         for column, (axes, target) in enumerate(zip(panels, matrix.targets, strict=True)):
             values = matrix.values[:, column]
@@ -128,6 +140,25 @@ def plot_subsets(matrix: Matrix, sizes: np.ndarray, similarity: np.ndarray) -> s
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower right", ncols=3)
         return render_figure(figure, "mean value of the sources chosen by similarity, size and an oracle")
+
+
+def plot_fusion(fused: FusionWeights) -> str:
+    """Figures 4 and 5: of each adapter (a line) the mean weight in each layer (a column), for each target."""
+    with matplotlib.rc_context(STYLE):
+        figure, panels = _panels(len(fused.weights), 0.9 + 0.22 * len(fused.adapters))
+        most = max(float(weights.max()) for weights in fused.weights.values())
+        for axes, (target, weights) in zip(panels, fused.weights.items(), strict=True):
+            layers = len(weights)
+            shown = axes.pcolormesh(weights.T, cmap=SHADES, vmin=0, vmax=most, edgecolor="none")
+            axes.set_yticks(np.arange(len(fused.adapters)) + 0.5, fused.adapters)
+            axes.set_xticks(np.arange(layers) + 0.5, [f"{n + 1}" for n in range(layers)])
+            axes.invert_yaxis()
+            axes.grid(visible=False)
+            axes.tick_params(length=0)
+            axes.set_title(target)
+            axes.set_xlabel("layer")
+        figure.colorbar(shown, ax=panels, label="mean weight", shrink=0.8)
+        return render_figure(figure, "mean weight of each adapter in each layer, on each target")
 
 
 def format_csv(matrix: Matrix, sizes: np.ndarray | None, similarity: np.ndarray | None) -> str:

@@ -93,6 +93,14 @@ def test_baselines_know_words_alone(targets, scored, tmp_path):
     assert np.isnan(found.baselines[module.IN_DOMAIN]).tolist() == [True, False]
 
 
+def test_a_sample_of_questions_is_always_the_same(specs):
+    whole, few, again = (load_targets(specs, "test", set(), count)[0].data for count in (None, 2, 2))
+    assert (whole.num_questions, few.num_questions, few.num_pairs) == (4, 2, 6)
+    assert list(few.questions) == list(again.questions)
+    assert set(few.question_ids) < set(whole.question_ids)
+    assert load_targets(specs, "test", set(), 9)[0].data.num_questions == 4
+
+
 def test_tf_idf_of_candidates_without_words(specs):
     data, _ = load_split(specs["plain"], "test")
     assert score_tf_idf(data).shape == (data.num_pairs,)
@@ -112,7 +120,7 @@ def make_matrix(targets, count=4):
 def test_page_and_csv_say_the_same(targets):
     found = make_matrix(targets)
     sizes, similarity = np.array([10, 2000, 300, 40]), np.random.default_rng(1).random((4, 2))
-    page = render_page("Transfer", found, sizes, similarity)
+    page = render_page("Transfer", found, sizes, similarity, {})
     assert page.count('role="img"') == 3
     assert "forum0 &lt;b&gt;" in page
     assert "forum0 <b>" not in page
@@ -129,7 +137,7 @@ def test_page_and_csv_say_the_same(targets):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_page_of_few_sources(targets, count):
-    page = render_page("Transfer", make_matrix(targets, count), None, None)
+    page = render_page("Transfer", make_matrix(targets, count), None, None, {})
     assert page.count('role="img"') == (1 if count == 2 else 0)
 
 

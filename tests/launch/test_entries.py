@@ -22,6 +22,7 @@ ENTRIES = [
     "pretrain",
     "train_adapters",
     "combine_adapters",
+    "convert_adapter",
     "release",
     "inspect_corpus",
     "inspect_pairs",

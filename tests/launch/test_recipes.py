@@ -20,11 +20,13 @@ ABLATIONS = [f"roberta-base-{objective}-mlm-only" for objective in ("ssp", "sp",
 
 
 def read(name):
-    return parse(PretrainConfig, "", argv=["--config", str(FOLDER / f"{name}.yaml")])
+    given = ["--adapters", "adapters/one", "adapters/other"] if name == "multicqa-fusion" else []
+    return parse(PretrainConfig, "", argv=["--config", str(FOLDER / f"{name}.yaml"), *given])
 
 
 def test_there_is_one_for_each_row_of_the_papers_tables():
-    assert sorted([*PAPER, *ABLATIONS, *MULTICQA, "multicqa-adapters", "quickstart", "as2-mlm", "as2-ssp"]) == RECIPES
+    others = ["multicqa-adapters", "multicqa-fusion", "quickstart", "as2-mlm", "as2-ssp"]
+    assert sorted([*PAPER, *ABLATIONS, *MULTICQA, *others]) == RECIPES
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -72,3 +74,11 @@ def test_multicqa_has_the_numbers_of_its_appendix(name):
     assert (config.schedule, config.forums, config.min_questions) == ("round_robin", "all", 1000)
     assert (config.mlm_weight, config.pair_weight) == (0.0, 1.0)
     assert config.objective.startswith("title_body")
+
+
+@pytest.mark.parametrize(("name", "rate"), [("multicqa-adapters", 1e-4), ("multicqa-fusion", 5e-5)])
+def test_adapters_and_fusion_have_their_own_rates(name, rate):
+    config = read(name)
+    assert (config.max_length, config.global_batch_size, config.max_epochs, config.warmup_epochs) == (300, 32, 20, 1)
+    assert (config.learning_rate, config.objective) == (rate, "title_body")
+    assert config.schedule == ("round_robin" if config.adapter == "fusion" else None)

@@ -53,7 +53,8 @@ def average(adapters: Sequence[Adapter], weights: Sequence[float] | None, folder
     shares = [weight / sum(given) for weight in given]
     name, first = "+".join(adapter.name for adapter in adapters), adapters[0]
     for other in adapters[1:]:
-        if not first.parts[0].kind == other.parts[0].kind == "lora" and _shape(other) != _shape(first):
+        is_lora = first.parts[0].kind == other.parts[0].kind == "lora"
+        if (not is_lora and _shape(other) != _shape(first)) or other.head.keys() != first.head.keys():
             raise KinspanError(f"{other.folder} and {first.folder} are not of one shape: only such can be averaged")
     each = [adapter.tensors for adapter in adapters]
     parts: tuple[Part, ...]

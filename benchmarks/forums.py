@@ -1,0 +1,156 @@
+"""Measures whether many forums fit: preparing 140 of them, and training round robin over all, one step a forum.
+
+The forums are made (benchmarks/forum_dump.py) from the real dumps of --dumps, their sizes three orders of magnitude
+apart, and are written in StackExchange's format, so that the reader of dumps reads them. One process prepares all,
+the largest first; then a tiny model trains on title and body with the sets `all`, `balanced` and `largest`, and on
+duplicates. Memory is RssAnon of the one process: what no file backs. The first reading of a run comes when each forum
+has had two batches and more. Speed is that of a tiny model on whatever machine this is, and no figure of merit.
+
+Bar: at most 3% more memory at the last reading than at the first."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+
+from benchmarks import _common
+from benchmarks.forum_dump import plan_forums, read_material, write_dump
+from benchmarks.steady import Reading, measure_run
+from data_pipeline.errors import KinspanError
+from pretrain.planning.forums import BALANCED, LARGEST, OF_BENCHMARKS, name_forum
+
+BAR = 0.03
+SEED = 1
+RUNS = {  # objective and --forums
+    "title_body, all": ("title_body", "all"),
+    "title_body, balanced": ("title_body", "balanced"),
+    "title_body, largest": ("title_body", "largest"),
+    "duplicate, all": ("duplicate", "all"),
+}
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+EPILOG = """example, with dumps/beer/Posts.xml and others:
+  python benchmarks/forums.py --dumps dumps --output_dir runs/forums-benchmark
+  python benchmarks/forums.py --dumps dumps --output_dir runs/forums-benchmark --forums 60 --smallest 5 --largest 500"""
+
+
+def prepare_all(dumps: Path, corpora: Path, forums: dict[str, int]) -> dict[str, float]:
+    """Prepares each forum's dump as a corpus, in this process, and returns what it took and what is in them."""
+    from data_pipeline.prepare.pipeline import prepare
+    from objectives import OBJECTIVES
+    from pretrain.modeling.default_model import default_model
+    from pretrain.runtime.out_of_memory import return_freed_memory
+
+    began, spent = time.perf_counter(), time.process_time()
+    held: list[float] = []
+    for name in forums:
+        folder = f"{name}.stackexchange.com"
+        prepare([str(dumps / folder)], default_model(), corpora / folder, OBJECTIVES, quiet=True)
+        return_freed_memory()
+        held.append(_common.rss_anon())
+    seconds, processor = time.perf_counter() - began, time.process_time() - spent
+    totals = [
+        json.loads((corpora / f"{name}.stackexchange.com/manifest.json").read_text())["totals"] for name in forums
+    ]
+    facts = {name: float(sum(total[name] for total in totals)) for name in ("documents", "tokens")}
+    return {
+        **facts,
+        "seconds": seconds,
+        "processor_seconds": processor,
+        "memory_first": held[0],
+        "memory_last": held[-1],
+        "memory_most": max(held),
+        "peak": _common.peak_rss(),
+    }
+
+
+def write_model(folder: Path) -> None:
+    """A tiny encoder as a config alone, so that training starts from scratch."""
+    from transformers import AutoConfig
+
+    from data_pipeline.tokenizers import load_tokenizer
+    from pretrain.modeling.default_model import default_model
+
+    tokenizer = load_tokenizer(default_model())
+    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **TINY)
+    config.architectures = ["BertForMaskedLM"]
+    config.save_pretrained(folder)
+    tokenizer.save_pretrained(str(folder))
+
+
+def count_forums(forums: dict[str, int], chosen: str) -> int:
+    """How many of the forums a set has."""
+    known = {"balanced": set(BALANCED), "largest": set(LARGEST)}.get(chosen, set(forums) - set(OF_BENCHMARKS))
+    return len({name_forum(name) for name in forums} & known)
+
+
+def train(corpora: Path, model: Path, folder: Path, objective: str, chosen: str, steps: int, every: int) -> dict:
+    """Readings of a run over the forums of a set."""
+    flags = ["--corpus", *map(str, sorted(corpora.iterdir())), "--model", str(model), "--objective", objective]
+    flags += ["--forums", chosen, "--schedule", "round_robin", "--max_steps", str(steps), "--eval_pairs", "0"]
+    flags += ["--global_batch_size", "32", "--micro_batch_size", "32", "--max_length", "128", "--precision", "fp32"]
+    flags += ["--mlm_probability", "0", "--mlm_weight", "0", "--save_steps", str(steps), "--log_steps", str(every // 5)]
+    return measure_run(flags, folder, every)
+
+
+def compare(readings: dict[int, Reading], parts: int) -> tuple[int, int, float]:
+    """The first reading after two rounds, the last one before the run's end, and how much more memory that has."""
+    steps = sorted(readings)[:-1]  # at the very last one the checkpoint is written
+    settled = [step for step in steps if step > 2 * parts]
+    if len(settled) < 2:
+        raise KinspanError(f"too few readings after two rounds of {parts} forums: give more --steps")
+    return settled[0], settled[-1], readings[settled[-1]].memory / readings[settled[0]].memory - 1
+
+
+def main() -> None:
+    parser = _common.parser(__doc__, EPILOG)
+    parser.add_argument("--dumps", required=True, type=Path, help="Folder of folders with a Posts.xml or .xml.xz each.")
+    parser.add_argument("--output_dir", required=True, type=Path, help="Where made dumps, corpora and runs go.")
+    parser.add_argument("--forums", type=int, default=140, help="How many forums are made.")
+    parser.add_argument("--smallest", type=int, default=30, help="Questions of the smallest.")
+    parser.add_argument("--largest", type=int, default=30_000, help="Questions of the largest.")
+    parser.add_argument("--steps", type=int, default=3000, help="Updates of each run, of 32 pairs.")
+    parser.add_argument("--every", type=int, default=100, help="Updates between two readings.")
+    args = parser.parse_args()
+    if not 2 <= args.smallest <= args.largest or args.forums < 1 or args.every < 5:
+        raise KinspanError("--smallest must be 2 or more and --largest no less, --forums above 0, --every 5 or more")
+    dumps, corpora, model = args.output_dir / "dumps", args.output_dir / "corpora", args.output_dir / "model"
+    forums = plan_forums(args.forums, args.smallest, args.largest)
+    if not (dumps / "made").exists():
+        for name in write_dump(dumps, forums, read_material(args.dumps), SEED):
+            print(f"made {name}, {forums[name]:,} questions", flush=True)
+        (dumps / "made").touch()
+    kept = args.output_dir / "prepared.json"
+    if not kept.exists():
+        kept.write_text(json.dumps(_common.in_fresh_process(prepare_all, dumps, corpora, forums)))
+    figures: dict[str, Any] = json.loads(kept.read_text())
+    growth = figures["memory_last"] / figures["memory_first"] - 1
+    header = ("preparing, one process", "questions", "tokens", "s", "of processor", "MB after the first", "last", "bar")
+    cells = [f"{figures[name]:,.0f}" for name in ("documents", "tokens", "seconds", "processor_seconds")]
+    held = f"{figures['memory_first']:,.0f}", f"{figures['memory_last']:,.0f} ({100 * growth:+.1f}%)"
+    _common.print_table(header, [(f"{len(forums)} forums", *cells, *held, f"{100 * BAR:+.0f}%")])
+    write_model(model)
+    rows = []
+    for name, (objective, chosen) in RUNS.items():
+        parts = count_forums(forums, chosen)
+        run = args.output_dir / "runs" / name.replace(", ", "-")
+        readings = train(corpora, model, run, objective, chosen, args.steps, args.every)
+        first, last, growth = compare(readings, parts)
+        held = f"{readings[first].memory / 1e6:,.1f}", f"{readings[last].memory / 1e6:,.1f}"
+        opened = f"{readings[last].files}", f"{readings[last].shards}"
+        rows.append((name, f"{parts}", f"{first}", held[0], f"{last}", held[1], f"{100 * growth:+.2f}%", *opened))
+        figures |= {f"{name}/growth": growth, f"{name}/files": readings[last].files, f"{name}/parts": parts}
+        figures |= {f"{name}/memory_{step}": found.memory for step, found in readings.items()}
+    print()
+    header = ("training round robin", "forums", "step", "MB", "step", "MB", "growth", "open files", "mapped shards")
+    _common.print_table(header, rows)
+    print(f"bar: at most {100 * BAR:.0f}% of growth")
+    _common.report("forums", figures | {"bar": BAR, "steps": args.steps})
+
+
+if __name__ == "__main__":
+    _common.run(main)
