@@ -43,20 +43,20 @@ def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
 def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
     """A round robin without the turns of objectives that a corpus cannot train, and a note of each.
 
-    A forum without duplicates is then trained by its other objectives; one with none at all stays, and opening its
-    stream says what is missing.
+    A forum without duplicates is then trained by its other objectives, and of a hundred forums those that give nothing
+    have no turn at all. Where none of them gives anything, they stay, and opening a stream says what is missing.
     """
     if not mixture.batch:
         return mixture, []
     enough = [_count_documents(part, "train") >= MIN_DOCUMENTS for part in mixture.parts]
-    trainable = {part.source for part, is_enough in zip(mixture.parts, enough, strict=True) if is_enough}
-    kept = [is_enough or p.source not in trainable for p, is_enough in zip(mixture.parts, enough, strict=True)]
+    if not any(enough):
+        return mixture, []
     notes = [
         f"no turn for {name}: too few of its documents have {part.objective.needs}"
-        for name, part, is_kept in zip(mixture.names, mixture.parts, kept, strict=True)
-        if not is_kept
+        for name, part, is_enough in zip(mixture.names, mixture.parts, enough, strict=True)
+        if not is_enough
     ]
-    return replace(mixture, parts=tuple(compress(mixture.parts, kept))), notes
+    return replace(mixture, parts=tuple(compress(mixture.parts, enough))), notes
 
 
 def _count_documents(part: Part, split: str) -> int:
@@ -202,15 +202,17 @@ def identify_corpora(mixture: Mixture, sources: Sequence[Source]) -> Any:
 
 
 def describe_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, Any]:
-    """What run.json says of the corpora: content, totals, the largest sources; of several also what each one is."""
-    manifests = [corpus.manifest for corpus in corpora]
+    """What run.json says of the corpora that have a part: content, totals, the largest sources; of several also what
+    each one is."""
+    numbers = sorted({part.source for part in mixture.parts})
+    manifests = [corpora[number].manifest for number in numbers]
     sources = [source for manifest in manifests for source in manifest.sources]
     known = {
         "fingerprint": manifests[0].fingerprint,
         "totals": manifests[0].totals,
         "sources": sorted(sources, key=lambda source: -source["documents"])[:SOURCES_NAMED],
     }
-    if len(corpora) == 1:
+    if len(numbers) == 1:
         return known
     joined = "\n".join(manifest.fingerprint for manifest in manifests)
     names = {name for manifest in manifests for name in manifest.totals}
@@ -224,6 +226,6 @@ def describe_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, A
                 "fingerprint": manifest.fingerprint,
                 "totals": manifest.totals,
             }
-            for number, manifest in enumerate(manifests)
+            for number, manifest in zip(numbers, manifests, strict=True)
         ],
     }

@@ -7,7 +7,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sources import parse_sources
 from pretrain.config import PretrainConfig
-from pretrain.planning.corpora import drop_untrainable, list_sources, mix_as, mix_validation
+from pretrain.planning.corpora import describe_corpora, drop_untrainable, list_sources, mix_as, mix_validation
 from pretrain.planning.forums import BALANCED, LARGEST, OF_BENCHMARKS, choose_forums
 
 CACHE = CacheSettings(None, 1.0)
@@ -67,6 +67,22 @@ def test_a_round_robin_has_no_turn_for_what_a_corpus_cannot_train(tiny_corpus):
     assert mixture.names == ("ssp",)
     assert mixture.batch == config.global_batch_size
     assert notes[0].startswith("no turn for title_body: ")
+
+
+def test_a_forum_that_gives_nothing_has_no_turn_where_others_do(tiny_corpus, make_corpus, helpers):
+    documents = helpers.synthetic_documents(12, seed="asked")
+    forum = make_corpus([{**document, "title": f"Why {n} and not {n + 1}?"} for n, document in enumerate(documents)])
+    given = [str(tiny_corpus), f"{forum}=1,title_body+ssp"]
+    config = PretrainConfig(corpus=given, objective="duplicate", schedule="round_robin")
+    corpora = [Corpus(tiny_corpus), Corpus(forum)]
+    mixture, notes = drop_untrainable(mix_as(config, list_sources(config)).read_from(*corpora))
+    assert [(part.source, part.objective.name) for part in mixture.parts] == [(1, "ssp")]
+    assert len(notes) == 2
+    described = describe_corpora(mixture, corpora)
+    assert described["totals"] == corpora[1].manifest.totals
+    alone = PretrainConfig(corpus=[str(tiny_corpus)], objective="duplicate", schedule="round_robin")
+    asked = mix_as(alone, list_sources(alone)).read_from(corpora[0])
+    assert drop_untrainable(asked) == (asked, [])
 
 
 def test_what_has_too_few_held_out_documents_is_left_out_of_validation_alone(tiny_corpus, make_corpus, helpers):
