@@ -90,11 +90,22 @@ def count_forums(forums: dict[str, int], chosen: str) -> int:
     return len({name_forum(name) for name in forums} & known)
 
 
-def train(corpora: Path, model: Path, folder: Path, objective: str, chosen: str, steps: int, every: int) -> dict:
+def train(
+    corpora: Path, model: Path, folder: Path, objective: str, chosen: str, pairs: int, steps: int, every: int
+) -> dict[int, Reading]:
     """Readings of a run over the forums of a set."""
     flags = ["--corpus", *map(str, sorted(corpora.iterdir())), "--model", str(model), "--objective", objective]
     flags += ["--forums", chosen, "--schedule", "round_robin", "--max_steps", str(steps), "--eval_pairs", "0"]
-    flags += ["--global_batch_size", "32", "--micro_batch_size", "32", "--max_length", "128", "--precision", "fp32"]
+    flags += [
+        "--global_batch_size",
+        str(pairs),
+        "--micro_batch_size",
+        str(pairs),
+        "--max_length",
+        "128",
+        "--precision",
+        "fp32",
+    ]
     flags += ["--mlm_probability", "0", "--mlm_weight", "0", "--save_steps", str(steps), "--log_steps", str(every // 5)]
     return measure_run(flags, folder, every)
 
@@ -121,11 +132,12 @@ def main() -> None:
     parser.add_argument("--forums", type=int, default=140, help="How many forums are made.")
     parser.add_argument("--smallest", type=int, default=30, help="Questions of the smallest.")
     parser.add_argument("--largest", type=int, default=30_000, help="Questions of the largest.")
-    parser.add_argument("--steps", type=int, default=3000, help="Updates of each run, of 32 pairs.")
+    parser.add_argument("--pairs", type=int, default=32, help="Pairs of an update.")
+    parser.add_argument("--steps", type=int, default=3000, help="Updates of each run.")
     parser.add_argument("--every", type=int, default=100, help="Updates between two readings.")
     args = parser.parse_args()
-    if not 2 <= args.smallest <= args.largest or args.forums < 1 or args.every < 5:
-        raise KinspanError("--smallest must be 2 or more and --largest no less, --forums above 0, --every 5 or more")
+    if not 2 <= args.smallest <= args.largest or min(args.forums, args.pairs) < 1 or args.every < 5:
+        raise KinspanError("--smallest must be 2 or more and --largest no less, --every 5 or more, the others above 0")
     dumps, corpora, model = args.output_dir / "dumps", args.output_dir / "corpora", args.output_dir / "model"
     forums = plan_forums(args.forums, args.smallest, args.largest)
     if not (dumps / "made").exists():
@@ -146,7 +158,7 @@ def main() -> None:
     for name, (objective, chosen) in RUNS.items():
         parts = count_forums(forums, chosen)
         run = args.output_dir / "runs" / name.replace(", ", "-")
-        readings = train(corpora, model, run, objective, chosen, args.steps, args.every)
+        readings = train(corpora, model, run, objective, chosen, args.pairs, args.steps, args.every)
         first, last, growth = compare(readings, parts)
         cells = [
             cell
@@ -164,7 +176,7 @@ def main() -> None:
     header = ("training round robin", "forums", "steps", "MB", "steps", "MB", "growth", "open files", "mapped shards")
     _common.print_table(header, rows)
     print(f"bar: at most {100 * BAR:.0f}% of growth")
-    _common.report("forums", figures | {"bar": BAR, "steps": args.steps})
+    _common.report("forums", figures | {"bar": BAR, "steps": args.steps, "pairs": args.pairs})
 
 
 if __name__ == "__main__":

@@ -106,5 +106,7 @@ def _export(folder: Path, output: Path) -> list[str]:
     output.mkdir(parents=True, exist_ok=True)
     if any(output.iterdir()):
         raise KinspanError(f"--output_dir {output} is not empty: choose another folder")
-    write_published(adapter, output)
-    return [f"wrote {output}: load it with load_adapter of the library adapters, beside {adapter.base.name}"]
+    notes = [f"wrote {output}: load it with load_adapter of the library adapters, beside {adapter.base.name}"]
+    if not write_published(adapter, output):
+        notes.append(f"note: without its pair head, which for {adapter.base.model_type} that format has no place for")
+    return notes

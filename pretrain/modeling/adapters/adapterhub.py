@@ -44,7 +44,13 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "phm_layer": (False, False),
     "scaling": (1.0, 1.0),
 }
-PREFIXES = {"bert": "bert", "roberta": "roberta", "electra": "electra", "deberta-v2": "deberta"}  # of their encoders
+# Of a family's encoder the name there, and the class of the model with heads
+NAMES = {
+    "bert": ("bert", "BertAdapterModel"),
+    "roberta": ("roberta", "RobertaAdapterModel"),
+    "electra": ("electra", "ElectraAdapterModel"),
+    "deberta-v2": ("deberta", "DebertaV2AdapterModel"),
+}
 # The layers of our pair head that are a head of two layers with tanh over the first token
 HEADS = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj")}
 HEAD_OPTIONS = {"layers": 2, "activation_function": "tanh", "use_pooler": False, "bias": True}
@@ -177,39 +183,42 @@ def _read_head(folder: Path, model_type: str) -> dict[str, torch.Tensor] | None:
     return head
 
 
-def write_published(adapter: Adapter, folder: Path) -> None:
-    """Writes an adapter into a folder that exists, as the library reads it.
+def write_published(adapter: Adapter, folder: Path) -> bool:
+    """Writes an adapter into a folder that exists, as the library reads it, and returns whether its head is with it.
 
     Raises KinspanError where it is not of one bottleneck, or where the library has no such model.
     """
     kind, model_type = [part.kind for part in adapter.parts], adapter.base.model_type
     if kind != ["bottleneck"]:
         raise KinspanError(f"{adapter.folder} is no single bottleneck, and only such are written for AdapterHub")
-    if model_type not in PREFIXES:
+    if model_type not in NAMES:
         raise KinspanError(f"{adapter.folder}: the library of AdapterHub has no bottlenecks for {model_type}")
     name = re.sub(r"\W+", "_", adapter.name)  # a module's name there
+    prefix, model_class = NAMES[model_type]
     ours = {own: theirs for theirs, own in TENSOR_NAMES.items()}
     tensors = {}
     for key, tensor in adapter.tensors.items():
         layer, _, rest = key.split(".", 2)
-        place = f"{PREFIXES[model_type]}.encoder.layer.{layer}.output.adapters.{name}.{ours[rest]}"
+        place = f"{prefix}.encoder.layer.{layer}.output.adapters.{name}.{ours[rest]}"
         tensors[place] = tensor.contiguous()
     hidden, size = adapter.tensors["0.0.up.weight"].shape
     known = {"model_type": model_type, "hidden_size": hidden, "model_name": adapter.base.name, "name": name}
+    known["model_class"] = model_class
     options = {key: needed for key, (needed, _) in OPTIONS.items()}
     factor = hidden // size if hidden % size == 0 else hidden / (size + 0.5)  # hidden // factor is the size
     _write_json(folder / CONFIG, {**known, "config": {**options, "reduction_factor": factor}})
     torch.save(tensors, folder / TENSORS)
-    if model_type in HEADS:
-        places = zip(HEADS[model_type], HEAD_PLACES, strict=True)
-        head = {
-            f"heads.{name}.{place}.{kind}": adapter.head[f"{layer}.{kind}"].contiguous()
-            for layer, place in places
-            for kind in ("weight", "bias")
-        }
-        config = {"head_type": "classification", "num_labels": 1, "label2id": None, "dropout_prob": None}
-        _write_json(folder / HEAD_CONFIG, {**known, "config": {**config, **HEAD_OPTIONS}})
-        torch.save(head, folder / HEAD)
+    if model_type not in HEADS or not adapter.head:
+        return False
+    head = {
+        f"heads.{name}.{place}.{kind}": adapter.head[f"{layer}.{kind}"].contiguous()
+        for layer, place in zip(HEADS[model_type], HEAD_PLACES, strict=True)
+        for kind in ("weight", "bias")
+    }
+    config = {"head_type": "classification", "num_labels": 1, "label2id": None, "dropout_prob": None}
+    _write_json(folder / HEAD_CONFIG, {**known, "config": {**config, **HEAD_OPTIONS}})
+    torch.save(head, folder / HEAD)
+    return True
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
