@@ -1,15 +1,16 @@
 """Measures whether many forums fit: preparing 140 of them, and training round robin over all, one step a forum.
 
 The forums are made (benchmarks/forum_dump.py) from the real dumps of --dumps, their sizes three orders of magnitude
-apart, and are written in StackExchange's format, so that the reader of dumps reads them. One process prepares all,
-the largest first; then a tiny model trains on title and body with the sets `all`, `balanced` and `largest`, and on
-duplicates. Memory is RssAnon of the one process: what no file backs. Readings of a run count when each forum has had
-two batches and more; compared are the medians of the first third of them and of the last. Speed is that of a tiny
-model on whatever machine this is, and no figure of merit.
+apart, and are written in StackExchange's format, so that the reader of dumps reads them. One process prepares all, the
+largest first. Then, on title and body with the sets `all` and `balanced`, and on duplicates, a process reads batches
+for many rounds and does nothing else, and launch/pretrain.py trains a tiny model. Memory is RssAnon of the one process:
+what no file backs. Readings count when each forum has had two batches; compared are the medians of the first third of
+them and of the last. Speed is that of a tiny model on whatever machine this is, and no figure of merit.
 
 Bar: at most 3% more memory at the end than at the beginning."""
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -21,7 +22,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 from benchmarks import _common
 from benchmarks.forum_dump import plan_forums, read_material, write_dump
-from benchmarks.steady import Reading, measure_run
+from benchmarks.steady import Reading, measure_run, read_process
 from data_pipeline.errors import KinspanError
 from pretrain.planning.forums import BALANCED, LARGEST, OF_BENCHMARKS, name_forum
 
@@ -30,7 +31,6 @@ SEED = 1
 RUNS = {  # objective and --forums
     "title_body, all": ("title_body", "all"),
     "title_body, balanced": ("title_body", "balanced"),
-    "title_body, largest": ("title_body", "largest"),
     "duplicate, all": ("duplicate", "all"),
 }
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -110,6 +110,32 @@ def train(
     return measure_run(flags, folder, every)
 
 
+def read_rounds(corpora: Path, model: Path, objective: str, chosen: str, pairs: int, rounds: int) -> dict[int, Reading]:
+    """Readings of a process that makes the batches of so many rounds, twenty of them, and does nothing else."""
+    from data_pipeline.sampling.stream import PairStream
+    from data_pipeline.tokenizers import load_tokenizer, read_pair_template
+    from pretrain.config import PretrainConfig
+    from pretrain.planning.corpora import drop_untrainable, list_sources, mix_as, open_for
+    from pretrain.runtime.out_of_memory import return_freed_memory
+    from pretrain.runtime.settings import cache_settings
+
+    given = {"corpus": sorted(map(str, corpora.iterdir())), "objective": objective, "forums": chosen}
+    config = PretrainConfig(**given, schedule="round_robin", global_batch_size=pairs)  # type: ignore[arg-type]
+    tokenizer, sources = load_tokenizer(str(model)), list_sources(config)
+    opened = open_for(tokenizer, sources, cache_settings(config))
+    mixture, _ = drop_untrainable(mix_as(config, sources).read_from(*opened))
+    stream = PairStream(mixture, template=read_pair_template(tokenizer), seed=SEED, max_length=_common.MAX_LENGTH)
+    steps = rounds * len(mixture.parts)
+    readings: dict[int, Reading] = {}
+    for step in range(1, steps + 1):
+        stream.batch(step * pairs, pairs)
+        if step % (steps // 20) == 0:
+            return_freed_memory()
+            if found := read_process(os.getpid(), 0.0):
+                readings[step] = found
+    return readings
+
+
 def compare(readings: dict[int, Reading], parts: int) -> tuple[list[int], list[int], float]:
     """The first and the last readings after two rounds of all forums, and how much more memory the last ones have.
 
@@ -133,10 +159,11 @@ def main() -> None:
     parser.add_argument("--smallest", type=int, default=30, help="Questions of the smallest.")
     parser.add_argument("--largest", type=int, default=30_000, help="Questions of the largest.")
     parser.add_argument("--pairs", type=int, default=32, help="Pairs of an update.")
+    parser.add_argument("--rounds", type=int, default=200, help="Rounds of all forums that are read without training.")
     parser.add_argument("--steps", type=int, default=3000, help="Updates of each run.")
     parser.add_argument("--every", type=int, default=100, help="Updates between two readings.")
     args = parser.parse_args()
-    if not 2 <= args.smallest <= args.largest or min(args.forums, args.pairs) < 1 or args.every < 5:
+    if not 2 <= args.smallest <= args.largest or min(args.forums, args.pairs, args.rounds) < 1 or args.every < 5:
         raise KinspanError("--smallest must be 2 or more and --largest no less, --every 5 or more, the others above 0")
     dumps, corpora, model = args.output_dir / "dumps", args.output_dir / "corpora", args.output_dir / "model"
     forums = plan_forums(args.forums, args.smallest, args.largest)
@@ -155,10 +182,15 @@ def main() -> None:
     _common.print_table(header, [(f"{len(forums)} forums", *cells, *held, f"{100 * BAR:+.0f}%")])
     write_model(model)
     rows = []
-    for name, (objective, chosen) in RUNS.items():
+    asked = [(f"{way}: {name}", way, *what) for way in ("reading", "training") for name, what in RUNS.items()]
+    for name, way, objective, chosen in asked:
         parts = count_forums(forums, chosen)
-        run = args.output_dir / "runs" / name.replace(", ", "-")
-        readings = train(corpora, model, run, objective, chosen, args.pairs, args.steps, args.every)
+        if way == "reading":
+            given = corpora, model, objective, chosen, args.pairs, args.rounds
+            readings = _common.in_fresh_process(read_rounds, *given)
+        else:
+            run = args.output_dir / "runs" / f"{objective}-{chosen}"
+            readings = train(corpora, model, run, objective, chosen, args.pairs, args.steps, args.every)
         first, last, growth = compare(readings, parts)
         cells = [
             cell
@@ -173,7 +205,7 @@ def main() -> None:
         figures |= {f"{name}/growth": growth, f"{name}/files": end.files, f"{name}/parts": parts}
         figures |= {f"{name}/memory_{step}": found.memory for step, found in readings.items()}
     print()
-    header = ("training round robin", "forums", "steps", "MB", "steps", "MB", "growth", "open files", "mapped shards")
+    header = ("round robin", "forums", "steps", "MB", "steps", "MB", "growth", "open files", "mapped shards")
     _common.print_table(header, rows)
     print(f"bar: at most {100 * BAR:.0f}% of growth")
     _common.report("forums", figures | {"bar": BAR, "steps": args.steps, "pairs": args.pairs})

@@ -61,7 +61,7 @@ def measure_run(flags: list[str], folder: Path, every: int = EVERY) -> dict[int,
             step = max(speeds, default=0)
             if step and step % every == 0 and step not in readings:
                 speed = statistics.median(value for number, value in speeds.items() if number > step - every)
-                if found := _read_process(process.pid, speed):
+                if found := read_process(process.pid, speed):
                     readings[step] = found
                     print(f"step {step}: RssAnon {found.memory / 1e9:.3f} GB, {speed:,.0f} tokens/s", flush=True)
             time.sleep(0.2)
@@ -77,7 +77,7 @@ def _read_speeds(metrics: Path) -> dict[int, float]:
     return {line["step"]: line["tokens_per_second"] for line in lines if line["split"] == "train"}
 
 
-def _read_process(process: int, speed: float) -> Reading | None:
+def read_process(process: int, speed: float) -> Reading | None:
     """What the system says of the process; None where it has just ended."""
     try:
         place = Path(f"/proc/{psutil.Process(process).pid}")
