@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +16,7 @@ SEED = 0
 
 def read_questions(corpus: Corpus) -> list[str]:
     """Titles and first paragraphs of documents drawn from a corpus."""
-    decoder = load_decoder(corpus.folder / "tokenizer")
+    decoder = load_decoder(Path(corpus.tokenizer_folder).parent)
     drawn = (show_document(shard, row, decoder) for shard, row in sample_documents(corpus, SAMPLE, SEED))
     return [" ".join([shown.title, *islice(shown.paragraphs, 1)]) for shown in drawn]
 

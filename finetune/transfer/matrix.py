@@ -15,6 +15,7 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
+from finetune.data.filters import CLEAN, filter_questions
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import score_bm25
 from finetune.evaluation.metrics import MAP, P_1, compute_question_metrics
@@ -60,7 +61,7 @@ class Matrix:
 def load_targets(
     specs: Mapping[str, str], split: str, accuracy: set[str], max_questions: int | None = None
 ) -> list[Target]:
-    """The test sets by name.
+    """The test sets by name: their questions that have a right and a wrong candidate, as fine-tuning measures.
 
     specs:         name -> NAME=PLACE as of ``registry.load_split``
     accuracy:      names of those that are measured by P@1
@@ -70,7 +71,8 @@ def load_targets(
     """
     if unknown := sorted(accuracy - set(specs)):
         raise KinspanError(f"--accuracy {' '.join(unknown)}: not among --targets, which are {', '.join(specs)}")
-    loaded = {name: _sample(load_split(spec, split)[0], max_questions) for name, spec in specs.items()}
+    kept = {name: filter_questions(load_split(spec, split)[0], CLEAN) for name, spec in specs.items()}
+    loaded = {name: _sample(data, max_questions) for name, data in kept.items()}
     return [Target(name, data, P_1 if name in accuracy else MAP) for name, data in loaded.items()]
 
 

@@ -2,11 +2,12 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 
@@ -20,6 +21,7 @@ from .published import PUBLISHED
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 COLUMNS = 3  # of panels
+MOST_NAMES = 12  # of sources that are all named in a panel
 # From nothing to blue, so that it suits a light and a dark page
 SHADES = LinearSegmentedColormap.from_list("shades", [(*to_rgb(COLOURS[0]), 0.0), (*to_rgb(COLOURS[0]), 0.95)])
 DIAMONDS = (COLOURS[3], COLOURS[1], COLOURS[5])
@@ -42,7 +44,10 @@ def render_page(
     if len(matrix.sources) > 2 and sizes is not None and similarity is not None:
         plots.append(("Are similar or large sources the good ones?", plot_scatter(matrix, sizes, similarity)))
         plots.append(("What choosing by similarity or size would give", plot_subsets(matrix, sizes, similarity)))
-    plots += [(f"Which adapters {name} takes", plot_fusion(weights)) for name, weights in fused.items()]
+    plots += [
+        (f"How much of each adapter {name} takes, layer by layer", plot_fusion(weights))
+        for name, weights in fused.items()
+    ]
     best = matrix.values.max(axis=0)
     rows = [
         {
@@ -113,14 +118,31 @@ def plot_scatter(matrix: Matrix, sizes: np.ndarray, similarity: np.ndarray) -> s
         area = 12 + 80 * np.log1p(sizes) / np.log1p(sizes.max())
         for column, (axes, target) in enumerate(zip(panels, matrix.targets, strict=True)):
             axes.scatter(similarity[:, column], matrix.values[:, column], area, color=COLOURS[0], alpha=0.6)
-            for number, name in enumerate(matrix.sources):
-                place = similarity[number, column], matrix.values[number, column]
-                axes.annotate(name, place, textcoords="offset points", xytext=(4, 4), fontsize=7)
+            _name_points(axes, matrix.sources, similarity[:, column], matrix.values[:, column])
             axes.set_title(target.name)
             axes.set_ylabel(TITLES[target.metric])
             axes.set_xlabel("similarity")
             axes.margins(0.15)
         return render_figure(figure, "value of each source over its similarity to the target")
+
+
+def _name_points(axes: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray) -> None:
+    """Writes names beside points, towards the middle and above and below by turns. Of many, the extreme ones alone."""
+    shown = np.arange(len(names))
+    if len(names) > MOST_NAMES:
+        shown = np.unique([*np.argsort(x)[-3:], *np.argsort(y)[-3:], *np.argsort(y)[:3]])
+    middle = (x.min() + x.max()) / 2
+    for turn, number in enumerate(sorted(shown, key=lambda n: x[n])):
+        right = x[number] > middle
+        text = axes.annotate(
+            names[number],
+            (x[number], y[number]),
+            textcoords="offset points",
+            xytext=(-4 if right else 4, -10 if turn % 2 else 5),
+            ha="right" if right else "left",
+            fontsize=7,
+        )
+        text.set_in_layout(False)  # a long name makes no panel smaller
 
 
 def plot_subsets(matrix: Matrix, sizes: np.ndarray, similarity: np.ndarray) -> str:
@@ -147,10 +169,10 @@ def plot_fusion(fused: FusionWeights) -> str:
     with matplotlib.rc_context(STYLE):
         figure, panels = _panels(len(fused.weights), 0.9 + 0.22 * len(fused.adapters))
         most = max(float(weights.max()) for weights in fused.weights.values())
-        for axes, (target, weights) in zip(panels, fused.weights.items(), strict=True):
-            layers = len(weights)
+        for number, (axes, (target, weights)) in enumerate(zip(panels, fused.weights.items(), strict=True)):
+            layers, names = len(weights), fused.adapters if number % COLUMNS == 0 else []
             shown = axes.pcolormesh(weights.T, cmap=SHADES, vmin=0, vmax=most, edgecolor="none")
-            axes.set_yticks(np.arange(len(fused.adapters)) + 0.5, fused.adapters)
+            axes.set_yticks(np.arange(len(names)) + 0.5, names)
             axes.set_xticks(np.arange(layers) + 0.5, [f"{n + 1}" for n in range(layers)])
             axes.invert_yaxis()
             axes.grid(visible=False)

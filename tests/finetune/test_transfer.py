@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.metrics import MAP, P_1, compute_question_metrics
 from finetune.transfer import matrix as module
-from finetune.transfer.domains import embed_domains
+from finetune.transfer.domains import embed_domains, read_questions
 from finetune.transfer.matrix import Matrix, average_best, load_targets, measure_matrix, score_tf_idf
 from finetune.transfer.page import format_csv, format_table, render_page
 from launch.transfer_matrix import check_names, read_names
@@ -139,6 +140,24 @@ def test_page_and_csv_say_the_same(targets):
 def test_a_page_of_few_sources(targets, count):
     page = render_page("Transfer", make_matrix(targets, count), None, None, {})
     assert page.count('role="img"') == (1 if count == 2 else 0)
+
+
+def test_questions_without_a_right_or_a_wrong_candidate_are_left_out(tmp_path):
+    labels = {"none": (0, 0), "all": (1, 1), "some": (0, 1)}
+    lines = [
+        {"question": f"what is {name}", "answer": f"it is {name} {k}", "label": label}
+        for name, given in labels.items()
+        for k, label in enumerate(given)
+    ]
+    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    target = load_targets({"odd": f"files={tmp_path / 'odd.jsonl'}"}, "test", set())[0]
+    assert list(target.data.questions) == ["what is some"]
+
+
+def test_questions_of_a_corpus_are_its_titles_and_first_paragraphs(tiny_corpus):
+    found = read_questions(Corpus(tiny_corpus))
+    assert len(found) == sum(shard.documents for shard in Corpus(tiny_corpus).manifest.shards)
+    assert all(len(text.split()) > 3 for text in found)
 
 
 def test_alike_domains_are_near(monkeypatch):
