@@ -128,9 +128,9 @@ def plot_scatter(matrix: Matrix, sizes: np.ndarray, similarity: np.ndarray) -> s
 
 def _name_points(axes: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray) -> None:
     """Writes names beside points, towards the middle and above and below by turns. Of many, the extreme ones alone."""
-    shown = np.arange(len(names))
+    shown = list(range(len(names)))
     if len(names) > MOST_NAMES:
-        shown = np.unique([*np.argsort(x)[-3:], *np.argsort(y)[-3:], *np.argsort(y)[:3]])
+        shown = sorted({*np.argsort(x)[-3:].tolist(), *np.argsort(y)[-3:].tolist(), *np.argsort(y)[:3].tolist()})
     middle = (x.min() + x.max()) / 2
     for turn, number in enumerate(sorted(shown, key=lambda n: x[n])):
         right = x[number] > middle
