@@ -1,6 +1,6 @@
 """Measures whether many forums fit: preparing 140 of them, and training round robin over all, one step a forum.
 
-The forums are made (benchmarks/forum_dump.py) from the real dumps of --dumps, their sizes three orders of magnitude
+The forums are made (dump.py) from the real dumps of --dumps, their sizes three orders of magnitude
 apart, and are written in StackExchange's format, so that the reader of dumps reads them. One process prepares all, the
 largest first. Then, on title and body with the sets `all` and `balanced`, and on duplicates, a process reads batches
 for many rounds and does nothing else, and launch/pretrain.py trains a tiny model. Memory is RssAnon of the one process:
@@ -12,32 +12,28 @@ Bar: at most 3% more memory at the end than at the beginning."""
 import json
 import os
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
-
 from benchmarks import _common
-from benchmarks.forum_dump import plan_forums, read_material, write_dump
+from benchmarks.forums.dump import plan_forums, read_material, write_dump
 from benchmarks.steady import Reading, measure_run, read_process
 from data_pipeline.errors import KinspanError
 from pretrain.planning.forums import BALANCED, LARGEST, OF_BENCHMARKS, name_forum
 
 BAR = 0.03
 SEED = 1
-RUNS = {  # objective and --forums
-    "title_body, all": ("title_body", "all"),
-    "title_body, balanced": ("title_body", "balanced"),
-    "duplicate, all": ("duplicate", "all"),
+RUNS = {  # objective, --forums and --min_questions
+    "title_body, all": ("title_body", "all", 0),
+    "title_body, balanced": ("title_body", "balanced", 0),
+    "duplicate, all": ("duplicate", "all", 100),
 }
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 EPILOG = """example, with dumps/beer/Posts.xml and others:
-  python benchmarks/forums.py --dumps dumps --output_dir runs/forums-benchmark
-  python benchmarks/forums.py --dumps dumps --output_dir runs/forums-benchmark --forums 60 --smallest 5 --largest 500"""
+  python -m benchmarks.forums --dumps dumps --output_dir runs/forums-benchmark
+  python -m benchmarks.forums --dumps dumps --output_dir runs/forums-benchmark --forums 60 --smallest 5 --largest 500"""
 
 
 def prepare_all(dumps: Path, corpora: Path, forums: dict[str, int]) -> dict[str, float]:
@@ -91,11 +87,30 @@ def count_forums(forums: dict[str, int], chosen: str) -> int:
 
 
 def train(
-    corpora: Path, model: Path, folder: Path, objective: str, chosen: str, pairs: int, steps: int, every: int
+    corpora: Path,
+    model: Path,
+    folder: Path,
+    objective: str,
+    chosen: str,
+    least: int,
+    pairs: int,
+    steps: int,
+    every: int,
 ) -> dict[int, Reading]:
     """Readings of a run over the forums of a set."""
     flags = ["--corpus", *map(str, sorted(corpora.iterdir())), "--model", str(model), "--objective", objective]
-    flags += ["--forums", chosen, "--schedule", "round_robin", "--max_steps", str(steps), "--eval_pairs", "0"]
+    flags += [
+        "--forums",
+        chosen,
+        "--min_questions",
+        str(least),
+        "--schedule",
+        "round_robin",
+        "--max_steps",
+        str(steps),
+        "--eval_pairs",
+        "0",
+    ]
     flags += [
         "--global_batch_size",
         str(pairs),
@@ -110,7 +125,9 @@ def train(
     return measure_run(flags, folder, every)
 
 
-def read_rounds(corpora: Path, model: Path, objective: str, chosen: str, pairs: int, rounds: int) -> dict[int, Reading]:
+def read_rounds(
+    corpora: Path, model: Path, objective: str, chosen: str, least: int, pairs: int, rounds: int
+) -> dict[int, Reading]:
     """Readings of a process that makes the batches of so many rounds, twenty of them, and does nothing else."""
     from data_pipeline.sampling.stream import PairStream
     from data_pipeline.tokenizers import load_tokenizer, read_pair_template
@@ -119,7 +136,12 @@ def read_rounds(corpora: Path, model: Path, objective: str, chosen: str, pairs: 
     from pretrain.runtime.out_of_memory import return_freed_memory
     from pretrain.runtime.settings import cache_settings
 
-    given = {"corpus": sorted(map(str, corpora.iterdir())), "objective": objective, "forums": chosen}
+    given = {
+        "corpus": sorted(map(str, corpora.iterdir())),
+        "objective": objective,
+        "forums": chosen,
+        "min_questions": least,
+    }
     config = PretrainConfig(**given, schedule="round_robin", global_batch_size=pairs)  # type: ignore[arg-type]
     tokenizer, sources = load_tokenizer(str(model)), list_sources(config)
     opened = open_for(tokenizer, sources, cache_settings(config))
@@ -183,14 +205,14 @@ def main() -> None:
     write_model(model)
     rows = []
     asked = [(f"{way}: {name}", way, *what) for way in ("reading", "training") for name, what in RUNS.items()]
-    for name, way, objective, chosen in asked:
-        parts = count_forums(forums, chosen)
+    for name, way, objective, chosen, least in asked:
+        parts = count_forums({name: size for name, size in forums.items() if size >= least}, chosen)
         if way == "reading":
-            given = corpora, model, objective, chosen, args.pairs, args.rounds
+            given = corpora, model, objective, chosen, least, args.pairs, args.rounds
             readings = _common.in_fresh_process(read_rounds, *given)
         else:
             run = args.output_dir / "runs" / f"{objective}-{chosen}"
-            readings = train(corpora, model, run, objective, chosen, args.pairs, args.steps, args.every)
+            readings = train(corpora, model, run, objective, chosen, least, args.pairs, args.steps, args.every)
         first, last, growth = compare(readings, parts)
         cells = [
             cell
@@ -203,6 +225,7 @@ def main() -> None:
         end = readings[last[-1]]
         rows.append((name, f"{parts}", *cells, f"{100 * growth:+.2f}%", f"{end.files}", f"{end.shards}"))
         figures |= {f"{name}/growth": growth, f"{name}/files": end.files, f"{name}/parts": parts}
+        print(f"{rows[-1]}", flush=True)
         figures |= {f"{name}/memory_{step}": found.memory for step, found in readings.items()}
     print()
     header = ("round robin", "forums", "steps", "MB", "steps", "MB", "growth", "open files", "mapped shards")
