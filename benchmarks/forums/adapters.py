@@ -8,14 +8,10 @@ alone does that); after it, that peak is read.
 Bar: the last one peaks at most 5% above the first."""
 
 import os
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from benchmarks import _common
 from benchmarks.adapters import write_base
@@ -25,8 +21,8 @@ BAR = 1.05
 SHOWN = 8  # adapters in the table, evenly among all
 
 EPILOG = """example:
-  python benchmarks/many_adapters.py --corpus corpora/aa
-  python benchmarks/many_adapters.py --corpus corpora/aa --model small-bert --adapters 10"""
+  python -m benchmarks.forums.adapters --corpus corpora/aa
+  python -m benchmarks.forums.adapters --corpus corpora/aa --model small-bert --adapters 10"""
 
 
 def forget_peak() -> None:
