@@ -212,6 +212,8 @@ def hosts(tmp_path):
             stdout=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
+            # Tests that a shell runs in the background are born deaf to Ctrl-C, which no trap of bash can undo.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         if strike:
             deadline = time.monotonic() + 20
