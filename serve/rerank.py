@@ -14,7 +14,7 @@ from finetune.ranking.score import load_classifier
 MAX_CHARS = 50  # of a token: texts are cut to this many times the most tokens before they are tokenised
 
 
-class CrossEncoder:
+class ReRanker:
     """A sequence classifier, loaded once.
 
     max_length: most tokens of a question with an answer

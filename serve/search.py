@@ -14,7 +14,7 @@ from finetune.ranking.embedder import Embedder
 
 from .building import check_model, find_model
 from .index import Found, Index
-from .rerank import CrossEncoder
+from .rerank import ReRanker
 
 BI_ENCODER, BM25, FUSION, CROSS_ENCODER = "bi_encoder", "bm25", "fusion", "cross_encoder"
 FIRST_STAGES = (BI_ENCODER, BM25, FUSION)
@@ -77,7 +77,7 @@ class Searcher:
         place = model or find_model(self.index.manifest, Path(index))
         check_model(self.index.manifest, place, Path(index))
         self.embedder = Embedder(place, self.index.manifest.settings["max_length"])
-        self.cross_encoder = CrossEncoder(cross_encoder, max_length, precision) if cross_encoder else None
+        self.cross_encoder = ReRanker(cross_encoder, max_length, precision) if cross_encoder else None
 
     def search(
         self,

@@ -6,7 +6,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.ranking.score import score_answers
 from serve.building import build_index
-from serve.rerank import CrossEncoder, make_candidates
+from serve.rerank import ReRanker, make_candidates
 from serve.search import (
     BI_ENCODER,
     BM25,
@@ -100,7 +100,7 @@ def test_nothing_found_is_no_error(searcher):
 
 def test_a_bi_encoder_is_no_cross_encoder(bi_encoder):
     with pytest.raises(KinspanError, match=r"--cross_encoder .* is a bi-encoder"):
-        CrossEncoder(str(bi_encoder))
+        ReRanker(str(bi_encoder))
 
 
 def test_a_bi_encoder_that_moved_is_named(tmp_path, bi_encoder, answers):

@@ -114,6 +114,7 @@ def test_what_a_run_may_change_when_it_resumes():
     assert fixed == {
         *("objective", "token_loss", "mlm_weight", "rtd_weight", "pair_weight", "mlm_probability"),
         *("whole_word_masking", "sampling", "max_length", "embedding_sharing", "global_batch_size"),
+        *("pair_loss", "temperature", "symmetric", "own_negatives"),
         *("permute_pair_labels", "max_steps", "max_epochs", "max_tokens", "learning_rate", "warmup_steps"),
         *("weight_decay", "max_grad_norm", "precision", "seed", "adapter", "adapter_size"),
         *("schedule", "forums", "min_questions", "warmup_epochs"),
