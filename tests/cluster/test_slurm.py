@@ -143,6 +143,7 @@ def test_a_requeue_and_three_time_limits_later_the_weights_are_the_same(slurm, m
     weights = job.finish()
     assert "DUE TO JOB REQUEUE" in job.said
     assert job.said.count("asked to stop: the ranks write a checkpoint and end") >= 4  # at the requeue, too
+    assert "was lost" not in job.said  # as by a signal to the start before
     assert job.starts >= 5
     assert "Traceback" not in job.logs
     assert same(weights, uninterrupted)

@@ -51,7 +51,7 @@ STAND_INS = {
         exit $STATUS
     """,
     "scontrol": 'echo "scontrol $*" >> calls',
-    "scancel": 'echo "scancel $*" >> calls; touch signalled',
+    "scancel": 'echo "scancel $*" >> calls; touch signalled; [[ -z ${TRIES:-} ]] || { sleep 1; touch late; }',
     "squeue": "echo ${STATE-RUNNING}",
 }
 REQUEUED = "scontrol requeue 7"
@@ -134,6 +134,13 @@ def test_the_signal_before_the_limit_reaches_the_ranks(job, launcher, name):
     assert f"scancel --signal={name} 7" in calls
     assert REQUEUED in calls
     assert "asked to stop" in output
+
+
+def test_a_signal_that_is_late_does_not_reach_the_next_start(job, tmp_path):
+    """Slurm holds scancel up while it queues a job again, and the next start has the same number."""
+    assert REQUEUED in job(75, strike=signal.SIGTERM, WAITS="yes", TRIES="yes")[2]
+    time.sleep(1.5)
+    assert not (tmp_path / "late").exists()
 
 
 def test_what_slurm_has_decided_already_is_left_alone(job):
