@@ -95,13 +95,13 @@ class Searcher:
         first_stage: what finds the candidates, one of FIRST_STAGES. Fusion is reciprocal rank fusion of both others
                      (Cormack, Clarke and Büttcher, 2009, "Reciprocal Rank Fusion outperforms Condorcet and individual
                      Rank Learning Methods")
-        candidates:  of the first stage
+        candidates:  of the first stage; at least as many as are asked for or ranked again
         exact:       all vectors are compared, also where the index has an approximate one
 
         Raises KinspanError for an empty question.
         """
         asked = [clean_question(question) for question in questions]
-        candidates = max(candidates, k)
+        candidates = max(candidates, k, rerank_k if self.cross_encoder else 0)
         answered, began = Answered([[] for _ in asked]), time.perf_counter()
         if not asked:
             return answered

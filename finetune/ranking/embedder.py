@@ -18,6 +18,7 @@ from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.siamese.model import pool_mean
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
 from .bi_encoder import is_bi_encoder, load_bi_encoder
@@ -138,9 +139,7 @@ class Embedder:
         hidden = encode_packed(self.encoder, {**inputs, "max_length": int(lengths.max())}, **one).float()
         if self.pooling == "cls":
             return hidden[inputs["starts"][:-1].long()]
-        which = torch.repeat_interleave(torch.arange(len(texts), device=self.device), inputs["starts"].diff().long())
-        total = hidden.new_zeros(len(texts), hidden.shape[1]).index_add(0, which, hidden)
-        return total / inputs["starts"].diff()[:, None]
+        return pool_mean(hidden, inputs["starts"])
 
 
 def find_prompt(model: Any, names: tuple[str, ...]) -> str:

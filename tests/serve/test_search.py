@@ -51,6 +51,14 @@ def test_candidates_come_in_the_order_of_the_cross_encoder(searcher, cross_encod
         assert all((hit.id, hit.text, hit.question, hit.url) == tuple(by_id[hit.id]) for hit in after)
 
 
+def test_as_many_are_ranked_again_as_were_asked_for(searcher):
+    hits = searcher.search(QUESTIONS[:1], k=8, rerank_k=8, candidates=2).hits[0]
+    assert len(hits) == 8
+    assert all("cross_encoder" in hit.scores for hit in hits)
+    few = searcher.search(QUESTIONS[:1], k=1, rerank_k=8, candidates=2).hits[0]
+    assert few[0].id == hits[0].id
+
+
 @pytest.mark.parametrize("stage", FIRST_STAGES)
 def test_a_batch_gives_what_its_questions_give_alone(searcher, stage):
     together = searcher.search(QUESTIONS, 5, 8, stage)
