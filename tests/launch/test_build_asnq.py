@@ -1,23 +1,15 @@
 """The entry, run by its path and as a command of kinspan: its workers must find the packages."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments, cwd, start=("build_asnq.py",)):
-    return subprocess.run(
-        [sys.executable, str(ROOT / "launch" / start[0]), *start[1:], *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        timeout=120,
-    )
+    return run_program(ROOT / "launch" / start[0], *start[1:], *arguments, cwd=cwd)
 
 
 def test_help_teaches(tmp_path):

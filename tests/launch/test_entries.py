@@ -14,6 +14,7 @@ from data_pipeline.errors import KinspanError
 from launch._cli import parse
 from launch.prepare import PrepareConfig
 from pretrain.config import PretrainConfig
+from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = [
@@ -41,41 +42,47 @@ ENTRIES = [
 ]
 
 
-def run(path, *arguments, cwd, **variables):
+def run(path, *arguments, cwd):
+    """In a process of its own from the first import on, for what is about that; all else by ``run_program``."""
     return subprocess.run(
         [sys.executable, str(path), *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", **variables},
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
         timeout=120,
     )
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_help_teaches(entry, tmp_path):
-    done = run(ROOT / f"launch/{entry}.py", "--help", cwd=tmp_path)
+    done = run_program(ROOT / f"launch/{entry}.py", "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) > 12
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_no_entry_shadows_a_package(entry, tmp_path):
-    """Runs a copy that is not installed, from a folder of its own, with each way of naming the script."""
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """A copy of the packages that is not installed."""
+    folder = tmp_path_factory.mktemp("copied")
     for package in ("pretrain", "finetune", "serve", "objectives", "data_pipeline", "launch", "ds_configs"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_no_entry_shadows_a_package(entry, copied, tmp_path):
+    """Runs a copy that is not installed, from a folder of its own, with each way of naming the script."""
     probe = tmp_path / "probe.py"
     probe.write_text(
         "import runpy, sys\n"
-        f"sys.path[0] = {str(tmp_path / 'launch')!r}\n"
-        f"runpy.run_path({str(tmp_path / 'launch' / entry)!r} + '.py', run_name='probe')\n"
+        f"sys.path[0] = {str(copied / 'launch')!r}\n"
+        f"runpy.run_path({str(copied / 'launch' / entry)!r} + '.py', run_name='probe')\n"
         "import pretrain, data_pipeline\n"
         "print(pretrain.__file__, data_pipeline.__file__)\n"
     )
-    done = run(probe, cwd=tmp_path)
-    assert done.stdout.split() == [str(tmp_path / p / "__init__.py") for p in ("pretrain", "data_pipeline")], (
-        done.stderr
-    )
+    done = run_program(probe, cwd=copied)
+    assert done.stdout.split() == [str(copied / p / "__init__.py") for p in ("pretrain", "data_pipeline")], done.stderr
 
 
 def test_spawned_workers_find_the_packages(tmp_path, helpers):
@@ -87,14 +94,14 @@ def test_spawned_workers_find_the_packages(tmp_path, helpers):
     assert done.returncode == 0, done.stderr
     assert "documents read" in done.stdout
     assert (output / "manifest.json").exists()
-    again = run(
+    again = run_program(
         ROOT / "launch/prepare.py", "--input", documents, "--output_dir", output, "--num_workers", 1, cwd=tmp_path
     )
     assert "already holds this corpus" in again.stdout
 
 
 def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
-    done = run(
+    done = run_program(
         ROOT / "launch/inspect_pairs.py",
         "--corpus",
         tiny_corpus,
@@ -130,12 +137,19 @@ def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
     ],
 )
 def test_bad_input_is_one_line_and_status_2(entry, arguments, text, tmp_path):
-    done = run(ROOT / f"launch/{entry}.py", *arguments, cwd=tmp_path)
+    done = run_program(ROOT / f"launch/{entry}.py", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert text in errors[0]
     assert "Traceback" not in done.stderr
+
+
+def test_a_refusal_is_all_that_a_fresh_process_says(tmp_path):
+    done = run(ROOT / "launch/evaluate.py", "--run", "absent", "--qrels", "absent", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_flags_override_the_config_file(tmp_path):

@@ -1,8 +1,6 @@
 """launch/evaluate.py: scoring files by its path as users run it, and models with ones that cost nothing."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,19 +15,13 @@ from launch import evaluate
 from launch._cli import parse
 from launch.evaluate import EvaluateConfig, check
 from pretrain.modeling.default_model import default_model
+from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, str(ROOT / "launch/evaluate.py"), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        timeout=120,
-    )
+    return run_program(ROOT / "launch/evaluate.py", *arguments, cwd=cwd)
 
 
 @pytest.fixture

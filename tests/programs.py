@@ -1,0 +1,150 @@
+"""Programs run by their paths as users run them, without what each would spend on importing libraries.
+
+``run_program`` does as ``subprocess.run([sys.executable, path, *arguments])`` in less time: a server has imported the
+libraries, and nothing of this project, and each program is a fork of it. So a program has a process of its own, in
+which it finds the packages of this project by itself; what libraries print when they are imported is not captured.
+
+Run as a program, this file is the server. It reads requests, each a line of JSON that lists programs, forks, and
+writes the numbers of the processes in a line, and their statuses in another one once all have ended.
+"""
+
+import atexit
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# What the entries import in the end: DeepSpeed and transformers import half of themselves when they are first used.
+LIBRARIES = (
+    *("numpy", "pyarrow.dataset", "yaml", "scipy.stats", "sklearn.metrics", "torch.utils.tensorboard"),
+    *("functorch.compile", "torch.distributed.tensor", "deepspeed.runtime.engine", "deepspeed.runtime.zero.stage3"),
+    *("deepspeed.runtime.zero.muon.muon_optimizer", "transformers.core_model_loading", "transformers.generation"),
+    *("transformers.models.bert.modeling_bert", "transformers.models.electra.modeling_electra"),
+)
+# What libraries read from the environment when they are imported.
+FIXED = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_VERBOSITY": "error"}
+
+
+def run_program(
+    path: str | Path, *arguments: Any, cwd: str | Path, timeout: int = 300, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a Python file with these arguments and more variables of the environment; statuses as of a process.
+
+    timeout: seconds until it is ended by SIGALRM, which is then its status
+    """
+    return run_programs([(path, *arguments)], cwd=cwd, timeout=timeout, variables=[variables])[0]
+
+
+def run_programs(
+    commands: Sequence[Sequence[Any]],
+    cwd: str | Path,
+    timeout: int,
+    variables: Sequence[dict[str, str]],
+    meanwhile: Callable[[list[int]], None] = lambda processes: None,
+) -> list[subprocess.CompletedProcess[str]]:
+    """The same of several programs at once, such as the ranks of a run, each with variables of its own.
+
+    meanwhile: is called with the numbers of their processes once they run, which it may strike
+    """
+    server = _start_server()
+    with tempfile.TemporaryDirectory() as folder:
+        started = [
+            {
+                "program": [str(part) for part in command],
+                "environment": {**os.environ, **FIXED, **more},
+                "outputs": [f"{folder}/{number}.out", f"{folder}/{number}.err"],
+                "cwd": str(cwd),
+                "timeout": timeout,
+            }
+            for number, (command, more) in enumerate(zip(commands, variables, strict=True))
+        ]
+        server.stdin.write(json.dumps(started) + "\n")
+        server.stdin.flush()
+        meanwhile(json.loads(server.stdout.readline()))
+        statuses = json.loads(server.stdout.readline())
+        return [
+            subprocess.CompletedProcess(own["program"], status, *(Path(path).read_text() for path in own["outputs"]))
+            for own, status in zip(started, statuses, strict=True)
+        ]
+
+
+@cache
+def _start_server() -> Any:
+    """One for each process that runs tests; it ends with it."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.Popen(
+        [sys.executable, __file__], env={**kept, **FIXED}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def import_libraries() -> None:
+    for library in LIBRARIES:
+        importlib.import_module(library)
+
+
+def _serve() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # some libraries print when they are imported
+    import_libraries()
+    while line := sys.stdin.readline():
+        processes = []
+        for own in json.loads(line):
+            if not (process := os.fork()):
+                _become(own)
+            processes.append(process)
+        print(json.dumps(processes), file=answers, flush=True)
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+        print(json.dumps(statuses), file=answers, flush=True)
+
+
+def _become(own: dict[str, Any]) -> None:
+    """Is the program, as a fresh interpreter would be, up to its exit status; never returns."""
+    status = 1
+    try:
+        signal.alarm(own["timeout"])
+        os.chdir(own["cwd"])
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        for number, path in enumerate([os.devnull, *own["outputs"]]):
+            os.dup2(os.open(path, flags if number else os.O_RDONLY), number)
+        os.environ.clear()
+        os.environ.update(own["environment"])
+        sys.argv = own["program"]
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[:1] = [str(Path(sys.argv[0]).resolve().parent), *filter(None, given)]
+        status = _run_to_the_end(sys.argv[0])
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _run_to_the_end(path: str) -> int:
+    status = 0
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    return status
+
+
+if __name__ == "__main__":
+    _serve()
