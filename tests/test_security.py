@@ -9,8 +9,6 @@ import os
 import pickle
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +30,7 @@ from pretrain.modeling.pair_model import load_config, load_model
 from pretrain.modeling.scorer import load_scorer
 from pretrain.release.release import release
 from pretrain.run import pretrain
+from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch", "benchmarks")
@@ -204,15 +203,7 @@ def test_an_entry_asks_nobody(folder, tmp_path, tiny_corpus):
     settings = {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}}
     (folder / "config.json").write_text(json.dumps(settings))
     arguments = ["--corpus", tiny_corpus, "--model", folder, "--objective", "ssp"]
-    done = subprocess.run(
-        [sys.executable, ROOT / "launch/evaluate_pairs.py", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        timeout=120,
-    )
+    done = run_program(ROOT / "launch/evaluate_pairs.py", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in done.stderr

@@ -20,6 +20,7 @@ from launch import study
 from launch._stages import prepare_pretraining
 from launch.study import overrides
 from pretrain.modeling.default_model import default_model
+from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -28,18 +29,21 @@ FAST = ["--epochs=2", "--batch_size=8", "--max_length=32", "--precision=fp32", "
 WORDS = ["river", "stone", "green", "market", "engine", "winter", "paper", "silver", "garden", "music"]
 
 
-def run(entry, *arguments, cwd, ranks=1):
-    start = [sys.executable]
-    if ranks > 1:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            start = ["deepspeed", "--num_accelerators", ranks, "--master_port", probe.getsockname()[1]]
+def run(entry, *arguments, cwd):
+    return run_program(ROOT / f"launch/{entry}.py", *arguments, cwd=cwd)
+
+
+def run_ranks(ranks, *arguments):
+    """Of launch/finetune.py, by DeepSpeed's launcher."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        start = ["deepspeed", "--num_accelerators", ranks, "--master_port", probe.getsockname()[1]]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.run(
-        [str(part) for part in (*start, ROOT / f"launch/{entry}.py", *arguments)],
+        [str(part) for part in (*start, ROOT / "launch/finetune.py", *arguments)],
         capture_output=True,
         text=True,
-        cwd=cwd,
+        cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path},
         timeout=300,
     )
@@ -176,9 +180,11 @@ def test_two_ranks_learn_what_one_does(loss, folder, tmp_path):
     """DeepSpeed's launcher, shares that are not even; each rank scores its part of dev and test."""
     arguments = ["--data", f"files={folder}/data", "--model", folder / "small", "--seeds", 1, *FAST, "--loss", loss]
     arguments += ["--deepspeed_config", "ds_configs/zero1.json", "--micro_batch_size", 3, "--list_size", 3]
+    arguments += ["--output_dir", None]
     results = []
     for ranks in (1, 2):
-        done = run("finetune", *arguments, "--output_dir", tmp_path / f"ranks-{ranks}", cwd=ROOT, ranks=ranks)
+        arguments[-1] = tmp_path / f"ranks-{ranks}"
+        done = run_ranks(2, *arguments) if ranks > 1 else run("finetune", *arguments, cwd=ROOT)
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.count("small on files, 1 seed(s)") == 1
         lines = (tmp_path / f"ranks-{ranks}/seed-1/metrics.jsonl").read_text().splitlines()

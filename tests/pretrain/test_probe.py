@@ -18,6 +18,7 @@ from pretrain.config import PretrainConfig
 from pretrain.modeling.families import FAMILIES
 from pretrain.run import pretrain
 from pretrain.setup import find_unused_flags
+from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = {"map", "mrr", "p@1", "ndcg@10"}
@@ -172,13 +173,8 @@ def test_a_probe_that_is_asked_for_and_not_given_is_refused(settings):
 
 
 def test_a_bad_one_is_refused_before_anything_starts(settings, tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "launch/pretrain.py"), "--probe=wikiqa=absent", f"--output_dir={tmp_path / 'x'}"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        timeout=120,
-    )
+    arguments = ("--probe=wikiqa=absent", f"--output_dir={tmp_path / 'x'}")
+    done = run_program(ROOT / "launch/pretrain.py", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("error: --probe wikiqa=absent: no split train")
     assert not (tmp_path / "x").exists()

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +16,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.setup import ALIKE, _check_same_everywhere, count_warmup_steps, find_unused_flags, set_up
+from tests.programs import run_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -275,24 +274,17 @@ def test_ranks_whose_machines_hold_different_things_are_refused(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    processes = []
+    commands, variables = [], []
     for rank in range(2):
         settings = {"corpus": corpora[rank if flag == "corpus" else 0], "model": model}
         settings |= {"max_steps": 2, "warmup_steps": 0, "global_batch_size": 4, "precision": "fp32"}
         settings |= {"micro_batch_size": 2, "output_dir": tmp_path / f"run{rank if flag == 'output_dir' else ''}"}
-        variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, str(ROOT / "launch/pretrain.py"), *(f"--{k}={v}" for k, v in settings.items())],
-                env={**os.environ, **variables, "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    for process in processes:
-        said = process.communicate(timeout=240)[1]
-        assert process.returncode == 2, said
-        assert says in said.splitlines()[-1]
+        commands.append([ROOT / "launch/pretrain.py", *(f"--{k}={v}" for k, v in settings.items())])
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        variables.append(own | {"MASTER_PORT": port})
+    for done in run_programs(commands, cwd=ROOT, timeout=240, variables=variables):
+        assert done.returncode == 2, done.stderr
+        assert says in done.stderr.splitlines()[-1]
     assert not list(tmp_path.glob("run*/run.json"))
 
 

@@ -1,8 +1,6 @@
 """A forum's questions as a data set of answer selection."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.data.builders.forum import build_forum_set, read_questions
 from finetune.data.registry import load_split
+from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 SHARES = {"dev": 0.2, "test": 0.3}
@@ -108,20 +107,14 @@ def test_a_forum_without_what_is_asked_for_is_refused(questions, tmp_path):
 
 def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     name = write_help_desk(tmp_path / "desk.jsonl")
-    command = [
-        sys.executable,
-        str(ROOT / "launch/build_las.py"),
-        "--input",
-        name,
-        "--output_dir",
-        str(tmp_path / "set"),
-    ]
-    done = subprocess.run([*command, "--candidates", "4"], capture_output=True, text=True, check=True)
+    entry, flags = ROOT / "launch/build_las.py", ("--output_dir", tmp_path / "set")
+    done = run_program(entry, "--input", name, *flags, "--candidates", "4", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert "60 questions, 40 with an accepted answer" in done.stdout
     assert load_split(f"files={tmp_path / 'set'}", "test")[0].num_questions > 0
     text = tmp_path / "plain.jsonl"
     text.write_text('{"title": "a", "text": "no question"}\n')
-    failed = subprocess.run([*command[:3], str(text), *command[4:]], capture_output=True, text=True)
+    failed = run_program(entry, "--input", text, *flags, cwd=tmp_path)
     assert failed.returncode == 2
     assert "no questions in it" in failed.stderr
 
