@@ -2,11 +2,9 @@
 
 import importlib
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -19,6 +17,7 @@ from launch._cli import parse
 from objectives import OBJECTIVES
 from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import default_model
+from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,12 +39,23 @@ def place(tmp_path, tiny_corpus):
     return tmp_path
 
 
-def run(arguments, place):
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    variables = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(arguments, cwd=place, env=variables, capture_output=True, text=True, timeout=600)
+def commands_of(block):
+    """Of each line the path of the entry and its arguments."""
+    for line in block.replace("\\\n", " ").splitlines():
+        python, entry, *arguments = shlex.split(line)
+        assert (python, Path(entry).parent.name) == ("python", "launch")
+        yield entry, arguments
+
+
+def run(path, *arguments, place):
+    done = run_program(path, *arguments, cwd=place, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def run_block(block, place):
+    """What the commands of a block print, each run in a process of its own."""
+    return "".join(run(place / entry, *arguments, place=place) for entry, arguments in commands_of(block))
 
 
 @pytest.fixture
@@ -55,9 +65,7 @@ def run_here(place, monkeypatch, capfd):
 
     def run_block(block):
         capfd.readouterr()
-        for line in block.replace("\\\n", " ").splitlines():
-            python, entry, *arguments = shlex.split(line)
-            assert (python, Path(entry).parent.name) == ("python", "launch")
+        for entry, arguments in commands_of(block):
             monkeypatch.setattr(sys, "argv", [entry, *arguments])
             if arguments != ["--help"]:
                 importlib.import_module(f"launch.{Path(entry).stem}").main()
@@ -71,7 +79,7 @@ def test_objectives(place):
     assert len(own.splitlines()) < 40
     (place / "next_paragraph.py").write_text(own)
     inspect, train, evaluate, mixture = blocks("objectives.md", "bash")
-    seen = run(["bash", "-ec", inspect], place)
+    seen = run_block(inspect, place)
     assert re.findall(r"^pair \d+: next_paragraph:OBJECTIVE, (\w+)", seen, re.MULTILINE) == [
         *("positive", "hard", "easy") * 2
     ]
@@ -80,9 +88,9 @@ def test_objectives(place):
         assert (a == b) == (kind != "easy")
         assert (a == b and int(q) == int(p) + 1) == (kind == "positive")
         assert (a, p) != (b, q)
-    run(["bash", "-ec", train], place)
-    assert "held-out anchors" in run(["bash", "-ec", evaluate], place)
-    shown = re.findall(r"^pair \d+: (\S+),", run(["bash", "-ec", mixture], place), re.MULTILINE)
+    run_block(train, place)
+    assert "held-out anchors" in run_block(evaluate, place)
+    shown = re.findall(r"^pair \d+: (\S+),", run_block(mixture, place), re.MULTILINE)
     assert set(shown) == {"ssp", "next_paragraph:OBJECTIVE"}
 
 
@@ -109,7 +117,7 @@ def test_siamese(place, run_here):
 
 def test_python(place):
     (place / "page.py").write_text("\n".join(blocks("python.md", "python")))
-    said = run([sys.executable, "page.py"], place)
+    said = run(place / "page.py", place=place)
     assert "95% confidence" in said
     assert "parameters (encoder" in said
     assert (place / "releases/python/model.safetensors").exists()
