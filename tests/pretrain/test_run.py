@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 from safetensors.numpy import load_file
@@ -19,6 +20,7 @@ from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
 from pretrain.watching.status import read_status
 from tests.pretrain.steps import read_curve
+from tests.programs import run_program, run_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -63,7 +65,12 @@ def command(settings, ranks=1):
 
 
 def run(settings, ranks=1, timeout=300):
-    done = subprocess.run(command(settings, ranks), capture_output=True, text=True, env=environment(), timeout=timeout)
+    """One rank without the time that its imports take."""
+    if ranks == 1:
+        done = run_program(*command(settings)[1:], cwd=ROOT, timeout=timeout)
+    else:
+        given = {"capture_output": True, "text": True, "env": environment(), "timeout": timeout}
+        done = subprocess.run(command(settings, ranks), **given)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -74,6 +81,14 @@ def run_here(settings):
 
 def run_and_kill(settings, after_step, ranks=1):
     """Starts a run and kills all of it with SIGKILL once it has logged ``after_step``."""
+    if ranks == 1:
+
+        def strike(processes):
+            wait_for_step(settings, after_step, lambda: psutil.Process(processes[0]).status() == psutil.STATUS_ZOMBIE)
+            os.kill(processes[0], signal.SIGKILL)
+
+        run_programs([command(settings)[1:]], cwd=ROOT, timeout=300, variables=[{}], meanwhile=strike)
+        return
     process = subprocess.Popen(
         command(settings, ranks),
         stdout=subprocess.DEVNULL,
@@ -81,14 +96,18 @@ def run_and_kill(settings, after_step, ranks=1):
         env=environment(),
         start_new_session=True,
     )
-    metrics = Path(settings["output_dir"]) / "metrics.jsonl"
-    deadline = time.monotonic() + 240
-    while not (metrics.exists() and f'"step": {after_step}, "split": "train"' in metrics.read_text()):
-        assert process.poll() is None, "the run ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for_step(settings, after_step, lambda: process.poll() is not None)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def wait_for_step(settings, step, is_over):
+    metrics = Path(settings["output_dir"]) / "metrics.jsonl"
+    deadline = time.monotonic() + 240
+    while not (metrics.exists() and f'"step": {step}, "split": "train"' in metrics.read_text()):
+        assert not is_over(), "the run ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def weights(folder, step=24):
@@ -233,10 +252,15 @@ def test_another_runs_folder_is_refused(settings):
         run_here({**settings, "max_steps": 2, "eval_pairs": 0, "seed": 2})
 
 
-def test_too_little_memory_is_one_line(settings):
+def test_too_little_memory_is_one_line(settings, tmp_path):
     """With address space for the model but not for a million pairs."""
     huge = {**settings, "micro_batch_size": 3_000_000, "global_batch_size": 3_000_000}
-    limited = ["prlimit", f"--as={12 << 30}", *command(huge)]
-    done = subprocess.run(limited, capture_output=True, text=True, env=environment(), timeout=240)
+    program = tmp_path / "limited.py"
+    program.write_text(
+        "import resource, runpy, sys\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))\n"
+        "runpy.run_path(sys.argv.pop(1), run_name='__main__')\n"
+    )
+    done = run_program(program, *command(huge)[1:], cwd=ROOT)
     assert done.returncode == 2, done.stderr[-2000:]
     assert "lower --micro_batch_size" in done.stderr
