@@ -4,10 +4,8 @@ Run as a program, this file is one rank: of ``write_checkpoints`` or of ``hop``.
 """
 
 import json
-import os
 import shutil
 import socket
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +28,7 @@ from pretrain.config import PretrainConfig
 from pretrain.runtime.engine import OptimizerSettings, build_engine
 from pretrain.setup import set_up
 from pretrain.step import start_counting, train_step
+from tests.programs import run_programs
 
 ROOT = Path(__file__).resolve().parents[3]
 OPTIONS = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -164,22 +163,12 @@ def started(world, *arguments):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    common = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "LOCAL_SIZE": str(world)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, *map(str, arguments)],
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    said = [process.communicate(timeout=1200)[0] for process in processes]
-    for process, text in zip(processes, said, strict=True):
-        assert process.returncode == 0, text[-3000:]
-    return said[0]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "LOCAL_SIZE": str(world)}
+    ranks = [group | {"PYTHONPATH": str(ROOT), "RANK": str(k), "LOCAL_RANK": str(k)} for k in range(world)]
+    ended = run_programs([(__file__, *arguments)] * world, cwd=ROOT, timeout=1200, variables=ranks)
+    for done in ended:
+        assert done.returncode == 0, done.stderr[-3000:]
+    return ended[0].stdout
 
 
 @pytest.fixture(scope="module")
