@@ -154,6 +154,16 @@ def own_marks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """What is written need not outlast a loss of power: a run of three checkpoints waits fifty times, 8 ms each.
+
+    tests/data_pipeline/test_files.py sees that files are waited for; processes that tests start do wait.
+    """
+    with mock.patch("os.fsync", return_value=None):
+        yield
+
+
 @pytest.fixture(scope="session")
 def helpers() -> Helpers:
     return Helpers()

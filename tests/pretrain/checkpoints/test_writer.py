@@ -1,5 +1,7 @@
 import errno
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +67,19 @@ def test_the_manifest_lists_every_file(tmp_path):
     path = write(tmp_path, 1)
     listed = set(json.loads((path / "manifest.json").read_text())["files"])
     assert listed == {"engine/rank0.pt", "state.json"}
+
+
+def test_every_file_and_folder_is_on_the_disk_before_the_manifest_is_there(tmp_path, monkeypatch):
+    waited_for = set()
+
+    def note(handle):
+        if not list(tmp_path.rglob("manifest.json")):
+            waited_for.add(Path(os.readlink(f"/proc/self/fd/{handle}")).relative_to(tmp_path).as_posix())
+
+    monkeypatch.setattr(os, "fsync", note)
+    name = write(tmp_path, 4).name
+    files = ("engine/rank0.pt", "state.json", "manifest.json.tmp")
+    assert waited_for == {name, f"{name}/engine", *(f"{name}/{file}" for file in files)}
 
 
 def test_pruning_keeps_the_newest_good_ones(tmp_path):
