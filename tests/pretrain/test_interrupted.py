@@ -21,20 +21,35 @@ from pretrain.watching.status import read_status
 from tests.pretrain.steps import ask_in_step, read_curve, record_collectives, start_engine, take_step
 
 
-@pytest.fixture
-def config(make_model, tiny_corpus, tmp_path):
-    """``config(name, **settings)``: of a small run with dropout in the folder of that name."""
+@pytest.fixture(scope="module")
+def make_config(make_model, tiny_corpus):
+    """``make_config(folder, **settings)``: of a small run with dropout in that folder."""
     model = make_model()
 
-    def make(name="run [1]", **settings):
+    def make(folder, **settings):
         common = {"global_batch_size": 10, "micro_batch_size": 4, "max_length": 48, "learning_rate": 1e-3}
         common |= {"max_steps": 12, "save_steps": 4, "eval_steps": 4, "eval_pairs": 20, "log_steps": 2}
         common |= {"deepspeed_config": "ds_configs/zero2.json", "precision": "fp32", "keep_checkpoints": 9}
         return PretrainConfig(
-            corpus=str(tiny_corpus), model=str(model), output_dir=str(tmp_path / name), **{**common, **settings}
+            corpus=str(tiny_corpus), model=str(model), output_dir=str(folder), **{**common, **settings}
         )
 
     return make
+
+
+@pytest.fixture
+def config(make_config, tmp_path):
+    """``config(name, **settings)``: of a run in the test's folder."""
+    return lambda name="run [1]", **settings: make_config(tmp_path / name, **settings)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(make_config, tmp_path_factory):
+    """The settings of a run that nothing happened to, and which has ended."""
+    torch.set_num_threads(1)  # comes before the fixture that does so for a test
+    whole = make_config(tmp_path_factory.mktemp("uninterrupted") / "whole")
+    pretrain(whole)
+    return whole
 
 
 def weights(folder, step=12):
@@ -90,10 +105,11 @@ def poison(kind):
     ("stopped_before", "background"),
     [(4, True), (6, False), *(pytest.param(s, True, marks=pytest.mark.slow) for s in (1, 6, 12))],
 )
-def test_a_stopped_run_ends_as_if_nothing_had_been(stopped_before, background, config, monkeypatch, capsys):
+def test_a_stopped_run_ends_as_if_nothing_had_been(
+    stopped_before, background, config, uninterrupted, monkeypatch, capsys
+):
     """At a step with a checkpoint and validation, and at one without; after its last step too."""
-    whole, stopped = config("whole"), config("stopped [*]", async_checkpoints=background)
-    pretrain(whole)
+    stopped = config("stopped [*]", async_checkpoints=background)
     with monkeypatch.context() as patch:
         ask_in_step(patch, stopped_before)
         with pytest.raises(Stopped) as caught:
@@ -101,7 +117,7 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(stopped_before, background, c
     assert caught.value.code == 75
     assert f"stopped at step {stopped_before}, with a checkpoint (SIGTERM)" in capsys.readouterr().out
     pretrain(stopped)
-    assert equal_runs(whole, stopped)
+    assert equal_runs(uninterrupted, stopped)
 
 
 def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config, capsys):
@@ -221,10 +237,9 @@ def test_a_leap_before_the_first_checkpoint_is_only_told(config, monkeypatch, ca
     assert "no checkpoint is older than the spike" in capsys.readouterr().out
 
 
-def test_a_full_disk_costs_a_checkpoint_not_the_run(config, monkeypatch, capsys):
+def test_a_full_disk_costs_a_checkpoint_not_the_run(config, uninterrupted, monkeypatch, capsys):
     """The one of step 8 fails: the one of step 4 stays, and the run ends as if nothing had been."""
-    whole, full = config("whole"), config("full", keep_checkpoints=1)
-    pretrain(whole)
+    full = config("full", keep_checkpoints=1)
     save, seen = torch.save, []
 
     def fails(value, path, **options):
@@ -240,7 +255,7 @@ def test_a_full_disk_costs_a_checkpoint_not_the_run(config, monkeypatch, capsys)
     assert "rank 0: " in said
     assert "No space left on device" in said
     assert "step-00000008" in said
-    assert equal_runs(whole, full)
+    assert equal_runs(uninterrupted, full)
     assert not list((Path(full.output_dir) / "checkpoints").glob("*.tmp"))
 
 
@@ -325,10 +340,9 @@ def test_an_error_stands_in_the_history(config, monkeypatch):
     assert "in 3 steps in a row, up to step 4: lower --learning_rate" in status.why
 
 
-def test_what_tells_of_a_run_is_not_needed_by_it(config, monkeypatch, capsys):
+def test_what_tells_of_a_run_is_not_needed_by_it(config, uninterrupted, monkeypatch, capsys):
     """It ends as it would have where page, history and heartbeat cannot be written."""
-    whole, settings = config("whole"), config("blind")
-    pretrain(whole)
+    settings = config("blind")
     with monkeypatch.context() as patch:
         ask_in_step(patch, 6)
         with pytest.raises(Stopped):
@@ -338,4 +352,4 @@ def test_what_tells_of_a_run_is_not_needed_by_it(config, monkeypatch, capsys):
         (Path(settings.output_dir) / name).mkdir()
     pretrain(settings)
     assert "report.html cannot be written: Is a directory; training goes on" in capsys.readouterr().out
-    assert equal_runs(whole, settings)
+    assert equal_runs(uninterrupted, settings)
