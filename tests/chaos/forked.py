@@ -11,9 +11,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tests.programs import import_libraries
+
 
 def warm_up() -> None:
     """Imports what launch/pretrain.py needs. No threads, no groups: those must be each fork's own."""
+    import_libraries()
     import finetune.training.probe  # noqa: F401
     import pretrain.run  # noqa: F401
 
