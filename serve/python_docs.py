@@ -14,9 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .answers import Answer
-
-SOURCE = "python-docs"
 ROOM = 1200  # characters of a passage: about as many as the default bi-encoder reads
 TWINS = ("bytes", "bytearray")  # whose methods say what those of str say
 SHORTEST = 12  # characters of a docstring that says something
@@ -27,9 +24,10 @@ _HEADING = re.compile(r"(?m)^(\S.*)\n([*=\-~^])\2{3,}$\n?")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|<[^<>]*>")
 
 
-def read_python_docs() -> Iterator[Answer]:
-    """Yields the passages; of texts that stand under several names, the first."""
-    texts, titles = set(), set()
+def read_python_docs() -> Iterator[tuple[str, str, str, str]]:
+    """Yields id, text, title and address of each passage; of texts that stand under several names, the first."""
+    texts: set[str] = set()
+    titles: set[str] = set()
     for title, signature, doc, url in [*_read_modules(), *_read_topics()]:
         if doc in texts or title in titles:
             continue
@@ -38,7 +36,7 @@ def read_python_docs() -> Iterator[Answer]:
         passages = split_passages(f"{signature}\n\n{doc}", ROOM)
         for number, passage in enumerate(passages, 1):
             part = f" ({number} of {len(passages)})" if len(passages) > 1 else ""
-            yield Answer(f"{title}#{number}" if number > 1 else title, passage, title + part, url)
+            yield f"{title}#{number}" if number > 1 else title, passage, title + part, url
 
 
 def split_passages(text: str, room: int) -> list[str]:
