@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.client import HTTPConnection
 from types import SimpleNamespace
 from typing import Any
@@ -127,3 +127,9 @@ def start(stand_in: StandIn) -> Iterator[Start]:
         stand_in.gate.set()
     for context in opened:
         context.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def run_service() -> Callable[[Service], AbstractContextManager[SimpleNamespace]]:
+    """``with run_service(service) as started:``, for fixtures of a wider scope than ``start``."""
+    return running
