@@ -9,6 +9,7 @@ import importlib
 import inspect
 import re
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +50,7 @@ def split_passages(text: str, room: int) -> list[str]:
             passages.append(paragraph)
     if len(passages) > 1 and len(passages[-1]) < room // 8:  # a tail that says little alone
         passages[-2:] = ["\n\n".join(passages[-2:])]
-    return [passage.strip("\n") for passage in passages]
+    return [textwrap.dedent(passage.strip("\n")) for passage in passages]
 
 
 def _read_modules() -> Iterator[Documented]:

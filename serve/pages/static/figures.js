@@ -20,7 +20,7 @@ export function renderFigures({ models, metrics }, { a, b }) {
         return make(
           "td",
           {},
-          make(value === best[name] ? "strong" : "span", {}, shown),
+          make(shown && shown === write(best[name]) ? "strong" : "span", {}, shown),
           name === names[0] ? makeBar(value ?? 0, `${name} ${shown}`) : null,
         );
       }),

@@ -6,17 +6,16 @@ const HIGHEST_FUSION = 2 / 61; // the best answer of both lists
 const KINDS = {
   cross_encoder: { name: "relevance", digits: 2, share: (score) => 1 / (1 + Math.exp(-score)) },
   bi_encoder: { name: "similarity", digits: 2, share: (score) => score },
-  bm25: { name: "matching words", digits: 1, share: (score, best) => score / best },
-  fusion: { name: "combined rank", digits: 2, share: (score) => score / HIGHEST_FUSION },
+  bm25: { name: "word score", digits: 1, share: (score, best) => score / best },
+  fusion: { name: "combined", digits: 2, share: (score) => score / HIGHEST_FUSION },
 };
 const STAGES = {
   wait: "waiting",
-  queue: "waiting",
-  encode: "reading the question",
-  nearest: "comparing vectors",
+  encode: "encoding",
+  nearest: "comparing",
   words: "matching words",
   rerank: "re-ranking",
-  read: "fetching texts",
+  read: "fetching",
 };
 
 /** Of which kind the score is that a hit was ranked by. */

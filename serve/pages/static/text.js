@@ -4,6 +4,8 @@ import { make, plural } from "/static/dom.js";
 
 const FOLDED_CHARACTERS = 900;
 const FOLDED_LINES = 16;
+const BULLET = /^\s*([-*•+]|\(?\w{1,2}[.)])\s/;
+const SIGNATURE = /^[\w.]+\(.*\)( -> .*)?$/; // a function as documentation begins with it
 const FULL_LINE = 50; // characters: where lines are shorter, their ends mean something
 
 /** Elements for `text`; `marks` are [start, end] pairs, counted in characters as Python counts them. */
@@ -26,8 +28,10 @@ function renderBlock(block, start, spans) {
 /** "prose" flows; "lines" keeps its line ends; "code" also its columns. */
 function classify(block) {
   const lines = block.trimEnd().split("\n");
-  if (lines.some((line) => /^(>>> |\.\.\. |\$ |\t| {4,}\S)/.test(line))) return "code";
-  if (lines.some((line) => /^\s*([-*•+]|\(?\w{1,2}[.)])\s/.test(line) || /^\s/.test(line))) return "lines";
+  const indents = lines.map((line) => line.search(/\S/));
+  if (lines.some((line) => BULLET.test(line)) && BULLET.test(lines[0])) return "lines";
+  if (lines.some((line) => /^(>>> |\.\.\. |\$ |\t| {4,}\S)/.test(line)) || (lines.length === 1 && SIGNATURE.test(lines[0]))) return "code";
+  if (lines.some((line) => BULLET.test(line)) || indents.some((indent) => indent !== indents[0])) return "lines";
   return lines.slice(0, -1).every((line) => line.length > FULL_LINE) ? "prose" : "lines";
 }
 
