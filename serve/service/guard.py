@@ -55,14 +55,14 @@ def observe(app: ASGIApp, say: Callable[[str, str, int], Any]) -> ASGIApp:
     return guarded
 
 
-def limit_body(app: ASGIApp, seconds: float = BODY_SECONDS) -> ASGIApp:
+def limit_body(app: ASGIApp) -> ASGIApp:
     """Answers 413 to a body of more than MAX_BODY bytes, which are never held, and 408 to one that does not come."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await app(scope, receive, send)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(BODY_SECONDS):
                 body = await _read_body(receive, _declared_length(scope))
         except TimeoutError:
             return await _refuse(408, "the request took too long to arrive")(scope, receive, send)
