@@ -16,6 +16,7 @@ BODY_SECONDS = 10.0  # in which a body must be there
 PUBLIC = ("/", "/evaluate", "/health", "/docs", "/openapi.json")  # without a token: pages hold no answers
 PUBLIC_FOLDERS = ("/static/", "/docs/")
 HEADERS = {
+    "cache-control": "no-cache",  # a page and its scripts are of one version
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "object-src 'none'",
     "cross-origin-opener-policy": "same-origin",
@@ -41,13 +42,13 @@ def add_headers(app: ASGIApp) -> ASGIApp:
     return guarded
 
 
-def observe(app: ASGIApp, say: Callable[[str, str, int], Any]) -> ASGIApp:
-    """Tells method, path and status of each answer."""
+def observe(app: ASGIApp, say: Callable[[str, int], Any]) -> ASGIApp:
+    """Tells path and status of each answer."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_and_say(message: Message) -> None:
             if message["type"] == "http.response.start":
-                say(scope["method"], scope["path"], message["status"])
+                say(scope["path"], message["status"])
             await send(message)
 
         await app(scope, receive, send_and_say if scope["type"] == "http" else send)
