@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
@@ -65,9 +66,10 @@ def make_app(
     localhost_only:  whether requests that name another host are refused
     """
     metrics = Metrics()
-    app = FastAPI(
-        title="kinspan search", description=DESCRIPTION, version=find_version(), docs_url=None, redoc_url=None
-    )
+    options: dict[str, Any] = {"version": find_version(), "docs_url": None, "redoc_url": None}
+    if token:  # so that the page of the API asks for it; check_token is what refuses
+        options["dependencies"] = [Depends(HTTPBearer(auto_error=False, description="The service's token."))]
+    app = FastAPI(title="kinspan search", description=DESCRIPTION, **options)
     _add_errors(app)
     _add_search(app, queue, metrics, limits, first_stage, can_rerank)
     _add_about(app, queue, metrics, about, examples)

@@ -16,6 +16,7 @@ BODY_SECONDS = 10.0  # in which a body must be there
 PUBLIC = ("/", "/evaluate", "/health", "/docs", "/openapi.json")  # without a token: pages hold no answers
 PUBLIC_FOLDERS = ("/static/", "/docs/")
 HEADERS = {
+    "cache-control": "no-cache",  # a page and its scripts are of one version
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "object-src 'none'",
     "cross-origin-opener-policy": "same-origin",
@@ -41,13 +42,13 @@ def add_headers(app: ASGIApp) -> ASGIApp:
     return guarded
 
 
-def observe(app: ASGIApp, say: Callable[[str, str, int], Any]) -> ASGIApp:
-    """Tells method, path and status of each answer."""
+def observe(app: ASGIApp, say: Callable[[str, int], Any]) -> ASGIApp:
+    """Tells path and status of each answer."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_and_say(message: Message) -> None:
             if message["type"] == "http.response.start":
-                say(scope["method"], scope["path"], message["status"])
+                say(scope["path"], message["status"])
             await send(message)
 
         await app(scope, receive, send_and_say if scope["type"] == "http" else send)
@@ -55,14 +56,14 @@ def observe(app: ASGIApp, say: Callable[[str, str, int], Any]) -> ASGIApp:
     return guarded
 
 
-def limit_body(app: ASGIApp, seconds: float = BODY_SECONDS) -> ASGIApp:
+def limit_body(app: ASGIApp) -> ASGIApp:
     """Answers 413 to a body of more than MAX_BODY bytes, which are never held, and 408 to one that does not come."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await app(scope, receive, send)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(BODY_SECONDS):
                 body = await _read_body(receive, _declared_length(scope))
         except TimeoutError:
             return await _refuse(408, "the request took too long to arrive")(scope, receive, send)

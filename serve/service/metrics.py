@@ -1,5 +1,7 @@
 """What the service counts, for Prometheus."""
 
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 PATHS = ("/search", "/examples", "/about", "/evaluations", "/health", "/metrics")
@@ -12,7 +14,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        own = {"registry": self._registry}
+        own: dict[str, Any] = {"registry": self._registry}
         self.requests = Counter("kinspan_requests", "Requests by path and status.", ["path", "status"], **own)
         self.seconds = Histogram(
             "kinspan_search_seconds", "From a question's arrival to its answer.", buckets=SECONDS, **own
@@ -27,7 +29,7 @@ class Metrics:
         self.ready = Gauge("kinspan_ready", "1 where questions are answered, 0 while loading or draining.", **own)
         ProcessCollector(registry=self._registry)
 
-    def count(self, method: str, path: str, status: int) -> None:
+    def count(self, path: str, status: int) -> None:
         known = next((name for name in PATHS if path == name or path.startswith(f"{name}/")), "other")
         self.requests.labels(known, str(status)).inc()
 

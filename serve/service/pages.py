@@ -46,4 +46,4 @@ def _send_page(name: str) -> Response:
     path = PAGES / name
     if not path.is_file():
         return Response(f"{name} is not installed", 404)
-    return FileResponse(path, headers={"cache-control": "no-cache"})
+    return FileResponse(path)

@@ -87,7 +87,10 @@ def serve(service: Service, opened: socket.socket, say: Callable[[str], Any]) ->
 
     Raises KinspanError where the index, a model, an evaluation or the examples cannot be read.
     """
-    make_server(service, opened, say).answer([opened])
+    server = make_server(service, opened, say)
+    server.answer([opened])
+    if server.queue.is_working():  # loading, or a search that takes too long: nothing else ends the thread
+        os._exit(0)
 
 
 def make_server(service: Service, opened: socket.socket, say: Callable[[str], Any]) -> "Server":

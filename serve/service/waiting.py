@@ -106,10 +106,16 @@ class SearchQueue:
     def drain(self, seconds: float) -> None:
         """Takes no more questions, and returns when those that wait are answered, or after so many seconds."""
         with self._changed:
+            if self.searcher is None:  # nobody waits
+                seconds = 0
             if self.state != FAILED:
                 self.state = DRAINING
             self._changed.notify()
         self._thread.join(seconds)
+
+    def is_working(self) -> bool:
+        """Whether the thread still loads or searches."""
+        return self._thread.is_alive()
 
     def _work(self, on_failure: Callable[[], Any]) -> None:
         try:

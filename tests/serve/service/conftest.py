@@ -26,7 +26,9 @@ class Client:
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> SimpleNamespace:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
-        names = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        names = {"Content-Type": "application/json"} | {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
         connection.request(method, path, body, names)
         response = connection.getresponse()
         text = response.read()
@@ -66,7 +68,10 @@ class StandIn:
         for question in questions:
             if question in self.fails:
                 raise self.fails[question]
-        hits = [[Hit(f"a{n}", f"about {own}", "", "", 1.0 - n, {BI_ENCODER: 1.0 - n}) for n in range(k)] for own in questions]
+        hits = [
+            [Hit(f"a{n}", f"about {own}", "", "", 1.0 - n, {BI_ENCODER: 1.0 - n}) for n in range(k)]
+            for own in questions
+        ]
         return Answered(hits, {"encode": 1.0, "total": 1.0})
 
 

@@ -127,7 +127,16 @@ def bad_input_client():
 
 
 @pytest.mark.parametrize(
-    "question", ["<script>alert(1)</script>", "\x1b[31mred\0", "[SEP] [CLS]", "../../etc/passwd", "x" * 4000, "的" * 4000, "\U0001f600"]
+    "question",
+    [
+        "<script>alert(1)</script>",
+        "\x1b[31mred\0",
+        "[SEP] [CLS]",
+        "../../etc/passwd",
+        "x" * 4000,
+        "的" * 4000,
+        "\U0001f600",
+    ],
 )
 def test_hostile_questions_are_answered(start, question):
     found = start().client.search(question)
@@ -149,13 +158,12 @@ def test_a_large_body_is_refused_and_not_held(start):
 
 def test_slow_clients_are_let_go(start, monkeypatch):
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(guard.limit_body, "__defaults__", (0.2,))
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
     port = start().client.port
     for sent in (b"", b"GET /health HTTP/1.1\r\nHost: loc"):
         with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
             raw.sendall(sent)
-            with pytest.raises(ConnectionResetError):
-                assert raw.recv(100)  # what ends without a reset fails too
+            assert raw.recv(100) == b""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
         raw.sendall(b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
         assert raw.recv(100).startswith(b"HTTP/1.1 408")
@@ -307,7 +315,12 @@ def test_pages_run_nothing_of_others(start):
     assert "http" not in page.replace("<!doctype html>", "")
     for file in ("swagger-ui.css", "swagger-ui-bundle.js", "favicon-32x32.png"):
         assert client.get(f"/docs/{file}").status == 200
-    for path in ("/docs/index.html", "/docs/..%2f..%2fMETADATA", "/static/%2e%2e/%2e%2e/search.py", "/static/docs.html"):
+    for path in (
+        "/docs/index.html",
+        "/docs/..%2f..%2fMETADATA",
+        "/static/%2e%2e/%2e%2e/search.py",
+        "/static/docs.html",
+    ):
         assert client.get(path).status == 404
     described = client.get("/openapi.json").json
     assert set(described["paths"]["/search"]["post"]["responses"]) == {"200", "401", "413", "422", "429", "503", "504"}
