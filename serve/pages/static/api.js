@@ -19,7 +19,12 @@ export async function request(path, { body, signal } = {}) {
   if (body) headers["Content-Type"] = "application/json";
   let response;
   try {
-    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
+    response = await fetch(path, {
+      method: body ? "POST" : "GET",
+      headers,
+      body: body && JSON.stringify(body),
+      signal,
+    });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, "No connection", "The service cannot be reached. Is it still running?");
@@ -43,7 +48,9 @@ async function explain(response, hadToken) {
       return new Problem(
         401,
         "A token is needed",
-        hadToken ? "The service does not know this token. Check it and type it again." : "This service answers only those who have its token.",
+        hadToken
+          ? "The service does not know this token. Check it and type it again."
+          : "This service answers only those who have its token.",
       );
     case 404:
       return new Problem(404, "Not found", reason || "The service has nothing at this address.");
@@ -55,9 +62,17 @@ async function explain(response, hadToken) {
     case 503:
       return new Problem(503, "Not ready", "The service is starting or about to stop.", retryAfter);
     case 504:
-      return new Problem(504, "Too slow", "The service did not answer in time. Fewer answers, or no re-ranking, take less.");
+      return new Problem(
+        504,
+        "Too slow",
+        "The service did not answer in time. Fewer answers, or no re-ranking, take less.",
+      );
     default:
-      return new Problem(response.status, "Something failed", reason || `The service answered with status ${response.status}.`);
+      return new Problem(
+        response.status,
+        "Something failed",
+        reason || `The service answered with status ${response.status}.`,
+      );
   }
 }
 
@@ -66,7 +81,13 @@ async function readReason(response) {
   try {
     const { detail } = await response.json();
     if (typeof detail === "string") return asSentence(detail);
-    if (Array.isArray(detail)) return asSentence(detail.map((one) => one.msg).filter(Boolean).join("; "));
+    if (Array.isArray(detail))
+      return asSentence(
+        detail
+          .map((one) => one.msg)
+          .filter(Boolean)
+          .join("; "),
+      );
   } catch {
     // no JSON: the status has to do
   }

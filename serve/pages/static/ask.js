@@ -34,7 +34,8 @@ async function start() {
 /** Says what is searched, and offers what the service can do. */
 function describe() {
   const count = plural(about.answers, "answer");
-  find("about").textContent = `${about.index ? `${about.index}: ` : ""}${count}. The best ones are shown, word for word.`;
+  find("about").textContent =
+    `${about.index ? `${about.index}: ` : ""}${count}. The best ones are shown, word for word.`;
   document.title = about.index ? `Ask ${about.index}` : "Ask";
   const most = about.limits?.max_k ?? 10;
   const counts = COUNTS.filter((count) => count <= most);
@@ -66,7 +67,10 @@ async function loadExamples() {
 }
 
 function showExamples() {
-  const shown = Array.from({ length: Math.min(CHIPS, examples.length) }, (_, n) => examples[(firstExample + n) % examples.length]);
+  const shown = Array.from(
+    { length: Math.min(CHIPS, examples.length) },
+    (_, n) => examples[(firstExample + n) % examples.length],
+  );
   find("example-list").replaceChildren(
     ...shown.map((text) => make("li", {}, make("button", { type: "button", onclick: () => askAnew(text) }, text))),
   );
@@ -107,7 +111,9 @@ async function readAddress() {
   const offered = (select, value) => [...select.options].some((option) => option.value === value);
   field.value = address.get("q") ?? "";
   form.k.value = offered(form.k, address.get("k")) ? address.get("k") : offered(form.k, "3") ? "3" : form.k.value;
-  form.stage.value = offered(form.stage, address.get("stage")) ? address.get("stage") : about.first_stage ?? "bi_encoder";
+  form.stage.value = offered(form.stage, address.get("stage"))
+    ? address.get("stage")
+    : (about.first_stage ?? "bi_encoder");
   form.rerank.checked = Boolean(about.cross_encoder) && address.get("rerank") !== "0";
   resetTries();
   if (field.value.trim()) await ask(field.value.trim());
@@ -165,14 +171,27 @@ function showAnswers({ query, hits, timings, total }) {
       form.stage.value === "bm25"
         ? "No answer shares a word with the question. Search by meaning, or say it in other words."
         : "There is nothing to find in this index yet.";
-    find("results").replaceChildren(make("div", { class: "card empty" }, make("h2", {}, "Nothing found"), make("p", {}, hint)));
+    find("results").replaceChildren(
+      make("div", { class: "card empty" }, make("h2", {}, "Nothing found"), make("p", {}, hint)),
+    );
     announce(`Nothing found. ${hint}`);
     return;
   }
   const link = make("button", { class: "quiet", type: "button", onclick: copyLink }, "Copy link");
-  const head = make("div", { class: "found" }, make("h2", {}, `${plural(hits.length, "answer")} in ${formatTime(took)}`), link);
-  find("results").replaceChildren(head, renderTimings(timings, took), ...hits.map((hit, place) => renderHit(hit, place, hits[0])));
-  announce(`${plural(hits.length, "answer")} in ${formatTime(took)}. The best: ${hits[0].question || hits[0].text.slice(0, 100)}`);
+  const head = make(
+    "div",
+    { class: "found" },
+    make("h2", {}, `${plural(hits.length, "answer")} in ${formatTime(took)}`),
+    link,
+  );
+  find("results").replaceChildren(
+    head,
+    renderTimings(timings, took),
+    ...hits.map((hit, place) => renderHit(hit, place, hits[0])),
+  );
+  announce(
+    `${plural(hits.length, "answer")} in ${formatTime(took)}. The best: ${hits[0].question || hits[0].text.slice(0, 100)}`,
+  );
 }
 
 function renderHit(hit, place, best) {
@@ -215,7 +234,7 @@ function move(step) {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") {
+  if (event.key === "Escape" && event.target.tagName !== "SELECT") {
     event.preventDefault();
     field.value = "";
     showHome();

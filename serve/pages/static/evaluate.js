@@ -72,39 +72,61 @@ async function loadSet(name) {
 /** Takes over a change of the state, and puts it into the address. */
 function change(changes) {
   state = { ...state, ...changes };
-  const pairs = [["set", set.name], ["a", state.a], ["b", state.b], ["depth", state.depth], ["show", state.show]];
-  pairs.push(...state.also.map((model) => ["also", model]));
-  if (state.q !== null) pairs.push(["q", state.q]);
+  const { a, b, depth, show: filter, also, q } = state;
+  const pairs = Object.entries({ set: set.name, a, b, depth, show: filter });
+  pairs.push(...also.map((model) => ["also", model]));
+  if (q !== null) pairs.push(["q", q]);
   history.pushState(null, "", `?${new URLSearchParams(pairs)}`);
   show();
 }
 
+/** Draws anew, and leaves the focus on the button that had it. */
+function keepFocus(draw) {
+  const key = document.activeElement?.dataset.key;
+  draw();
+  if (key) [...document.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
+}
+
 function show() {
+  keepFocus(showAll);
+  showQuestion();
+}
+
+function showAll() {
   kept = sortQuestions(set.questions, state);
   find("content").hidden = false;
   find("set").value = set.name;
-  find("about").textContent = `${set.name}: ${plural(set.questions.length, "question")}, ${plural(set.models.length, "model")} side by side.`;
+  const counts = [plural(set.questions.length, "question"), plural(set.models.length, "model")];
+  find("about").textContent = `${set.name}: ${counts.join(", ")} side by side.`;
   document.title = `Evaluate ${set.name}`;
   find("figures").replaceChildren(renderFigures(set, state));
   showChoices();
   showFilters();
   showList();
-  showQuestion();
 }
 
 function showChoices() {
-  for (const [id, value] of [["a", state.a], ["b", state.b]]) {
+  for (const [id, value] of [
+    ["a", state.a],
+    ["b", state.b],
+  ]) {
     find(id).replaceChildren(...set.models.map((model) => make("option", { value: model }, model)));
     find(id).value = value;
   }
-  const deep = DEPTHS.map((depth) => make("option", { value: depth }, depth === 1 ? "first" : `among the first ${depth}`));
+  const deep = DEPTHS.map((depth) =>
+    make("option", { value: depth }, depth === 1 ? "first" : `among the first ${depth}`),
+  );
   find("depth").replaceChildren(...deep);
   find("depth").value = String(state.depth);
   const others = set.models.filter((model) => model !== state.a && model !== state.b);
   const buttons = others.map((model) => {
     const pressed = state.also.includes(model);
     const also = pressed ? state.also.filter((one) => one !== model) : [...state.also, model];
-    return make("button", { type: "button", "aria-pressed": String(pressed), onclick: () => change({ also }) }, model);
+    return make(
+      "button",
+      { type: "button", "data-key": `also ${model}`, "aria-pressed": String(pressed), onclick: () => change({ also }) },
+      model,
+    );
   });
   find("also").replaceChildren(...(buttons.length ? ["Also show", ...buttons] : []));
 }
@@ -113,7 +135,12 @@ function showFilters() {
   const buttons = Object.entries(FILTERS).map(([name, { label }]) =>
     make(
       "button",
-      { type: "button", "aria-pressed": String(state.show === name), onclick: () => change({ show: name, q: kept[name][0]?.id ?? null }) },
+      {
+        type: "button",
+        "data-key": `filter ${name}`,
+        "aria-pressed": String(state.show === name),
+        onclick: () => change({ show: name, q: kept[name][0]?.id ?? null }),
+      },
       label,
       make("span", { class: "count" }, format(kept[name].length)),
     ),
@@ -132,9 +159,17 @@ function showList() {
   find("pages").replaceChildren();
   if (places().length > PAGE) {
     const turn = (to, text) =>
-      make("button", { type: "button", disabled: !places()[to], onclick: () => change({ q: places()[to].id }) }, text);
+      make(
+        "button",
+        { type: "button", "data-key": text, disabled: !places()[to], onclick: () => change({ q: places()[to].id }) },
+        text,
+      );
     const range = `${format(first + 1)} to ${format(first + shown.length)} of ${format(places().length)}`;
-    find("pages").append(turn(first - PAGE, "Before"), make("span", { class: "muted" }, range), turn(first + PAGE, "After"));
+    find("pages").append(
+      turn(first - PAGE, "Before"),
+      make("span", { class: "muted" }, range),
+      turn(first + PAGE, "After"),
+    );
   }
   if (!shown.length) find("questions").append(make("li", { class: "none muted" }, "No question of this kind."));
   find("questions").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
@@ -145,14 +180,23 @@ function renderItem(question) {
     const right = isRight(question, model, state.depth);
     const shown = question.ranks[model] ?? "–";
     const label = `${letter} ${question.ranks[model] ? `rank ${shown}` : "not found"}`;
-    return make("span", { class: `rank ${right ? "good" : "bad"}`, role: "img", "aria-label": label }, `${letter} ${shown}`);
+    return make(
+      "span",
+      { class: `rank ${right ? "good" : "bad"}`, role: "img", "aria-label": label },
+      `${letter} ${shown}`,
+    );
   };
   return make(
     "li",
     {},
     make(
       "button",
-      { type: "button", "aria-current": question.id === state.q ? "true" : null, onclick: () => change({ q: question.id }) },
+      {
+        type: "button",
+        "data-key": `question ${question.id}`,
+        "aria-current": question.id === state.q ? "true" : null,
+        onclick: () => change({ q: question.id }),
+      },
       make("span", { class: "words" }, question.text),
       make("span", { class: "ranks" }, rank(state.a, "A"), rank(state.b, "B")),
     ),
@@ -164,7 +208,8 @@ async function showQuestion() {
   const box = find("question");
   find("content").dataset.view = state.q === null ? "list" : "question";
   if (state.q === null) {
-    box.replaceChildren(make("div", { class: "card empty" }, make("h2", {}, "Pick a question"), make("p", {}, "Arrow keys left and right go through them.")));
+    const hint = make("p", {}, "Arrow keys left and right go through them.");
+    box.replaceChildren(make("div", { class: "card empty" }, make("h2", {}, "Pick a question"), hint));
     return;
   }
   const own = new AbortController();
@@ -177,7 +222,8 @@ async function showQuestion() {
     hideProblem();
     resetTries();
     const models = [...new Set([state.a, state.b, ...state.also])];
-    box.replaceChildren(renderPager(), ...renderQuestion(found, models, { [state.b]: "B", [state.a]: "A" }));
+    const letters = { [state.b]: "B", [state.a]: "A" };
+    keepFocus(() => box.replaceChildren(renderPager(), ...renderQuestion(found, models, letters)));
     announce(`${place() + 1} of ${places().length}: ${found.text}`);
   } catch (problem) {
     if (running !== own) return;
@@ -192,7 +238,7 @@ function renderPager() {
   const here = place();
   const where = here < 0 ? "outside this filter" : `${format(here + 1)} of ${format(places().length)}`;
   const step = (by, text) =>
-    make("button", { type: "button", disabled: !places()[here + by], onclick: () => move(by) }, text);
+    make("button", { type: "button", "data-key": text, disabled: !places()[here + by], onclick: () => move(by) }, text);
   return make(
     "div",
     { class: "pager" },
@@ -209,10 +255,10 @@ function move(by) {
 }
 
 function leaveQuestion() {
-  const last = state.q;
+  const key = `question ${state.q}`;
   change({ q: null });
-  const shown = places().findIndex((question) => question.id === last) % PAGE;
-  find("questions").querySelectorAll("button")[Math.max(0, shown)]?.focus();
+  const buttons = [...find("questions").querySelectorAll("button")];
+  (buttons.find((button) => button.dataset.key === key) ?? buttons[0])?.focus();
 }
 
 document.addEventListener("keydown", (event) => {
@@ -235,9 +281,10 @@ document.addEventListener("keydown", (event) => {
   }
 });
 find("compare").addEventListener("submit", (event) => event.preventDefault());
-find("compare").addEventListener("change", () =>
-  change({ a: find("a").value, b: find("b").value, depth: Number(find("depth").value), also: state.also.filter((m) => m !== find("a").value && m !== find("b").value) }),
-);
+find("compare").addEventListener("change", () => {
+  const [a, b] = [find("a").value, find("b").value];
+  change({ a, b, depth: Number(find("depth").value), also: state.also.filter((model) => model !== a && model !== b) });
+});
 find("set").addEventListener("change", () => {
   history.pushState(null, "", `?${new URLSearchParams({ set: find("set").value })}`);
   readAddress();

@@ -7,8 +7,15 @@ const write = (value) => (typeof value === "number" ? value.toFixed(3).replace(/
 /** A row for each model, the best value of each column in bold; `a` and `b` are marked. */
 export function renderFigures({ models, metrics }, { a, b }) {
   const names = [...new Set(models.flatMap((model) => Object.keys(metrics[model] ?? {})))];
-  const best = Object.fromEntries(names.map((name) => [name, Math.max(...models.map((model) => metrics[model]?.[name] ?? 0))]));
-  const head = make("tr", {}, make("th", { scope: "col" }, "Model"), names.map((name) => make("th", { scope: "col" }, name)));
+  const best = Object.fromEntries(
+    names.map((name) => [name, Math.max(...models.map((model) => metrics[model]?.[name] ?? 0))]),
+  );
+  const head = make(
+    "tr",
+    {},
+    make("th", { scope: "col" }, "Model"),
+    names.map((name) => make("th", { scope: "col" }, name)),
+  );
   const rows = models.map((model) =>
     make(
       "tr",

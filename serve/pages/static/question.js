@@ -12,7 +12,11 @@ export function renderQuestion(found, models, letters) {
     make("h2", { class: "asked" }, found.text),
     make("p", {}, make("a", { href: `/?${new URLSearchParams({ q: found.text })}` }, "Ask it")),
     renderRight(found.right, !shown),
-    make("div", { class: "models" }, models.map((model, place) => renderModel(found, model, letters[model], place))),
+    make(
+      "div",
+      { class: "models" },
+      models.map((model, place) => renderModel(found, model, letters[model], place)),
+    ),
   ];
 }
 

@@ -40,7 +40,10 @@ export function renderScore(hit, best) {
 /** How long each stage took, as one bar of parts and a legend. */
 export function renderTimings(timings, total) {
   const stages = Object.entries(timings).filter(([stage]) => stage !== "total");
-  const sum = Math.max(1e-9, stages.reduce((all, [, ms]) => all + ms, 0));
+  const sum = Math.max(
+    1e-9,
+    stages.reduce((all, [, ms]) => all + ms, 0),
+  );
   const parts = stages.map(([, ms], number) => {
     const part = make("span", { class: `stage-${number % 6}` });
     part.style.width = `${(100 * ms) / sum}%`;

@@ -30,7 +30,11 @@ function classify(block) {
   const lines = block.trimEnd().split("\n");
   const indents = lines.map((line) => line.search(/\S/));
   if (lines.some((line) => BULLET.test(line)) && BULLET.test(lines[0])) return "lines";
-  if (lines.some((line) => /^(>>> |\.\.\. |\$ |\t| {4,}\S)/.test(line)) || (lines.length === 1 && SIGNATURE.test(lines[0]))) return "code";
+  if (
+    lines.some((line) => /^(>>> |\.\.\. |\$ |\t| {4,}\S)/.test(line)) ||
+    (lines.length === 1 && SIGNATURE.test(lines[0]))
+  )
+    return "code";
   if (lines.some((line) => BULLET.test(line)) || indents.some((indent) => indent !== indents[0])) return "lines";
   return lines.slice(0, -1).every((line) => line.length > FULL_LINE) ? "prose" : "lines";
 }
@@ -63,7 +67,11 @@ export function renderFolded(id, text, marks = [], room = FOLDED_CHARACTERS) {
   const body = make("div", { class: "text", id }, ...renderText(text, marks));
   if (text.length <= room && text.split("\n").length <= FOLDED_LINES) return [body];
   const more = `Show all (${plural(text.split(/\s+/).length, "word")})`;
-  const button = make("button", { class: "quiet", type: "button", "aria-expanded": "false", "aria-controls": id }, more);
+  const button = make(
+    "button",
+    { class: "quiet", type: "button", "aria-expanded": "false", "aria-controls": id },
+    more,
+  );
   body.classList.add("folded");
   button.addEventListener("click", () => {
     const folded = body.classList.toggle("folded");
