@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import swagger_ui_bundle
+import fastapi_offline
 from fastapi import FastAPI
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -13,7 +13,8 @@ DOCS_POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'; object-src 'none'"
 )
-SWAGGER_FILES = ("swagger-ui.css", "swagger-ui-bundle.js", "favicon-32x32.png")
+SWAGGER = Path(fastapi_offline.__file__).parent / "static"
+SWAGGER_FILES = ("swagger-ui.css", "swagger-ui-bundle.js", "favicon.png")
 
 
 def add_pages(app: FastAPI) -> None:
@@ -37,7 +38,7 @@ def add_pages(app: FastAPI) -> None:
     def send_swagger(name: str) -> Response:
         if name not in SWAGGER_FILES:
             return Response("not found", 404)
-        return FileResponse(Path(swagger_ui_bundle.swagger_ui_path) / name)
+        return FileResponse(SWAGGER / name)
 
     app.mount("/static", StaticFiles(directory=PAGES / "static", check_dir=False))
 

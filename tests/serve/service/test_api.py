@@ -313,7 +313,7 @@ def test_pages_run_nothing_of_others(start):
         assert headers["referrer-policy"] == "no-referrer"
     page = client.get("/docs").text.decode()
     assert "http" not in page.replace("<!doctype html>", "")
-    for file in ("swagger-ui.css", "swagger-ui-bundle.js", "favicon-32x32.png"):
+    for file in ("swagger-ui.css", "swagger-ui-bundle.js", "favicon.png"):
         assert client.get(f"/docs/{file}").status == 200
     for path in (
         "/docs/index.html",
