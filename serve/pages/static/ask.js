@@ -42,11 +42,9 @@ function describe() {
   find("k").replaceChildren(...counts.map((count) => make("option", { value: count }, String(count))));
   form.k.value = String(counts.includes(3) ? 3 : counts.at(-1));
   form.stage.value = about.first_stage ?? "bi_encoder";
-  form.rerank.disabled = !about.cross_encoder;
+  find("rerank-label").hidden = !about.cross_encoder;
   form.rerank.checked = Boolean(about.cross_encoder);
-  find("rerank-label").title = about.cross_encoder
-    ? `${about.cross_encoder} reads the best candidates together with the question`
-    : "This service has no cross-encoder to re-rank with";
+  find("rerank-label").title = `${about.cross_encoder} reads the best candidates together with the question`;
   if (about.limits?.max_question) field.maxLength = about.limits.max_question;
   find("footer").hidden = false;
   find("footer").textContent = [

@@ -4,6 +4,11 @@ import { make, makeBar } from "/static/dom.js";
 
 const write = (value) => (typeof value === "number" ? value.toFixed(3).replace(/^0/, "") : "");
 
+const explain = (name) =>
+  name === "MRR"
+    ? "Mean of 1 / rank of the first right answer"
+    : name.replace(/^R@(\d+)$/, "Share of the right answers among the first $1");
+
 /** A row for each model, the best value of each column in bold; `a` and `b` are marked. */
 export function renderFigures({ models, metrics }, { a, b }) {
   const names = [...new Set(models.flatMap((model) => Object.keys(metrics[model] ?? {})))];
@@ -14,13 +19,13 @@ export function renderFigures({ models, metrics }, { a, b }) {
     "tr",
     {},
     make("th", { scope: "col" }, "Model"),
-    names.map((name) => make("th", { scope: "col" }, name)),
+    names.map((name) => make("th", { scope: "col", title: explain(name) }, name)),
   );
   const rows = models.map((model) =>
     make(
       "tr",
       {},
-      make("th", { scope: "row" }, badge(model, a, b), model),
+      make("th", { scope: "row" }, make("span", { class: "name" }, badge(model, a, b), model)),
       names.map((name) => {
         const value = metrics[model]?.[name];
         const shown = write(value);

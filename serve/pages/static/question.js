@@ -3,6 +3,7 @@
 import { make, plural, readLink } from "/static/dom.js";
 import { renderFolded } from "/static/text.js";
 
+const ROOM = 400; // characters of an answer before it folds
 const SHOWN = 3; // answers of each model before more are asked for
 
 /** What `GET /evaluations/{name}/questions/{id}` gave, for these models; `letters` names A and B. */
@@ -81,6 +82,6 @@ function renderAnswer(answer, place, column) {
       answer.right ? make("span", { class: "tick" }, "✓ right") : null,
       answer.score === null ? null : make("span", { class: "muted number" }, answer.score.toPrecision(3)),
     ),
-    renderFolded(id, answer.text, [], 260),
+    renderFolded(id, answer.text, [], ROOM),
   );
 }

@@ -20,7 +20,9 @@ export function renderText(text, marks = []) {
 
 function renderBlock(block, start, spans) {
   const kind = classify(block);
-  const element = kind === "prose" ? make("p") : make("pre", { class: kind, tabindex: kind === "code" ? "0" : null });
+  const scrolls = kind === "code" && block.includes("\n"); // a signature wraps
+  const element = kind === "prose" ? make("p") : make("pre", { class: scrolls ? "code wide-code" : kind });
+  if (scrolls) element.tabIndex = 0;
   element.append(...mark(block, start, spans));
   return element;
 }
