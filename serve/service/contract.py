@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ..questions import CANDIDATES, MAX_QUESTION
 
+EXAMPLE = {"query": "The printer does not print", "k": 3}
 FirstStage = Literal["bi_encoder", "bm25", "fusion"]
 
 
@@ -153,7 +154,7 @@ def make_question(limits: Limits) -> Any:
     stage = Field(description="What finds the candidates; without it, what /about names.")
     return create_model(
         "Question",
-        __config__=ConfigDict(extra="forbid"),
+        __config__=ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]}),
         __doc__="A question to the index.",
         query=(Annotated[str, text], ...),
         k=(Annotated[int, count], min(3, limits.max_k)),
