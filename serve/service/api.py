@@ -194,31 +194,17 @@ def _add_about(
         if queue.searcher is None:
             raise NotNow(f"the service is {queue.state}: try again later", busy=False, after=2)
 
-    @app.get(
-        "/examples",
-        response_model=Examples,
-        responses=_documented(401, 503),
-        summary="Questions to pick from",
-        tags=["search"],
-    )
+    @app.get("/examples", response_model=Examples, responses=_documented(401, 503), tags=["search"])
     async def list_examples() -> Response:
         expect_ready()
         return JSONResponse({"questions": list(examples())})
 
-    @app.get(
-        "/about",
-        response_model=About,
-        responses=_documented(401, 503),
-        summary="What is searched, and limits",
-        tags=["service"],
-    )
+    @app.get("/about", response_model=About, responses=_documented(401, 503), tags=["service"])
     async def tell_about() -> Response:
         expect_ready()
         return JSONResponse(about())
 
-    @app.get(
-        "/health", response_model=Health, responses={503: {"model": Health}}, summary="Ready or not", tags=["service"]
-    )
+    @app.get("/health", response_model=Health, responses={503: {"model": Health}}, tags=["service"])
     async def tell_health() -> Response:
         ready = queue.state == READY
         return JSONResponse({"status": queue.state}, 200 if ready else 503, {} if ready else {"retry-after": "2"})
@@ -234,23 +220,11 @@ def _add_evaluations(app: FastAPI, evaluations: Mapping[str, Opened]) -> None:
     missing: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "There is none of that name."}}
     missing |= _documented(401)
 
-    @app.get(
-        "/evaluations",
-        response_model=Evaluations,
-        responses=_documented(401),
-        summary="All evaluations",
-        tags=["evaluations"],
-    )
+    @app.get("/evaluations", response_model=Evaluations, responses=_documented(401), tags=["evaluations"])
     async def list_evaluations() -> Evaluations:
         return Evaluations(evaluations=[own.summary for own in evaluations.values()])
 
-    @app.get(
-        "/evaluations/{name}",
-        response_model=Evaluation,
-        responses=missing,
-        summary="Models side by side",
-        tags=["evaluations"],
-    )
+    @app.get("/evaluations/{name}", response_model=Evaluation, responses=missing, tags=["evaluations"])
     async def show_evaluation(name: str) -> Response:
         if name not in evaluations:
             return _refuse(404, "there is no evaluation of that name")
