@@ -2,12 +2,13 @@
 
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvicorn
 
@@ -80,8 +81,8 @@ def open_socket(host: str, port: int) -> socket.socket:
     return opened
 
 
-def serve(service: Service, opened: socket.socket, say: Callable[[str], Any]) -> None:
-    """Answers until SIGTERM or SIGINT; then those that wait are answered, others refused, and the process may end.
+def serve(service: Service, opened: socket.socket, say: Callable[[str], Any]) -> NoReturn:
+    """Answers until SIGTERM or SIGINT; then those that wait are answered, others refused, and the process ends.
 
     The address is listened on at once, and /health says "loading" until the index is open.
 
@@ -89,8 +90,8 @@ def serve(service: Service, opened: socket.socket, say: Callable[[str], Any]) ->
     """
     server = make_server(service, opened, say)
     server.answer([opened])
-    if server.queue.is_working():  # loading, or a search that takes too long: nothing else ends the thread
-        os._exit(0)
+    sys.stdout.flush()
+    os._exit(0)  # nothing is left to do; a thread may be loading still, and taking torch apart takes a second
 
 
 def make_server(service: Service, opened: socket.socket, say: Callable[[str], Any]) -> "Server":

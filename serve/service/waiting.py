@@ -113,10 +113,6 @@ class SearchQueue:
             self._changed.notify()
         self._thread.join(seconds)
 
-    def is_working(self) -> bool:
-        """Whether the thread still loads or searches."""
-        return self._thread.is_alive()
-
     def _work(self, loaded: Callable[[], Any]) -> None:
         try:
             searcher = self._load()
