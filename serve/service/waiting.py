@@ -60,12 +60,7 @@ class SearchQueue:
     failure:  what kept the searcher from being made
     """
 
-    def __init__(
-        self,
-        load: Callable[[], "Searcher"],
-        limits: Limits,
-        rerank_k: int,
-    ) -> None:
+    def __init__(self, load: Callable[[], "Searcher"], limits: Limits, rerank_k: int) -> None:
         self.searcher: Searcher | None = None
         self.failure: BaseException | None = None
         self.state = LOADING
