@@ -11,6 +11,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline.errors import KinspanError
 from launch._cli import parse, run
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, setting
+from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
 
 DESCRIPTION = """Answers questions from an index that launch/index.py made, over HTTP, as long as it runs.
 
@@ -27,8 +28,8 @@ EPILOG = """examples:
   curl -s localhost:8000/search -H 'Content-Type: application/json' -d '{"query": "The printer does not print"}'"""
 
 PORTS = Range("must be from 0 to 65535", lambda number: 0 <= number < 2**16)
-UP_TO_100 = Range("must be from 1 to 100", lambda number: 1 <= number <= 100)
-UP_TO_4000 = Range("must be from 1 to 4000", lambda number: 1 <= number <= 4000)
+UP_TO_ALL = Range(f"must be from 1 to {CANDIDATES}", lambda number: 1 <= number <= CANDIDATES)
+AS_READ = Range(f"must be from 1 to {MAX_QUESTION}", lambda number: 1 <= number <= MAX_QUESTION)
 UP_TO_1000 = Range("must be from 1 to 1000", lambda number: 1 <= number <= 1000)
 UP_TO_AN_HOUR = Range("must be above 0 and at most 3600", lambda number: 0 < number <= 3600)
 
@@ -41,7 +42,7 @@ class ServeConfig:
     cross_encoder: str | None = setting(
         None, "What ranks the candidates again: a release, a ranker, or any other model that launch/rank.py takes."
     )
-    rerank_k: int = setting(30, "Candidates that the cross-encoder ranks.", within=NOT_BELOW_0)
+    rerank_k: int = setting(RERANKED, "Candidates that the cross-encoder ranks.", within=NOT_BELOW_0)
     first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting(
         "bi_encoder", "What finds the candidates where a question does not say; fusion adds up reciprocal ranks."
     )
@@ -61,8 +62,8 @@ class ServeConfig:
         None, "File of questions to pick from on the page, one a line. Without it: questions of the index."
     )
     evaluation: list[str] = setting([], "Folders of evaluations for the page /evaluate, see docs/service.md.")
-    max_question: int = setting(4000, "Most characters of a question.", within=UP_TO_4000)
-    max_k: int = setting(20, "Most answers to a question.", within=UP_TO_100)
+    max_question: int = setting(MAX_QUESTION, "Most characters of a question.", within=AS_READ)
+    max_k: int = setting(20, "Most answers to a question.", within=UP_TO_ALL)
     concurrency: int = setting(
         64, "Most questions that wait or are being answered; others are told to come back.", within=UP_TO_1000
     )

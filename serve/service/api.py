@@ -153,6 +153,7 @@ def _add_search(
         )
 
     options: dict[str, Any] = {"response_model": Found, "responses": _documented(401, 413, 422, 429, 503, 504)}
+    options["tags"] = ["search"]
 
     @app.post("/search", summary="Find answers", **options)
     async def post_search(question: Question, request: Request) -> Response:  # type: ignore[valid-type]
@@ -193,17 +194,17 @@ def _add_about(
         if queue.searcher is None:
             raise NotNow(f"the service is {queue.state}: try again later", busy=False, after=2)
 
-    @app.get("/examples", response_model=Examples, responses=_documented(401, 503), summary="Questions to pick from")
+    @app.get("/examples", response_model=Examples, responses=_documented(401, 503), tags=["search"])
     async def list_examples() -> Response:
         expect_ready()
         return JSONResponse({"questions": list(examples())})
 
-    @app.get("/about", response_model=About, responses=_documented(401, 503), summary="What is searched, and limits")
+    @app.get("/about", response_model=About, responses=_documented(401, 503), tags=["service"])
     async def tell_about() -> Response:
         expect_ready()
         return JSONResponse(about())
 
-    @app.get("/health", response_model=Health, responses={503: {"model": Health}}, summary="Ready or not")
+    @app.get("/health", response_model=Health, responses={503: {"model": Health}}, tags=["service"])
     async def tell_health() -> Response:
         ready = queue.state == READY
         return JSONResponse({"status": queue.state}, 200 if ready else 503, {} if ready else {"retry-after": "2"})
@@ -219,11 +220,11 @@ def _add_evaluations(app: FastAPI, evaluations: Mapping[str, Opened]) -> None:
     missing: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "There is none of that name."}}
     missing |= _documented(401)
 
-    @app.get("/evaluations", response_model=Evaluations, responses=_documented(401), summary="All evaluations")
+    @app.get("/evaluations", response_model=Evaluations, responses=_documented(401), tags=["evaluations"])
     async def list_evaluations() -> Evaluations:
         return Evaluations(evaluations=[own.summary for own in evaluations.values()])
 
-    @app.get("/evaluations/{name}", response_model=Evaluation, responses=missing, summary="Models side by side")
+    @app.get("/evaluations/{name}", response_model=Evaluation, responses=missing, tags=["evaluations"])
     async def show_evaluation(name: str) -> Response:
         if name not in evaluations:
             return _refuse(404, "there is no evaluation of that name")
@@ -233,7 +234,7 @@ def _add_evaluations(app: FastAPI, evaluations: Mapping[str, Opened]) -> None:
         "/evaluations/{name}/questions/{question:path}",
         response_model=Answers,
         responses=missing,
-        summary="What each model found for a question",
+        tags=["evaluations"],
     )
     async def show_question(name: str, question: str) -> Any:
         found = evaluations[name].describe_question(question) if name in evaluations else None

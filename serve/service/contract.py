@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from ..questions import CANDIDATES, MAX_QUESTION
+from ..questions import MAX_QUESTION
 
+EXAMPLE = {"query": "The printer does not print", "k": 3}
 FirstStage = Literal["bi_encoder", "bm25", "fusion"]
 
 
@@ -15,7 +16,7 @@ class Limits:
     """What a caller may ask of the service.
 
     max_question: characters of a question
-    max_k:        answers to a question; a first stage finds CANDIDATES, and no more can be asked for
+    max_k:        answers to a question, at most as many as a first stage finds candidates
     concurrency:  questions that wait or are being answered
     timeout:      seconds until a question that has no answer yet is given up
     """
@@ -24,8 +25,6 @@ class Limits:
     max_k: int = 20
     concurrency: int = 64
     timeout: float = 30
-
-    MAX_K = CANDIDATES
 
 
 class Way(NamedTuple):
@@ -153,7 +152,7 @@ def make_question(limits: Limits) -> Any:
     stage = Field(description="What finds the candidates; without it, what /about names.")
     return create_model(
         "Question",
-        __config__=ConfigDict(extra="forbid"),
+        __config__=ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]}),
         __doc__="A question to the index.",
         query=(Annotated[str, text], ...),
         k=(Annotated[int, count], min(3, limits.max_k)),

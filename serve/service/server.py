@@ -2,12 +2,13 @@
 
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvicorn
 
@@ -80,8 +81,8 @@ def open_socket(host: str, port: int) -> socket.socket:
     return opened
 
 
-def serve(service: Service, opened: socket.socket, say: Callable[[str], Any]) -> None:
-    """Answers until SIGTERM or SIGINT; then those that wait are answered, others refused, and the process may end.
+def serve(service: Service, opened: socket.socket, say: Callable[[str], Any]) -> NoReturn:
+    """Answers until SIGTERM or SIGINT; then those that wait are answered, others refused, and the process ends.
 
     The address is listened on at once, and /health says "loading" until the index is open.
 
@@ -89,8 +90,8 @@ def serve(service: Service, opened: socket.socket, say: Callable[[str], Any]) ->
     """
     server = make_server(service, opened, say)
     server.answer([opened])
-    if server.queue.is_working():  # loading, or a search that takes too long: nothing else ends the thread
-        os._exit(0)
+    sys.stdout.flush()
+    os._exit(0)  # nothing is left to do; a thread may be loading still, and taking torch apart takes a second
 
 
 def make_server(service: Service, opened: socket.socket, say: Callable[[str], Any]) -> "Server":
@@ -104,7 +105,6 @@ def make_server(service: Service, opened: socket.socket, say: Callable[[str], An
     def load() -> "Searcher":
         searcher = open_searcher(service)
         examples.extend(given or pick_examples(searcher))
-        say(f"{len(searcher.index):,} answers, ready: {address}")
         return searcher
 
     queue = SearchQueue(load, service.limits, service.rerank_k)
@@ -119,16 +119,17 @@ def make_server(service: Service, opened: socket.socket, say: Callable[[str], An
         service.token,
         localhost_only=is_local(host),
     )
-    return Server(app, queue, service.limits.timeout)
+    return Server(app, queue, service.limits.timeout, lambda answers: say(f"{answers:,} answers, ready: {address}"))
 
 
 class Server(uvicorn.Server):
     """A web server that answers whoever waits before it ends.
 
     seconds: that this may take
+    ready:   told the number of answers when questions are answered
     """
 
-    def __init__(self, app: Any, queue: SearchQueue, seconds: float) -> None:
+    def __init__(self, app: Any, queue: SearchQueue, seconds: float, ready: Callable[[int], Any]) -> None:
         config = uvicorn.Config(
             app,
             http=PatientProtocol,
@@ -141,14 +142,20 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=5,
         )
         super().__init__(config)
-        self.queue, self._seconds, self._leaving = queue, seconds, False
+        self.queue, self._seconds, self._ready, self._leaving = queue, seconds, ready, False
 
     def answer(self, sockets: list[socket.socket]) -> None:
         """Answers until it is told to end. Raises what kept the index from being opened."""
-        self.queue.start(self.leave)
+        self.queue.start(self._begin)
         self.run(sockets)
         if self.queue.failure:
             raise self.queue.failure
+
+    def _begin(self) -> None:
+        if self.queue.searcher:
+            self._ready(len(self.queue.searcher.index))
+        else:
+            self.leave()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._leaving:  # told twice: whoever waits has waited long enough

@@ -60,12 +60,7 @@ class SearchQueue:
     failure:  what kept the searcher from being made
     """
 
-    def __init__(
-        self,
-        load: Callable[[], "Searcher"],
-        limits: Limits,
-        rerank_k: int,
-    ) -> None:
+    def __init__(self, load: Callable[[], "Searcher"], limits: Limits, rerank_k: int) -> None:
         self.searcher: Searcher | None = None
         self.failure: BaseException | None = None
         self.state = LOADING
@@ -76,9 +71,9 @@ class SearchQueue:
         self._changed = threading.Condition()
         self._thread = threading.Thread()
 
-    def start(self, on_failure: Callable[[], Any] = lambda: None) -> None:
-        """Starts the thread; ``on_failure`` is called where the searcher could not be made."""
-        self._thread = threading.Thread(target=self._work, args=[on_failure], name="search", daemon=True)
+    def start(self, loaded: Callable[[], Any]) -> None:
+        """Starts the thread, which calls ``loaded`` when there is a searcher or a failure."""
+        self._thread = threading.Thread(target=self._work, args=[loaded], name="search", daemon=True)
         self._thread.start()
 
     def ask(self, question: str, k: int, way: Way) -> Future:
@@ -113,21 +108,18 @@ class SearchQueue:
             self._changed.notify()
         self._thread.join(seconds)
 
-    def is_working(self) -> bool:
-        """Whether the thread still loads or searches."""
-        return self._thread.is_alive()
-
-    def _work(self, on_failure: Callable[[], Any]) -> None:
+    def _work(self, loaded: Callable[[], Any]) -> None:
         try:
             searcher = self._load()
         except BaseException as error:  # whoever started the queue raises it again
             self.failure, self.state = error, FAILED
-            on_failure()
+            loaded()
             return
         with self._changed:
             self.searcher = searcher
             if self.state == LOADING:
                 self.state = READY
+        loaded()
         while batch := self._take_batch():
             began = time.perf_counter()
             self._answer(searcher, batch)

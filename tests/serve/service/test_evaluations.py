@@ -1,6 +1,7 @@
 """Evaluations: written, read, and refused where they are damaged."""
 
 import json
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -8,6 +9,7 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from serve.answers import Answer
+from serve.service.contract import Found
 from serve.service.evaluations import ANSWERS, QUESTIONS, SETTINGS, Asked, open_evaluation, write_evaluation
 
 ALL = [Answer(f"a{n}", f"text {n}", f"question {n}") for n in range(30)]
@@ -88,3 +90,14 @@ def test_damage_is_named(folder, damage, reason):
         open_evaluation(folder, "set")
     assert "\n" not in str(error.value)
     assert str(folder) in str(error.value)
+
+
+def test_the_documented_examples_are_what_is_read_and_answered(tmp_path):
+    page = (Path(__file__).resolve().parents[3] / "docs/service.md").read_text(encoding="utf-8")
+    found, settings, question, answer = map(json.loads, re.findall(r"```json\n(.*?)```", page, re.DOTALL))
+    assert Found.model_validate(found, extra="forbid").hits[0].id == "t1"
+    (tmp_path / SETTINGS).write_text(json.dumps(settings))
+    (tmp_path / QUESTIONS).write_text(json.dumps(question))
+    (tmp_path / ANSWERS).write_text(f"{json.dumps(answer)}\n{json.dumps(answer | {'id': 's1'})}\n")
+    shown = open_evaluation(tmp_path, "set").describe_question("q1")
+    assert [one.right for one in shown.answers["BM25"]] == [False, True]
