@@ -30,7 +30,7 @@ def read_questions(path: Path = QUESTIONS) -> list[HowTo]:
 def prepare_demo(folder: Path, cross_encoder: str | None, say: Say) -> None:
     """Makes what is not there yet: the index, the examples and the evaluation.
 
-    cross_encoder: what ranks the candidates of the evaluation again, beside the ways without it; None leaves it out
+    cross_encoder: what ranks the bi-encoder's candidates again, as one more way; None leaves it out
 
     Raises KinspanError where the folder cannot be written, or holds something else.
     """
@@ -56,7 +56,7 @@ def name_evaluation(cross_encoder: str | None) -> str:
 
 
 def evaluate_ways(index: Path, questions: Sequence[HowTo], cross_encoder: str | None, folder: Path) -> None:
-    """Asks every question in each of WAYS, and with a cross-encoder in each of them again, and keeps what was found."""
+    """Asks every question in each of WAYS, and once more with a cross-encoder, and keeps what was found."""
     from .search import RERANKED, Searcher
     from .service.evaluations import Asked, write_evaluation
 
@@ -65,7 +65,7 @@ def evaluate_ways(index: Path, questions: Sequence[HowTo], cross_encoder: str | 
     answers = [searcher.index.answer(row) for row in rows]
     ways = {name: (stage, 0) for name, stage in WAYS.items()}
     if searcher.cross_encoder:
-        ways |= {f"{name} + {searcher.cross_encoder.name}": (stage, RERANKED) for name, stage in WAYS.items()}
+        ways[f"bi-encoder + {searcher.cross_encoder.name}"] = BI_ENCODER, RERANKED
     found: list[dict[str, list[tuple[str, float | None]]]] = [{} for _ in questions]
     for name, (stage, again) in ways.items():
         for start in range(0, len(questions), BATCH):

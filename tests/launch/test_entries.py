@@ -36,6 +36,8 @@ ENTRIES = [
     "rank",
     "index",
     "search",
+    "serve",
+    "demo",
     "status",
     "kinspan",
 ]
