@@ -169,8 +169,9 @@ async def _wait(
 ) -> Result | None:
     """The result; None where it has not come in time. A question whose caller has left is given up."""
     left = asyncio.ensure_future(_see_leave(receive))
+    either: set[asyncio.Future[Any]] = {asked, left}
     try:
-        await asyncio.wait({asked, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return asked.result() if asked.done() else None
     finally:
         left.cancel()

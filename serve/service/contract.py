@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.config import JsonDict
 
 from ..questions import MAX_QUESTION
 
-EXAMPLE = {"query": "The printer does not print", "k": 3}
+EXAMPLE: JsonDict = {"query": "The printer does not print", "k": 3}
 FirstStage = Literal["bi_encoder", "bm25", "fusion"]
 
 

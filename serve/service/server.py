@@ -14,7 +14,7 @@ import uvicorn
 
 from data_pipeline.errors import KinspanError, quote_error
 
-from ..questions import FUSION, RERANKED, clean_question
+from ..questions import RERANKED, clean_question
 from .api import find_version, make_app
 from .connections import PatientProtocol
 from .contract import Limits
@@ -173,12 +173,9 @@ class Server(uvicorn.Server):
 
 
 def open_searcher(service: Service) -> "Searcher":
-    """A searcher that has answered a question, so that the first caller waits no longer than the others."""
     from ..search import Searcher  # torch takes seconds to import: /health answers meanwhile
 
-    searcher = Searcher(service.index, service.cross_encoder, service.model, service.precision, service.max_length)
-    searcher.search(["ready"], 1, service.rerank_k, FUSION)
-    return searcher
+    return Searcher(service.index, service.cross_encoder, service.model, service.precision, service.max_length)
 
 
 def describe(service: Service, queue: SearchQueue) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from ..questions import FUSION
 from .contract import Limits, Way
 from .marks import find_words, mark_words
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 LOADING, READY, DRAINING, FAILED = "loading", "ready", "draining", "failed"
 # Questions that are answered together at most. A cross-encoder fills a processor with the candidates of a few
 TOGETHER, TOGETHER_RERANKED = 16, 4
-FIRST_GUESS = 0.1  # seconds of a question, before one was answered
-KEPT = 0.8  # of the former estimate, at each batch
+KEPT = 0.5  # of the former estimate of a question's seconds, at each batch
+WARM_UP = "ready"  # asked before anybody else asks
 
 
 class NotNow(Exception):
@@ -55,7 +56,8 @@ class _Waiting:
 class SearchQueue:
     """A searcher, and the questions that wait for it.
 
-    load:     makes the searcher; it is called in the queue's own thread, by ``start``
+    load:     makes the searcher; it is called in the queue's own thread, which then asks it something, so that the
+              first caller waits no longer than others
     rerank_k: candidates that the cross-encoder ranks again
     failure:  what kept the searcher from being made
     """
@@ -68,6 +70,7 @@ class SearchQueue:
         self._waiting: deque[_Waiting] = deque()
         self._running: list[_Waiting] = []
         self._seconds: dict[Way, float] = {}  # of a question, by how it is searched
+        self._guess = {False: 0.0, True: 0.0}  # the same before one was answered, by whether it is re-ranked
         self._changed = threading.Condition()
         self._thread = threading.Thread()
 
@@ -111,6 +114,10 @@ class SearchQueue:
     def _work(self, loaded: Callable[[], Any]) -> None:
         try:
             searcher = self._load()
+            for rerank in (False, True):
+                began = time.perf_counter()
+                searcher.search([WARM_UP], k=1, rerank_k=self._rerank_k if rerank else 0, first_stage=FUSION)
+                self._guess[rerank] = time.perf_counter() - began
         except BaseException as error:  # whoever started the queue raises it again
             self.failure, self.state = error, FAILED
             loaded()
@@ -182,7 +189,7 @@ class SearchQueue:
             self._running = []
 
     def _expect(self, way: Way) -> float:
-        return self._seconds.get(way, FIRST_GUESS)
+        return self._seconds.get(way, self._guess[way.rerank])
 
 
 def _describe_hits(question: str, hits: Sequence[Any]) -> list[dict[str, Any]]:

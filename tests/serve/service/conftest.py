@@ -16,6 +16,7 @@ from serve.search import Answered, Hit
 from serve.service import server
 from serve.service.contract import Limits
 from serve.service.server import Service, make_server, open_socket
+from serve.service.waiting import WARM_UP
 
 
 class Client:
@@ -62,6 +63,8 @@ class StandIn:
         self.index = _StandInIndex(answers, manifest)
 
     def search(self, questions: list[str], k: int, rerank_k: int, first_stage: str) -> Answered:
+        if questions == [WARM_UP]:
+            return Answered([[]])
         self.asked.append(list(questions))
         if self.gate:
             self.gate.wait(20)
