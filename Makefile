@@ -6,7 +6,7 @@ RUN = runs/quickstart
 GPUS = $(shell nvidia-smi -L 2>/dev/null | wc -l)
 RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 
-.PHONY: quickstart help as2 as2-noise evidence format lint test-fast test test-slow bench gpu-kit gpu
+.PHONY: quickstart demo help as2 as2-noise evidence format lint test-fast test test-slow bench gpu-kit gpu
 
 # `make` alone is `make quickstart`. `make help` prints what stands behind ## in this file.
 .DEFAULT_GOAL = quickstart
@@ -27,6 +27,10 @@ quickstart: $(INSTALLED)  ## Install, train for minutes on this machine, release
 	@echo "curves:   $(BIN)/tensorboard --logdir $(RUN)/tensorboard"
 	@echo "summary:  $(RUN)/summary.json"
 	@echo "release:  $(RUN)/release  (model card: $(RUN)/release/README.md)"
+
+# Python's documentation, searched. The first time it is encoded, for a minute or two; DEMO_FLAGS: see launch/demo.py --help.
+demo: $(INSTALLED)  ## Install, index Python's documentation, and open a page that answers questions about Python.
+	$(BIN)/python launch/demo.py $(DEMO_FLAGS)
 
 # Does SSP help ranking? Its checkpoint and one of MLM alone, on the same texts, are fine-tuned and compared.
 AS2_TEXT ?= ../shared/data/corpus/enwiki2015_AA.jsonl.xz

@@ -32,6 +32,8 @@ COMMANDS = {
     "rank": "rank candidates without labels with a ranker",
     "index": "encode answers into an index that can be searched",
     "search": "find the answers to a question in an index",
+    "serve": "answer questions from an index over HTTP, with a page to try it",
+    "demo": "ask Python's documentation, on a page of this machine",
     "evaluate": "measure rankings of candidate answers: of models, or TREC files",
 }
 

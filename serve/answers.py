@@ -14,6 +14,8 @@ from finetune.data.dataset import MissingSplit
 from finetune.data.registry import NAMES, load_split
 from finetune.data.tables import FORMATS, Table, read_table
 
+from .python_docs import read_python_docs
+
 FIELDS = ("text", "id", "question", "url")
 # What tables call the fields; --columns names others
 COLUMNS = {
@@ -23,6 +25,7 @@ COLUMNS = {
     "url": ("url", "link"),
 }
 FORUM = "forum"  # forum=Posts.xml
+PYTHON_DOCS = "python-docs"
 ID_BYTES = 8  # of the hash that stands for an id
 
 
@@ -47,13 +50,16 @@ def read_answers(source: str, columns: dict[str, str], say: Say) -> list[Answer]
     """Reads the answers that ``--answers`` names; an answer without text is left out, and ``say`` is told.
 
     source:  a table with a row for each answer; ``NAME=PLACE`` for the candidates of a data set, of all its splits;
-             ``forum=DUMP`` for the accepted answers of a forum; or the folder of a corpus of questions, likewise
+             ``forum=DUMP`` for the accepted answers of a forum; or the folder of a corpus of questions, likewise;
+             ``python-docs`` for passages of Python's documentation
     columns: what the table calls its fields, where it is not one of COLUMNS
 
     Raises KinspanError for what cannot be read, where an id stands twice, and where no answer is left.
     """
     name, _, place = source.partition("=")
-    if name == FORUM and place:
+    if source == PYTHON_DOCS:
+        found = (Answer(*passage) for passage in read_python_docs())
+    elif name == FORUM and place:
         found = _read_forum(place, say)
     elif name in NAMES and place:
         found = _read_data_set(source)
@@ -81,9 +87,10 @@ def name_by_hash(text: str, question: str) -> str:
 def _read_table(path: Path, columns: dict[str, str]) -> Iterator[Answer]:
     suffix = Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
     if not path.exists() or suffix not in FORMATS:
-        known = f"a file ({', '.join(FORMATS)}), a corpus folder, {FORUM}=DUMP, or NAME=PLACE with one of"
+        files = f"a file ({', '.join(FORMATS)})"
+        known = f"{files}, a corpus folder, {FORUM}=DUMP, {PYTHON_DOCS}, or NAME=PLACE with one of {', '.join(NAMES)}"
         reason = "there is no such file" if not path.exists() else "not a known format"
-        raise KinspanError(f"--answers {path}: {reason}; give {known} {', '.join(NAMES)}")
+        raise KinspanError(f"--answers {path}: {reason}; give {known}")
     if unknown := [field for field in columns if field not in FIELDS]:
         raise KinspanError(f"--columns: there is no field {unknown[0]!r}; known are {', '.join(FIELDS)}")
     table = read_table(path)

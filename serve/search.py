@@ -1,7 +1,6 @@
 """Search in two stages: many candidates by vectors or words, of which a cross-encoder then ranks the best."""
 
 import time
-import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,19 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
 from finetune.ranking.embedder import Embedder
 
 from .building import check_model, find_model
 from .index import Found, Index
+from .questions import BI_ENCODER, BM25, CANDIDATES, CROSS_ENCODER, FUSION, RERANKED, clean_question
 from .rerank import ReRanker
 
-BI_ENCODER, BM25, FUSION, CROSS_ENCODER = "bi_encoder", "bm25", "fusion", "cross_encoder"
-FIRST_STAGES = (BI_ENCODER, BM25, FUSION)
-CANDIDATES = 100  # of the first stage
-RERANKED = 30  # of these, as many go through the cross-encoder
 FUSION_RANK = 60  # added to each rank (Cormack et al., 2009)
-MAX_QUESTION = 4000  # characters of a question that are read
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ class Searcher:
 
         rerank_k:    the cross-encoder ranks so many of the candidates, and the others follow in their order; 0 leaves
                      it out
-        first_stage: what finds the candidates, one of FIRST_STAGES. Fusion is reciprocal rank fusion of both others
+        first_stage: what finds the candidates: BI_ENCODER, BM25, or FUSION, which is reciprocal rank fusion of both
                      (Cormack, Clarke and Büttcher, 2009, "Reciprocal Rank Fusion outperforms Condorcet and individual
                      Rank Learning Methods")
         candidates:  of the first stage; at least as many as are asked for or ranked again
@@ -150,18 +144,6 @@ class Searcher:
         answer = self.index.answer(row)
         own = {stage: float(scores[row]) for stage, scores in of_stage.items() if row in scores}
         return Hit(*answer, score=own.get(CROSS_ENCODER, own[first_stage]), scores=own)
-
-
-def clean_question(question: str) -> str:
-    """The question as it is read: on one line, without control characters, and no longer than MAX_QUESTION.
-
-    Raises KinspanError where nothing is left.
-    """
-    text = question[: 2 * MAX_QUESTION].encode("utf-8", "replace").decode()
-    text = " ".join("".join(" " if unicodedata.category(c) == "Cc" else c for c in text).split())[:MAX_QUESTION]
-    if not text:
-        raise KinspanError("the question is empty: ask something")
-    return text
 
 
 def fuse(lists: Sequence[Found], k: int) -> Found:

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch")  # each imports from those before it
 OUTSIDE = ("benchmarks", "tests")
 FOR_FINETUNE = ("modeling", "runtime", "checkpoints", "release")  # the rooms of pretrain that finetune may use
-FOR_SERVE = ("finetune.data", "finetune.ranking", "pretrain.modeling")  # what serve may use above data_pipeline
+# What serve may use above data_pipeline
+FOR_SERVE = ("finetune.data", "finetune.evaluation", "finetune.ranking", "pretrain.modeling")
 ROOMS = {  # rooms of pretrain that stand below its training, and the other rooms that each may use
     "runtime": (),
     "modeling": ("runtime",),

@@ -37,6 +37,8 @@ ENTRIES = [
     "rank",
     "index",
     "search",
+    "serve",
+    "demo",
     "status",
     "kinspan",
 ]

@@ -6,18 +6,9 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.ranking.score import score_answers
 from serve.building import build_index
+from serve.questions import BI_ENCODER, BM25, CROSS_ENCODER, FIRST_STAGES, FUSION, MAX_QUESTION, clean_question
 from serve.rerank import ReRanker, make_candidates
-from serve.search import (
-    BI_ENCODER,
-    BM25,
-    CROSS_ENCODER,
-    FIRST_STAGES,
-    FUSION,
-    MAX_QUESTION,
-    Searcher,
-    clean_question,
-    fuse,
-)
+from serve.search import Searcher, fuse
 
 QUESTIONS = ["a river of stone", "Where is music in the garden?", "number 41"]
 

@@ -1,0 +1,59 @@
+"""Turns what ``python -m benchmarks.search`` found into an evaluation for the page /evaluate of launch/serve.py."""
+
+import json
+from pathlib import Path
+
+from benchmarks import _common
+from benchmarks.search.__main__ import FOUND
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object
+from finetune.data.registry import load_split
+from serve.folder import read_manifest
+from serve.service.evaluations import Asked, write_evaluation
+from serve.texts import iterate_answers, map_parts
+
+EPILOG = """example:
+  python -m benchmarks.search.evaluation --results runs/search --output_dir runs/evaluations/InsuranceQA
+  python launch/serve.py --index index --evaluation runs/evaluations/InsuranceQA"""
+
+
+def main() -> None:
+    parser = _common.parser(__doc__, EPILOG)
+    parser.prog = "python -m benchmarks.search.evaluation"
+    parser.add_argument("--results", required=True, help="The --output_dir of benchmarks.search.")
+    parser.add_argument("--output_dir", required=True, help="Folder of the evaluation, by whose name it is called.")
+    args = parser.parse_args()
+    results = Path(args.results)
+    settings = read_object(results / "settings.json", "run benchmarks.search first")
+    asked = read_found(results / FOUND, settings)
+    write_evaluation(Path(args.output_dir), asked, read_index(Path(settings["index"])))
+    print(f"{args.output_dir}: {len(asked):,} questions, {len(asked[0].found)} models")
+
+
+def read_found(path: Path, settings: dict) -> list[Asked]:
+    """The questions with what was found for them; benchmarks.search keeps no scores."""
+    data, _ = load_split(settings["data"], settings["split"])
+    if data.num_questions != settings["questions"]:
+        raise KinspanError(
+            f"{path} has {settings['questions']:,} of {data.num_questions:,} questions: measure them all"
+        )
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if len(lines) != data.num_questions:
+        raise KinspanError(f"{path} is not finished: run benchmarks.search once more")
+    right = [[data.answer_ids[row].as_py() for row in range(r.start, r.stop) if data.labels[row]] for r in data.rows()]
+    rows = zip(data.question_ids, data.questions, right, map(json.loads, lines), strict=True)
+    return [
+        Asked(name, text, own, {model: [(answer, None) for answer in ids] for model, ids in found.items()})
+        for name, text, own, found in rows
+    ]
+
+
+def read_index(folder: Path) -> list:
+    """All answers of an index."""
+    manifest = read_manifest(folder)
+    texts = map_parts(folder / part.name for part in manifest.parts)
+    return list(iterate_answers(texts, range(len(texts))))
+
+
+if __name__ == "__main__":
+    _common.run(main)

@@ -1,0 +1,85 @@
+"""What ``launch/demo.py`` shows: an index of Python's documentation, and questions to compare ways to search on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .answers import PYTHON_DOCS, Answer, Say, read_answers
+from .folder import MANIFEST
+from .questions import BI_ENCODER, BM25, CANDIDATES, FUSION
+
+INDEX, EVALUATION, EXAMPLES = PYTHON_DOCS, "how-to", "examples.txt"
+QUESTIONS = Path(__file__).with_name("python_questions.tsv")
+WAYS = {"BM25": BM25, "bi-encoder": BI_ENCODER, "BM25 and bi-encoder": FUSION}
+BATCH = 16  # questions that are searched together
+
+
+class HowTo(NamedTuple):
+    """A question, and the titles of the answers that are right."""
+
+    text: str
+    right: list[str]
+
+
+def read_questions(path: Path = QUESTIONS) -> list[HowTo]:
+    """The questions that come with the demo, written by hand before anything had been searched."""
+    rows = (line.split("\t") for line in path.read_text("utf-8").splitlines())
+    return [HowTo(text, right.split()) for text, right in rows]
+
+
+def prepare_demo(folder: Path, cross_encoder: str | None, say: Say) -> None:
+    """Makes what is not there yet: the index, the examples and the evaluation.
+
+    cross_encoder: what ranks the bi-encoder's candidates again, as one more way; None leaves it out
+
+    Raises KinspanError where the folder cannot be written, or holds something else.
+    """
+    from finetune.ranking.embedder import Embedder
+    from pretrain.modeling.default_model import default_model
+
+    from .building import build_index
+
+    questions = read_questions()
+    if not (folder / INDEX / MANIFEST).is_file():
+        answers = read_answers(PYTHON_DOCS, {}, say)
+        say(f"indexing {len(answers):,} passages of Python's documentation; once, for a minute or two")
+        build_index(folder / INDEX, Embedder(default_model()), answers, say=say)
+    (folder / EXAMPLES).write_text("".join(f"{question.text}\n" for question in questions), encoding="utf-8")
+    place = folder / name_evaluation(cross_encoder)
+    if not (place / "evaluation.json").is_file():
+        say(f"asking {len(questions)} questions in every way")
+        evaluate_ways(folder / INDEX, questions, cross_encoder, place)
+
+
+def name_evaluation(cross_encoder: str | None) -> str:
+    return f"{EVALUATION}-reranked" if cross_encoder else EVALUATION
+
+
+def evaluate_ways(index: Path, questions: Sequence[HowTo], cross_encoder: str | None, folder: Path) -> None:
+    """Asks every question in each of WAYS, and once more with a cross-encoder, and keeps what was found."""
+    from .search import RERANKED, Searcher
+    from .service.evaluations import Asked, write_evaluation
+
+    searcher = Searcher(index, cross_encoder)
+    rows = range(len(searcher.index))
+    answers = [searcher.index.answer(row) for row in rows]
+    ways = {name: (stage, 0) for name, stage in WAYS.items()}
+    if searcher.cross_encoder:
+        ways[f"bi-encoder + {searcher.cross_encoder.name}"] = BI_ENCODER, RERANKED
+    found: list[dict[str, list[tuple[str, float | None]]]] = [{} for _ in questions]
+    for name, (stage, again) in ways.items():
+        for start in range(0, len(questions), BATCH):
+            asked = [question.text for question in questions[start : start + BATCH]]
+            hits = searcher.search(asked, CANDIDATES, again, stage).hits
+            for own, of_question in zip(found[start : start + BATCH], hits, strict=True):
+                own[name] = [(hit.id, hit.score) for hit in of_question]
+    kept = [
+        Asked(f"q{number}", question.text, find_right(question, answers), own)
+        for number, (question, own) in enumerate(zip(questions, found, strict=True), 1)
+    ]
+    write_evaluation(folder, kept, answers)
+
+
+def find_right(question: HowTo, answers: Sequence[Answer]) -> list[str]:
+    """The ids of the passages of the right titles."""
+    return [answer.id for answer in answers if answer.id.partition("#")[0] in question.right]

@@ -1,0 +1,1 @@
+"""The search of an index as an HTTP service."""

@@ -1,0 +1,177 @@
+"""Evaluations on disk: models side by side on the questions of a set, for the page that compares them.
+
+A folder, whose name is the evaluation's, with three files:
+
+- ``evaluation.json``: ``{"format": 1, "models": [...], "metrics": {model: {metric: number}}}``
+- ``questions.jsonl``, a line for each question: ``{"id", "text", "right": [answer ids], "ranks": {model: rank or null},
+  "found": {model: [[answer id, score or null], ...]}}``, the best first; ranks count from 1, beyond what is kept too
+- ``answers.jsonl``, a line for each answer that is named: ``{"id", "text", "question", "url"}``
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object, write_atomically
+from finetune.evaluation.metrics import MRR
+from finetune.evaluation.retrieval import RETRIEVAL_METRICS, measure_retrieval
+
+from ..answers import Answer
+from .contract import Answers, EvaluatedAnswer, EvaluatedQuestion, Evaluation, EvaluationSummary
+
+FORMAT = 1
+SETTINGS, QUESTIONS, ANSWERS = "evaluation.json", "questions.jsonl", "answers.jsonl"
+KEPT = 10  # answers of each model that are kept with a question
+AGAIN = "write the evaluation again"
+
+
+class _Settings(BaseModel):
+    format: int
+    models: list[str] = Field(min_length=1)
+    metrics: dict[str, dict[str, float]]
+
+
+class _Question(EvaluatedQuestion):
+    found: dict[str, list[tuple[str, float | None]]]
+
+
+class _Answer(BaseModel):
+    id: str
+    text: str
+    question: str = ""
+    url: str = ""
+
+
+class Asked(NamedTuple):
+    """A question of a set.
+
+    right: ids of its right answers
+    found: of each model the ids of what it found, the best first, each with its score, or None where it is not known
+    """
+
+    id: str
+    text: str
+    right: Sequence[str]
+    found: Mapping[str, Sequence[tuple[str, float | None]]]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An evaluation, read; ``body`` is what GET /evaluations/{name} answers, as JSON."""
+
+    summary: EvaluationSummary
+    body: bytes
+    questions: dict[str, _Question]
+    answers: dict[str, _Answer]
+
+    def describe_question(self, name: str) -> Answers | None:
+        """The models' answers to a question; None where there is none of that id."""
+        if (question := self.questions.get(name)) is None:
+            return None
+        right = set(question.right)
+
+        def show(answer: str, score: float | None) -> EvaluatedAnswer:
+            return EvaluatedAnswer(**self.answers[answer].model_dump(), score=score, right=answer in right)
+
+        return Answers(
+            id=question.id,
+            text=question.text,
+            ranks=question.ranks,
+            right=[show(answer, None) for answer in question.right if answer in self.answers],
+            answers={model: [show(*one) for one in found] for model, found in question.found.items()},
+        )
+
+
+def write_evaluation(folder: Path, asked: Sequence[Asked], answers: Iterable[Answer]) -> None:
+    """Writes an evaluation. Metrics and ranks are those of all that was found; KEPT answers of each model are kept.
+
+    answers: with the texts of those that were found, and of the right ones as far as they are at hand
+    """
+    models = list(asked[0].found)
+    rows = [_describe(question) for question in asked]
+    metrics = {}
+    for model in models:
+        found = [[answer for answer, _ in question.found[model]] for question in asked]
+        figures = measure_retrieval(found, [set(question.right) for question in asked])
+        names = {name: name.upper() for name in RETRIEVAL_METRICS} | {MRR: "MRR"}
+        metrics[model] = {names[name]: round(float(np.mean(own)), 6) for name, own in figures.items()}
+    named = {answer for row in rows for found in row["found"].values() for answer, _ in found}
+    named |= {answer for question in asked for answer in question.right}
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = (json.dumps(answer._asdict()) + "\n" for answer in answers if answer.id in named)
+    write_atomically(folder / ANSWERS, kept)
+    write_atomically(folder / QUESTIONS, (json.dumps(row) + "\n" for row in rows))
+    settings = {"format": FORMAT, "models": models, "metrics": metrics}
+    write_atomically(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
+
+
+def _describe(question: Asked) -> dict[str, Any]:
+    right = set(question.right)
+    ranks = {
+        model: next((rank for rank, (answer, _) in enumerate(found, 1) if answer in right), None)
+        for model, found in question.found.items()
+    }
+    kept = {model: [list(one) for one in found[:KEPT]] for model, found in question.found.items()}
+    return {"id": question.id, "text": question.text, "right": list(question.right), "ranks": ranks, "found": kept}
+
+
+def open_evaluations(folders: Sequence[str]) -> dict[str, Opened]:
+    """The evaluations by their names. Raises KinspanError where one cannot be read, or two have the same name."""
+    opened: dict[str, Opened] = {}
+    for folder in map(Path, folders):
+        name = folder.resolve().name
+        if name in opened:
+            raise KinspanError(f"--evaluation {folder}: two folders are called {name}: rename one")
+        opened[name] = open_evaluation(folder, name)
+    return opened
+
+
+def open_evaluation(folder: Path, name: str) -> Opened:
+    """Raises KinspanError, naming file and line, where something is missing or damaged."""
+    if not (folder / SETTINGS).is_file():
+        raise KinspanError(f"--evaluation {folder}: there is no {SETTINGS}: give the folder of an evaluation")
+    settings = _check(TypeAdapter(_Settings), read_object(folder / SETTINGS, AGAIN), f"{folder / SETTINGS}")
+    if settings.format != FORMAT:
+        raise KinspanError(f"{folder / SETTINGS} has format {settings.format}, not {FORMAT}: {AGAIN}")
+    answers = {own.id: own for own in _read_lines(folder / ANSWERS, TypeAdapter(_Answer))}
+    questions = {own.id: own for own in _read_lines(folder / QUESTIONS, TypeAdapter(_Question))}
+    models = set(settings.models)
+    for question in questions.values():
+        if set(question.found) != models or set(question.ranks) != models:
+            raise KinspanError(
+                f"{folder / QUESTIONS}: question {question.id} has other models than {SETTINGS}: {AGAIN}"
+            )
+        if missing := [one for own in question.found.values() for one, _ in own if one not in answers]:
+            raise KinspanError(f"{folder / ANSWERS}: the answer {missing[0]} is missing: {AGAIN}")
+    if not questions:
+        raise KinspanError(f"{folder / QUESTIONS}: no question in it: {AGAIN}")
+    shown = [EvaluatedQuestion(**own.model_dump(exclude={"found"})) for own in questions.values()]
+    whole = Evaluation(name=name, models=settings.models, metrics=settings.metrics, questions=shown)
+    summary = EvaluationSummary(name=name, models=settings.models, questions=len(shown), metrics=settings.metrics)
+    return Opened(summary, whole.model_dump_json().encode(), questions, answers)
+
+
+def _read_lines(path: Path, kind: TypeAdapter) -> Iterator[Any]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                yield _check(kind, json.loads(line), f"{path} line {number}")
+    except OSError as error:
+        raise KinspanError(f"{path} cannot be read ({error.strerror}): {AGAIN}") from error
+    except (ValueError, RecursionError) as error:
+        raise KinspanError(f"{path} is damaged: a line is no JSON: {AGAIN}") from error
+
+
+def _check(kind: TypeAdapter, value: Any, place: str) -> Any:
+    try:
+        return kind.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise KinspanError(f"{place}: {where or 'the line'}: {first['msg']}: {AGAIN}") from error

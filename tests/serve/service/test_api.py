@@ -1,0 +1,340 @@
+"""The routes: what they answer, and how they refuse."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from serve.service import connections, guard
+from serve.service.contract import Limits
+
+TOKEN = "a-token-of-some-length"
+
+
+def ask_in_thread(client, query, **settings):
+    """A thread that asks; its ``found`` is the response."""
+
+    def ask():
+        thread.found = client.search(query, **settings)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread
+
+
+def wait_for(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_both_ways_to_ask_give_the_same(start):
+    client = start().client
+    posted = client.search("the  river\0 bank", k=2)
+    got = client.get("/search?query=the%20river%20bank&k=2")
+    assert posted.status == got.status == 200
+    for found in (posted.json, got.json):
+        assert found["query"] == "the river bank"
+        assert [hit["id"] for hit in found["hits"]] == ["a0", "a1"]
+        assert found["hits"][0] == {
+            "id": "a0",
+            "text": "about the river bank",
+            "question": "",
+            "url": "",
+            "score": 1.0,
+            "scores": {"bi_encoder": 1.0},
+            "marks": [[10, 15], [16, 20]],
+        }
+        assert set(found["timings"]) == {"wait", "encode"}
+        assert found["total"] >= found["timings"]["wait"]
+    assert len(client.search("no k").json["hits"]) == 3
+    assert posted.headers["cache-control"] == "no-store"
+
+
+def test_about_examples_and_health(start, tmp_path):
+    client = start(Limits(max_k=7, timeout=5)).client
+    about = client.get("/about").json
+    assert {name: about[name] for name in ("index", "answers", "bi_encoder", "cross_encoder", "first_stage")} == {
+        "index": "stand-in",
+        "answers": 4,
+        "bi_encoder": "stand-in",
+        "cross_encoder": None,
+        "first_stage": "bi_encoder",
+    }
+    assert about["limits"] == {"max_question": 4000, "max_k": 7, "concurrency": 64, "timeout": 5}
+    assert client.get("/examples").json == {"questions": ["one?", "two?"]}
+    assert client.get("/health").json == {"status": "ready"}
+    (tmp_path / "examples.txt").write_text("first\n\n second \n" + "more\n" * 100)
+    own = start(examples=str(tmp_path / "examples.txt")).client.get("/examples").json["questions"]
+    assert own[:2] == ["first", "more"]
+    assert len(own) == 30
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("", "the request"),
+        ("{", "no JSON"),
+        ("[" * 60_000, ""),
+        ('{"a":' * 12_000, ""),
+        ("[]", "the request"),
+        ("null", ""),
+        ('{"query": 1}', "query: "),
+        ('{"query": null}', "query: "),
+        ('{"query": ["a"]}', "query: "),
+        ('{"query": ""}', "query: "),
+        ('{"query": " \\u0000\\t "}', "the question is empty"),
+        ('{"query": "\\ud800"}', ""),
+        (b'{"query": "\xff"}', ""),
+        (json.dumps({"query": "x" * 4001}), "at most 4000"),
+        ('{"query": "q", "k": 0}', "k: "),
+        ('{"query": "q", "k": 21}', "k: "),
+        ('{"query": "q", "k": 1e400}', "k: "),
+        ('{"query": "q", "k": NaN}', ""),
+        ('{"query": "q", "k": ' + "9" * 5000 + "}", ""),
+        ('{"query": "q", "first_stage": "x"}', "first_stage: "),
+        ('{"query": "q", "rerank": true}', "no cross-encoder"),
+        ('{"query": "q", "rerank": "perhaps"}', "rerank: "),
+        ('{"query": "q", "model": "/etc/passwd"}', "model: "),
+    ],
+)
+def test_bad_input_is_refused_with_a_reason(bad_input_client, body, reason):
+    refused = bad_input_client.request("POST", "/search", body)
+    assert refused.status == 422
+    assert reason in refused.json["detail"]
+    assert "\n" not in refused.json["detail"]
+    assert len(refused.json["detail"]) < 200
+
+
+@pytest.fixture(scope="module")
+def bad_input_client():
+    """One service for all of them: nothing that is refused may reach the searcher."""
+    from serve.service import server
+    from tests.serve.service.conftest import StandIn, running
+
+    searcher, patch = StandIn(), pytest.MonkeyPatch()
+    patch.setattr(server, "open_searcher", lambda service: searcher)
+    with running(server.Service("stand-in")) as own:
+        yield own.client
+        assert not searcher.asked
+        assert own.client.search("fine").status == 200
+    patch.undo()
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "<script>alert(1)</script>",
+        "\x1b[31mred\0",
+        "[SEP] [CLS]",
+        "../../etc/passwd",
+        "x" * 4000,
+        "的" * 4000,
+        "\U0001f600",
+    ],
+)
+def test_hostile_questions_are_answered(start, question):
+    found = start().client.search(question)
+    assert found.status == 200
+    assert found.headers.get_content_type() == "application/json"
+
+
+def test_a_large_body_is_refused_and_not_held(start):
+    own = start()
+    refused = own.client.search("x" * 1_000_000)
+    assert refused.status == 413
+    assert "65,536 bytes" in refused.json["detail"]
+    chunks = (b"x" * 10_000 for _ in range(30))
+    assert own.client.request("POST", "/search", chunks).status == 413
+    with socket.create_connection(("127.0.0.1", own.client.port)) as raw:  # none of it is sent
+        raw.sendall(b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
+        assert raw.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_slow_clients_are_let_go(start, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
+    port = start().client.port
+    for sent in (b"", b"GET /health HTTP/1.1\r\nHost: loc"):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
+            raw.sendall(sent)
+            assert raw.recv(100) == b""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
+        raw.sendall(b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+        assert raw.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_too_many_are_told_to_come_back(start, stand_in):
+    stand_in.gate = threading.Event()
+    client = start(Limits(concurrency=2)).client
+    first = ask_in_thread(client, "first")
+    wait_for(lambda: stand_in.asked)
+    second = ask_in_thread(client, "second")
+    wait_for(lambda: "kinspan_questions_waiting 2.0" in client.get("/metrics").text.decode())
+    refused = client.search("third")
+    assert refused.status == 429
+    assert int(refused.headers["retry-after"]) >= 1
+    stand_in.gate.set()
+    for thread in (first, second):
+        thread.join()
+        assert thread.found.status == 200
+    assert client.search("third").status == 200
+
+
+def test_what_would_take_too_long_is_not_begun(start, stand_in):
+    """With a question of a second each, a third would have no answer within two halves of four seconds."""
+    stand_in.gate = threading.Event()
+    own = start(Limits(timeout=4))
+    from serve.service.contract import Way
+
+    own.server.queue._seconds[Way("bi_encoder", False)] = 1.1
+    threads = [ask_in_thread(own.client, f"q{n}") for n in range(2)]
+    wait_for(lambda: own.server.queue.count_waiting() == 2)
+    refused = own.client.search("third")
+    assert refused.status == 429
+    stand_in.gate.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_what_nobody_waits_for_is_dropped(start, stand_in):
+    stand_in.gate = threading.Event()
+    own = start(Limits(timeout=0.3))
+    first = ask_in_thread(own.client, "first")
+    wait_for(lambda: stand_in.asked)
+    second = ask_in_thread(own.client, "second")
+    for thread in (first, second):
+        thread.join()
+        assert thread.found.status == 504
+        assert "0.3 seconds" in thread.found.json["detail"]
+    stand_in.gate.set()
+    wait_for(lambda: own.server.queue.count_waiting() == 0)
+    assert own.client.search("third").status == 200
+    assert stand_in.asked == [["first"], ["third"]]
+
+
+def test_a_caller_who_leaves_is_not_waited_for(start, stand_in):
+    stand_in.gate = threading.Event()
+    own = start()
+    first = ask_in_thread(own.client, "first")
+    wait_for(lambda: stand_in.asked)
+    for method in ("POST", "GET"):
+        gone = http.client.HTTPConnection("127.0.0.1", own.client.port)
+        headers = {"Content-Type": "application/json"}
+        gone.request(method, "/search?query=gone", '{"query": "gone"}' if method == "POST" else None, headers)
+        wait_for(lambda: own.server.queue.count_waiting() == 2)
+        gone.close()
+        wait_for(lambda: any(w.future.cancelled() for w in own.server.queue._waiting))
+        own.server.queue._drop_cancelled()
+    stand_in.gate.set()
+    first.join()
+    assert own.client.search("third").status == 200
+    assert stand_in.asked == [["first"], ["third"]]
+
+
+def test_draining_answers_those_who_wait_and_refuses_others(start, stand_in):
+    stand_in.gate = threading.Event()
+    own = start()
+    first = ask_in_thread(own.client, "first")
+    wait_for(lambda: stand_in.asked)
+    second = ask_in_thread(own.client, "second")
+    wait_for(lambda: own.server.queue.count_waiting() == 2)
+    own.server.handle_exit(15, None)
+    wait_for(lambda: own.server.queue.state == "draining")
+    refused = own.client.search("third")
+    assert (refused.status, own.client.get("/health").status) == (503, 503)
+    assert refused.headers["retry-after"]
+    stand_in.gate.set()
+    for thread in (first, second):
+        thread.join()
+        assert thread.found.status == 200
+    own.thread.join(10)
+    assert not own.thread.is_alive()
+
+
+def test_questions_that_wait_are_answered_together_and_a_fault_is_nobody_elses(start, stand_in):
+    stand_in.gate = threading.Event()
+    stand_in.fails = {"bad": ZeroDivisionError("a bug"), "short": KinspanError("out of memory with texts")}
+    own = start()
+    first = ask_in_thread(own.client, "first")
+    wait_for(lambda: stand_in.asked)
+    threads = {query: ask_in_thread(own.client, query) for query in ("good", "bad", "short", "fine")}
+    wait_for(lambda: own.server.queue.count_waiting() == 5)
+    stand_in.gate.set()
+    for thread in (first, *threads.values()):
+        thread.join()
+    assert {query: thread.found.status for query, thread in threads.items()} == {
+        "good": 200,
+        "bad": 500,
+        "short": 503,
+        "fine": 200,
+    }
+    assert threads["good"].found.json["hits"][0]["text"] == "about good"
+    assert "bug" not in threads["bad"].found.json["detail"]
+    assert "out of memory" in threads["short"].found.json["detail"]
+    assert [len(batch) for batch in stand_in.asked] == [1, 4, 1, 1, 1, 1]
+
+
+def test_a_token_is_asked_for(start):
+    client = start(token=TOKEN).client
+    for path in ("/search?query=q", "/about", "/examples", "/evaluations", "/metrics", "/nonesuch"):
+        refused = client.get(path)
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert client.get(path, Authorization=f"Bearer {TOKEN}x").status == 401
+        assert client.get(path, Authorization=f"Bearer {TOKEN}").status == (404 if path == "/nonesuch" else 200)
+    for path in ("/health", "/docs", "/openapi.json", "/static/docs.js"):
+        assert client.get(path).status == 200
+    assert client.get("/static/../about").status in (401, 404)
+    assert client.search("q").status == 401
+
+
+def test_other_names_of_this_machine_are_refused(start):
+    client = start().client
+    assert client.get("/about", Host="evil.example.org:8000").status == 421
+    for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:8000"):
+        assert client.get("/about", Host=host).status == 200
+    assert start(token=TOKEN).client.get("/about", Host="x.org", Authorization=f"Bearer {TOKEN}").status == 200
+
+
+def test_pages_run_nothing_of_others(start):
+    client = start().client
+    for path in ("/", "/evaluate", "/docs", "/static/docs.js", "/search?query=q", "/nonesuch"):
+        headers = client.get(path).headers
+        assert len(headers.get_all("content-security-policy")) == 1
+        policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+        assert policy.get("script-src", policy["default-src"]) == "'self'"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+    page = client.get("/docs").text.decode()
+    assert "http" not in page.replace("<!doctype html>", "")
+    for file in ("swagger-ui.css", "swagger-ui-bundle.js", "favicon.png"):
+        assert client.get(f"/docs/{file}").status == 200
+    for path in (
+        "/docs/index.html",
+        "/docs/..%2f..%2fMETADATA",
+        "/static/%2e%2e/%2e%2e/search.py",
+        "/static/docs.html",
+    ):
+        assert client.get(path).status == 404
+    described = client.get("/openapi.json").json
+    assert set(described["paths"]["/search"]["post"]["responses"]) == {"200", "401", "413", "422", "429", "503", "504"}
+
+
+def test_metrics_count_what_was_asked(start):
+    client = start().client
+    client.search("q")
+    client.search("")
+    client.get("/nonesuch/" + "x" * 50)
+    text = client.get("/metrics").text.decode()
+    assert 'kinspan_requests_total{path="/search",status="200"} 1.0' in text
+    assert 'kinspan_requests_total{path="/search",status="422"} 1.0' in text
+    assert 'kinspan_requests_total{path="other",status="404"} 1.0' in text
+    assert 'kinspan_stage_seconds_count{stage="encode"} 1.0' in text
+    assert "kinspan_search_seconds_count 1.0" in text
+    assert "kinspan_ready 1.0" in text

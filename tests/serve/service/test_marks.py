@@ -1,0 +1,28 @@
+"""Marked are the words that BM25 compares, where they stand."""
+
+import bm25s
+import pytest
+
+from serve.service.marks import find_words, mark_words
+
+TEXTS = [
+    "The printer's tray, re-loaded: a tray of 3 trays; TRAY_2 and Tray!",
+    "Straße, naïve café and ÉTÉ été; 打印机 не печатает",
+    "emoji \U0001f600 before words shift no marks \U0001f600 words",
+    "x y z 1 22 __ a_b",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_all_words_of_bm25_are_marked_and_no_others(text):
+    marked = [text[start:end].lower() for start, end in mark_words(text, find_words(" ".join(TEXTS)))]
+    assert marked == list(bm25s.tokenize(text, return_ids=False, show_progress=False)[0])
+
+
+def test_only_words_of_the_question_are_marked():
+    text = "Load the Tray of the printer. A tray may jam."
+    marks = mark_words(text, find_words("the tray of my PRINTER is it a jam?"))
+    assert [text[start:end] for start, end in marks] == ["Tray", "printer", "tray", "jam"]
+    assert mark_words(text, find_words("is it the?")) == []
+    assert mark_words(text, find_words("?")) == []

@@ -1,0 +1,307 @@
+"""The pages in headless Chromium, against a service in this process: one server and one browser for all tests."""
+
+import re
+import shutil
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from serve.answers import Answer
+from serve.questions import BI_ENCODER, CROSS_ENCODER
+from serve.search import Answered, Hit
+from serve.service import server
+from serve.service.contract import Limits
+from serve.service.evaluations import Asked, write_evaluation
+from serve.service.server import Service
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+TOKEN = "a-token-of-some-length"
+ATTACK = "<img src=x onerror='window.ran=1'><script>window.ran=1</script>"
+LISTS = "Steps that work:\n\n- open the printer\n- close it\n\n    printer --reset\n    printer --test"
+ANSWERS = [
+    Answer("a0", "Switch the printer off and on again. 🖨️ printer", "The printer is offline", "https://example.org/t0"),
+    Answer("a1", f"{ATTACK} printer & 'quotes' \"twice\"", ATTACK, "javascript:window.ran=1"),
+    Answer("a2", LISTS, "", ""),
+    Answer("a3", "A screen that stays dark has no power. " * 60, "The screen is dark", ""),
+]
+FAILURES = {  # status: what the page says
+    422: "cannot be asked",
+    429: "Busy",
+    500: "Something failed",
+    503: "Not ready",
+    504: "Too slow",
+    0: "No connection",
+}
+
+
+class Shelf:
+    """Finds all answers that share a word with the question, in their order."""
+
+    cross_encoder = SimpleNamespace(name="tiny-ranker")
+
+    def __init__(self):
+        manifest = SimpleNamespace(rows=len(ANSWERS), model={"name": "tiny-encoder"})
+        folder = SimpleNamespace(resolve=lambda: SimpleNamespace(name="help desk"))
+        self.index = ShelfIndex(manifest, folder)
+
+    def search(self, questions, k, rerank_k, first_stage):
+        return Answered([self._find(q, k, rerank_k) for q in questions], {"encode": 1.5, "rerank": 8.0, "total": 9.5})
+
+    def _find(self, question, k, rerank_k):
+        words = set(question.lower().split())
+        found = [answer for answer in ANSWERS if words & set(re.findall(r"\w+", answer.text.lower()))]
+        scores = [
+            {BI_ENCODER: 0.9 - n / 10} | ({CROSS_ENCODER: 2.0 - n} if rerank_k else {}) for n in range(len(found))
+        ]
+        return [Hit(*a, score=min(own.values()), scores=own) for a, own in zip(found, scores, strict=True)][:k]
+
+
+class ShelfIndex:
+    alive = None
+
+    def __init__(self, manifest, folder):
+        self.manifest, self.folder = manifest, folder
+
+    def __len__(self):
+        return len(ANSWERS)
+
+    def answer(self, row):
+        return ANSWERS[row]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shelf():
+    with mock.patch.object(server, "open_searcher", return_value=Shelf()):
+        yield
+
+
+@pytest.fixture(scope="module")
+def site(run_service, tmp_path_factory):
+    """The address of a service with an evaluation of 60 questions: A is right on the even ones, B on every third."""
+    folder = tmp_path_factory.mktemp("evaluations") / "desk"
+    right, wrong = [("a0", 0.9), ("a3", 0.2)], [("a3", 0.8), ("a0", 0.1)]
+    found = [{"words": wrong if n % 2 else right, "meaning": [] if n % 3 else right, "both": right} for n in range(60)]
+    asked = [Asked(f"q/{n}", f"question {n}", ["a0"], own) for n, own in enumerate(found)]
+    write_evaluation(folder, asked, ANSWERS)
+    with run_service(Service("index", "tiny", evaluations=[str(folder)], limits=Limits(max_question=200))) as started:
+        yield f"http://127.0.0.1:{started.client.port}"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    with sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page at desktop width. Nothing of it may break the content security policy, or fail in a script."""
+    context = browser.new_context(viewport={"width": 1300, "height": 900})
+    opened = context.new_page()
+    opened.set_default_timeout(20_000)
+    faults = []
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("console", lambda note: faults.append(note.text) if "Content Security" in note.text else None)
+    yield opened
+    context.close()
+    assert not faults
+
+
+def ask(page, question):
+    page.fill("#question", question)
+    page.press("#question", "Enter")
+
+
+def fail(route, status):
+    """Refuses a request as the service does; 0 stands for a connection that broke."""
+    if status:
+        route.fulfill(status=status, json={"detail": "too long"}, headers={"Retry-After": "9"})
+    else:
+        route.abort()
+
+
+def titles(page):
+    page.wait_for_selector("article")
+    return page.locator("article h3").all_inner_texts()
+
+
+def test_a_question_is_typed_and_answered(page, site):
+    page.goto(site)
+    page.wait_for_selector("#example-list button")
+    assert "4 answers" in page.inner_text("#about")
+    ask(page, "my PRINTER")
+    assert titles(page)[0] == "The printer is offline"
+    assert page.get_attribute("article h3 a", "href") == "https://example.org/t0"
+    assert page.locator("article").first.locator("mark").all_inner_texts() == ["printer", "printer"]  # past an emoji
+    assert page.inner_text("article .score").split() == ["0.88", "relevance"]  # of a logit of 2
+    assert "re-ranking 8.0 ms" in page.inner_text(".timings")
+    assert "3 answers" in page.inner_text("#status")
+    # the address leads back to it, with its settings
+    page.uncheck("#rerank")
+    expect(page.locator(".score").first).to_contain_text("similarity")
+    page.select_option("#k", "1")
+    expect(page.locator("article")).to_have_count(1)
+    page.goto(page.url)
+    assert titles(page) == ["The printer is offline"]
+    assert not page.is_checked("#rerank")
+    page.go_back()
+    expect(page.locator("article")).to_have_count(3)
+
+
+def test_an_example_is_picked(page, site):
+    page.goto(site)
+    page.click("#example-list button:has-text('The screen is dark')")
+    assert "The screen is dark" in titles(page)
+    assert page.input_value("#question") == "The screen is dark"
+
+
+def test_text_is_never_read_as_html(page, site):
+    page.goto(f"{site}/?q=printer {ATTACK}")
+    assert titles(page)[1] == ATTACK
+    assert ATTACK in page.locator("article").nth(1).locator(".text").inner_text()
+    assert page.locator("article").nth(1).locator("a").count() == 0  # its address is a script
+    assert page.locator("#results img, #results script").count() == 0
+    assert page.title().startswith("printer <img")
+    assert page.evaluate("window.ran") is None
+
+
+def test_answers_keep_their_form_and_fold(page, site):
+    page.goto(f"{site}/?q=steps dark")
+    titles(page)
+    assert page.inner_text("article pre.lines") == "- open the printer\n- close it"
+    assert page.inner_text("article pre.code").endswith("printer --reset\n    printer --test")
+    long = page.locator("article").nth(1)
+    folded = long.locator(".text").bounding_box()["height"]
+    long.locator("button").click()
+    assert long.locator("button").get_attribute("aria-expanded") == "true"
+    assert long.locator(".text").bounding_box()["height"] > 1.5 * folded
+
+
+def test_keys(page, site):
+    page.goto(site)
+    page.wait_for_selector("#example-list button")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("/")
+    page.keyboard.type("printer")
+    page.keyboard.press("Enter")
+    titles(page)
+    focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.id"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(focused).startswith("Answer 2:")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate(focused) == "question"
+    page.keyboard.press("Escape")
+    assert page.input_value("#question") == ""
+    assert page.is_visible("#examples")
+    assert page.locator("article").count() == 0
+
+
+def test_nothing_found(page, site):
+    page.goto(f"{site}/?q=zebra")
+    page.wait_for_selector(".empty")
+    assert "Nothing found" in page.inner_text("#results")
+
+
+def test_what_the_service_refuses_is_said(page, site):
+    page.goto(site)
+    page.wait_for_selector("#example-list button")
+    for status, said in FAILURES.items():
+        page.route("**/search", partial(fail, status=status))
+        ask(page, f"printer {status}")
+        page.wait_for_selector(f".problem[data-status='{status}']")
+        assert said in page.inner_text(".problem h2")
+        assert said in page.inner_text("#status")
+        assert page.locator("article").count() == 0
+        page.unroute("**/search")
+    page.click(".problem button")
+    assert len(titles(page)) == 3
+    assert page.locator(".problem").count() == 0
+
+
+def test_a_busy_service_is_asked_again(page, site):
+    page.goto(site)
+    refused = []
+
+    def refuse_once(route):
+        refused.append(route.request.method)
+        if len(refused) == 1:
+            route.fulfill(status=429, json={"detail": "busy"}, headers={"Retry-After": "1"})
+        else:
+            route.continue_()
+
+    page.route("**/search", refuse_once)
+    ask(page, "printer")
+    assert len(titles(page)) == 3
+    assert refused == ["POST", "POST"]
+
+
+def test_a_token_is_asked_for(page, run_service):
+    with run_service(Service("index", "tiny", token=TOKEN)) as started:
+        page.goto(f"http://127.0.0.1:{started.client.port}/?q=printer")
+        page.fill("#token", "another-token-than-that")
+        page.press("#token", "Enter")
+        expect(page.locator(".problem p")).to_contain_text("does not know")
+        page.fill("#token", TOKEN)
+        page.click(".token button")
+        assert titles(page)[0] == "The printer is offline"
+        page.goto(f"http://127.0.0.1:{started.client.port}/evaluate")  # the token is kept, and there is no evaluation
+        expect(page.locator("#about")).to_contain_text("No evaluation")
+
+
+def test_models_are_compared_and_paged_through(page, site):
+    page.goto(f"{site}/evaluate")
+    page.wait_for_selector(".figures")
+    assert page.locator(".figures tbody tr").count() == 3
+    page.select_option("#a", "words")
+    page.select_option("#b", "meaning")
+    counts = dict(zip(("all", "a", "b", "both", "neither"), page.locator(".count").all_inner_texts(), strict=True))
+    assert counts == {"all": "60", "a": "20", "b": "10", "both": "10", "neither": "20"}
+    assert page.locator("#questions li").count() == 50  # the others are on the second page
+    page.click("#filters button:has-text('A right, B wrong')")
+    expect(page.locator(".asked")).to_have_text("question 2")
+    assert page.inner_text(".pager span") == "1 of 20"
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".asked")).to_have_text("question 4")
+    verdicts = page.locator(".verdict").all_inner_texts()
+    assert verdicts == ["right answer first", "right answer not found"]
+    assert page.inner_text(".is-right h4") == "The printer is offline"
+    page.click("#also button")
+    expect(page.locator(".model")).to_have_count(3)
+    page.goto(page.url)
+    expect(page.locator(".model")).to_have_count(3)
+    assert page.inner_text(".pager span") == "2 of 20"
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#question .empty")
+
+
+@pytest.mark.parametrize("path", ["/?q=printer dark", "/evaluate?q=q/4"])
+def test_phones_need_no_scrolling_sideways(page, site, path):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(site + path)
+    page.wait_for_selector("article, .model")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    if "evaluate" in path:
+        assert not page.is_visible("#questions")
+        page.click(".back")
+        page.wait_for_selector("#questions li")
+        assert not page.is_visible(".model")
+
+
+def test_pages_load_nothing_from_elsewhere():
+    pages = Path(server.__file__).parents[1] / "pages"
+    own = [pages / "index.html", pages / "evaluate.html", *(pages / "static").glob("*")]
+    for path in own:
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacent|eval\(", text), path
+        assert path.suffix != ".html" or not re.search(r"style=|<style|<script(?![^>]* src=)|\son\w+=", text), path
+        assert len(text.splitlines()) < 400, path
