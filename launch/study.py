@@ -56,7 +56,7 @@ class StudyConfig:
 
 def overrides(settings: list[str]) -> dict[str, Any]:
     """``["seeds=2"]`` as a dictionary. Raises KinspanError for what is no setting."""
-    from finetune.training.study_file import SETTINGS
+    from finetune.studies.study_file import SETTINGS
 
     out = {}
     for text in settings:
@@ -72,8 +72,8 @@ def overrides(settings: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     config = parse(StudyConfig, DESCRIPTION, EPILOG)
-    from finetune.training.study import run_study  # after the flags: torch takes seconds to import
-    from finetune.training.study_file import read_study
+    from finetune.studies.study import run_study  # after the flags: torch takes seconds to import
+    from finetune.studies.study_file import read_study
     from launch._stages import prepare_pretraining
 
     given, study = overrides(config.set), read_study(find_file(config.study) or Path(config.study))

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from finetune.evaluation.retrieval import RETRIEVAL_METRICS, measure_retrieval
+from finetune.evaluation.metrics import RETRIEVAL_METRICS
+from finetune.evaluation.retrieval import measure_retrieval
 
 TREC = {"mrr": "recip_rank", "r@1": "recall_1", "r@5": "recall_5", "r@10": "recall_10"}
 

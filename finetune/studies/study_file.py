@@ -11,9 +11,8 @@ import yaml
 from data_pipeline.errors import KinspanError, quote_error
 from finetune.data.registry import NAMES
 from finetune.evaluation.metrics import METRICS
+from finetune.training.config import FinetuneConfig, check
 from pretrain.runtime.settings import convert_setting
-
-from .config import FinetuneConfig, check
 
 # The rest are the study's own: launch/study.py has flags for them, and every row has an output folder.
 OWN = {"data", "transfer", "transfer_targets", "transfer_dir", "output_dir", "local_rank"}

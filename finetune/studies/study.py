@@ -17,14 +17,14 @@ from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.score import score_answers
 from finetune.reports.study_report import BM25, ZERO_SHOT, Entry, write_page
 from finetune.reports.study_table import format_study
+from finetune.training.config import FinetuneConfig, list_seeds
+from finetune.training.experiment import read_figures, run_experiment
+from finetune.training.stages import load_data, name_set
 from pretrain.modeling.default_model import default_model
 from pretrain.runtime.settings import convert_setting
 from pretrain.runtime.stop import listen_for_stop
 from pretrain.runtime.world import read_launcher_variables
 
-from .config import FinetuneConfig, list_seeds
-from .experiment import read_figures, run_experiment
-from .stages import load_data, name_set
 from .study_file import Study, StudyRow, make_config
 
 RESULTS, PAGE = "study.json", "report.html"
