@@ -24,18 +24,27 @@ FIELDS = ("QUESTION_ID", "QUESTION_TITLE", "QUESTION_TEXT", "ANSWER", "ANSWERABL
 def read_techqa(path: Path) -> Iterator[SourceRow]:
     """Yields each answerable question with every distinct answer of the file; its own one is right.
 
+    Raises KinspanError for a file that is no list of such questions.
+    """
+    questions = list(read_answerable(path))
+    answers = {row.answer: row.answer_id for row in questions}
+    for row in questions:
+        for text, name in answers.items():
+            yield row._replace(answer_id=name, answer=text, label=int(text == row.answer))
+
+
+def read_answerable(path: Path) -> Iterator[SourceRow]:
+    """Yields each answerable question with its own answer alone.
+
     An answer's id is a hash of its text, so that the same answer has the same id in all splits. Raises KinspanError for
     a file that is no list of such questions.
     """
     questions = [record for record in _read_records(path) if record["ANSWERABLE"] == "Y"]
-    own = [normalise(record["ANSWER"]) for record in questions]
-    answers = {text: hashlib.blake2b(text.encode(), digest_size=6).hexdigest() for text in own if text}
-    for number, (record, right) in enumerate(zip(questions, own, strict=True), 1):
-        if not right:
-            continue
-        question = f"{record['QUESTION_TITLE']} {record['QUESTION_TEXT']}"
-        for text, name in answers.items():
-            yield SourceRow(number, record["QUESTION_ID"], question, name, text, int(text == right))
+    for number, record in enumerate(questions, 1):
+        if right := normalise(record["ANSWER"]):
+            name = hashlib.blake2b(right.encode(), digest_size=6).hexdigest()
+            question = f"{record['QUESTION_TITLE']} {record['QUESTION_TEXT']}"
+            yield SourceRow(number, record["QUESTION_ID"], question, name, right, 1)
 
 
 def _read_records(path: Path) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.metrics import MAP, METRICS, TITLES, rank_rows
+from finetune.evaluation.metrics import METRICS, TITLES, rank_rows
 from finetune.evaluation.significance import SIGNIFICANT
 from finetune.evaluation.trec import write_lines
 
@@ -203,9 +203,10 @@ def _plot_sections(report: Report) -> dict[str, str]:
     """Returns the plot of each section that has data."""
     plots = {}
     if report.rows:
-        marks = [row.paper[MAP][0] if MAP in row.paper else None for row in report.rows]
-        values = [row.metrics[MAP] for row in report.rows]
-        names, title = [row.name for row in report.rows], f"MAP on {report.measured}"
+        main = report.shown[0]
+        marks = [row.paper[main][0] if main in row.paper else None for row in report.rows]
+        values = [row.metrics[main] for row in report.rows]
+        names, title = [row.name for row in report.rows], f"{TITLES[main]} on {report.measured}"
         plots["rows"] = plot_dots(names, values, marks, title, "the paper's")
     if report.curves:
         plots["curves"] = plot_curves({row.name: _name_quantities(row) for row in report.curves})

@@ -31,6 +31,7 @@ ENTRIES = [
     "build_asnq",
     "build_insuranceqa",
     "finetune",
+    "mine",
     "study",
     "evaluate",
     "rank",
