@@ -31,7 +31,9 @@ Studies here: tanda-wikiqa-trecqa (tables 3 and 4), tanda-noise (table 5), tanda
 EPILOG = """examples:
   python launch/study.py --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer asnq=ASNQ
   python launch/study.py --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer trecqa=trecqa \\
-      --model releases/ssp --set seeds=2 epochs=2"""
+      --model releases/ssp --set seeds=2 epochs=2
+  python launch/study.py --study launch/recipes/transtqa.yaml --data techqa_pool=technicalqa \\
+      --where corpus=corpora/technical source=askubuntu_qa=technicalqa --output_dir runs/transtqa"""
 
 
 @dataclass

@@ -92,6 +92,16 @@ def row(name="one", **more):
         ({"rows": [row()], "zero_shot": "maybe"}, "zero_shot maybe: must be true or false"),
         ({"rows": [row()], "zero_shot": True}, "zero_shot needs a model that embeds texts, and "),
         ({"rows": [row(tanda=True)]}, "rows of TANDA need --transfer"),
+        ({"rows": [row(stages={"pretrain": {}})]}, "row one: stages must be a list"),
+        ({"rows": [row(stages=["pretrain"])]}, "row one: stage 1: must be one of pretrain and finetune"),
+        ({"rows": [row(stages=[{"mlm": {}}])]}, "row one: stage 1: must be one of pretrain and finetune"),
+        ({"rows": [row(stages=[{"pretrain": 3}])]}, "row one: stage 1: pretrain must be lines of `name: value`"),
+        ({"rows": [row(stages=[{"finetune": {"epoch": 1}}])]}, "row one: stage 1 has 'epoch', which is none of"),
+        ({"rows": [row(stages=[{"finetune": {"epochs": 1}}])]}, "row one: stage 1: finetune needs data"),
+        ({"rows": [row(stages=[{"finetune": {"data": "$no"}}])]}, "one: $no is not known: give --where no=..."),
+        ({"rows": [row(stages=[{"finetune": {"data": "a", "epochs": 0}}])]}, "one: stage 1: --epochs 0: must be above"),
+        ({"rows": [row(stages=[{"pretrain": {}}], tanda=True)]}, "row one: stages say it all"),
+        ({"rows": [row()], "where": ["corpus"]}, "where must be lines of `name: value`"),
         (
             {"rows": [row(), row("two", settings={"epochs": 2})]},
             "--set epochs: it is what sets rows apart (two): change a copy of the study",
@@ -129,8 +139,9 @@ def test_the_studies_that_are_here_can_be_read(path, tmp_path, monkeypatch):
         raise KinspanError("enough")
 
     monkeypatch.setattr(study, "run_experiment", stop)
+    stages, where = {"pretrain": lambda settings, folder: None}, {"corpus": "c", "source": "askubuntu_qa=z"}
     with pytest.raises(KinspanError, match="enough"):
-        run_study(read_study(path), ["wikiqa=x"], tmp_path, {}, "asnq=y", lambda _: None)
+        run_study(read_study(path), ["wikiqa=x"], tmp_path, {}, "asnq=y", lambda _: None, stages, where)
     assert seen
 
 
