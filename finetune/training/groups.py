@@ -86,7 +86,8 @@ def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corp
             chosen.append(random.choice(wrong, min(count, len(wrong)), replace=False))
         else:
             right = np.unique(corpus.which[own][labels == 1])
-            drawn = _draw_others(random, len(corpus.rows), right, count, data, number)
+            setting = f"--negatives_per_question {count}"
+            drawn = _draw_others(random, len(corpus.rows), right, count, data, number, setting)
             chosen.append(number_pairs(data, np.full(count, number), corpus.rows[drawn]))
     rows = np.concatenate(chosen)
     return Groups(make_generator(seed, epoch).permutation(rows), np.arange(len(rows) + 1))
@@ -120,12 +121,12 @@ def _draw_others(
     count: int,
     data: AnswerSet,
     number: int,
-    flag: str = "--negatives_per_question",
+    setting: str,
 ) -> np.ndarray:
-    """``count`` different numbers below ``size``, none of them in ``right``."""
+    """``count`` different numbers below ``size``, none of them in ``right``; ``setting`` is what asks for them."""
     if size - len(right) < count:
         raise KinspanError(
-            f"{flag} {count}: {data.name} {data.split} has {size:,} distinct candidates in all, of "
+            f"{setting}: {data.name} {data.split} has {size:,} distinct candidates in all, of "
             f"which question {data.question_ids[number]} leaves {size - len(right):,}: lower it"
         )
     drawn = random.choice(size, count + len(right), replace=False)
@@ -176,7 +177,9 @@ def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) ->
         others = np.zeros(0, dtype=np.int64)
         if missing:
             known = np.unique(corpus.which[own])
-            others = _draw_others(random, len(corpus.rows), known, missing, data, question, "--own_negatives")
+            others = _draw_others(
+                random, len(corpus.rows), known, missing, data, question, f"--own_negatives {own_negatives}"
+            )
         group[1:] = np.concatenate([drawn, corpus.rows[others]])
     return Groups(groups.ravel(), np.arange(len(answers) + 1) * (1 + own_negatives))
 
