@@ -20,8 +20,7 @@ from .multicqa.askubuntu import ASKUBUNTU
 from .multicqa.insuranceqa_v2 import INSURANCEQA_V2
 from .multicqa.semeval import SEMEVAL2016, SEMEVAL2017
 from .multicqa.wikipassageqa import WIKIPASSAGEQA
-from .techqa import TECHQA
-from .transtqa import ASKUBUNTU_QA, TECHQA_POOL
+from .techqa import ASKUBUNTU_QA, TECHQA, TECHQA_POOL
 from .trecqa import TRECQA
 from .wikiqa import WIKIQA
 
