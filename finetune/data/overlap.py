@@ -68,12 +68,16 @@ def check_overlaps(splits: Sequence[AnswerSet], allow_identical: bool) -> list[s
     return [overlap.describe() for overlap in overlaps] or ["the splits share no question"]
 
 
-def find_unseen(data: AnswerSet, train: AnswerSet) -> np.ndarray:
-    """Tells which questions have no right answer that is also right for a question of ``train``, ``[Q]`` bool.
+def find_unseen(data: AnswerSet, others: Sequence[AnswerSet]) -> np.ndarray:
+    """Tells which questions have no right answer that is also right for a question of ``others``, ``[Q]`` bool.
 
     Texts are the same if they differ in nothing but case and white space.
     """
-    known = {_fold(text) for text in train.answers.take(pa.array(np.flatnonzero(train.labels))).to_pylist()}
+    known = {
+        _fold(text)
+        for other in others
+        for text in other.answers.take(pa.array(np.flatnonzero(other.labels))).to_pylist()
+    }
     right = np.flatnonzero(data.labels)
     seen = [_fold(text) in known for text in data.answers.take(pa.array(right)).to_pylist()]
     return np.bincount(data.question_of[right], weights=seen, minlength=data.num_questions) == 0

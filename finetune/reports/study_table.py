@@ -67,12 +67,12 @@ def _describe_intervals(table: dict[str, Any], metric: str) -> list[str]:
 
 
 def _describe_unseen(table: dict[str, Any], metrics: Sequence[str], width: int) -> list[str]:
-    """The figures of the questions whose right answers are right for no training question, where some are."""
+    """The figures of the questions whose right answers are right for no question of train or dev, where some are."""
     count, rows = table.get("unseen_questions"), [row for row in table["rows"] if row.get("unseen")]
     if not count or not rows:
         return []
     left = table["questions"] - count
-    lines = [f"without the {left:,} questions that share a right answer with training ({count:,} are left):"]
+    lines = [f"without the {left:,} questions that share a right answer with train or dev ({count:,} are left):"]
     for row in rows:
         cells = "".join(f"{format_cell(row['unseen'][m]):>18}" for m in metrics)
         lines.append(f"{row['name']:<{width}}{cells}")

@@ -227,7 +227,8 @@ def _summarize_set(
     data = load_data(next((row.config for row in rows if row.config.transfer), first))
     measured = data.measured[-1]
     shown, metrics = choose_metrics(first), list_metrics(first)
-    unseen = find_unseen(measured, data.train) if first.loss == CONTRASTIVE else None
+    others = [data.train, *data.measured[:-1]]  # what was trained on, and what chose the best rankers
+    unseen = find_unseen(measured, others) if first.loss == CONTRASTIVE else None
     figures = [read_figures(row.config, measured) for row in rows]
     untrained = {BM25: compute_question_metrics(measured, score_bm25(measured), metrics)}
     if study.zero_shot:

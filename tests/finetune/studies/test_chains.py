@@ -122,4 +122,4 @@ def test_figures_without_the_answers_that_training_has(chain, sets, answer_set, 
     assert (table["questions"], table["unseen_questions"]) == (test_set.num_questions, test_set.num_questions - 1)
     assert set(table["rows"][1]["unseen"]) == {"map", "mrr", "r@1", "r@5", "r@10"}
     text = format_study(results)
-    assert "without the 1 questions that share a right answer with training (5 are left):" in text
+    assert "without the 1 questions that share a right answer with train or dev (5 are left):" in text
