@@ -46,7 +46,7 @@ def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], 
 
 def _run_pretraining(config: PretrainConfig) -> None:
     """Pre-trains and releases, unless these settings are finished already. Resumes what was interrupted."""
-    from finetune.training.study import RELEASE  # brings BM25 and plots, which pre-training alone does not need
+    from finetune.studies.chains import RELEASE  # brings BM25 and plots, which pre-training alone does not need
 
     folder, asked = Path(config.output_dir), as_dict(config)
     finished = folder / FINISHED

@@ -14,14 +14,16 @@ set: MAP, MRR, P@1 and nDCG@10 as trec_eval has them, mean and standard deviatio
 
 The head is a sequence classifier with one logit on the encoder. Each run stops early by the dev MAP and keeps its best
 checkpoint, in OUTPUT_DIR/seed-N/best, which CrossEncoder and AutoModelForSequenceClassification load; beside it are
-run.txt, qrels.txt and predictions.jsonl. With --transfer it is TANDA: first the transfer set, then the target. The
-same command again resumes."""
+run.txt, qrels.txt and predictions.jsonl. With --transfer it is TANDA: first the transfer set, then the target. With
+--loss contrastive it is a bi-encoder, which SentenceTransformer loads and whose table has MRR and recall. The same
+command again resumes."""
 
 EPILOG = """examples:
   python launch/finetune.py --data wikiqa=WikiQACorpus --model releases/ssp --output_dir runs/wikiqa --seeds 5
   deepspeed launch/finetune.py --data wikiqa=WikiQACorpus --model roberta-base --search_folds 5
   python launch/finetune.py --data wikiqa=WikiQACorpus --transfer asnq=ASNQ --learning_rate 1e-6 --epochs 3
-  python launch/finetune.py --data files=my_questions --columns question=query,answer=passage,label=relevant"""
+  python launch/finetune.py --data files=my_questions --columns question=query,answer=passage,label=relevant
+  python launch/finetune.py --loss contrastive --data techqa=technicalqa --own_negatives 2 --output_dir runs/finder"""
 
 
 def main() -> None:

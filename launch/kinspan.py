@@ -28,6 +28,7 @@ COMMANDS = {
     "evaluate_pairs": "measure how well a model tells held-out pairs of an objective apart",
     "build_asnq": "make ASNQ from Natural Questions",
     "finetune": "fine-tune a ranker for answer sentence selection",
+    "mine": "find hard negatives for the training questions of a data set",
     "study": "run several ways of fine-tuning as one table",
     "rank": "rank candidates without labels with a ranker",
     "index": "encode answers into an index that can be searched",

@@ -21,16 +21,19 @@ from pretrain.runtime.settings import REQUIRED, setting
 DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of launch/finetune.py with its seeds, and
 prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's own
 figures below ours. An HTML page shows curves, data and examples. A row may have a `pretrain:` block of settings of
-launch/pretrain.py: its model is then pre-trained first. The same command again resumes, and finished parts stay.
+launch/pretrain.py: its model is then pre-trained first; or `stages:`, a list of `pretrain:` and `finetune:` blocks that
+train one after another, before the row's own fine-tuning. The same command again resumes, and finished parts stay.
 
 Studies here: tanda-wikiqa-trecqa (tables 3 and 4), tanda-noise (table 5), tanda-asnq-labels (table 6), tanda-stability
 (figure 4), di-liello-roberta, di-liello-electra and di-liello-asnq (table 1), as2 and as2-noise (what `make as2` and
-`make as2-noise` run)."""
+`make as2-noise` run), transtqa and transtqa-scale-1 (a bi-encoder's transfer in steps; `make transtqa`)."""
 
 EPILOG = """examples:
   python launch/study.py --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer asnq=ASNQ
   python launch/study.py --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer trecqa=trecqa \\
-      --model releases/ssp --set seeds=2 epochs=2"""
+      --model releases/ssp --set seeds=2 epochs=2
+  python launch/study.py --study launch/recipes/transtqa.yaml --data techqa_pool=technicalqa \\
+      --where corpus=corpora/technical source=askubuntu_qa=technicalqa --output_dir runs/transtqa"""
 
 
 @dataclass
@@ -51,12 +54,16 @@ class StudyConfig:
         "replaced.",
     )
     json: bool = setting(False, "Print the tables as a line of JSON too, last.")
+    where: list[str] = setting(
+        [],
+        "NAME=VALUE: what $NAME in the stages of the study's file stands for, such as corpus=corpora/docs.",
+    )
     local_rank: int = setting(-1, "Set by the deepspeed launcher.")
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:
     """``["seeds=2"]`` as a dictionary. Raises KinspanError for what is no setting."""
-    from finetune.training.study_file import SETTINGS
+    from finetune.studies.study_file import SETTINGS
 
     out = {}
     for text in settings:
@@ -70,17 +77,33 @@ def overrides(settings: list[str]) -> dict[str, Any]:
     return out
 
 
+def read_names(given: list[str]) -> dict[str, str]:
+    """``["corpus=corpora/docs"]`` as a dictionary. Raises KinspanError for what is no NAME=VALUE."""
+    parted = [text.partition("=") for text in given]
+    for text, (name, _, value) in zip(given, parted, strict=True):
+        if not name.isidentifier() or not value:
+            raise KinspanError(f"--where {text}: write NAME=VALUE")
+    return {name: value for name, _, value in parted}
+
+
 def main() -> None:
     config = parse(StudyConfig, DESCRIPTION, EPILOG)
-    from finetune.training.study import run_study  # after the flags: torch takes seconds to import
-    from finetune.training.study_file import read_study
+    from finetune.studies.study import run_study  # after the flags: torch takes seconds to import
+    from finetune.studies.study_file import read_study
     from launch._stages import prepare_pretraining
 
     given, study = overrides(config.set), read_study(find_file(config.study) or Path(config.study))
     if config.model:
         study = replace(study, settings={**study.settings, "model": config.model})
+    runners = {"pretrain": prepare_pretraining}
     results = run_study(
-        study, config.data, Path(config.output_dir), given, config.transfer, stages={"pretrain": prepare_pretraining}
+        study,
+        config.data,
+        Path(config.output_dir),
+        given,
+        config.transfer,
+        stages=runners,
+        where=read_names(config.where),
     )
     if config.json and not int(os.environ.get("RANK", "0")):
         print(json.dumps(results))

@@ -12,7 +12,7 @@ from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
 from pretrain.modeling.dropout import decide_dropout
 from pretrain.modeling.losses import PAPER_WEIGHTS, Loss, LossWeights
-from pretrain.modeling.siamese.cached import find_slopes, go_on
+from pretrain.modeling.siamese.cached import Slopes, compare_objectives, find_slopes, go_on
 from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.runtime.deepspeed_compat import without_updates
 from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
@@ -115,8 +115,7 @@ def train_step(
         with decide_dropout(seed, step, rank * layout.accumulation + number, shown.sequences):
             return engine(**to_tensors(shown, engine.device), scales=None if alone else own)
 
-    compares = isinstance(engine.module, SiameseModel)
-    slopes = find_slopes(engine.module, counted.batches, forward, layout, rank) if compares else None
+    slopes = _find_slopes(engine.module, counted.batches, forward, layout, rank)
     if slopes:
         stats[-len(slopes.sums) :] += slopes.sums
     for number, batch in enumerate(counted.batches):
@@ -134,6 +133,18 @@ def train_step(
         engine.step()
     skipped, norm = read_outcome(engine, norm)
     return StepResult(stats.masked_fill(skipped, 0.0), counted.counts["num_tokens"], norm, skipped)
+
+
+def _find_slopes(
+    model: Any, batches: list[Batch | None], forward: Callable[..., Any], layout: Layout, rank: int
+) -> Slopes | None:
+    """What the micro-batches of a bi-encoder go on from; None of other models."""
+    if not isinstance(model, SiameseModel):
+        return None
+    share = layout.share(rank)
+    sizes = [batch.num_pairs if batch else 0 for batch in batches]
+    compare = compare_objectives(model, batches, share[0])
+    return find_slopes(compare, len(model.pair_sum_names), sizes, forward, share, layout.size)
 
 
 def make_scales(

@@ -17,8 +17,8 @@ import torch
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, read_pair_template
+from finetune.studies.study_file import make_config
 from finetune.training.stages import load_data
-from finetune.training.study_file import make_config
 from objectives import parse_mixture
 from objectives.mlm import MaskedLM
 from pretrain.batches import average_tokens

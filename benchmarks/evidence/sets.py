@@ -14,8 +14,8 @@ from finetune.evaluation.bm25 import score_bm25
 from finetune.evaluation.contamination import find_contamination, flag_questions
 from finetune.evaluation.metrics import MAP, MRR, compute_question_metrics
 from finetune.ranking.bi_encoder import score_by_similarity
+from finetune.studies.study_file import make_config
 from finetune.training.stages import load_data
-from finetune.training.study_file import make_config
 from pretrain.modeling.default_model import default_model
 
 from .results import Store, is_described, pack_figures

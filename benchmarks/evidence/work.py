@@ -23,12 +23,12 @@ from finetune.ranking.bi_encoder import score_by_similarity
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_answers, score_pairs
+from finetune.studies.study_file import make_config
 from finetune.training.engine import Ranks
 from finetune.training.fingerprints import fingerprint_model
 from finetune.training.groups import make_generator
 from finetune.training.plan import BEST
 from finetune.training.stages import load_data, make_target_stage
-from finetune.training.study_file import make_config
 from finetune.training.train import train_ranker
 from pretrain.runtime.stop import listen_for_stop
 

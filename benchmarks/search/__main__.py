@@ -23,8 +23,8 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import SPECS, load_split
-from finetune.evaluation.metrics import MRR, Figures
-from finetune.evaluation.retrieval import RETRIEVAL_METRICS, measure_retrieval
+from finetune.evaluation.metrics import MRR, RETRIEVAL_METRICS, Figures
+from finetune.evaluation.retrieval import measure_retrieval
 from finetune.evaluation.significance import compare_rows, format_p
 
 FIRST = {"bi_encoder": "bi-encoder", "bm25": "BM25", "fusion": "fusion"}

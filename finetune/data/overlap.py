@@ -4,6 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+import pyarrow as pa
+
 from data_pipeline.errors import KinspanError
 
 from .answers import AnswerSet
@@ -63,6 +66,21 @@ def check_overlaps(splits: Sequence[AnswerSet], allow_identical: bool) -> list[s
                 "data, or --allow_identical_splits"
             )
     return [overlap.describe() for overlap in overlaps] or ["the splits share no question"]
+
+
+def find_unseen(data: AnswerSet, others: Sequence[AnswerSet]) -> np.ndarray:
+    """Tells which questions have no right answer that is also right for a question of ``others``, ``[Q]`` bool.
+
+    Texts are the same if they differ in nothing but case and white space.
+    """
+    known = {
+        _fold(text)
+        for other in others
+        for text in other.answers.take(pa.array(np.flatnonzero(other.labels))).to_pylist()
+    }
+    right = np.flatnonzero(data.labels)
+    seen = [_fold(text) in known for text in data.answers.take(pa.array(right)).to_pylist()]
+    return np.bincount(data.question_of[right], weights=seen, minlength=data.num_questions) == 0
 
 
 def _name(data: AnswerSet) -> str:

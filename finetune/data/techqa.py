@@ -1,41 +1,57 @@
 """TechQA (Castelli et al., 2020): questions to a vendor's support, answered by passages of its notes.
 
 The passages that were searched are not in these files. So a question's candidates are all distinct answers of its
-split, as in the retrieval of Yu et al., 2020, "A Technical Question Answering System with Transfer Learning". Two
-answerable questions of dev have no text of an answer; they are left out.
+split, or all of both splits (see PooledTechQA), as in the retrieval of Yu et al., 2020, "A Technical Question Answering
+System with Transfer Learning" (TransTQA). Two answerable questions of dev have no text of an answer; they are left out.
+
+Beside it lies the source that the same paper transfers from: questions to another community, each with the answer that
+was accepted.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.prepare.encode import normalise
 from data_pipeline.prepare.readers.compression import open_decompressed
 
-from .collect import SourceRow
-from .dataset import DataSet
+from .answers import AnswerSet
+from .collect import SourceRow, collect_answers
+from .dataset import DataSet, MissingSplit, explain_missing, find_files
 
 SPLITS = {"train": "training_Q_A.json", "dev": "dev_Q_A.json", "test": "test_Q_A.json"}
 FIELDS = ("QUESTION_ID", "QUESTION_TITLE", "QUESTION_TEXT", "ANSWER", "ANSWERABLE")
+HELD_OUT = 5  # every fifth training question, in the order of a hash of its id, is of dev
+PAIRS = ("askubuntu-train_Q_A.raw", "askubuntu-dev_Q_A.raw")
 
 
 def read_techqa(path: Path) -> Iterator[SourceRow]:
     """Yields each answerable question with every distinct answer of the file; its own one is right.
 
+    Raises KinspanError for a file that is no list of such questions.
+    """
+    questions = list(read_answerable(path))
+    answers = {row.answer: row.answer_id for row in questions}
+    for row in questions:
+        for text, name in answers.items():
+            yield row._replace(answer_id=name, answer=text, label=int(text == row.answer))
+
+
+def read_answerable(path: Path) -> Iterator[SourceRow]:
+    """Yields each answerable question with its own answer alone.
+
     An answer's id is a hash of its text, so that the same answer has the same id in all splits. Raises KinspanError for
     a file that is no list of such questions.
     """
     questions = [record for record in _read_records(path) if record["ANSWERABLE"] == "Y"]
-    own = [normalise(record["ANSWER"]) for record in questions]
-    answers = {text: hashlib.blake2b(text.encode(), digest_size=6).hexdigest() for text in own if text}
-    for number, (record, right) in enumerate(zip(questions, own, strict=True), 1):
-        if not right:
-            continue
-        question = f"{record['QUESTION_TITLE']} {record['QUESTION_TEXT']}"
-        for text, name in answers.items():
-            yield SourceRow(number, record["QUESTION_ID"], question, name, text, int(text == right))
+    for number, record in enumerate(questions, 1):
+        if right := normalise(record["ANSWER"]):
+            name = hashlib.blake2b(right.encode(), digest_size=6).hexdigest()
+            question = f"{record['QUESTION_TITLE']} {record['QUESTION_TEXT']}"
+            yield SourceRow(number, record["QUESTION_ID"], question, name, right, 1)
 
 
 def _read_records(path: Path) -> list[dict[str, str]]:
@@ -58,4 +74,80 @@ TECHQA = DataSet(
     "test_Q_A.json is not. The candidates of an answerable question are all distinct answers of its split.",
     file_names=lambda split: (SPLITS[split], f"techqa-{SPLITS[split]}"),
     read=read_techqa,
+)
+
+
+@dataclass(frozen=True)
+class PooledTechQA(DataSet):
+    """TechQA with one pool: its dev split is a fifth of the training questions, and its test split the file of dev."""
+
+    def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
+        """Reads a split, see ``registry.load_split``."""
+        found = {}
+        for part in ("train", "dev"):
+            names = TECHQA.file_names(part)
+            paths = find_files(folder, names)
+            if not paths:
+                raise MissingSplit(f"{self.name}={folder}: no split {split}: {explain_missing(folder, names)}")
+            found[part] = list(read_answerable(paths[0]))
+        file = find_files(folder, TECHQA.file_names("dev" if split == "test" else "train"))[0]
+        rows = pool_questions(found["train"], found["dev"], split)
+        return collect_answers(self.name, split, f"{file} line", rows)
+
+
+def pool_questions(train: list[SourceRow], dev: list[SourceRow], split: str) -> Iterator[SourceRow]:
+    """Yields the questions of a split with their candidates: all distinct answers of both files; in training the right
+    one alone, since the other answers of the batch are what it is compared with.
+
+    train, dev: each question with its right answer, as the files have them
+    """
+    if split == "test":
+        asked = dev
+    else:
+        order = sorted(train, key=lambda row: hashlib.sha256(str(row.question_id).encode()).digest())
+        held_out = {row.question_id for row in order[::HELD_OUT]}
+        asked = [row for row in train if (row.question_id in held_out) == (split == "dev")]
+    pool = {row.answer: row.answer_id for row in [*train, *dev]}
+    for row in asked:
+        if split == "train":
+            yield row
+            continue
+        for text, name in pool.items():
+            yield row._replace(answer_id=name, answer=text, label=int(text == row.answer))
+
+
+def read_pairs(path: Path) -> Iterator[SourceRow]:
+    """Yields the lines of a file of questions and their accepted answers, a tab between them.
+
+    Raises KinspanError, naming the line, for one that has not two texts.
+    """
+    for number, line in enumerate(_read_lines(path), 1):
+        texts = [normalise(text) for text in line.split("\t")]
+        if len(texts) != 2 or not all(texts):
+            raise KinspanError(f"{path} line {number}: not a question, a tab and its answer")
+        yield SourceRow(number, None, texts[0], None, texts[1], 1)
+
+
+def _read_lines(path: Path) -> Iterable[str]:
+    try:
+        with open_decompressed(path) as file:
+            return file.read().decode().splitlines()
+    except (OSError, EOFError, ValueError) as error:
+        raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
+
+
+TECHQA_POOL = PooledTechQA(
+    name="techqa_pool",
+    help="The files of techqa=, as Yu et al., 2020, search them: the candidates are all distinct answers of both "
+    "files, dev is a fifth of the training questions, and test is the file of dev. Training questions have their "
+    "answers alone: they are for --loss contrastive.",
+    file_names=TECHQA.file_names,
+    read=TECHQA.read,
+)
+ASKUBUNTU_QA = DataSet(
+    name="askubuntu_qa",
+    help="askubuntu-train_Q_A.raw, or else askubuntu-dev_Q_A.raw, of the same paper: lines of a question, a tab and "
+    "its accepted answer, all of which are the split train. There is no other one.",
+    file_names=lambda split: PAIRS if split == "train" else (),
+    read=read_pairs,
 )

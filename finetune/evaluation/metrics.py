@@ -1,4 +1,4 @@
-"""How well scores rank candidate answers: MAP, MRR, P@1 and nDCG@10 per question, as trec_eval computes them.
+"""How well scores rank candidate answers, per question: MAP, MRR, P@1, nDCG@10 and recall, as trec_eval has them.
 
 Conventions of trec_eval 9 (form_res_rels.c, m_map.c, m_recip_rank.c, m_P.c, m_ndcg_cut.c), to which pytrec_eval binds:
     - scores are compared as 32-bit floats: two that differ by less are a tie
@@ -8,7 +8,7 @@ Conventions of trec_eval 9 (form_res_rels.c, m_map.c, m_recip_rank.c, m_P.c, m_n
     - a question without an answer counts 0
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,10 @@ from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 
 MAP, MRR, P_1, NDCG_10 = METRICS = ("map", "mrr", "p@1", "ndcg@10")
-TITLES = {MAP: "MAP", MRR: "MRR", P_1: "P@1", NDCG_10: "nDCG@10"}
+CUTS = (1, 5, 10)
+RECALLS = tuple(f"r@{cut}" for cut in CUTS)  # the share of the right answers that are among the first so many
+RETRIEVAL_METRICS = (MRR, *RECALLS)
+TITLES = {MAP: "MAP", MRR: "MRR", P_1: "P@1", NDCG_10: "nDCG@10", **{name: name.upper() for name in RECALLS}}
 NDCG_CUT = 10
 
 Figures = dict[str, np.ndarray]  # each metric's value for every question, [Q] float64
@@ -26,18 +29,18 @@ Qrels = Mapping[str, Mapping[str, int]]  # relevance by question id and candidat
 Run = Mapping[str, Mapping[str, float]]  # score by question id and candidate id
 
 
-def compute_question_metrics(data: AnswerSet, scores: np.ndarray) -> Figures:
-    """Returns the metrics of every question of ``data``; ``scores`` ``[N]`` has a score for every candidate.
+def compute_question_metrics(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str] = METRICS) -> Figures:
+    """Returns these metrics of every question of ``data``; ``scores`` ``[N]`` has a score for every candidate.
 
     Raises KinspanError for a score that is not finite as a 32-bit float.
     """
     question, gains = data.question_of, data.labels.astype(np.int64)
     order = rank_rows(data, scores)
-    return _compute_figures(question[order], gains[order], question, gains, data.num_questions)
+    return _compute_figures(question[order], gains[order], question, gains, data.num_questions, metrics)
 
 
-def compute_run_metrics(qrels: Qrels, run: Run) -> Figures:
-    """Returns the metrics of every question of ``qrels``, in its order; 0 where the run lacks it (``trec_eval -c``).
+def compute_run_metrics(qrels: Qrels, run: Run, metrics: Sequence[str] = METRICS) -> Figures:
+    """Returns these metrics of every question of ``qrels``, in its order; 0 where the run lacks it (``trec_eval -c``).
 
     Questions of the run that are not in ``qrels`` are ignored. Raises as ``compute_question_metrics`` does.
     """
@@ -49,7 +52,7 @@ def compute_run_metrics(qrels: Qrels, run: Run) -> Figures:
     order = _sort_rows(question, values, pa.array([row[2] for row in rows], pa.large_string()))
     judged = np.repeat(np.arange(len(qrels)), [len(of_question) for of_question in qrels.values()])
     judged_gains = np.array([max(r, 0) for of_question in qrels.values() for r in of_question.values()], dtype=np.int64)
-    return _compute_figures(question[order], gains[order], judged, judged_gains, len(qrels))
+    return _compute_figures(question[order], gains[order], judged, judged_gains, len(qrels), metrics)
 
 
 def compute_means(figures: Figures) -> dict[str, float]:
@@ -93,7 +96,12 @@ def _sort_rows(question: np.ndarray, values: np.ndarray, ids: pa.Array) -> np.nd
 
 
 def _compute_figures(
-    question: np.ndarray, gains: np.ndarray, judged: np.ndarray, judged_gains: np.ndarray, num_questions: int
+    question: np.ndarray,
+    gains: np.ndarray,
+    judged: np.ndarray,
+    judged_gains: np.ndarray,
+    num_questions: int,
+    metrics: Sequence[str],
 ) -> Figures:
     """Computes the metrics from gains in the order of the ranking.
 
@@ -110,12 +118,17 @@ def _compute_figures(
     answers = np.bincount(judged, weights=judged_gains > 0, minlength=num_questions)
     ideal_order = np.lexsort((-judged_gains, judged))
     ideal = _compute_dcg(judged[ideal_order], judged_gains[ideal_order], num_questions)
-    return {
+    every = {
         MAP: _divide(sum_by_question(hit * found / rank), answers),
         MRR: sum_by_question((hit & (found == 1)) / rank),
         P_1: sum_by_question(hit & (rank == 1)),
         NDCG_10: _divide(_compute_dcg(question, gains, num_questions), ideal),
+        **{
+            name: _divide(sum_by_question(hit & (rank <= cut)), answers)
+            for name, cut in zip(RECALLS, CUTS, strict=True)
+        },
     }
+    return {name: every[name] for name in metrics}
 
 
 def _compute_ranks(question: np.ndarray, num_questions: int) -> np.ndarray:

@@ -4,10 +4,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from .metrics import MRR, Figures
-
-CUTS = (1, 5, 10)
-RETRIEVAL_METRICS = (MRR, *(f"r@{cut}" for cut in CUTS))
+from .metrics import CUTS, MRR, RECALLS, RETRIEVAL_METRICS, Figures
 
 
 def measure_retrieval(found: Sequence[Sequence[str]], right: Sequence[Collection[str]]) -> Figures:
@@ -24,6 +21,6 @@ def measure_retrieval(found: Sequence[Sequence[str]], right: Sequence[Collection
         ranks = [rank for rank, name in enumerate(ids, 1) if name in wanted]
         if ranks:
             figures[MRR][number] = 1 / ranks[0]
-            for cut in CUTS:
-                figures[f"r@{cut}"][number] = sum(rank <= cut for rank in ranks) / len(wanted)
+            for name, cut in zip(RECALLS, CUTS, strict=True):
+                figures[name][number] = sum(rank <= cut for rank in ranks) / len(wanted)
     return figures

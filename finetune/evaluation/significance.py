@@ -99,6 +99,15 @@ def compare_rows(rows: Sequence[np.ndarray], seed: int = 0) -> list[dict[str, An
     return [None, *tests]
 
 
+def compute_interval(values: np.ndarray) -> tuple[float, float]:
+    """The 95% interval of the mean over questions, by the percentile bootstrap; values: ``[Q]``."""
+    random = np.random.Generator(np.random.Philox(0))
+    size = len(values)
+    means = [values[random.integers(size, size=(BATCH, size))].mean(axis=1) for _ in range(DRAWS // BATCH)]
+    low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
+    return float(low), float(high)
+
+
 def take_greater_p(test: dict[str, Any]) -> float:
     """Returns the greater corrected p of the t-test over questions, which does not see that seeds differ, and of that
     over seeds, which does not see that questions differ."""

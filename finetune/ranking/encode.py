@@ -64,13 +64,20 @@ class EncodedPairs:
 
         A batch counts as its longest pair times its pairs, which is what attention works on where it pads.
         """
-        rows = np.arange(len(self.lengths)) if rows is None else rows
-        rows = rows[np.argsort(-self.lengths[rows], kind="stable")]
-        first = 0
-        while first < len(rows):
-            size = max(1, batch_tokens // int(self.lengths[rows[first]]))
-            yield rows[first : first + size]
-            first += size
+        yield from group_by_length(self.lengths, batch_tokens, np.arange(len(self.lengths)) if rows is None else rows)
+
+
+def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) -> Iterator[np.ndarray]:
+    """These examples in batches of like length, of at most ``batch_tokens`` tokens if all are as long as the longest.
+
+    lengths: tokens of every example
+    """
+    rows = rows[np.argsort(-lengths[rows], kind="stable")]
+    first = 0
+    while first < len(rows):
+        size = max(1, batch_tokens // int(lengths[rows[first]]))
+        yield rows[first : first + size]
+        first += size
 
 
 def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> EncodedPairs:

@@ -69,7 +69,7 @@ def format_table(data: AnswerSet, scores: Mapping[str, np.ndarray]) -> str:
     first = next(iter(scores.values()))
     lines = [
         f"| {data.name} {data.split}, {CLEAN} ({data.num_questions:,} questions) | "
-        f"{' | '.join(TITLES.values())} | largest difference of a score |",
+        f"{' | '.join(TITLES[metric] for metric in METRICS)} | largest difference of a score |",
         "|---" * (len(METRICS) + 2) + "|",
     ]
     for name, own in scores.items():

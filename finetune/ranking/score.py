@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,7 +25,17 @@ BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; more than a pro
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 
 
-@torch.inference_mode()
+class Encoded(Protocol):
+    """Examples as token ids, by number: pairs (encode.EncodedPairs) or texts (siamese.EncodedTexts)."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """``[n]`` tokens of each."""
+
+    def pack(self, numbers: np.ndarray, device: torch.device) -> dict[str, Any]:
+        """The inputs of a forward pass over these."""
+
+
 def score_pairs(
     ranker: Any,
     pairs: EncodedPairs,
@@ -36,23 +46,46 @@ def score_pairs(
     alone: bool = False,
     mark: Callable[[str], None] = lambda place: None,
 ) -> np.ndarray:
-    """``ranker``'s score of every pair, ``[N]`` float64.
+    """``ranker``'s score of every pair, ``[N]`` float64. Arguments and errors are those of ``pass_all``.
 
-    With several ranks each of them scores its share, in as many forward passes as the others, because ZeRO 3 needs
-    that; all ranks get all scores.
+    batch_tokens: most tokens of a forward pass
+    """
+    batches = list(pairs.by_length(batch_tokens or BATCH_TOKENS[device.type]))
+    scores = torch.zeros(len(pairs.lengths), dtype=torch.float64, device=device)
+    pass_all(ranker, pairs, batches, scores, what=what, precision=precision, alone=alone, mark=mark)
+    return scores.cpu().numpy()
 
+
+@torch.inference_mode()
+def pass_all(
+    ranker: Any,
+    encoded: Encoded,
+    batches: list[np.ndarray],
+    out: torch.Tensor,
+    *,
+    what: str,
+    precision: str = "fp32",
+    alone: bool = False,
+    mark: Callable[[str], None] = lambda place: None,
+) -> None:
+    """Writes what ``ranker`` makes of every example into ``out``, a row of zeros for each.
+
+    With several ranks each of them passes its share, in as many forward passes as the others, because ZeRO 3 needs
+    that; all ranks get all of it.
+
+    encoded:   pairs, or texts
+    batches:   numbers of examples, each in one batch
     what:      what the progress bar says
     precision: "fp32" leaves the weights' own; "bf16" is autocast over fp32 weights, which is faster and rounds
-    alone:     this process scores everything, while the other ranks wait
+    alone:     this process passes everything, while the other ranks wait
     mark:      told before each forward pass, for the watchdog
 
     Raises KinspanError where memory is short.
     """
+    device = out.device
     shared = dist.is_initialized() and not alone
     rank, size = (dist.get_rank(), dist.get_world_size()) if shared else (0, 1)
-    batches = list(pairs.by_length(batch_tokens or BATCH_TOKENS[device.type]))
     half = PRECISIONS[precision]
-    scores = torch.zeros(len(pairs.lengths), dtype=torch.float64, device=device)
     rounds = range(0, len(batches), size)
     bar = tqdm(rounds, desc=what, disable=None if rank == 0 and len(rounds) > 20 else True, leave=False)
     with torch.autocast(device.type, half) if half else nullcontext():  # around all passes: it rounds weights once
@@ -60,19 +93,18 @@ def score_pairs(
             rows = batches[min(first + rank, len(batches) - 1)]
             mark(f"{what}, pass {first // size + 1} of {len(rounds)}")
             try:
-                logits = ranker(**pairs.pack(rows, device))
+                found = ranker(**encoded.pack(rows, device))
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                longest = pairs.lengths[rows].max()
+                longest = encoded.lengths[rows].max()
                 raise KinspanError(
-                    f"out of memory with {len(rows)} pairs of up to {longest} tokens: lower --max_length"
+                    f"out of memory with {len(rows)} examples of up to {longest} tokens: lower --max_length"
                 ) from error
             if first + rank < len(batches):
-                scores[torch.from_numpy(rows).to(device)] = logits.double()
+                out[torch.from_numpy(rows).to(device)] = found.to(out.dtype)
     if size > 1:
-        dist.all_reduce(scores)
-    return scores.cpu().numpy()
+        dist.all_reduce(out)
 
 
 def score_answers(

@@ -13,7 +13,7 @@ import torch
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from data_pipeline.tokenizers import shorten_name
-from finetune.training.config import FinetuneConfig
+from finetune.training.config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
 from finetune.training.plan import Stage
 from finetune.training.stages import Data
@@ -21,7 +21,7 @@ from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, f
 from pretrain.release.folder import CARD, FACTS
 from pretrain.release.metadata import Stated
 
-from .card import format_card
+from .card import BI_ENCODER, CROSS_ENCODER, format_card
 
 ABOUT = "ranker.json"  # beside a ranker's weights: what its card says
 HUB_NAMES = {"wikiqa": "microsoft/wiki_qa"}  # of data sets, on the hub
@@ -62,6 +62,7 @@ def describe_ranker(
     config: FinetuneConfig, stage: Stage, seed: int, step: int, figures: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Any]:
     """Returns what a card says: ``facts`` in words, ``figures`` by split, the hub's names, and no local path."""
+    compares = config.loss == CONTRASTIVE
     facts = {
         "Starting model": name_model(config),
         "Data": stage.train.name,
@@ -70,8 +71,11 @@ def describe_ranker(
         "Loss": config.loss,
         "Updates": f"{step:,}",
         "Pairs in an update": stage.batch_size or config.batch_size,
+        "Wrong candidates of each question": config.own_negatives,
+        "Temperature": (config.temperature or TEMPERATURE) if compares else None,
+        "Symmetric": "yes" if config.symmetric else None,
         "Peak learning rate": stage.learning_rate,
-        "Tokens of a pair, at most": config.max_length,
+        f"Tokens of a {'text' if compares else 'pair'}, at most": config.max_length,
         "Seed": seed,
         "kinspan": version("kinspan"),
     }
@@ -80,6 +84,7 @@ def describe_ranker(
         "facts": {name: value for name, value in facts.items() if value is not None},
         "figures": {split: dict(of_split) for split, of_split in figures.items()},
         "max_length": config.max_length,
+        "kind": BI_ENCODER if compares else CROSS_ENCODER,
         "base_model": _find_base(str(config.model)),
         "datasets": [name for name in sets if name],
         "revision": f"seed-{seed}-step-{step:08d}",

@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from data_pipeline.errors import KinspanError, quote_error
-from finetune.evaluation.metrics import METRICS, TITLES
+from finetune.evaluation.metrics import METRICS, RECALLS, RETRIEVAL_METRICS, TITLES
 from pretrain.release.metadata import UNKNOWN, Stated, make_results
 
 from .facts import HUB_NAMES
@@ -93,7 +93,8 @@ def _parse_comparison(found: dict[str, Any]) -> Iterator[EvalResult]:
 def _parse_experiment(found: dict[str, Any]) -> Iterator[EvalResult]:
     """Of finetune: the mean over its seeds, of rankers that were fine-tuned from this release."""
     split = "test" if "test" in found else "dev"
-    figures = {metric: found[split][metric]["mean"] for metric in METRICS}
+    shown = RETRIEVAL_METRICS if RECALLS[0] in found[split] else METRICS
+    figures = {metric: found[split][metric]["mean"] for metric in shown}
     count = len(found["seeds"])
     title = f"{found['data']} {split}, after fine-tuning on it (mean of {count} seed{'s' * (count > 1)})"
     yield from make_results(figures, TITLES, title, HUB_NAMES.get(found["data"], UNKNOWN), split)

@@ -14,10 +14,10 @@ from data_pipeline.files import read_object
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import get_paper_counts
 from finetune.evaluation.bm25 import score_bm25
-from finetune.evaluation.metrics import MAP, METRICS, Figures, compute_question_metrics
+from finetune.evaluation.metrics import MAP, Figures, compute_question_metrics
 from finetune.evaluation.significance import compare_rows, drop_equal_seeds, is_established, take_greater_p
 from finetune.evaluation.trec import read_run
-from finetune.training.config import FinetuneConfig, list_seeds
+from finetune.training.config import FinetuneConfig, choose_metrics, list_metrics, list_seeds
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.log import complete_lines
 from pretrain.runtime.run_folder import SUMMARY
@@ -75,23 +75,23 @@ def write_page(
 
     Raises KinspanError where ``path`` cannot be written.
     """
-    test = splits[-1][0]
-    untrained = {BM25: compute_question_metrics(test, score_bm25(test))}
+    test, shown, metrics = splits[-1][0], choose_metrics(entries[0].config), list_metrics(entries[0].config)
+    untrained = {BM25: compute_question_metrics(test, score_bm25(test), metrics)}
     if zero_shot is not None:
         untrained[ZERO_SHOT] = zero_shot
     named: list[tuple[str, list[Figures], dict[str, float]]]
     named = [(entry.name, entry.figures, entry.paper) for entry in entries]
     named += [(name, [figures], {}) for name, figures in untrained.items()]
-    tests = compare_rows([np.stack([seed[MAP] for seed in figures]) for _, figures, _ in named])
+    tests = compare_rows([np.stack([seed[shown[0]] for seed in figures]) for _, figures, _ in named])
     rows = []
     for (name, figures, paper), difference in zip(named, tests, strict=True):
         of_seeds = drop_equal_seeds(
-            np.stack([[seed[m] for m in METRICS] for seed in figures]).reshape(len(figures), -1)
+            np.stack([[seed[m] for m in metrics] for seed in figures]).reshape(len(figures), -1)
         )
         figures = figures[: len(of_seeds)]
-        means = {m: np.array([seed[m].mean() for seed in figures]) for m in METRICS}
-        p = {MAP: take_greater_p(difference)} if difference else {}
-        starred = [MAP] if difference and is_established(difference) else []
+        means = {m: np.array([seed[m].mean() for seed in figures]) for m in metrics}
+        p = {shown[0]: take_greater_p(difference)} if difference else {}
+        starred = [shown[0]] if difference and is_established(difference) else []
         rows.append(ResultRow(name, means, p, {m: (v, None) for m, v in paper.items()}, starred, name not in untrained))
     own, shared = _part_settings(entries)
     examples, examples_are = _pick_examples(test, entries)
@@ -107,6 +107,7 @@ def write_page(
         settings=[_read_settings(entry, settings) for entry, settings in zip(entries, own, strict=True)],
         shared_settings=shared,
         measured=test.split,
+        shown=shown,
     )
     write_report(path, report)
 

@@ -1,6 +1,7 @@
 """A study's results as tables for the screen, with the papers' figures beside ours."""
 
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from finetune.evaluation.metrics import MAP, METRICS, TITLES
@@ -13,18 +14,23 @@ def format_study(results: dict[str, Any]) -> str:
     """Returns the tables of a study; ``results`` is what ``study.run_study`` returns."""
     lines = [f"\n{results['title']}" + (f" ({results['source']})" if results["source"] else "")]
     for table in results["tables"]:
+        metrics = list(table.get("metrics", METRICS))
         width = max(len(row["name"]) for row in table["rows"]) + 2
         lines += [
             "",
             f"{table['data']}: {table['questions']:,} {table['split']} questions, {table['pairs']:,} candidates",
         ]
-        lines.append(" " * width + "".join(f"{TITLES[m]:>18}" for m in METRICS) + "   p of MAP: t-test, random, seeds")
+        tests = f"   p of {TITLES[metrics[0]]}: t-test, random, seeds"
+        lines.append(" " * width + "".join(f"{TITLES[m]:>18}" for m in metrics) + tests)
         for row in table["rows"]:
-            cells = "".join(f"{format_cell(row[m]):>18}" for m in METRICS)
+            cells = "".join(f"{format_cell(row[m]):>18}" for m in metrics)
             lines.append(f"{row['name']:<{width}}" + cells + _format_tests(row["p"]))
             if row.get("paper"):
-                cells = "".join(f"{row['paper'][m]:.3f}".rjust(18) if m in row["paper"] else " " * 18 for m in METRICS)
+                cells = "".join(f"{row['paper'][m]:.3f}".rjust(18) if m in row["paper"] else " " * 18 for m in metrics)
                 lines.append(f"{'  paper':<{width}}{cells}".rstrip())
+        if all("interval" in row for row in table["rows"]):
+            lines += _describe_intervals(table, metrics[0])
+        lines += _describe_unseen(table, metrics, width)
         num_tests = sum(row["p"] is not None for row in table["rows"])
         if num_tests > 1:
             lines.append(f"p is corrected by Holm's method for the {num_tests} rows that are compared with the first")
@@ -33,7 +39,7 @@ def format_study(results: dict[str, Any]) -> str:
         lines += [
             f"{row['name']}: its {row['seeds']} seeds have the same figures, and count as one"
             for row in table["rows"]
-            if row.get("seeds", 1) > 1 and row[MAP]["sd"] is None
+            if row.get("seeds", 1) > 1 and row[metrics[0]]["sd"] is None
         ]
         lines += [*_describe_drops(table), *_describe_kept_transfers(table), f"page: {table['report']}"]
     if results["about"]:
@@ -48,10 +54,29 @@ def format_cell(figure: dict[str, float | None]) -> str:
 
 
 def _format_tests(test: dict[str, Any] | None) -> str:
-    """Returns the difference in MAP from the first row, and the corrected p of each test."""
+    """Returns the difference from the first row in the metric that is tested, and the corrected p of each test."""
     if test is None:
         return ""
     return f"   {test['difference']:+.4f}: {', '.join(format_p(p) for p in test['corrected'].values())}"
+
+
+def _describe_intervals(table: dict[str, Any], metric: str) -> list[str]:
+    """The 95% intervals over questions, of the means over seeds."""
+    cells = [f"{row['name']} {row['interval'][0]:.3f} to {row['interval'][1]:.3f}" for row in table["rows"]]
+    return textwrap.wrap(f"95% intervals of {TITLES[metric]} over questions: {'; '.join(cells)}", WIDTH)
+
+
+def _describe_unseen(table: dict[str, Any], metrics: Sequence[str], width: int) -> list[str]:
+    """The figures of the questions whose right answers are right for no question of train or dev, where some are."""
+    count, rows = table.get("unseen_questions"), [row for row in table["rows"] if row.get("unseen")]
+    if not count or not rows:
+        return []
+    left = table["questions"] - count
+    lines = [f"without the {left:,} questions that share a right answer with train or dev ({count:,} are left):"]
+    for row in rows:
+        cells = "".join(f"{format_cell(row['unseen'][m]):>18}" for m in metrics)
+        lines.append(f"{row['name']:<{width}}{cells}")
+    return lines
 
 
 def _describe_drops(table: dict[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from data_pipeline.errors import KinspanError
 from finetune.data.filters import FILTERS
+from finetune.evaluation.metrics import MAP, METRICS, RETRIEVAL_METRICS
 from pretrain.runtime.settings import (
     ABOVE_0,
     AT_LEAST_2,
@@ -27,6 +28,8 @@ from pretrain.runtime.settings import (
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see launch/evaluate.py --help), files=FOLDER or hub=OWNER/NAME"
 CORPUS = "corpus"
+CONTRASTIVE = "contrastive"
+TEMPERATURE = 0.05  # that of pre-training, and sentence-transformers' scale of 20
 
 
 @dataclass
@@ -38,6 +41,13 @@ class FinetuneConfig:
     """
 
     data: str = setting(REQUIRED, f"The target's data set: {SPEC}.", DATA, may_change=True)
+    train_data: str | None = setting(
+        None,
+        "Take the training split from this data set and not from --data, whose dev set chooses and whose test set "
+        "measures all the same: mined negatives (launch/mine.py), or another community's questions.",
+        DATA,
+        may_change=True,
+    )
     columns: str | None = setting(
         None, "For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant.", DATA
     )
@@ -63,7 +73,12 @@ class FinetuneConfig:
         DATA,
         may_change=True,
     )
-    max_length: int = setting(128, "Most tokens of a pair; the longer text is cut first.", DATA, ABOVE_0)
+    max_length: int = setting(
+        128,
+        "Most tokens of a pair; the longer text is cut first. For --loss contrastive most tokens of each text.",
+        DATA,
+        ABOVE_0,
+    )
 
     model: str | None = setting(
         None,
@@ -78,10 +93,29 @@ class FinetuneConfig:
         MODEL,
     )
 
-    loss: Literal["pointwise", "pairwise", "listwise"] = setting(
+    loss: Literal["pointwise", "pairwise", "listwise", "contrastive"] = setting(
         "pointwise",
         "pointwise: cross-entropy of each pair; pairwise: each answer against negatives of its question (RankNet); "
-        "listwise: softmax over an answer and negatives of its question.",
+        "listwise: softmax over an answer and negatives of its question. These train a cross-encoder. contrastive "
+        "trains a bi-encoder: cross-entropy of each right answer among all answers of the batch.",
+        OBJECTIVE,
+    )
+    own_negatives: int | None = setting(
+        None,
+        "For contrastive: so many wrong candidates of each question join the answers of the batch, other ones in every "
+        "epoch; where a question has fewer, other questions' candidates make up for them. Without it: none.",
+        OBJECTIVE,
+        NOT_BELOW_0,
+    )
+    temperature: float | None = setting(
+        None,
+        "For contrastive: what cosines are divided by. Without it 0.05; 1 is the plain cosine.",
+        OBJECTIVE,
+        ABOVE_0,
+    )
+    symmetric: bool = setting(
+        False,
+        "For contrastive: each answer also has to find its question among all questions of the batch.",
         OBJECTIVE,
     )
     list_size: int = setting(
@@ -212,7 +246,13 @@ class FinetuneConfig:
         ABOVE_0,
     )
 
-    batch_size: int = setting(32, "Pairs in one update, over all ranks.", BATCHES, ABOVE_0)
+    batch_size: int = setting(
+        32,
+        "Pairs in one update, over all ranks; for --loss contrastive questions with a right answer, all answers of "
+        "which are compared with each question: more of them are harder.",
+        BATCHES,
+        ABOVE_0,
+    )
     micro_batch_size: int = setting(
         16,
         "Most pairs in one forward pass of one rank; gradient accumulation follows from it. A run may go on with "
@@ -307,7 +347,31 @@ def check(config: FinetuneConfig) -> None:
         raise KinspanError(
             "--search_folds searches for fine-tuning in one step, not for an adaptation after --transfer"
         )
+    _check_contrastive(config)
     assert config.train_filter in FILTERS
+
+
+def _check_contrastive(config: FinetuneConfig) -> None:
+    """Raises KinspanError for settings of cross-encoders that a bi-encoder has no use for, and the reverse."""
+    own = {"own_negatives": config.own_negatives, "temperature": config.temperature, "symmetric": config.symmetric}
+    if config.loss != CONTRASTIVE:
+        if given := [name for name, value in own.items() if value]:
+            raise KinspanError(f"--{given[0]} is for --loss contrastive, and not for --loss {config.loss}")
+        return
+    if config.fresh_head:
+        raise KinspanError("--fresh_head is not for --loss contrastive: a bi-encoder has no head")
+    if config.batch_size < 2 and not config.own_negatives:
+        raise KinspanError("--batch_size 1: --loss contrastive has nothing to compare an answer with: use 2 or more")
+
+
+def choose_metrics(config: FinetuneConfig) -> tuple[str, ...]:
+    """The metrics that tables show, the one that is tested first: a bi-encoder is to find answers among many."""
+    return RETRIEVAL_METRICS if config.loss == CONTRASTIVE else METRICS
+
+
+def list_metrics(config: FinetuneConfig) -> tuple[str, ...]:
+    """The metrics that are computed: those that are shown, and MAP, by which the best ranker is chosen."""
+    return tuple(dict.fromkeys((MAP, *choose_metrics(config))))
 
 
 def list_seeds(config: FinetuneConfig) -> list[int]:

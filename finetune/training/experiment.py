@@ -4,7 +4,7 @@ A seed's run is a list of stages, each of which starts where the one before it e
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from pretrain.modeling.default_model import default_model
 from pretrain.runtime.ranks import barrier, broadcast_from_rank_0
 from pretrain.runtime.stop import listen_for_stop
 
-from .config import FinetuneConfig, check, list_seeds
+from .config import FinetuneConfig, check, choose_metrics, list_metrics, list_seeds
 from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
 from .plan import BEST, DEV, Stage, name_best, plan_stage
@@ -93,7 +93,7 @@ def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[s
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
         _write_page(experiment, results)
-    say(format_results(results))
+    say(format_results(results, choose_metrics(config)))
     say(f"page: {output / PAGE}")
     return results
 
@@ -135,6 +135,7 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
     """
     data, path = experiment.data, folder / "scores.json"
     measured_on = [name(split) for split in data.measured for name in (fingerprint_answers, fingerprint_ids)]
+    metrics = list_metrics(experiment.config)
 
     def read() -> dict[str, Any]:
         with suppress(KinspanError):  # a file that is absent or damaged is written anew
@@ -147,7 +148,7 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
     figures = {"of": measured_on}
     for split in data.measured:
         scores = score_answers(str(folder / BEST), split, experiment.config.max_length)
-        figures[split.split] = compute_means(compute_question_metrics(split, scores))
+        figures[split.split] = compute_means(compute_question_metrics(split, scores, metrics))
         if experiment.ranks.rank == 0:
             write_predictions(folder / split.split, split, scores, tag)
     if experiment.ranks.rank == 0:
@@ -176,7 +177,7 @@ def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:
     splits = [(data.train, config.train_filter), *((split, config.eval_filter) for split in data.measured)]
     if data.transfer is not None:
         splits.insert(0, (data.transfer, config.train_filter))
-    entry = Entry(results["model"], config, read_figures(output, data.measured[-1], list_seeds(config)), {})
+    entry = Entry(results["model"], config, read_figures(config, data.measured[-1]), {})
     write_page(output / PAGE, f"{results['model']} on {results['data']}", data.notes, splits, [entry])
 
 
@@ -185,32 +186,33 @@ def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float |
 
     A single run has no deviation, and neither have runs that are equal in all metrics, see ``drop_equal_seeds``.
     """
-    if all(run[metric] == runs[0][metric] for run in runs for metric in METRICS):
+    if all(run[metric] == runs[0][metric] for run in runs for metric in runs[0]):
         runs = runs[:1]
     out = {}
-    for metric in METRICS:
+    for metric in runs[0]:
         values = np.array([run[metric] for run in runs])
         out[metric] = {"mean": float(values.mean()), "sd": float(values.std(ddof=1)) if len(values) > 1 else None}
     return out
 
 
-def format_results(results: dict[str, Any]) -> str:
-    """Returns the table that ends an experiment."""
+def format_results(results: dict[str, Any], metrics: Sequence[str] = METRICS) -> str:
+    """Returns the table that ends an experiment, with these metrics."""
     head = f"{results['model']} on {results['data']}"
     if results["transfer"]:
         head += f", transferred from {results['transfer']}"
-    lines = [f"{head}, {len(results['seeds'])} seed(s)", " " * 14 + "".join(f"{TITLES[m]:>18}" for m in METRICS)]
+    lines = [f"{head}, {len(results['seeds'])} seed(s)", " " * 14 + "".join(f"{TITLES[m]:>18}" for m in metrics)]
     for split in (name for name in ("dev", "test") if name in results):
         for run in results["seeds"]:
             lines.append(
-                f"{split} seed {run['seed']:<3}".ljust(14) + "".join(f"{run[split][m]:18.4f}" for m in METRICS)
+                f"{split} seed {run['seed']:<3}".ljust(14) + "".join(f"{run[split][m]:18.4f}" for m in metrics)
             )
-        cells = [format_cell(results[split][m]) for m in METRICS]
+        cells = [format_cell(results[split][m]) for m in metrics]
         lines.append(f"{split} mean".ljust(14) + "".join(f"{cell:>18}" for cell in cells))
     return "\n".join(lines)
 
 
-def read_figures(output: Path, data: AnswerSet, seeds: list[int]) -> list[Figures]:
+def read_figures(config: FinetuneConfig, data: AnswerSet) -> list[Figures]:
     """Returns the metrics of every question for each seed, computed from the run files of the experiment's folder."""
-    folders = [output / f"seed-{seed}" / data.split for seed in seeds]
-    return [compute_run_metrics(read_qrels(f / "qrels.txt"), read_run(f / "run.txt")) for f in folders]
+    folders = [Path(config.output_dir) / f"seed-{seed}" / data.split for seed in list_seeds(config)]
+    metrics = list_metrics(config)
+    return [compute_run_metrics(read_qrels(f / "qrels.txt"), read_run(f / "run.txt"), metrics) for f in folders]

@@ -86,7 +86,8 @@ def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corp
             chosen.append(random.choice(wrong, min(count, len(wrong)), replace=False))
         else:
             right = np.unique(corpus.which[own][labels == 1])
-            drawn = _draw_others(random, len(corpus.rows), right, count, data, number)
+            setting = f"--negatives_per_question {count}"
+            drawn = _draw_others(random, len(corpus.rows), right, count, data, number, setting)
             chosen.append(number_pairs(data, np.full(count, number), corpus.rows[drawn]))
     rows = np.concatenate(chosen)
     return Groups(make_generator(seed, epoch).permutation(rows), np.arange(len(rows) + 1))
@@ -114,12 +115,18 @@ def find_distinct(data: AnswerSet) -> Distinct:
 
 
 def _draw_others(
-    random: np.random.Generator, size: int, right: np.ndarray, count: int, data: AnswerSet, number: int
+    random: np.random.Generator,
+    size: int,
+    right: np.ndarray,
+    count: int,
+    data: AnswerSet,
+    number: int,
+    setting: str,
 ) -> np.ndarray:
-    """``count`` different numbers below ``size``, none of them in ``right``."""
+    """``count`` different numbers below ``size``, none of them in ``right``; ``setting`` is what asks for them."""
     if size - len(right) < count:
         raise KinspanError(
-            f"--negatives_per_question {count}: {data.name} {data.split} has {size:,} distinct candidates in all, of "
+            f"{setting}: {data.name} {data.split} has {size:,} distinct candidates in all, of "
             f"which question {data.question_ids[number]} leaves {size - len(right):,}: lower it"
         )
     drawn = random.choice(size, count + len(right), replace=False)
@@ -146,6 +153,35 @@ def draw_lists(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Groups
         raise KinspanError(f"{data.name} {data.split}: no question has both an answer and a negative: use pointwise")
     groups = [groups[n] for n in random.permutation(len(groups))]
     return Groups(np.concatenate(groups), np.cumsum([0] + [len(g) for g in groups]))
+
+
+def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) -> Groups:
+    """One group per right answer: the answer, and so many other candidates that are wrong, drawn in each epoch.
+
+    They are the question's own; where it has too few, those of other questions make up for them. Raises KinspanError
+    where there are not enough of them either.
+    """
+    random = make_generator(seed, epoch)
+    answers = random.permutation(np.flatnonzero(data.labels))
+    groups = np.empty((len(answers), 1 + own_negatives), dtype=np.int64)
+    groups[:, 0] = answers
+    question_of = data.question_of
+    corpus = find_distinct(data) if own_negatives else None
+    for group, question in zip(groups, question_of[answers], strict=True):
+        if corpus is None:
+            break
+        own = slice(int(data.starts[question]), int(data.starts[question + 1]))
+        wrong = own.start + np.flatnonzero(data.labels[own] == 0)
+        drawn = random.permutation(wrong)[:own_negatives]
+        missing = own_negatives - len(drawn)
+        others = np.zeros(0, dtype=np.int64)
+        if missing:
+            known = np.unique(corpus.which[own])
+            others = _draw_others(
+                random, len(corpus.rows), known, missing, data, question, f"--own_negatives {own_negatives}"
+            )
+        group[1:] = np.concatenate([drawn, corpus.rows[others]])
+    return Groups(groups.ravel(), np.arange(len(answers) + 1) * (1 + own_negatives))
 
 
 def read_labels(labels: np.ndarray, pairs: np.ndarray) -> np.ndarray:

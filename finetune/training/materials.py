@@ -3,63 +3,131 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+
+import numpy as np
+import torch
 
 from finetune.data.answers import AnswerSet
-from finetune.ranking.encode import EncodedPairs, encode_pairs
-from finetune.ranking.ranker import Ranker, check_plain, check_takes, load_own_tokenizer, load_ranker
+from finetune.ranking.encode import encode_pairs
+from finetune.ranking.ranker import Ranker, check_plain, check_takes, load_own_tokenizer, load_ranker, save_ranker
+from finetune.ranking.score import score_pairs
+from finetune.ranking.siamese import (
+    SiameseRanker,
+    check_takes_texts,
+    encode_texts,
+    load_siamese_ranker,
+    save_siamese_ranker,
+    score_texts,
+)
 from pretrain.runtime.layout import Layout
 
 from . import losses
-from .config import FinetuneConfig
+from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
+from .contrast import SiameseTrainer, update_bi_encoder
 from .engine import Ranks
 from .plan import Plan, Stage, largest_group, plan_stage
-from .update import Loss, Trainer
+from .update import Loss, Outcome, Trainer, update_ranker
+
+# (engine's model, device, what=..., mark=...) -> the score of every row [N]
+Scoring = Callable[..., np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Materials:
-    """measured: for each dev set, and "test" if it is measured at each validation, the answers and their token ids;
-    notes: lines that say what of the model is new"""
+    """What differs between a cross-encoder and a bi-encoder, as functions, and what does not.
 
-    ranker: Ranker
-    tokenizer: Any
+    update:   an update of the engine: (engine, groups, batch, step, mark)
+    measure:  tokens of rows of the training set
+    measured: for each dev set, and "test" if it is measured at each validation, the answers and what scores them
+    save:     writes weights to a folder, which others load as a ranker
+    notes:    lines that say what of the model is new
+    """
+
+    ranker: Ranker | SiameseRanker
     plan: Plan
     layout: Layout
-    trainer: Trainer
-    measured: dict[str, tuple[AnswerSet, EncodedPairs]]
+    update: Callable[..., Outcome]
+    measure: Callable[[np.ndarray], np.ndarray]
+    measured: dict[str, tuple[AnswerSet, Scoring]]
+    save: Callable[[dict[str, torch.Tensor], Path], None]
     notes: list[str]
 
 
 def load_materials(config: FinetuneConfig, stage: Stage, seed: int, ranks: Ranks) -> Materials:
     """Loads and checks everything that can be checked before training starts. Raises KinspanError."""
+    plan = plan_stage(config, stage, seed)
+    micro = max(1, min(plan.groups, config.micro_batch_size // largest_group(config)))
+    layout = Layout(plan.groups, micro, ranks.world)
+    load = _load_bi_encoder if config.loss == CONTRASTIVE else _load_cross_encoder
+    return load(config, stage, seed, plan, layout, ranks.rank)
+
+
+def _load_cross_encoder(
+    config: FinetuneConfig, stage: Stage, seed: int, plan: Plan, layout: Layout, rank: int
+) -> Materials:
     fresh = config.fresh_head and stage.model == config.model  # what a transfer has learned is kept
     ranker, notes = load_ranker(stage.model, seed, _share_of_positives(config, stage), fresh)
     check_plain(ranker, stage.model)
     tokenizer = load_own_tokenizer(stage.model)
     check_takes(ranker, tokenizer, stage.model, config.max_length)
-    encode: Callable[[AnswerSet], EncodedPairs] = partial(
-        encode_pairs, tokenizer=tokenizer, max_length=config.max_length
-    )
-    pairs = encode(stage.train)
-    measured = {name: (dev, encode(dev)) for name, dev in stage.devs.items()}
-    if stage.test is not None:
-        measured["test"] = (stage.test, encode(stage.test))
-    plan = plan_stage(config, stage, seed)
-    micro = max(1, min(plan.groups, config.micro_batch_size // largest_group(config)))
-    layout = Layout(plan.groups, micro, ranks.world)
+    pairs = encode_pairs(stage.train, tokenizer, config.max_length)
+
+    def prepare(data: AnswerSet) -> Scoring:
+        encoded = encode_pairs(data, tokenizer, config.max_length)
+        return lambda model, device, **options: score_pairs(model, encoded, device, **options)
+
     trainer = Trainer(
-        pairs=pairs, labels=stage.train.labels, loss=choose_loss(config), layout=layout, rank=ranks.rank, seed=seed
+        pairs=pairs, labels=stage.train.labels, loss=choose_loss(config), layout=layout, rank=rank, seed=seed
     )
     return Materials(
         ranker=ranker,
-        tokenizer=tokenizer,
         plan=plan,
         layout=layout,
-        trainer=trainer,
-        measured=measured,
+        update=lambda engine, *rest: update_ranker(engine, trainer, *rest),
+        measure=pairs.measure,
+        measured={name: (data, prepare(data)) for name, data in list_measured(stage).items()},
+        save=partial(save_ranker, ranker.classifier.config, tokenizer),
         notes=notes,
     )
+
+
+def _load_bi_encoder(
+    config: FinetuneConfig, stage: Stage, seed: int, plan: Plan, layout: Layout, rank: int
+) -> Materials:
+    ranker, notes = load_siamese_ranker(stage.model, seed)
+    tokenizer = load_own_tokenizer(stage.model)
+    check_takes_texts(ranker, tokenizer, stage.model, config.max_length)
+    width = int(ranker.config.hidden_size)
+
+    def prepare(data: AnswerSet) -> Scoring:
+        encoded = encode_texts(data, tokenizer, config.max_length)
+        return lambda model, device, **options: score_texts(model, data, encoded, width, device, **options)
+
+    trainer = SiameseTrainer(
+        data=stage.train,
+        texts=encode_texts(stage.train, tokenizer, config.max_length),
+        temperature=config.temperature or TEMPERATURE,
+        symmetric=config.symmetric,
+        layout=layout,
+        rank=rank,
+        seed=seed,
+    )
+    return Materials(
+        ranker=ranker,
+        plan=plan,
+        layout=layout,
+        update=lambda engine, *rest: update_bi_encoder(engine, trainer, *rest),
+        measure=trainer.measure,
+        measured={name: (data, prepare(data)) for name, data in list_measured(stage).items()},
+        save=partial(save_siamese_ranker, ranker.config, tokenizer, config.max_length),
+        notes=notes,
+    )
+
+
+def list_measured(stage: Stage) -> dict[str, AnswerSet]:
+    """What validations measure, by name."""
+    return {**stage.devs, **({} if stage.test is None else {"test": stage.test})}
 
 
 def choose_loss(config: FinetuneConfig) -> Loss:

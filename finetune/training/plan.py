@@ -8,8 +8,8 @@ from typing import Any
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 
-from .config import CORPUS, FinetuneConfig
-from .groups import Groups, draw_lists, draw_negatives, draw_pairs
+from .config import CONTRASTIVE, CORPUS, FinetuneConfig
+from .groups import Groups, draw_examples, draw_lists, draw_negatives, draw_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +87,14 @@ def describe_plan(config: FinetuneConfig, stage: Stage, plan: Plan) -> str:
 
 
 def largest_group(config: FinetuneConfig) -> int:
-    """The most pairs that a group has."""
-    return 1 if config.loss == "pointwise" else config.list_size
+    """The most pairs that a group has, of those that batch sizes count: an example of a bi-encoder counts as one."""
+    return 1 if config.loss in ("pointwise", CONTRASTIVE) else config.list_size
 
 
 def draw_groups(config: FinetuneConfig, stage: Stage, seed: int, epoch: int) -> Groups:
     """What an epoch trains on, in its order: a function of (seed, epoch)."""
+    if config.loss == CONTRASTIVE:
+        return draw_examples(stage.train, seed, epoch, config.own_negatives or 0)
     if stage.negatives_per_question is not None:
         from_corpus = stage.negatives_from == CORPUS
         return draw_negatives(stage.train, seed, epoch, stage.negatives_per_question, from_corpus)

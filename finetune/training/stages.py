@@ -10,7 +10,7 @@ from finetune.data.overlap import check_overlaps
 from finetune.data.registry import describe_counts, describe_measure, load_split, parse_columns
 from pretrain.runtime.engine import warn_of_rate
 
-from .config import CORPUS, FinetuneConfig, identity
+from .config import CONTRASTIVE, CORPUS, FinetuneConfig, identity
 from .fingerprints import fingerprint_answers, fingerprint_model
 from .groups import flip_labels
 from .plan import DEV, Stage
@@ -45,7 +45,7 @@ def load_data(config: FinetuneConfig) -> Data:
     Raises KinspanError where a file is not as it must be, where all training candidates have one label, and where one
     split is a part of another.
     """
-    specs = (config.data, config.transfer, *config.transfer_targets)
+    specs = (config.data, config.train_data, config.transfer, *config.transfer_targets)
     named = [spec for spec in specs if spec and spec.startswith(("files=", "hub="))]
     notes: list[str] = []
 
@@ -58,7 +58,7 @@ def load_data(config: FinetuneConfig) -> Data:
         notes.extend([*oddities, *describe_counts(data, mode), *describe_measure(whole, data, mode)])
         return data
 
-    train = read(config.data, "train", config.train_filter)
+    train = read(config.train_data or config.data, "train", config.train_filter)
     dev, test = read(config.data, "dev", config.eval_filter), None
     try:
         test = read(config.data, "test", config.eval_filter)
@@ -71,8 +71,9 @@ def load_data(config: FinetuneConfig) -> Data:
     devs = {
         name: dev if spec == config.data else read(spec, "dev", config.eval_filter) for name, spec in targets.items()
     }
-    has_negatives = config.negatives_from == CORPUS and train.labels.any()  # those of other questions
-    for data in (None if has_negatives else train, transfer):
+    compares = config.loss == CONTRASTIVE  # and finds negatives in the batch
+    has_negatives = (compares or config.negatives_from == CORPUS) and train.labels.any()  # those of other questions
+    for data in (None if has_negatives else train, None if compares else transfer):
         if data is not None and not 0 < data.labels.sum() < data.num_pairs:
             raise KinspanError(f"{data.name} train: all candidates have one label: there is nothing to learn")
     splits = [split for split in (transfer, train, dev, test) if split is not None]
@@ -112,6 +113,7 @@ TRANSFER_SETTINGS = (
     *("max_length", "loss", "list_size", "positive_weight", "warmup_share", "warmup_steps", "weight_decay"),
     *("max_grad_norm", "patience", "precision", "deepspeed_config", "fresh_head"),
 )
+OF_CONTRASTIVE = ("own_negatives", "temperature", "symmetric")
 
 
 def make_transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
@@ -133,6 +135,7 @@ def make_transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
         negatives_per_positive=config.transfer_negatives,
         identity={
             **{name: getattr(config, name) for name in TRANSFER_SETTINGS},
+            **({name: getattr(config, name) for name in OF_CONTRASTIVE} if config.loss == CONTRASTIVE else {}),
             "batch_size": config.transfer_batch_size or config.batch_size,
             "transfer": fingerprint_answers(data.transfer),
             "dev": {name: fingerprint_answers(dev) for name, dev in sorted(data.transfer_devs.items())},

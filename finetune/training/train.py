@@ -15,8 +15,6 @@ import torch
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
-from finetune.ranking.ranker import save_ranker
-from finetune.ranking.score import score_pairs
 from finetune.reports.facts import write_card
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.elastic import convert_to_universal
@@ -42,12 +40,12 @@ from pretrain.runtime.run_folder import CHECKPOINTS, SUMMARY, check_shared, clai
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import Watch, watch_ranks
 
-from .config import FinetuneConfig
+from .config import FinetuneConfig, list_metrics
 from .engine import Ranks, check_begun_alike, make_engine
 from .groups import Groups
 from .materials import Materials, load_materials
 from .plan import DEV, Stage, describe_plan, draw_groups, largest_group, name_best
-from .update import Outcome, update_ranker
+from .update import Outcome
 
 SUMS = ("loss", "groups")  # what the log is made of, see update.Outcome
 NUM_CHECKPOINTS = 2  # so many stay: where the newest is damaged, the run goes on from the one before
@@ -255,9 +253,8 @@ class _Run:
         began, size = time.monotonic(), self.materials.layout.size
         first = (step % self.plan.epoch_steps) * size
         count = min(size, len(groups) - first)
-        trainer = self.materials.trainer
-        batch = groups.order_longest_first(first, count, trainer.pairs.measure)
-        outcome = update_ranker(self.engine, trainer, groups, batch, step, self.watch.mark)
+        batch = groups.order_longest_first(first, count, self.materials.measure)
+        outcome = self.materials.update(self.engine, groups, batch, step, self.watch.mark)
         self.window += outcome.sums
         self.skips.add(step, outcome.skipped)
         self.speed.add(groups.num_rows(batch), time.monotonic() - began)
@@ -276,15 +273,12 @@ class _Run:
                 self.log.write(progress.step, split, {**figures, "epoch": progress.step / self.plan.epoch_steps})
 
     def measure(self, split: str) -> dict[str, float]:
-        data, pairs = self.materials.measured[split]
+        data, score = self.materials.measured[split]
         self.engine.module.eval()
         ranker = self.engine.module if self.ranks.deepspeed is None else self.engine
         what = f"validation of step {self.progress.step}, {split}"
-        return compute_means(
-            compute_question_metrics(
-                data, score_pairs(ranker, pairs, self.engine.device, what=what, mark=self.watch.mark)
-            )
-        )
+        scores = score(ranker, self.engine.device, what=what, mark=self.watch.mark)
+        return compute_means(compute_question_metrics(data, scores, list_metrics(self.config)))
 
     def save(self) -> None:
         """Checkpoints; the sums of the log go on as a resumed run would find them."""
@@ -319,7 +313,7 @@ class _Run:
             best = self.folder / name_best(dev)
             partial_folder = best.with_name(best.name + ".tmp")
             shutil.rmtree(partial_folder, ignore_errors=True)
-            save_ranker(self.materials.ranker.classifier.config, self.materials.tokenizer, weights, partial_folder)
+            self.materials.save(weights, partial_folder)
             figures = {dev: {MAP: self.progress.best_map[dev]}}
             write_card(partial_folder, self.config, self.stage, self.seed, self.progress.step, figures)
             shutil.rmtree(best, ignore_errors=True)

@@ -13,6 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from .card import describe_run, format_training, name_objectives, shorten_objective
 from .metadata import HERE, Stated, make_results
+from .usage import CANDIDATES, QUESTION
 
 MODULES = (  # of sentence-transformers, by the names that all its versions know
     ("", "sentence_transformers.models.Transformer"),
@@ -33,18 +34,19 @@ questions, and to be fine-tuned for that.
 
 ## Use
 
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("{where}")
-queries = model.encode(["What do cats eat?"])
-texts = model.encode(["Cats are hunters that live on mice and birds.", "The railway opened in 1893."])
-print(model.similarity(queries, texts))
-```
+{usage}
 
 `AutoModel` (`{architecture}`) gives the hidden states of which the vector is the mean, over all tokens but padding:
 special tokens count.
 {rest}"""
+_USAGE = """```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{where}")
+queries = model.encode(["{question}"])
+texts = model.encode(["{first}", "{second}"])
+print(model.similarity(queries, texts))
+```"""
 
 
 def fill_siamese_folder(
@@ -92,10 +94,16 @@ def format_siamese_card(facts: dict[str, Any], config: dict[str, Any], stated: S
         how="trained from scratch" if facts.get("from_scratch") else "after continued pre-training",
         objective=name_objectives(facts),
         size=config["hidden_size"],
-        where=stated.repository or HERE,
+        usage=format_siamese_usage(stated),
         architecture=MODEL_MAPPING_NAMES[config["model_type"]],
         rest=format_training(facts, config["model_type"], stated, with_curve),
     )
+
+
+def format_siamese_usage(stated: Stated) -> str:
+    """The code that compares a question with two texts, by sentence-transformers."""
+    first, second = CANDIDATES
+    return _USAGE.format(where=stated.repository or HERE, question=QUESTION, first=first, second=second)
 
 
 def _list_results(facts: dict[str, Any]) -> list[EvalResult]:

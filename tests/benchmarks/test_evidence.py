@@ -13,7 +13,7 @@ from benchmarks.evidence.plan import FIT, RERUN, START, format_budget, make_budg
 from benchmarks.evidence.recipe import RECIPE, Recipe, hash_settings, read_recipe
 from benchmarks.evidence.results import Store, invert_ranks, pack_figures, read_outcome, settle_choices, shorten
 from data_pipeline.errors import KinspanError
-from finetune.training.study_file import make_config
+from finetune.studies.study_file import make_config
 from pretrain.config import PretrainConfig
 from pretrain.planning.checks import check
 

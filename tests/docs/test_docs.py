@@ -106,9 +106,14 @@ def test_corpora(place, run_here):
     assert parse(PretrainConfig, "", argv=["--config", str(place / "recipe.yaml")]).corpus == mixed
 
 
-def test_siamese(place, run_here):
-    train, inspect = blocks("siamese.md", "bash")
+def test_siamese(place, run_here, tiny_documents):
+    train, inspect, tune, mined = blocks("siamese.md", "bash")
     run_here(train)
+    write_questions(place / "data", tiny_documents)
+    run_here(tune)
+    assert "--train_data files=mined" in run_here(mined)
+    for run in ("finder", "mined"):
+        assert 0 < json.loads((place / f"runs/{run}/results.json").read_text())["test"]["r@5"]["mean"] <= 1
     (use,) = blocks("siamese.md", "python")
     exec(use, {})  # in the folder that run_here has gone to
     shown = run_here(inspect)

@@ -32,6 +32,7 @@ ENTRIES = [
     "build_asnq",
     "build_insuranceqa",
     "finetune",
+    "mine",
     "study",
     "evaluate",
     "rank",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.files import find_file
-from finetune.training.study_file import read_study
+from finetune.studies.study_file import read_study
 from launch import kinspan
 from launch._cli import parse
 

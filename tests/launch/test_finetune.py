@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from finetune.training.study import run_study
-from finetune.training.study_file import read_study
+from finetune.studies.study import run_study
+from finetune.studies.study_file import read_study
 from launch import study
 from launch._stages import prepare_pretraining
 from launch.study import overrides

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from data_pipeline.errors import KinspanError
+from finetune.studies.study import _make_row_config, run_study
+from finetune.studies.study_file import read_study
 from finetune.training.config import check
-from finetune.training.study import _make_row_config, run_study
-from finetune.training.study_file import read_study
 
 FOLDER = Path(__file__).resolve().parents[2] / "launch/recipes"
 STUDIES = sorted(p.stem for p in FOLDER.glob("*.yaml") if "rows" in yaml.safe_load(p.read_text()))

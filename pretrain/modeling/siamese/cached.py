@@ -14,13 +14,14 @@ import torch
 
 from data_pipeline.sampling.batch import Batch
 from pretrain.modeling.losses import CHUNK
-from pretrain.runtime.layout import Layout
 from pretrain.runtime.ranks import sum_over_ranks
 
 from .losses import add_up_queries, compare_texts
 from .model import SiameseModel
 
-Pass = tuple[torch.Tensor, ...]  # what a forward pass of SiameseModel returns
+Pass = tuple[torch.Tensor, ...]  # what a forward pass of SiameseModel returns; the last are the embeddings
+# Of the embeddings of all pairs, and the rows of some queries: their losses [r], and sums for the log [num_sums]
+Comparison = Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Slopes:
 
     of_batches: of each micro-batch the gradient of the summed loss by its embeddings, ``[n, m, hidden]``; None of an
                 empty one
-    sums:       of the pair loss over this rank's queries, as of losses.add_up_queries
+    sums:       of the comparison, over this rank's queries
     only:       the pass of the only micro-batch, which has its graph: it need not run again
     """
 
@@ -39,38 +40,56 @@ class Slopes:
 
 
 def find_slopes(
-    model: SiameseModel,
-    batches: Sequence[Batch | None],
+    compare: Comparison,
+    num_sums: int,
+    sizes: Sequence[int],
     forward: Callable[[int, bool], Pass],
-    layout: Layout,
-    rank: int,
+    share: tuple[int, int],
+    size: int,
 ) -> Slopes:
     """The gradient of the summed contrastive loss of the global batch by this rank's embeddings. All ranks call it.
 
-    model:   the module that the engine wraps
+    sizes:   pairs of each of this rank's micro-batches; 0 of an empty one
     forward: the pass of the micro-batch of this number, or of what stands in for an empty one; embeddings alone, or all
+    share:   this rank's pairs within the global batch, ``[start, end)``
+    size:    pairs of the global batch
 
     Each rank compares its own queries with the texts of all, and the gradients add up over the ranks.
     """
-    only = forward(0, False) if len(batches) == 1 else None
+    only = forward(0, False) if len(sizes) == 1 else None
     with torch.no_grad():
-        found = [only[2].detach()] if only else [forward(number, True)[2] for number in range(len(batches))]
-    own = [(batch, embeddings) for batch, embeddings in zip(batches, found, strict=True) if batch]
-    start, end = layout.share(rank)
-    every = found[0].new_zeros(layout.size, *found[0].shape[1:])
+        found = [only[-1].detach()] if only else [forward(number, True)[-1] for number in range(len(sizes))]
+    own = [embeddings for pairs, embeddings in zip(sizes, found, strict=True) if pairs]
+    start, end = share
+    every = found[0].new_zeros(size, *found[0].shape[1:])
     if own:
-        every[start:end] = torch.cat([embeddings for _, embeddings in own])
+        every[start:end] = torch.cat(own)
     every = sum_over_ranks(every).requires_grad_()
     every.grad = torch.zeros_like(every)
-    sums = torch.zeros(len(model.pair_sum_names), dtype=torch.float64, device=every.device)
-    for rows in split_rows(start, end, layout.size * (every.shape[1] - 1)):
-        compared = compare_texts(every, rows, model.temperature, model.symmetric)
-        compared.losses.sum().backward()
-        parts = np.concatenate([batch.part for batch, _ in own])[rows.start - start : rows.stop - start]
-        sums += add_up_queries(compared, torch.from_numpy(parts).to(every.device), len(model.objectives))
+    sums = torch.zeros(num_sums, dtype=torch.float64, device=every.device)
+    for rows in split_rows(start, end, size * (every.shape[1] - 1)):
+        losses, of_rows = compare(every, rows)
+        losses.sum().backward()
+        sums += of_rows
     gradient = sum_over_ranks(every.grad)[start:end]
-    of_own = iter(gradient.split([batch.num_pairs for batch, _ in own]))
-    return Slopes([next(of_own) if batch else None for batch in batches], sums, only)
+    of_own = iter(gradient.split([pairs for pairs in sizes if pairs]))
+    return Slopes([next(of_own) if pairs else None for pairs in sizes], sums, only)
+
+
+def compare_objectives(model: SiameseModel, batches: Sequence[Batch | None], start: int) -> Comparison:
+    """The comparison of pre-training, with the sums of each objective's queries, as of losses.add_up_queries.
+
+    batches: this rank's micro-batches; None for an empty one
+    start:   where its pairs begin in the global batch
+    """
+    parts = np.concatenate([np.zeros(0, dtype=np.int16), *(batch.part for batch in batches if batch)])
+
+    def compare(every: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        compared = compare_texts(every, rows, model.temperature, model.symmetric)
+        part = torch.from_numpy(parts[rows.start - start : rows.stop - start]).to(every.device)
+        return compared.losses, add_up_queries(compared, part, len(model.objectives))
+
+    return compare
 
 
 def go_on(embeddings: torch.Tensor, slope: torch.Tensor | None) -> torch.Tensor:

@@ -26,22 +26,35 @@ class Compared(NamedTuple):
     ranks: torch.Tensor
 
 
-def compare_texts(embeddings: torch.Tensor, rows: slice, temperature: float, symmetric: bool = False) -> Compared:
+def compare_texts(
+    embeddings: torch.Tensor,
+    rows: slice,
+    temperature: float,
+    symmetric: bool = False,
+    barred: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> Compared:
     """Multiple-negatives ranking: cross-entropy of each query's own text among the texts of all pairs.
 
     embeddings:  ``[N, m, hidden]`` of length 1: of N pairs the query, the text that belongs to it, and m - 2 negatives
     rows:        the queries that are compared; with all texts, whichever pair they are of
     temperature: what cosines are divided by
     symmetric:   the mean with the cross-entropy of a text's own query among all queries
+    barred:      what is no negative of these queries, because it is known to answer them too: bools ``[r, texts]``, the
+                 texts being those that belong to the N queries, then the negatives of each pair in turn; and bools
+                 ``[r, N]``, the queries that are no negatives of the texts of these rows
     """
     query, own = embeddings[rows, 0], embeddings[rows, 1]
     texts = torch.cat([embeddings[:, 1], embeddings[:, 2:].flatten(0, 1)])
     place = torch.arange(len(embeddings), device=embeddings.device)[rows]
     cosines = query @ texts.T
+    if barred:
+        cosines = cosines.masked_fill(barred[0], float("-inf"))
     losses = F.cross_entropy(cosines / temperature, place, reduction="none")
     if symmetric:
-        back = F.cross_entropy(own @ embeddings[:, 0].T / temperature, place, reduction="none")
-        losses = (losses + back) / 2
+        back = own @ embeddings[:, 0].T
+        if barred:
+            back = back.masked_fill(barred[1], float("-inf"))
+        losses = (losses + F.cross_entropy(back / temperature, place, reduction="none")) / 2
     with torch.no_grad():
         to_own = cosines.gather(1, place[:, None])
         equal = (cosines == to_own).sum(1) - 1

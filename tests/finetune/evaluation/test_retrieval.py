@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from finetune.evaluation.retrieval import RETRIEVAL_METRICS, measure_retrieval
+from finetune.evaluation.metrics import RETRIEVAL_METRICS, compute_question_metrics, rank_rows
+from finetune.evaluation.retrieval import measure_retrieval
 
 TREC = {"mrr": "recip_rank", "r@1": "recall_1", "r@5": "recall_5", "r@10": "recall_10"}
 
@@ -31,3 +32,14 @@ def test_a_question_for_which_nothing_is_right_or_found_counts_0():
         "r@5": [0, 0, 1],
         "r@10": [0, 0, 1],
     }
+
+
+def test_scores_of_candidates_give_the_same_figures(data, scores):
+    ours = compute_question_metrics(data, scores["good"], RETRIEVAL_METRICS)
+    order, ids = rank_rows(data, scores["good"]), data.answer_ids.to_pylist()
+    found = [[ids[row] for row in order[rows]] for rows in data.rows()]
+    right = [{ids[row] for row in range(rows.start, rows.stop) if data.labels[row]} for rows in data.rows()]
+    theirs = measure_retrieval(found, right)
+    assert tuple(ours) == RETRIEVAL_METRICS
+    for metric in RETRIEVAL_METRICS:
+        assert ours[metric].tolist() == pytest.approx(theirs[metric].tolist())

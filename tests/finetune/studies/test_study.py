@@ -10,9 +10,9 @@ import yaml
 from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
 from finetune.reports.study_table import format_study
+from finetune.studies.study import run_study
+from finetune.studies.study_file import read_study
 from finetune.training import train
-from finetune.training.study import run_study
-from finetune.training.study_file import read_study
 from pretrain.runtime.stop import listen_for_stop
 
 FAST = {"seeds": 1, "epochs": 1, "batch_size": 8, "max_length": 32, "learning_rate": "2e-3", "precision": "fp32"}
@@ -92,6 +92,16 @@ def row(name="one", **more):
         ({"rows": [row()], "zero_shot": "maybe"}, "zero_shot maybe: must be true or false"),
         ({"rows": [row()], "zero_shot": True}, "zero_shot needs a model that embeds texts, and "),
         ({"rows": [row(tanda=True)]}, "rows of TANDA need --transfer"),
+        ({"rows": [row(stages={"pretrain": {}})]}, "row one: stages must be a list"),
+        ({"rows": [row(stages=["pretrain"])]}, "row one: stage 1: must be one of pretrain and finetune"),
+        ({"rows": [row(stages=[{"mlm": {}}])]}, "row one: stage 1: must be one of pretrain and finetune"),
+        ({"rows": [row(stages=[{"pretrain": 3}])]}, "row one: stage 1: pretrain must be lines of `name: value`"),
+        ({"rows": [row(stages=[{"finetune": {"epoch": 1}}])]}, "row one: stage 1 has 'epoch', which is none of"),
+        ({"rows": [row(stages=[{"finetune": {"epochs": 1}}])]}, "row one: stage 1: finetune needs data"),
+        ({"rows": [row(stages=[{"finetune": {"data": "$no"}}])]}, "one: $no is not known: give --where no=..."),
+        ({"rows": [row(stages=[{"finetune": {"data": "a", "epochs": 0}}])]}, "one: stage 1: --epochs 0: must be above"),
+        ({"rows": [row(stages=[{"pretrain": {}}], tanda=True)]}, "row one: stages say it all"),
+        ({"rows": [row()], "where": ["corpus"]}, "where must be lines of `name: value`"),
         (
             {"rows": [row(), row("two", settings={"epochs": 2})]},
             "--set epochs: it is what sets rows apart (two): change a copy of the study",
@@ -120,7 +130,7 @@ def test_a_file_that_is_not_there(tmp_path):
     "path", [p for p in sorted(RECIPES.glob("*.yaml")) if "rows:" in p.read_text()], ids=lambda p: p.stem
 )
 def test_the_studies_that_are_here_can_be_read(path, tmp_path, monkeypatch):
-    from finetune.training import study
+    from finetune.studies import study
 
     seen = []
 
@@ -129,8 +139,9 @@ def test_the_studies_that_are_here_can_be_read(path, tmp_path, monkeypatch):
         raise KinspanError("enough")
 
     monkeypatch.setattr(study, "run_experiment", stop)
+    stages, where = {"pretrain": lambda settings, folder: None}, {"corpus": "c", "source": "askubuntu_qa=z"}
     with pytest.raises(KinspanError, match="enough"):
-        run_study(read_study(path), ["wikiqa=x"], tmp_path, {}, "asnq=y", lambda _: None)
+        run_study(read_study(path), ["wikiqa=x"], tmp_path, {}, "asnq=y", lambda _: None, stages, where)
     assert seen
 
 
@@ -191,14 +202,14 @@ def test_a_study(noisy, study_file, tmp_path, sets, write_sets, model, monkeypat
 
 def test_a_study_shows_what_doing_nothing_comes_to(study_file, tmp_path, sets, make_model, answer_set, monkeypatch):
     encoder = str(make_model())
-    monkeypatch.setattr("finetune.training.study.is_bi_encoder", lambda model: model == encoder)
+    monkeypatch.setattr("finetune.studies.study.is_bi_encoder", lambda model: model == encoder)
     seen = []
 
     def score_by_length(model, data, max_length):
         seen.append((model, max_length))
         return np.array([float(len(text)) for text in data.answers.to_pylist()])
 
-    monkeypatch.setattr("finetune.training.study.score_answers", score_by_length)
+    monkeypatch.setattr("finetune.studies.study.score_answers", score_by_length)
     content = {"zero_shot": True, "about": "One seed shows nothing.", "settings": SETTINGS, "rows": [row("FT")]}
     results = run_study(
         read_study(study_file(content)), [f"files={sets}"], tmp_path, {"model": encoder}, None, lambda _: None
@@ -216,7 +227,7 @@ def test_a_study_shows_what_doing_nothing_comes_to(study_file, tmp_path, sets, m
 
 
 def test_settings_over_the_studys_and_several_data_sets(study_file, tmp_path, sets, model, monkeypatch):
-    from finetune.training import study
+    from finetune.studies import study
 
     seen = []
 

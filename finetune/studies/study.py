@@ -1,7 +1,7 @@
 """A study runs several experiments on one or more data sets, and shows them in one table beside a paper's figures."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,37 +10,37 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
+from finetune.data.overlap import find_unseen
 from finetune.evaluation.bm25 import score_bm25
-from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
-from finetune.evaluation.significance import compare_rows
+from finetune.evaluation.metrics import Figures, compute_means, compute_question_metrics
+from finetune.evaluation.significance import compare_rows, compute_interval
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.score import score_answers
 from finetune.reports.study_report import BM25, ZERO_SHOT, Entry, write_page
 from finetune.reports.study_table import format_study
+from finetune.training.config import CONTRASTIVE, FinetuneConfig, choose_metrics, list_metrics, list_seeds
+from finetune.training.experiment import read_figures, run_experiment, summarize_seeds
+from finetune.training.stages import load_data, name_set
 from pretrain.modeling.default_model import default_model
 from pretrain.runtime.settings import convert_setting
 from pretrain.runtime.stop import listen_for_stop
 from pretrain.runtime.world import read_launcher_variables
 
-from .config import FinetuneConfig, list_seeds
-from .experiment import read_figures, run_experiment
-from .stages import load_data, name_set
+from .chains import RELEASE, PlannedStage, StageRunner, fill_names, plan_stages
 from .study_file import Study, StudyRow, make_config
 
 RESULTS, PAGE = "study.json", "report.html"
-PRETRAINED, TRANSFERS, RELEASE = "pretrained", "transfers", "release"  # folders of a study, and of a pre-training
-# A stage before fine-tuning, from its settings and its folder. They are checked at once, and what is returned runs the
-# stage, or finds it finished; after that its model is in the folder's ``release``.
-StageRunner = Callable[[dict[str, Any], Path], Callable[[], None]]
+PRETRAINED, TRANSFERS = "pretrained", "transfers"  # folders of a study
 PAPERS_NAME = {"jacana": "trecqa"}  # how papers call a data set that we have in two forms
 
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row of a study on one data set, with all its settings."""
+    """A row of a study on one data set, with all its settings, and the stages before it."""
 
     row: StudyRow
     config: FinetuneConfig
+    stages: list[PlannedStage]
 
 
 def run_study(
@@ -51,6 +51,7 @@ def run_study(
     transfer: str | None,
     say: Callable[[str], None] = print,
     stages: dict[str, StageRunner] | None = None,
+    where: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Runs every row on every data set, and writes ``study.json`` and, for each data set, ``report.html``.
 
@@ -59,20 +60,24 @@ def run_study(
                tells the row from the others
     transfer:  what the rows of TANDA transfer from
     stages:    what runs the stages before fine-tuning, by name: ``pretrain`` for rows that have such a block
+    where:     what each ``$name`` in the stages of rows stands for; it takes precedence over the study's
 
     The same call again resumes. Raises KinspanError for what the user can mend.
     """
     _check_request(study, specs, overrides, transfer)
+    leads = read_launcher_variables()[0] == 0
+    say = say if leads else _be_silent
     # The settings of every row are checked before the first row runs, so that a wrong one costs no hours.
     planned = [
-        [PlannedRow(row, _make_row_config(study, row, spec, specs, output, overrides, transfer)) for row in study.rows]
+        [
+            _plan_row(study, row, spec, specs, output, overrides, transfer, stages or {}, where or {}, say)
+            for row in study.rows
+        ]
         for spec in specs
     ]
     if study.zero_shot:
         _check_embeds(study, planned[0][0].config)
     pretrainings = _prepare_pretrainings(study, output, overrides, stages or {})
-    leads = read_launcher_variables()[0] == 0
-    say = say if leads else _be_silent
     hours = [row.config.max_hours for rows in planned for row in rows if row.config.max_hours is not None]
     with listen_for_stop(min([*hours, *_list_pretraining_hours(study)], default=None)):
         for name, run_stage in pretrainings.items():
@@ -92,7 +97,13 @@ def _run_set(
     """Runs every row on one data set, and returns its table. ``leads``: whether this rank writes the page."""
     folder = output / name_set(spec)
     experiments = []
+    done: set[Path] = set()
     for row in rows:
+        for stage in row.stages:
+            if stage.model not in done:  # rows share what they have in common
+                say(f"\n== {row.row.name}: {stage.title}: {stage.model}")
+                stage.run()
+                done.add(stage.model)
         say(f"\n== {row.row.name}: {row.config.output_dir}")
         experiments.append(run_experiment(row.config, say))
     return _summarize_set(study, spec, rows, experiments, folder / PAGE, leads)
@@ -119,7 +130,8 @@ def _prepare_pretrainings(
 
 def _list_pretraining_hours(study: Study) -> list[float]:
     """Returns the ``max_hours`` of the rows' pre-trainings: within the study's own hours, theirs would not count."""
-    given = [(row.pretrain or {}).get("max_hours") for row in study.rows]
+    blocks = [block for row in study.rows for block in (row.pretrain or {}, *(stage.settings for stage in row.stages))]
+    given = [block.get("max_hours") for block in blocks]
     return [convert_setting(FinetuneConfig, "max_hours", hours) for hours in given if hours is not None]
 
 
@@ -148,6 +160,31 @@ def _check_embeds(study: Study, first: FinetuneConfig) -> None:
             f"{study.title}: zero_shot needs a model that embeds texts, and {model} is none: name another one in "
             "--model, or remove the line zero_shot"
         )
+
+
+def _plan_row(
+    study: Study,
+    row: StudyRow,
+    spec: str,
+    specs: list[str],
+    output: Path,
+    overrides: dict[str, Any],
+    transfer: str | None,
+    runners: Mapping[str, StageRunner],
+    where: Mapping[str, str],
+    say: Callable[[str], None],
+) -> PlannedRow:
+    """Returns a row on ``spec`` with its stages. Raises KinspanError, naming study and row."""
+    config = _make_row_config(study, row, spec, specs, output, overrides, transfer)
+    if not row.stages:
+        return PlannedRow(row, config, [])
+    names, common = {**study.where, **where}, {**study.settings, **overrides}
+    try:
+        filled = [replace(stage, settings=fill_names(stage.settings, names)) for stage in row.stages]
+        stages = plan_stages(filled, config.model, spec, common, output, runners, say)
+    except KinspanError as error:
+        raise KinspanError(f"{study.title}: {row.name}: {error}") from error
+    return PlannedRow(row, replace(config, model=str(stages[-1].model)), stages)
 
 
 def _make_row_config(
@@ -189,13 +226,16 @@ def _summarize_set(
     first = rows[0].config
     data = load_data(next((row.config for row in rows if row.config.transfer), first))
     measured = data.measured[-1]
-    figures = [read_figures(Path(row.config.output_dir), measured, list_seeds(row.config)) for row in rows]
-    untrained = {BM25: compute_question_metrics(measured, score_bm25(measured))}
+    shown, metrics = choose_metrics(first), list_metrics(first)
+    others = [data.train, *data.measured[:-1]]  # what was trained on, and what chose the best rankers
+    unseen = find_unseen(measured, others) if first.loss == CONTRASTIVE else None
+    figures = [read_figures(row.config, measured) for row in rows]
+    untrained = {BM25: compute_question_metrics(measured, score_bm25(measured), metrics)}
     if study.zero_shot:
         scores = score_answers(first.model or default_model(), measured, first.max_length)
-        untrained[ZERO_SHOT] = compute_question_metrics(measured, scores)
+        untrained[ZERO_SHOT] = compute_question_metrics(measured, scores, metrics)
     runs = [*figures, *([of_name] for of_name in untrained.values())]
-    tests = compare_rows([np.stack([seed[MAP] for seed in row]) for row in runs])
+    tests = compare_rows([np.stack([seed[shown[0]] for seed in row]) for row in runs])
     papers = [row.row.paper.get(PAPERS_NAME.get(name_set(spec), name_set(spec)), {}) for row in rows]
     lines = [
         {"name": name, **{m: {"mean": v, "sd": None} for m, v in compute_means(of_name).items()}, "p": test}
@@ -203,6 +243,12 @@ def _summarize_set(
     ]
     for row, experiment, test, paper in zip(rows, experiments, tests[: len(rows)], papers, strict=True):
         lines.append(_summarize_row(row, experiment[measured.split], experiment["seeds"], test, paper, rows))
+    for line, of_row in zip(lines, [*([of_name] for of_name in untrained.values()), *figures], strict=True):
+        if unseen is None:
+            continue
+        line["interval"] = compute_interval(np.mean([seed[shown[0]] for seed in of_row], axis=0))
+        if 0 < unseen.sum() < len(unseen):
+            line["unseen"] = summarize_seeds([compute_means(_take(seed, unseen)) for seed in of_row])
     splits = [(data.train, first.train_filter), *((split, first.eval_filter) for split in data.measured)]
     if data.transfer is not None:
         splits.insert(0, (data.transfer, first.train_filter))
@@ -220,8 +266,14 @@ def _summarize_set(
         "questions": measured.num_questions,
         "pairs": measured.num_pairs,
         "report": str(page),
+        "metrics": list(shown),
+        "unseen_questions": None if unseen is None else int(unseen.sum()),
         "rows": lines,
     }
+
+
+def _take(figures: Figures, questions: np.ndarray) -> Figures:
+    return {metric: values[questions] for metric, values in figures.items()}
 
 
 def _summarize_row(

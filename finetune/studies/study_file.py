@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,27 @@ import yaml
 
 from data_pipeline.errors import KinspanError, quote_error
 from finetune.data.registry import NAMES
-from finetune.evaluation.metrics import METRICS
+from finetune.evaluation.metrics import TITLES
+from finetune.training.config import FinetuneConfig, check
 from pretrain.runtime.settings import convert_setting
-
-from .config import FinetuneConfig, check
 
 # The rest are the study's own: launch/study.py has flags for them, and every row has an output folder.
 OWN = {"data", "transfer", "transfer_targets", "transfer_dir", "output_dir", "local_rank"}
 SETTINGS = {f.name for f in fields(FinetuneConfig)} - OWN
 COMMON = ("eval_filter", "columns")  # rows are compared question by question, so that all measure the same ones
-ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain"}
-STUDY_KEYS = {"title", "source", "settings", "rows", "about", "zero_shot"}
+ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain", "stages"}
+STUDY_KEYS = {"title", "source", "settings", "rows", "about", "zero_shot", "where"}
+KINDS = ("pretrain", "finetune")  # of stages
+# What a stage of fine-tuning may say: a data set of its own, and no seeds, since it runs once for all
+OF_A_STAGE = (SETTINGS | {"data"}) - {"seeds", "seed", "train_data", "model", *COMMON}
+
+
+@dataclass(frozen=True)
+class StageOfRow:
+    """A stage before a row's own fine-tuning: its kind, of KINDS, and settings of that command."""
+
+    kind: str
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,7 @@ class StudyRow:
     tanda:    whether it first transfers from ``--transfer``
     paper:    the paper's figures by data set and metric
     pretrain: settings of launch/pretrain.py; the row's model is then what this makes of it
+    stages:   what trains before, one after another; the row's model is then that of the last one
     """
 
     name: str
@@ -38,6 +49,7 @@ class StudyRow:
     tanda: bool
     paper: dict[str, dict[str, float]]
     pretrain: dict[str, Any] | None = None
+    stages: tuple[StageOfRow, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -52,6 +64,7 @@ class Study:
     about:     what a reader of the results must keep in mind; it is printed below the tables
     settings:  of all rows
     zero_shot: whether the table has the start of the first row too, as a bi-encoder without any training
+    where:     what each ``$name`` in the stages stands for, unless the command says otherwise
     """
 
     title: str
@@ -60,6 +73,7 @@ class Study:
     settings: dict[str, Any]
     rows: list[StudyRow]
     zero_shot: bool = False
+    where: dict[str, str] = field(default_factory=dict)
 
 
 def read_study(path: Path) -> Study:
@@ -82,7 +96,11 @@ def read_study(path: Path) -> Study:
     zero_shot = content.get("zero_shot", False)
     if not isinstance(zero_shot, bool):
         raise KinspanError(f"--study {path}: zero_shot {zero_shot}: must be true or false")
-    return Study(title or path.stem, source, about, content.get("settings") or {}, rows, zero_shot)
+    where = content.get("where") or {}
+    if not isinstance(where, dict):
+        raise KinspanError(f"--study {path}: where must be lines of `name: value`")
+    names = {str(name): str(value) for name, value in where.items()}
+    return Study(title or path.stem, source, about, content.get("settings") or {}, rows, zero_shot, names)
 
 
 def _parse_row(path: Path, entry: Any) -> StudyRow:
@@ -100,7 +118,7 @@ def _parse_row(path: Path, entry: Any) -> StudyRow:
             )
     _check_keys(path, f"{where}: paper", paper, set(NAMES))
     for name, figures in paper.items():
-        _check_keys(path, f"{where}: paper: {name}", figures, set(METRICS))
+        _check_keys(path, f"{where}: paper: {name}", figures, set(TITLES))
         for metric, figure in figures.items():
             if isinstance(figure, bool) or not isinstance(figure, int | float) or not 0 <= figure <= 1:
                 raise KinspanError(f"--study {path}: {where}: paper: {name}: {metric} {figure}: must be from 0 to 1")
@@ -109,7 +127,29 @@ def _parse_row(path: Path, entry: Any) -> StudyRow:
     pretrain = entry.get("pretrain")
     if not (pretrain is None or (isinstance(pretrain, dict) and all(isinstance(key, str) for key in pretrain))):
         raise KinspanError(f"--study {path}: {where}: pretrain must be lines of `name: value`")
-    return StudyRow(str(entry["name"]), settings, tanda, paper, pretrain)
+    stages = _parse_stages(path, where, entry.get("stages") or [])
+    if stages and (pretrain is not None or tanda):
+        raise KinspanError(f"--study {path}: {where}: stages say it all: pretrain and tanda do not go with them")
+    return StudyRow(str(entry["name"]), settings, tanda, paper, pretrain, stages)
+
+
+def _parse_stages(path: Path, where: str, entries: Any) -> tuple[StageOfRow, ...]:
+    if not isinstance(entries, list):
+        raise KinspanError(f"--study {path}: {where}: stages must be a list, such as - pretrain: {{...}}")
+    stages = []
+    for number, entry in enumerate(entries, 1):
+        what = f"{where}: stage {number}"
+        if not isinstance(entry, dict) or len(entry) != 1 or next(iter(entry)) not in KINDS:
+            raise KinspanError(f"--study {path}: {what}: must be one of {' and '.join(KINDS)}, with its settings")
+        ((kind, settings),) = entry.items()
+        if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
+            raise KinspanError(f"--study {path}: {what}: {kind} must be lines of `name: value`")
+        if kind == "finetune":
+            _check_keys(path, what, settings, OF_A_STAGE)
+            if "data" not in settings:
+                raise KinspanError(f"--study {path}: {what}: finetune needs data, such as data: askubuntu_qa=FOLDER")
+        stages.append(StageOfRow(kind, settings))
+    return tuple(stages)
 
 
 def _check_keys(path: Path, where: str, given: Any, known: set[str]) -> None:

@@ -1,0 +1,225 @@
+"""What ``launch/mine.py`` does: hard negatives of labelled questions, found by a model among all candidates.
+
+A candidate that the model ranks high is a hard negative, or an answer that nobody labelled. So what scores nearly as
+high as the right answer is left out: above a share of its score, by default .95 (Moreira et al., 2024, "NV-Retriever:
+Improving text embedding models with effective hard-negative mining", section 3.1, "TopK-PercPos").
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import write_atomically
+from data_pipeline.tokenizers import shorten_name
+from finetune.data.answers import AnswerSet
+from finetune.data.filters import NO_ALL_NEGATIVE, filter_questions
+from finetune.data.registry import load_split, parse_columns
+from finetune.evaluation.trec import make_folder
+from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.embedder import Embedder
+from finetune.ranking.score import load_classifier
+from finetune.training.groups import Distinct, find_distinct
+
+TRAIN, FACTS = "train.jsonl", "mined.json"
+CHUNK = 1024  # questions whose cosines to all candidates are in memory at once
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What becomes a negative.
+
+    negatives:      the most of each question
+    depth:          so many candidates that the model ranks first are looked at
+    skip:           so many of those that rank first are left out
+    positive_share: left out are those above this share of the lowest score of the question's right answers
+    """
+
+    negatives: int = 8
+    depth: int = 100
+    skip: int = 0
+    positive_share: float = 0.95
+
+
+@dataclass(frozen=True)
+class Mined:
+    """Negatives of each of Q questions.
+
+    chosen:  for each question rows of its negatives, the hardest first
+    scores:  of these
+    lowest:  ``[Q]`` the lowest score of a question's right answers
+    dropped: how many candidates were too near to a right answer
+    """
+
+    chosen: list[np.ndarray]
+    scores: list[np.ndarray]
+    lowest: np.ndarray
+    dropped: int
+
+
+def mine_file(
+    spec: str,
+    output: Path,
+    model: str,
+    cross_encoder: str | None = None,
+    rules: Rules = Rules(),
+    *,
+    max_length: int = 128,
+    show: int = 5,
+    columns: str | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Mines, writes the data set and says what was found. Raises KinspanError for what the user can mend.
+
+    spec:          the data set whose training questions are mined for, such as wikiqa=FOLDER
+    model:         the bi-encoder that looks for candidates
+    cross_encoder: what scores them in its place
+    show:          so many questions are printed with their negatives
+    """
+    whole, notes = load_split(spec, "train", parse_columns(columns))
+    data = filter_questions(whole, NO_ALL_NEGATIVE)
+    make_folder(output)
+    corpus = find_distinct(data)
+    say("\n".join([*notes, f"{data.num_questions:,} questions, {len(corpus.rows):,} distinct candidates"]))
+    asked, found = embed(data, corpus, model, max_length)
+    rank = load_reranker(cross_encoder, max_length) if cross_encoder else None
+    mined = mine(data, corpus, asked, found, rules, rank)
+    write_mined(output / TRAIN, data, mined)
+    sizes = np.array([len(rows) for rows in mined.chosen])
+    facts = {
+        "data": data.name,
+        "model": shorten_name(model),
+        "cross_encoder": cross_encoder and shorten_name(cross_encoder),
+        **asdict(rules),
+        "questions": data.num_questions,
+        "mined": int(sizes.sum()),
+        "too_near": mined.dropped,
+        "without_negatives": int((sizes == 0).sum()),
+    }
+    write_atomically(output / FACTS, json.dumps(facts, indent=1) + "\n")
+    say("\n".join(describe_mined(data, mined, show)))
+    say(
+        f"{sizes.sum():,} negatives of {data.num_questions:,} questions ({(sizes == 0).sum():,} have none); "
+        f"{mined.dropped:,} candidates scored above {rules.positive_share:g} of a right answer's score and were left "
+        f"out\n{output / TRAIN}: train on it with --data {spec} --train_data files={output}"
+    )
+
+
+def embed(data: AnswerSet, corpus: Distinct, model: str, max_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of the questions ``[Q, hidden]`` and of the distinct candidates ``[D, hidden]``."""
+    if not is_bi_encoder(model):
+        raise KinspanError(
+            f"--model {model} reads question and answer together: give it as --cross_encoder, and a bi-encoder here"
+        )
+    embedder = Embedder(model)
+    embedder.max_length = embedder.model.max_seq_length = min(max_length, embedder.max_length)
+    return embedder.embed_queries(data.questions), embedder.embed_answers(
+        data.answers.take(pa.array(corpus.rows)).to_pylist()
+    )
+
+
+def load_reranker(model: str, max_length: int) -> Callable[[AnswerSet], np.ndarray]:
+    """What gives the probability of each row of an AnswerSet. Raises KinspanError for a bi-encoder."""
+    if is_bi_encoder(model):
+        raise KinspanError(f"--cross_encoder {model} embeds each text alone: give it as --model")
+    score = load_classifier(model, max_length)
+    return lambda data: 1 / (1 + np.exp(-score(data)))
+
+
+def mine(
+    data: AnswerSet,
+    corpus: Distinct,
+    asked: np.ndarray,
+    found: np.ndarray,
+    rules: Rules,
+    rank: Callable[[AnswerSet], np.ndarray] | None = None,
+) -> Mined:
+    """The hardest candidates of each question that are no answers of it.
+
+    asked, found: vectors of questions and of distinct candidates
+    rank:         scores rows by a cross-encoder, in place of the vectors
+    """
+    chosen, scores, lowest, dropped = [], [], np.zeros(data.num_questions), 0
+    rows = list(data.rows())
+    for first in range(0, data.num_questions, CHUNK):
+        cosines = asked[first : first + CHUNK] @ found.T
+        for question, own in enumerate(cosines, first):
+            labels = data.labels[rows[question]]
+            right = np.unique(corpus.which[rows[question]][labels == 1])
+            count = min(len(own), rules.depth + len(right))
+            top = np.argsort(-own, kind="stable")[:count]
+            top = top[~np.isin(top, right)][: rules.depth]
+            if rank:
+                probabilities = rank(_list_candidates(data, question, corpus.rows[np.concatenate([right, top])]))
+                of_right, of_top = probabilities[: len(right)], probabilities[len(right) :]
+                order = np.argsort(-of_top, kind="stable")
+                top, of_top = top[order], of_top[order]
+            else:
+                of_right, of_top = own[right], own[top]
+            lowest[question] = of_right.min()
+            kept = find_far(of_top, float(lowest[question]), rules.positive_share)
+            dropped += int((~kept).sum())
+            far = np.flatnonzero(kept)
+            far = far[far >= rules.skip][: rules.negatives]
+            chosen.append(corpus.rows[top[far]])
+            scores.append(of_top[far])
+    return Mined(chosen, scores, lowest, dropped)
+
+
+def find_far(scores: np.ndarray, positive: float, share: float) -> np.ndarray:
+    """Which candidates score at most ``share`` of a right answer's score, bools.
+
+    Of a right answer whose cosine is negative, the bound lies as far below it, in proportion.
+    """
+    return scores <= positive - (1 - share) * abs(positive)
+
+
+def _list_candidates(data: AnswerSet, question: int, rows: np.ndarray) -> AnswerSet:
+    """One question with the candidates of these rows."""
+    one = data.take(np.array([question]))
+    names = pa.array([str(number) for number in range(len(rows))], pa.large_string())
+    optional: dict[str, Any] = dict.fromkeys(("grades", "document_ids", "positions", "titles", "contexts"))
+    return replace(
+        one,
+        starts=np.array([0, len(rows)]),
+        answer_ids=names,
+        answers=data.answers.take(pa.array(rows)),
+        labels=np.zeros(len(rows), dtype=np.int8),
+        **optional,
+    )
+
+
+def write_mined(path: Path, data: AnswerSet, mined: Mined) -> None:
+    """Writes each question's right answers and mined negatives as the split train of files=."""
+
+    def list_lines() -> Any:
+        for question, own in enumerate(data.rows()):
+            right = own.start + np.flatnonzero(data.labels[own])
+            head = {"question_id": data.question_ids[question], "question": data.questions[question]}
+            for label, rows in ((1, right), (0, mined.chosen[question])):
+                for row, text in zip(rows.tolist(), data.answers.take(pa.array(rows)).to_pylist(), strict=True):
+                    line = {**head, "answer_id": f"c{row}", "answer": text, "label": label}
+                    yield json.dumps(line, ensure_ascii=False) + "\n"
+
+    write_atomically(path, list_lines())
+
+
+def describe_mined(data: AnswerSet, mined: Mined, count: int) -> list[str]:
+    """Questions spread over the data, each with its right answer's score and its negatives, to be read."""
+    lines = []
+    for question in np.linspace(0, data.num_questions - 1, min(count, data.num_questions)).astype(int):
+        own = list(data.rows())[question]
+        right = data.answers[own.start + int(np.flatnonzero(data.labels[own])[0])].as_py()
+        lines += [f"\n{_shorten(data.questions[question])}", f"  right {mined.lowest[question]:.3f}  {_shorten(right)}"]
+        for row, score in zip(mined.chosen[question].tolist(), mined.scores[question], strict=True):
+            lines.append(f"  wrong {score:.3f}  {_shorten(data.answers[row].as_py())}")
+    return lines
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,165 @@
+"""The bi-encoder that fine-tuning trains: each text becomes a vector alone, and candidates rank by their cosine.
+
+Texts are kept as token ids, equal ones once, and any of them make a packed batch. So thousands of questions with one
+pool of answers cost the tokens of the pool.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, copy_runs, lay_out
+from data_pipeline.tokenizers import PairTemplate, read_text_template, shorten_name
+from finetune.data.answers import AnswerSet
+from pretrain.modeling.adapters.folder import is_adapter
+from pretrain.modeling.encoder import encode_packed, prepare_encoder
+from pretrain.modeling.pair_model import holds_no_weights
+from pretrain.modeling.scorer import Scorer, check_fits
+from pretrain.modeling.siamese.model import load_siamese_model, pool_mean
+from pretrain.release.siamese import fill_siamese_folder
+
+from .encode import group_by_length
+from .ranker import FRESH_SEED, silence_transformers
+from .score import BATCH_TOKENS, pass_all
+from .token_ids import TokenizedTexts, tokenise_texts
+
+
+class SiameseRanker(nn.Module):
+    """An encoder whose texts are compared by the cosine of their mean hidden states."""
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__()
+        self.encoder = encoder
+        prepare_encoder(self, encoder)
+
+    @property
+    def config(self) -> Any:
+        return self.encoder.config
+
+    def forward(self, **inputs: Any) -> torch.Tensor:
+        """Vectors ``[n, hidden]`` float32 of length 1, of a packed batch of single texts; see EncodedTexts.pack."""
+        return F.normalize(pool_mean(encode_packed(self.encoder, inputs), inputs["starts"]), dim=-1)
+
+
+def load_siamese_ranker(name_or_dir: str, seed: int) -> tuple[SiameseRanker, list[str]]:
+    """The encoder to fine-tune, in fp32, and lines that say what of it is new.
+
+    name_or_dir: any model whose encoder can be trained here: a bi-encoder, a release, another weights folder, a hub
+                 name, or a folder with a config alone, from which training starts from scratch
+    seed:        of fresh weights
+
+    Raises KinspanError where there is no such model.
+    """
+    silence_transformers()
+    if is_adapter(name_or_dir):
+        raise KinspanError(f"--model {name_or_dir} is an adapter: --loss contrastive trains a whole encoder")
+    model, _ = load_siamese_model(name_or_dir, FRESH_SEED + seed)  # its masked-LM head is not used
+    scratch = holds_no_weights(name_or_dir)
+    notes = [f"{shorten_name(name_or_dir)} holds no weights: the model starts from scratch"] if scratch else []
+    return SiameseRanker(model.encoder), notes
+
+
+def check_takes_texts(ranker: SiameseRanker, tokenizer: Any, name_or_dir: str, max_length: int) -> None:
+    """Raises KinspanError where the model has too few positions for texts of ``max_length`` tokens, or too few rows in
+    its embedding table for the tokenizer's ids."""
+    name = shorten_name(name_or_dir)
+    check_fits(Scorer(name, ranker.encoder, tokenizer, "a vector", torch.squeeze), max_length)
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """The distinct texts of an AnswerSet, by number: first its Q questions, then its D distinct candidates.
+
+    texts:     their ids, without special tokens
+    questions: ``[Q]`` the first number of a question that has this one's text
+    answers:   ``[N]`` of each row the number of its candidate
+    lengths:   ``[Q + D]`` tokens of each text as the model sees it: cut, special tokens included
+    """
+
+    texts: TokenizedTexts
+    questions: np.ndarray
+    answers: np.ndarray
+    template: PairTemplate
+    lengths: np.ndarray
+
+    def pack(self, numbers: np.ndarray, device: torch.device) -> dict[str, Any]:
+        """These texts, one after another, as the inputs of pretrain.modeling.encoder.encode_packed."""
+        lengths = self.lengths[numbers] - self.template.num_special
+        row = lay_out(self.template, (lengths,))
+        copy_runs(row.ids, row.text_starts[0], self.texts.ids, self.texts.starts[numbers], lengths)
+        arrays = {
+            "input_ids": row.ids,
+            "token_type_ids": row.types,
+            "position_ids": row.positions,
+            "starts": row.starts,
+        }
+        tensors = {name: torch.from_numpy(a).to(device, non_blocking=True) for name, a in arrays.items()}
+        return {**tensors, "max_length": int(np.diff(row.starts).max())}
+
+
+def encode_texts(data: AnswerSet, tokenizer: Any, max_length: int) -> EncodedTexts:
+    """Every text's ids equal ``tokenizer(text, truncation=True, max_length=max_length, split_special_tokens=True)``.
+
+    Raises KinspanError where ``max_length`` leaves no room for a text.
+    """
+    template = read_text_template(tokenizer)
+    room = max_length - template.num_special
+    if room < MIN_TEXT_TOKENS:
+        least = MIN_TEXT_TOKENS + template.num_special
+        raise KinspanError(f"--max_length {max_length} is too short for a text: use at least {least}")
+    asked = pa.array(data.questions, pa.large_string())
+    answers = data.answers.dictionary_encode()
+    every = pa.concat_arrays([asked, answers.dictionary.cast(pa.large_string())])
+    texts = tokenise_texts(tokenizer, every, f"{data.name} {data.split}")
+    first = np.unique(asked.dictionary_encode().indices.to_numpy(), return_index=True, return_inverse=True)
+    lengths = np.minimum(texts.lengths, room) + template.num_special
+    numbers = len(asked) + answers.indices.to_numpy().astype(np.int64)
+    return EncodedTexts(texts, first[1][first[2]], numbers, template, lengths)
+
+
+def score_texts(
+    ranker: Any,
+    data: AnswerSet,
+    texts: EncodedTexts,
+    width: int,
+    device: torch.device,
+    what: str,
+    mark: Callable[[str], None] = lambda place: None,
+) -> np.ndarray:
+    """The cosine of every row's candidate to its question, ``[N]`` float64; each text is embedded once.
+
+    texts: those of ``data``
+    width: numbers of a vector
+
+    With several ranks each embeds its share, see score.pass_all. Raises KinspanError where memory is short.
+    """
+    needed = np.unique(np.concatenate([texts.questions[data.question_of], texts.answers]))
+    batches = list(group_by_length(texts.lengths, BATCH_TOKENS[device.type], needed))
+    vectors = torch.zeros(len(texts.lengths), width, device=device)
+    pass_all(ranker, texts, batches, vectors, what=what, mark=mark)
+    answers = torch.from_numpy(texts.answers).to(device)
+    asked = (vectors[int(number)] for number in texts.questions)
+    cosines = [vectors[answers[rows]] @ query for rows, query in zip(data.rows(), asked, strict=True)]
+    return torch.cat(cosines).double().cpu().numpy()
+
+
+def save_siamese_ranker(
+    config: Any, tokenizer: Any, max_length: int, weights: dict[str, torch.Tensor], folder: Path
+) -> None:
+    """Writes a folder that SentenceTransformer loads, with the same vectors.
+
+    weights: by the names of SiameseRanker's parameters
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    tokenizer.save_pretrained(folder)
+    fill_siamese_folder(folder, config.to_dict(), weights, max_length)

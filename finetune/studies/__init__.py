@@ -1,0 +1,1 @@
+"""Several experiments in one table, and the stages that each begins with."""

@@ -1,0 +1,134 @@
+"""One update of a bi-encoder that is fine-tuned: each question is compared with the answers of the whole global batch.
+
+An example is a question, an answer of it that is right, and as many wrong candidates as ``--own_negatives`` says. The
+gradient is that of the whole batch in one graph, see pretrain.modeling.siamese.cached. A candidate that is labelled as
+right for a question is never its negative, whichever example brought it into the batch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from finetune.data.answers import AnswerSet
+from finetune.ranking.siamese import EncodedTexts
+from pretrain.modeling.dropout import decide_dropout
+from pretrain.modeling.siamese.cached import Comparison, find_slopes, go_on
+from pretrain.modeling.siamese.losses import compare_texts
+from pretrain.runtime.finite import guard_update, read_outcome
+from pretrain.runtime.layout import Layout
+
+from .groups import Groups
+from .update import Outcome
+
+NUM_SUMS = 2  # the loss and the number of questions, see update.Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiameseTrainer:
+    """What stays the same from update to update.
+
+    data, texts: the training set
+    layout:      how a batch of examples is dealt to ranks and cut into micro-batches
+    seed:        of dropout
+    """
+
+    data: AnswerSet
+    texts: EncodedTexts
+    temperature: float
+    symmetric: bool
+    layout: Layout
+    rank: int
+    seed: int
+
+    @cached_property
+    def question_of(self) -> np.ndarray:
+        return self.data.question_of
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """The pairs of a question's and a candidate's text that are right, each as one number, in order."""
+        rows = np.flatnonzero(self.data.labels)
+        return np.unique(self._number(self.texts.questions[self.question_of[rows]], self.texts.answers[rows]))
+
+    def _number(self, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
+        return questions.astype(np.int64) * len(self.texts.lengths) + answers
+
+    def list_texts(self, groups: Groups, chosen: np.ndarray) -> np.ndarray:
+        """The texts of examples by their numbers, ``[n, m]``: question, right answer, wrong candidates."""
+        rows = groups.select(chosen)[0].reshape(len(chosen), -1)
+        questions = self.texts.questions[self.question_of[rows[:, 0]]]
+        return np.column_stack([questions, self.texts.answers[rows]])
+
+    def measure(self, rows: np.ndarray) -> np.ndarray:
+        """Tokens of the longer of a row's two texts."""
+        texts, questions = self.texts, self.texts.questions[self.question_of[rows]]
+        return np.maximum(texts.lengths[questions], texts.lengths[texts.answers[rows]])
+
+    def compare(self, every: np.ndarray) -> Comparison:
+        """The comparison of the examples of a global batch, whose texts are ``[N, m]``."""
+        answers = np.concatenate([every[:, 1], every[:, 2:].ravel()])
+
+        def compare(embeddings: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+            own = np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop)
+            pairs = (
+                self._number(every[rows, 0][:, None], answers[None]),
+                self._number(every[None, :, 0], every[rows, 1][:, None]),
+            )
+            barred = []
+            for numbers in pairs:
+                known = np.isin(numbers, self.right)
+                known[own] = False
+                barred.append(torch.from_numpy(known).to(embeddings.device))
+            compared = compare_texts(embeddings, rows, self.temperature, self.symmetric, (barred[0], barred[1]))
+            losses = compared.losses
+            return losses, torch.stack([losses.detach().double().sum(), losses.new_tensor(len(losses)).double()])
+
+        return compare
+
+
+def update_bi_encoder(
+    engine: Any,
+    trainer: SiameseTrainer,
+    groups: Groups,
+    batch: np.ndarray,
+    step: int,
+    mark: Callable[[str], None] = lambda place: None,
+) -> Outcome:
+    """Trains on the examples whose numbers are in ``batch``, the global batch of update ``step``, with all ranks.
+
+    The loss is its sum over the global batch divided by the number of examples in it, see update.update_ranker.
+    """
+    layout, rank = trainer.layout, trainer.rank
+    every = trainer.list_texts(groups, batch)
+    cuts = layout.micro_batches(rank, len(batch))
+    scale = layout.world * layout.accumulation / len(batch)
+    engine.module.train()
+
+    def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
+        mark(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
+        start, end = cuts[number]
+        own = (
+            every[start:end] if end > start else every[-1:]
+        )  # an empty share stands in, because collectives must match
+        texts = own.ravel()
+        with decide_dropout(trainer.seed, step, rank * layout.accumulation + number, texts):
+            vectors = engine(**trainer.texts.pack(texts, engine.device))
+        return (vectors.view(*own.shape, -1),)
+
+    sizes = [end - start for start, end in cuts]
+    share = layout.share(rank, len(batch))
+    slopes = find_slopes(trainer.compare(every), NUM_SUMS, sizes, forward, share, len(batch))
+    norm = None
+    for number in range(len(cuts)):
+        (vectors,) = slopes.only or forward(number)
+        mark(f"step {step}, backward of micro-batch {number}")
+        engine.backward(go_on(vectors, slopes.of_batches[number]) * scale)
+        if number == len(cuts) - 1:
+            norm = guard_update(engine)
+        engine.step()
+    skipped, norm = read_outcome(engine, norm)
+    return Outcome(slopes.sums.masked_fill(skipped, 0.0), norm, skipped)

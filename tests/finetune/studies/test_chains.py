@@ -1,0 +1,125 @@
+"""Rows of a study that begin with stages: each from the one before, shared where rows begin alike, and none twice."""
+
+import json
+
+import pytest
+import yaml
+
+from data_pipeline.errors import KinspanError
+from finetune.reports.study_table import format_study
+from finetune.studies.chains import fill_names
+from finetune.studies.study import run_study
+from finetune.studies.study_file import read_study
+from finetune.training import train
+
+SETTINGS = {"loss": "contrastive", "seeds": 1, "epochs": 1, "batch_size": 4, "max_length": 32, "precision": "fp32"}
+SETTINGS |= {"learning_rate": "2e-3", "own_negatives": 1}
+
+
+@pytest.fixture
+def chain(tmp_path, sets, write_sets, make_model, monkeypatch):
+    """``chain(rows)``: the results of a study of these rows, the models that its trainings began from, and those that
+    its pre-trainings began from; a pre-training gives a model at once."""
+    model, source = make_model(headless=True), write_sets(train=6, seed="general")
+    for place in ("finetune.training.experiment", "finetune.studies.study"):
+        monkeypatch.setattr(f"{place}.write_page", lambda *a: None)  # drawing takes longer than training
+    began, pretrained = [], []
+    loop = train._Run.loop
+    monkeypatch.setattr(train._Run, "loop", lambda run, *a: (began.append(run.stage.model), loop(run, *a))[1])
+
+    def prepare(settings, folder):
+        if "wrong" in settings:
+            raise KinspanError("'wrong' is not a setting")
+
+        def run():
+            if not (folder / "release").exists():
+                pretrained.append(settings["model"])
+                folder.mkdir(parents=True)
+                (folder / "release").symlink_to(make_model(headless=True, hidden_size=16))
+
+        return run
+
+    def run(rows, **flags):
+        path = tmp_path / "study.yaml"
+        path.write_text(yaml.safe_dump({"title": "t", "settings": SETTINGS, "where": {"steps": 3}, "rows": rows}))
+        given = {"model": str(model), **flags}
+        arguments = [f"files={sets}"], tmp_path / "out", given, None, lambda _: None, {"pretrain": prepare}
+        return run_study(read_study(path), *arguments, {"source": f"files={source}"}), began, pretrained
+
+    run.model, run.out = str(model), tmp_path / "out"
+    return run
+
+
+MLM, SOURCE = {"pretrain": {"max_steps": "$steps"}}, {"finetune": {"data": "$source", "epochs": 2}}
+ROWS = [
+    {"name": "M1"},
+    {"name": "M2", "stages": [MLM]},
+    {"name": "M3", "stages": [SOURCE]},
+    {"name": "M4", "stages": [MLM, SOURCE]},
+    {"name": "M4 again", "stages": [MLM, SOURCE], "settings": {"temperature": 1}},
+]
+
+
+def test_stages_begin_from_the_one_before_and_are_shared(chain):
+    results, began, pretrained = chain(ROWS)
+    assert pretrained == [chain.model]  # once for three rows
+    mlm = [str(path) for path in chain.out.glob("stages/pretrain-*/release")]
+    best = {str(path.parent.parent) for path in chain.out.glob("stages/finetune-*/seed-1/best")}
+    assert len(mlm) == 1
+    assert len(best) == 2
+    after = [start.removesuffix("/seed-1/best") for start in began]
+    source, both = after[3], after[5]
+    assert after[:3] == [chain.model, *mlm, chain.model]  # M1, M2, and the source for M3
+    assert after[3:] == [source, *mlm, both, both]  # M3, the source for M4, M4 and "M4 again"
+    assert {source, both} == best
+
+    table = results["tables"][0]
+    assert table["metrics"] == ["mrr", "r@1", "r@5", "r@10"]
+    assert [line["name"] for line in table["rows"]] == ["BM25", *(row["name"] for row in ROWS)]
+    assert all(line["interval"][0] <= line["mrr"]["mean"] <= line["interval"][1] for line in table["rows"])
+    assert "95% intervals of MRR over questions: BM25 " in format_study(results)
+
+    count = len(began)
+    again, began, pretrained = chain(ROWS)
+    assert again == results
+    assert (len(began), len(pretrained)) == (count, 1)  # nothing runs twice
+    _, began, pretrained = chain([ROWS[2]], seeds=2)  # another seed of the row, and no other stage
+    assert began[count:] == [f"{source}/seed-1/best"]
+
+
+def test_mistakes_are_found_before_anything_runs(chain):
+    with pytest.raises(KinspanError, match=r"^t: M: stage 2: 'wrong' is not a setting"):
+        chain([{"name": "first"}, {"name": "M", "stages": [SOURCE, {"pretrain": {"wrong": 1}}]}])
+    assert not chain.out.exists()
+
+
+def test_names_in_texts_are_filled():
+    values = {"corpus": ["$corpus=3", "other"], "max_steps": "$steps", "whole": 4}
+    assert fill_names(values, {"corpus": "c", "steps": "5"}) == {
+        "corpus": ["c=3", "other"],
+        "max_steps": "5",
+        "whole": 4,
+    }
+    assert json.dumps(values).count("$") == 2
+
+
+def test_figures_without_the_answers_that_training_has(chain, sets, answer_set, tmp_path):
+    train_set, test_set = answer_set(sets, "train"), answer_set(sets, "test")
+    known = next(text for text, label in zip(train_set.answers.to_pylist(), train_set.labels, strict=True) if label)
+    lines = [json.loads(line) for line in (sets / "test.jsonl").read_text().splitlines()]
+    first = next(line for line in lines if line["label"])
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for split in ("train", "dev"):
+        (shared / f"{split}.jsonl").write_text((sets / f"{split}.jsonl").read_text())
+    first["answer"] = known.upper()
+    (shared / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = tmp_path / "one.yaml"
+    path.write_text(yaml.safe_dump({"settings": {**SETTINGS, "seeds": 1}, "rows": [{"name": "M1"}]}))
+    study = read_study(path)
+    results = run_study(study, [f"files={shared}"], tmp_path / "o", {"model": chain.model}, None, lambda _: None)
+    table = results["tables"][0]
+    assert (table["questions"], table["unseen_questions"]) == (test_set.num_questions, test_set.num_questions - 1)
+    assert set(table["rows"][1]["unseen"]) == {"map", "mrr", "r@1", "r@5", "r@10"}
+    text = format_study(results)
+    assert "without the 1 questions that share a right answer with train or dev (5 are left):" in text

@@ -1,0 +1,97 @@
+"""Hard negatives: what is hard, what is too near to a right answer, and the data set that comes of it."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.data.answers import AnswerSet
+from finetune.mining import Rules, find_far, mine, mine_file
+from finetune.training.groups import find_distinct
+
+# How far candidates are from their question, in degrees
+ANGLES = {"right": 20, "too near": 10, "nearest": 20.5, "near": 40, "farther": 50, "far": 100}
+
+
+@pytest.fixture
+def one() -> AnswerSet:
+    """A question whose candidates lie at ANGLES from it, and another one whose only answer is also right for none."""
+    texts = list(ANGLES)
+    return AnswerSet(
+        name="made",
+        split="train",
+        question_ids=["q", "other"],
+        questions=["what?", "who?"],
+        starts=np.array([0, len(texts), len(texts) + 1]),
+        answer_ids=pa.array([str(n) for n in range(len(texts) + 1)], pa.large_string()),
+        answers=pa.array([*texts, "near"], pa.large_string()),
+        labels=np.array([1, *[0] * (len(texts) - 1), 1], dtype=np.int8),
+    )
+
+
+def vectors(angles):
+    return np.array([[np.cos(np.radians(angle)), np.sin(np.radians(angle))] for angle in angles])
+
+
+def negatives(data, rules, rank=None):
+    corpus = find_distinct(data)
+    found = vectors([ANGLES[data.answers[row].as_py()] for row in corpus.rows])
+    mined = mine(data, corpus, vectors([0, 0]), found, rules, rank)
+    return [[data.answers[row].as_py() for row in rows] for rows in mined.chosen], mined
+
+
+def test_what_scores_nearly_as_high_as_a_right_answer_is_dropped(one):
+    (of_first, of_other), mined = negatives(one, Rules(positive_share=0.95))
+    assert of_first == ["near", "farther", "far"]  # cos 20.5 is .997 of cos 20
+    assert mined.dropped == 2 + 3  # of the other question, whose answer lies at 40 degrees, all that are nearer
+    assert of_other == ["farther", "far"]
+    assert negatives(one, Rules(positive_share=1.0))[0][0] == ["nearest", "near", "farther", "far"]
+    assert negatives(one, Rules(positive_share=0.7))[0][0] == ["farther", "far"]  # .7 of .940 is .658, and cos 50 .643
+    assert negatives(one, Rules(negatives=1))[0][0] == ["near"]
+    assert negatives(one, Rules(skip=3, negatives=1))[0][0] == ["farther"]
+    assert negatives(one, Rules(depth=3))[0][0] == ["near"]
+
+
+def test_the_bound_of_a_negative_cosine_lies_below_it():
+    assert find_far(np.array([-0.1, -0.2, -0.22]), -0.2, 0.95).tolist() == [False, False, True]
+
+
+def test_a_cross_encoder_decides(one):
+    asked = []
+
+    def rank(data):
+        asked.append(data)
+        texts = data.answers.to_pylist()
+        return np.array([{"right": 0.9, "near": 0.8, "far": 0.86, "too near": 0.4}.get(text, 0.1) for text in texts])
+
+    (of_first, _), _ = negatives(one, Rules(negatives=2), rank)
+    assert of_first == ["near", "too near"]  # "far" has more than .95 of .9
+    assert asked[0].answers.to_pylist()[0] == "right"
+    assert asked[0].questions == ["what?"]
+
+
+def test_the_data_set_that_is_written_is_trained_on(sets, make_model, tmp_path):
+    said = []
+    model = make_model(headless=True)
+    mine_file(f"files={sets}", tmp_path / "mined", str(model), rules=Rules(2, positive_share=1.0), say=said.append)
+    rows = [json.loads(line) for line in (tmp_path / "mined/train.jsonl").read_text().splitlines()]
+    source = [json.loads(line) for line in (sets / "train.jsonl").read_text().splitlines()]
+    right = {(row["question"], row["answer"]) for row in source if row["label"]}
+    assert {(row["question"], row["answer"]) for row in rows if row["label"]} == right
+    wrong = [row for row in rows if not row["label"]]
+    assert wrong
+    assert not right & {(row["question"], row["answer"]) for row in wrong}
+    assert {row["answer"] for row in wrong} <= {row["answer"] for row in source}
+    facts = json.loads((tmp_path / "mined/mined.json").read_text())
+    assert facts["mined"] == len(wrong)
+    assert f"--train_data files={tmp_path / 'mined'}" in said[-1]
+
+
+def test_models_of_the_other_kind_are_refused(sets, model, make_model, tmp_path):
+    with pytest.raises(KinspanError, match="reads question and answer together: give it as --cross_encoder"):
+        mine_file(f"files={sets}", tmp_path, str(model))
+    encoder = str(make_model(headless=True))
+    with pytest.raises(KinspanError, match="embeds each text alone: give it as --model"):
+        mine_file(f"files={sets}", tmp_path, encoder, encoder, say=lambda _: None)
