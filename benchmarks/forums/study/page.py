@@ -21,8 +21,8 @@ FIGURES = "forums/study/figures"  # beside the page
 GROUPS = {KINDS[0]: "title, body", KINDS[1]: "title, answer", INSURANCEQA: "InsuranceQA", WIKIQA: "WikiQA"}
 QUESTION = """Questions and their bodies, without a label, train a ranker: does it rank what it has not seen? Rücklé et
 al. (2020) train an adapter for each of 140 forums, one model of all, and fusions of adapters, and rank nine other data
-sets zero-shot. This is a miniature of it: six small forums, of 38 to 464 questions to train on, small encoders, and
-pairs of {length} tokens. It can show effects that are large enough to be seen in it."""
+sets zero-shot. This is a miniature of it: six small forums{sizes}, small encoders, and pairs of {length}
+tokens. It can show effects that are large enough to be seen in it."""
 DESIGN = """- **Trained**: an adapter (Pfeiffer's bottleneck) of each of five forums; one model, all of its weights, of
   all six in turn; a fusion of the five adapters, trained round robin on their forums. All on (title, body) against
   (title, body of another question), {single} updates of 32 pairs for an adapter, {multi} for the model of all, {fusion}
@@ -52,7 +52,7 @@ def write_page(recipe: Recipe, store: Store, page: Path = PAGE) -> None:
     arms = recipe.content["starts"][recipe.content["compared"]]["arms"]
     steps = {name: arms[name]["max_steps"] for name in ("single", MULTI, FUSION)}
     questions, count = recipe.content["targets"]["questions"], len(found.findings)
-    parts += [QUESTION.format(length=recipe.content["max_length"]), "## Design"]
+    parts += [QUESTION.format(length=recipe.content["max_length"], sizes=_say_sizes(found)), "## Design"]
     parts += [DESIGN.format(**steps, questions=questions, count=count), "## Results"]
     for start in recipe.content["starts"]:
         if found.materials and found.list_rows(start):
@@ -63,6 +63,11 @@ def write_page(recipe: Recipe, store: Store, page: Path = PAGE) -> None:
         parts.append(f"```\n{format_hours(recipe, store)}\n```")
     parts.append(_describe_machines(found))
     write_atomically(page, "\n\n".join(part for part in parts if part) + "\n")
+
+
+def _say_sizes(found: Findings) -> str:
+    sizes = found.materials.get("sizes", {}).values()
+    return f", of {min(sizes)} to {max(sizes)} questions to train on" if sizes else ""
 
 
 def _say_headline(found: Findings) -> str:

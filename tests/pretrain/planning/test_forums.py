@@ -7,6 +7,7 @@ import pytest
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.remote.cache import CacheSettings
+from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import parse_sources
 from data_pipeline.tokenizers import read_pair_template
@@ -101,7 +102,7 @@ def test_a_forum_that_gives_nothing_has_no_turn_where_others_do(tiny_corpus, mak
     assert drop_untrainable(asked) == (asked, [])
 
 
-def write_duplicates_of_one(folder, make_corpus_of):
+def write_duplicates_of_one(folder, make_corpus_of, validation_share=0.0):
     """A forum of 40 questions, of which every second one was closed as a duplicate of the first."""
     folder.mkdir()
     lines = [
@@ -110,7 +111,8 @@ def write_duplicates_of_one(folder, make_corpus_of):
         for n in range(40)
     ]
     (folder / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    make_corpus_of([f"questions:{folder / 'asked.jsonl'}"], default_model(), folder / "corpus", validation_share=0.0)
+    asked = [f"questions:{folder / 'asked.jsonl'}"]
+    make_corpus_of(asked, default_model(), folder / "corpus", validation_share=validation_share)
     return folder / "corpus"
 
 
@@ -127,6 +129,16 @@ def test_duplicates_of_one_question_have_no_turn_and_end_no_run(tmp_path, helper
     stream = PairStream(asked, template=read_pair_template(helpers.tokenizer(default_model())), seed=1)
     with pytest.raises(KinspanError, match=r"^document q[0-9]+: .* one and the same text"):
         stream.batch(0, 8)
+
+
+def test_held_out_duplicates_of_one_question_are_not_validated(tmp_path, helpers):
+    forum = write_duplicates_of_one(tmp_path / "forum", helpers.prepare, validation_share=0.999)
+    both = PretrainConfig(corpus=[str(forum)], objective="title_body+duplicate")
+    mixture, left_out = mix_validation(mix_as(both, list_sources(both)).read_from(Corpus(forum)))
+    assert (mixture.weights, left_out) == ((1, 0), ["duplicate"])
+    alone = PretrainConfig(corpus=[str(forum)], objective="duplicate")
+    with pytest.raises(TooFewDocuments, match="go with one text"):
+        mix_validation(mix_as(alone, list_sources(alone)).read_from(Corpus(forum)))
 
 
 def test_what_has_too_few_held_out_documents_is_left_out_of_validation_alone(tiny_corpus, make_corpus, helpers):
