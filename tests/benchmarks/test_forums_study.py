@@ -14,7 +14,7 @@ from benchmarks.forums.study.runner import PILOT, estimate_seconds, format_hours
 from data_pipeline.errors import KinspanError
 from finetune.evaluation import significance
 
-QUESTIONS = 8
+QUESTIONS = 20  # so many that a test by random signs can find something after correction
 
 
 @pytest.fixture(scope="module")

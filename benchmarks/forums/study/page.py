@@ -124,18 +124,13 @@ def _write_start(found: Findings, start: str, page: Path) -> list[str]:
     name = f"matrix-{start}.html"
     folder = page.parent / FIGURES
     folder.mkdir(parents=True, exist_ok=True)
-    _write_matrix(found, start, folder / name)
     notes = []
     if why := content.get("contaminated"):
         notes.append(f"**Contaminated**: {why}. Its rows say little of transfer.")
-    return [
-        f"### Start {content['title']}",
-        *notes,
-        "\n".join(table),
-        f"MAP; in brackets the standard deviation over seeds. [Every forum on every target]({FIGURES}/{name}), with "
-        "the spread, how alike they are, and what the fusion takes; means over seeds.",
-        _list_targets(found, start),
-    ]
+    told_of = "MAP; in brackets the standard deviation over seeds."
+    if _write_matrix(found, start, folder / name):
+        told_of += f" [Every forum on every target]({FIGURES}/{name}), with the spread and what the fusion takes."
+    return [f"### Start {content['title']}", *notes, "\n".join(table), told_of, _list_targets(found, start)]
 
 
 def _row(cells: list[str]) -> str:
@@ -155,15 +150,15 @@ def _list_targets(found: Findings, start: str) -> str:
     return "\n\n".join(parts)
 
 
-def _write_matrix(found: Findings, start: str, path: Path) -> None:
-    """The page of launch/transfer_matrix.py, of the means over seeds."""
+def _write_matrix(found: Findings, start: str, path: Path) -> bool:
+    """Writes the page of launch/transfer_matrix.py, of the means over seeds, where a trained row has run."""
     from finetune.transfer.fusion import FusionWeights
     from finetune.transfer.matrix import BM25, TF_IDF, Matrix
     from finetune.transfer.page import render_page
 
     told, rows = found.materials, [row for row in found.list_rows(start) if row.settings is not None]
     if not rows:
-        return
+        return False
     targets = [_Shown(name, of["metric"], of["questions"]) for name, of in told["targets"].items()]
 
     def measure(name: str) -> list[float]:
@@ -191,6 +186,7 @@ def _write_matrix(found: Findings, start: str, path: Path) -> None:
             fused["the fusion"] = FusionWeights(list(found.recipe.forums), weights)
     title = f"Transfer without labels: start {found.recipe.content['starts'][start]['title']}"
     write_atomically(path, render_page(title, matrix, sizes, similarity, fused))
+    return True
 
 
 class _Shown:
@@ -235,7 +231,10 @@ def _list_harm(found: Findings) -> str:
             for row, group, ours, plain in found.list_harm(start):
                 table.append(_row([f"({start})", row.title, GROUPS[group], *map(format_figure, (ours, plain))]))
     if len(table) == 2:
-        return "No trained row is below the cosine of its untouched start." if found.lines else ""
+        trained = any(
+            row.settings is not None for start in found.recipe.content["starts"] for row in found.list_rows(start)
+        )
+        return "No trained row" + (" is below the cosine of its untouched start." if trained else " has run yet.")
     told = (
         "Trained rows below the cosine of their untouched start, which costs nothing; means over seeds and questions."
     )

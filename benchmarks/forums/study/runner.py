@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -100,7 +101,12 @@ def _measure_start(recipe: Recipe, start: str, places: Places, targets: list[Tar
     single = rows[recipe.forums[0]]
     adapters = [train(rows[forum], 1, [], places, max_steps=1) for forum in recipe.forums]
     seconds = {}
-    for name, row, of in (("single", single, []), (MULTI, rows[MULTI], []), (FUSION, rows[FUSION], adapters)):
+    ways: list[tuple[str, Row, list[Path]]] = [
+        ("single", single, []),
+        (MULTI, rows[MULTI], []),
+        (FUSION, rows[FUSION], adapters),
+    ]
+    for name, row, of in ways:
         spent = []
         for seed, steps in ((2, FEW), (3, MANY)):
             began = time.process_time()
@@ -153,7 +159,11 @@ def format_hours(recipe: Recipe, store: Store) -> str:
         costs = {row.name: estimate_seconds(row, pilot, store) / 3600 for row in rows}
         missing = [row for row in rows if store.find_missing(row, (seed,))]
         hours, more = sum(costs.values()), sum(costs[row.name] for row in missing)
-        lines.append(f"{f'{start}, {seed}':<14}{len(rows):>6}{len(rows) - len(missing):>10}{hours:>20.2f}{more:>8.2f}")
+        begin = f"{f'{start}, {seed}':<14}{len(rows):>6}{len(rows) - len(missing):>10}"
+        if math.isnan(hours):
+            lines.append(begin + f"{'not measured':>20}")
+            continue
+        lines.append(begin + f"{hours:>20.2f}{more:>8.2f}")
         total, left = total + hours, left + more
     lines.append(
         f"{total:.1f} hours of one core, {total / 2:.1f} of two with two commands at once; left are {left:.1f}, "

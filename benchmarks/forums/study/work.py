@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,17 @@ from .recipe import COSINE, FUSION, MULTI, UNTRAINED, Row
 FIRST_SEED = 1  # whose fusion is looked into
 
 
-def run_row(row: Row, seed: int, of_fusion: list[Row], places: Places, targets: list[Target], length: int) -> dict:
+def run_row(
+    row: Row, seed: int, of_fusion: list[Row], places: Places, targets: list[Target], length: int
+) -> dict[str, Any]:
     """Trains and measures a row. Raises Stopped, with a checkpoint, where the command was asked to stop.
 
     of_fusion: the rows whose adapters a fusion weighs
     """
     began, spent = time.monotonic(), time.process_time()
     start = places.starts[row.start]
-    weights = None
+    weights: dict[str, Any] | None = None
+    score: Callable[[AnswerSet], np.ndarray]
     if row.arm == COSINE:
         score = lambda data: score_by_similarity(start, data, length)[0]  # noqa: E731
     elif row.arm == UNTRAINED:
@@ -85,7 +89,7 @@ def _tidy(row: Row, seed: int, places: Places) -> None:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def _load_untrained(start: str, seed: int, length: int) -> Any:
+def _load_untrained(start: str, seed: int, length: int) -> Callable[[AnswerSet], np.ndarray]:
     """What scores by the start's encoder and a pair head that was just drawn."""
     ranker, _ = load_ranker(start, seed, fresh_head=True)
     tokenizer = load_own_tokenizer(start)
