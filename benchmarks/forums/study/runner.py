@@ -42,7 +42,7 @@ class Study:
 
 
 def run_study(study: Study, write_page: Callable[[], None], say: Callable[[str], None]) -> bool:
-    """Runs what is left, and returns whether all of it has run; the page is written after each row.
+    """Runs what is left, and returns whether all of it has run; the page is written where the command ends.
 
     A row that another command is running is left to it. Raises Stopped, with a checkpoint, at a signal or after
     ``max_hours``, and KinspanError where a row fails.
@@ -51,25 +51,31 @@ def run_study(study: Study, write_page: Callable[[], None], say: Callable[[str],
     with listen_for_stop(study.max_hours) as request:
         with lock_folder(study.places.work / "materials"):
             targets = settle_materials(study.recipe, study.places, study.store)
-        for row, seed in study.list_left():
-            if request.wanted():
-                return False
-            with ExitStack() as stack:
-                try:
-                    stack.enter_context(lock_folder(study.places.work / f"{row.start}-{row.arm}-{seed}.running"))
-                except KinspanError:
-                    continue
-                if not study.store.find_missing(row, (seed,)):  # the other command has just ended it
-                    continue
-                say(f"{time.strftime('%H:%M:%S')}  {row.name}, seed {seed}")
-                singles = _list_singles(study.recipe, row) if row.arm == FUSION else []
-                line = run_row(row, seed, singles, study.places, targets, study.recipe.content["max_length"])
-                study.store.add(row, {"seed": seed, **line})
-                write_page()
-        if not study.list_left() and study.store.read(SIMILARITY) is None:
-            study.store.write(SIMILARITY, compare_with_targets(study.recipe, study.places, targets))
+        try:
+            for row, seed in study.list_left():
+                if request.wanted():
+                    return False
+                _run_unless_taken(study, row, seed, targets, say)
+            if not study.list_left() and study.store.read(SIMILARITY) is None:
+                study.store.write(SIMILARITY, compare_with_targets(study.recipe, study.places, targets))
+        finally:
             write_page()
     return not study.list_left()
+
+
+def _run_unless_taken(study: Study, row: Row, seed: int, targets: list[Target], say: Callable[[str], None]) -> None:
+    """Runs a row and writes its line, unless another command runs it, or has just run it."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock_folder(study.places.work / f"{row.start}-{row.arm}-{seed}.running"))
+        except KinspanError:
+            return
+        if not study.store.find_missing(row, (seed,)):
+            return
+        say(f"{time.strftime('%H:%M:%S')}  {row.name}, seed {seed}")
+        singles = _list_singles(study.recipe, row) if row.arm == FUSION else []
+        line = run_row(row, seed, singles, study.places, targets, study.recipe.content["max_length"])
+        study.store.add(row, {"seed": seed, **line})
 
 
 def _list_singles(recipe: Recipe, row: Row) -> list[Row]:
