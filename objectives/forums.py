@@ -23,6 +23,10 @@ RUECKLE = (
     "Rücklé et al., 2020, *MultiCQA: Zero-Shot Transfer of Self-Supervised Text Matching Models on a Massive Scale*"
 )
 MAX_LENGTH = 300  # tokens of a pair (Rücklé et al., 2020, A.1)
+NO_OTHER_TEXT = (
+    "every question that this objective can use goes with one and the same text, such as all duplicates with one "
+    "question, so that there are no negatives: choose another objective, or prepare more questions"
+)
 NUM_DRAWS = -(-TRIES // 4) * 4  # of a question: one for each try of the negative
 
 
@@ -85,4 +89,4 @@ def sample_questions(
     def cut(row: int, paragraph: int) -> Spans:
         return find_texts(np.array([paragraph]), *b)
 
-    return assemble(block, find_texts(anchors, *a), positive, pool, draw, rejects, cut)
+    return assemble(block, find_texts(anchors, *a), positive, pool, draw, rejects, cut, NO_OTHER_TEXT)

@@ -21,6 +21,10 @@ NUM_NEGATIVES = PAIRS_PER_ANCHOR - 1
 MAX_HARD = 2  # hard negatives per anchor, Di Liello et al., 2022, section A.1
 TRIES = 6  # draws per negative: the first, and up to five more where its text is no negative
 MAX_WALKED = 1000  # when all tries failed, so many paragraphs are looked at one by one
+NO_NEGATIVE = (
+    "no paragraph of another document differs from its text; the corpus is one text repeated: remove the duplicates "
+    "and prepare it again"
+)
 COMPARED = 4  # so many tokens at the start of two texts are compared before the whole texts are
 
 Cells = tuple[np.ndarray, np.ndarray]  # rows and columns of [n, k]
@@ -158,6 +162,7 @@ def assemble(
     draw: Callable[[int], Spans],
     rejects: Callable[[np.ndarray, Spans], np.ndarray],
     cut: Callable[[int, int], Spans],
+    complaint: str = NO_NEGATIVE,
 ) -> Pairs:
     """The pairs of each anchor: the positive, then a negative for each slot of ``pool``.
 
@@ -165,6 +170,7 @@ def assemble(
     draw:    number of a try -> a negative for each slot, ``[n, k]``
     rejects: (rows ``[m]``, texts ``[m]``) -> which of the texts are no negatives of the row's anchor, ``[m]``
     cut:     (row, paragraph) -> all texts ``[m]`` that a negative of this paragraph could be; for when all tries failed
+    complaint: what the error says behind the document's name where there is no negative at all
     """
     negative = draw(0)
     rows, slots = negative.paragraph.shape
@@ -178,7 +184,7 @@ def assemble(
         negative.put(cells, draw(attempt)[cells])
     kind = np.where(pool.hard, HARD, EASY).astype(np.int8)
     for cell in zip(*(x.tolist() for x in cells), strict=True):
-        negative.put(cell, _search(block, pool, positive, cell[0], rejects, cut))
+        negative.put(cell, _search(block, pool, positive, cell[0], rejects, cut, complaint))
         kind[cell] = EASY
     first = np.full((rows, 1), POSITIVE, dtype=np.int8)
     repeated = a.map(lambda x: np.repeat(x[:, None], 1 + slots, axis=1))
@@ -234,6 +240,7 @@ def _search(
     row: int,
     rejects: Callable[[np.ndarray, Spans], np.ndarray],
     cut: Callable[[int, int], Spans],
+    complaint: str,
 ) -> Spans:
     """The first text of another document that is a negative, walking on from the anchor's own document.
 
@@ -246,7 +253,4 @@ def _search(
         if len(right):
             return texts[right[0]]
     shard, document, _ = block.locate(positive.paragraph[row])
-    raise KinspanError(
-        f"document {shard.document_id(document)}: no paragraph of another document differs from its text; "
-        "the corpus is one text repeated: remove the duplicates and prepare it again"
-    )
+    raise KinspanError(f"document {shard.document_id(document)}: {complaint}")

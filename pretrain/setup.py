@@ -133,10 +133,10 @@ def set_up(config: PretrainConfig) -> Setup:
     try:
         if config.eval_pairs:
             validated, left_out = mix_validation(mixture)
-            notes += [f"no validation of {name}: too few of its documents are held out" for name in left_out]
+            notes += [f"no validation of {name}: what is held out of it gives no pairs" for name in left_out]
             validation = PairStream(validated, seed=SEED, split="validation", **shared)
     except TooFewDocuments as error:
-        notes.append(f"no validation: too few of a corpus's documents are held out ({error})")
+        notes.append(f"no validation: what is held out gives no pairs ({error})")
     total = count_steps(config, train)
     warmup = count_warmup_steps(config, total)
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.

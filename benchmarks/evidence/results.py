@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,23 +27,33 @@ DIGITS = 6  # of an average precision
 DELETE = "delete it to have it made anew"
 
 
+class Named(Protocol):
+    """A row of any study: what its file is called, and what tells whether a line is of its present settings."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str | None: ...
+
+
 @dataclass(frozen=True)
 class Store:
     """The folder of results."""
 
     folder: Path = RESULTS
 
-    def read_lines(self, row: Row) -> dict[int, dict[str, Any]]:
+    def read_lines(self, row: Named) -> dict[int, dict[str, Any]]:
         """The lines of the row's present settings, by seed. Raises KinspanError for a damaged file."""
         fingerprint = row.fingerprint
         return {line["seed"]: line for line in self._read_all(row) if line["fingerprint"] == fingerprint}
 
-    def find_missing(self, row: Row, seeds: tuple[int, ...]) -> list[int]:
+    def find_missing(self, row: Named, seeds: tuple[int, ...]) -> list[int]:
         """Returns the seeds that have not run."""
         done = self.read_lines(row)
         return [seed for seed in seeds if seed not in done]
 
-    def add(self, row: Row, line: dict[str, Any]) -> None:
+    def add(self, row: Named, line: dict[str, Any]) -> None:
         """Writes a line, in the place of those of its seed, and drops those of settings that the row no longer has."""
         line = {"row": row.name, "fingerprint": row.fingerprint, **line}
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -67,10 +77,10 @@ class Store:
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
         write_atomically(self.folder / f"{name}.json", "{\n" + ",\n".join(lines) + "\n}\n")
 
-    def _name_file(self, row: Row) -> Path:
+    def _name_file(self, row: Named) -> Path:
         return self.folder / f"{shorten(row.name)}.jsonl"
 
-    def _read_all(self, row: Row) -> list[dict[str, Any]]:
+    def _read_all(self, row: Named) -> list[dict[str, Any]]:
         path = self._name_file(row)
         if not path.exists():
             return []

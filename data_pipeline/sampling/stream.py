@@ -16,7 +16,7 @@ from .batch import Batch, concatenate
 from .block import Block
 from .block_cache import BlockCache
 from .mixture import Mixture, Part
-from .order import BLOCK_ANCHORS, BLOCK_SHARDS, VALIDATION_ANCHORS, Order, TooFewDocuments
+from .order import BLOCK_ANCHORS, BLOCK_SHARDS, MIN_DOCUMENTS, VALIDATION_ANCHORS, Order, TooFewDocuments
 from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, lay_out, lay_out_apart
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
@@ -261,6 +261,12 @@ def _order_anchors(part: Part, seed: int, split: str, block_anchors: int) -> Ord
         raise TooFewDocuments(
             f"corpus {part.corpus.name} has no usable {split} paragraph for {part.objective.name}, which needs "
             f"{part.objective.needs}: prepare more documents"
+        )
+    if sum(documents) < MIN_DOCUMENTS:
+        raise TooFewDocuments(
+            f"corpus {part.corpus.name} has one {split} document alone for {part.objective.name}, which needs "
+            f"{part.objective.needs}; at least {MIN_DOCUMENTS} are needed, because negatives come from other "
+            "documents: prepare more documents, or keep shorter paragraphs"
         )
     block_shards = None
     if part.corpus.manifest.format_version >= 2:  # the order of version 1 stays as it was

@@ -9,17 +9,21 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.remote.address import show_address
 from data_pipeline.remote.cache import CacheSettings
-from data_pipeline.sampling.anchors import get_usable_counts
+from data_pipeline.sampling.anchors import get_usable_counts, open_block
 from data_pipeline.sampling.mixture import Mixture, Part
-from data_pipeline.sampling.order import MIN_DOCUMENTS
+from data_pipeline.sampling.order import MIN_DOCUMENTS, TooFewDocuments
+from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources, show_weight
 from objectives import parse_mixture
 from objectives.contrastive import contrast
+from objectives.negatives import MAX_WALKED
 from pretrain.runtime.settings import cache_settings
 
 from .defaults import default_corpus
@@ -46,40 +50,57 @@ def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
 def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
     """A round robin without the turns of objectives that a corpus cannot train, and a note of each.
 
-    A forum without duplicates is then trained by its other objectives, and of a hundred forums those that give nothing
-    have no turn at all. Where none of them gives anything, they stay, and opening a stream says what is missing.
+    A forum without duplicates, or whose duplicates are all of one question, is then trained by its other objectives,
+    and of a hundred forums those that give nothing have no turn at all. Where none of them gives anything, they stay,
+    and opening a stream, or its first batch, says what is missing.
     """
     if not mixture.batch:
         return mixture, []
-    enough = [_count_documents(part, "train") >= MIN_DOCUMENTS for part in mixture.parts]
-    if not any(enough):
+    lacks = [_find_lack(part, "train") for part in mixture.parts]
+    if all(lacks):
         return mixture, []
-    notes = [
-        f"no turn for {name}: too few of its documents have {part.objective.needs}"
-        for name, part, is_enough in zip(mixture.names, mixture.parts, enough, strict=True)
-        if not is_enough
-    ]
-    return replace(mixture, parts=tuple(compress(mixture.parts, enough))), notes
+    notes = [f"no turn for {name}: {lack}" for name, lack in zip(mixture.names, lacks, strict=True) if lack]
+    return replace(mixture, parts=tuple(compress(mixture.parts, [not lack for lack in lacks]))), notes
 
 
-def _count_documents(part: Part, split: str) -> int:
+def _find_lack(part: Part, split: str) -> str:
+    """Why there are no pairs of a split of a part; "" where there are.
+
+    Where few whole texts are paired, as in a small forum, it is tried whether there are negatives; this opens shards.
+    """
+    anchors, documents = _get_counts(part, split)
+    if sum(documents) < MIN_DOCUMENTS:
+        return f"too few of its documents have {part.objective.needs}"
+    if part.objective.view is None or sum(anchors) > MAX_WALKED:
+        return ""
     assert part.corpus is not None
-    return sum(get_usable_counts(part.corpus, part.objective, split)[1])
+    shards = tuple(number for number, count in enumerate(anchors) if count)
+    block = open_block(part.corpus, shards, split, part.objective)
+    count = len(block.paragraph)
+    random_bits = draw_random_bits(0, "trial", 0, count, part.objective.num_draws)
+    try:
+        part.objective.sample(block, np.arange(count), random_bits)
+    except KinspanError:
+        return "all of its documents go with one text, so that there are no negatives"
+    return ""
+
+
+def _get_counts(part: Part, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    assert part.corpus is not None
+    return get_usable_counts(part.corpus, part.objective, split)
 
 
 def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
-    """The mixture as it is validated, and the names of the parts that cannot be: too few documents are held out.
+    """The mixture as it is validated, and the names of the parts that cannot be: what is held out gives no pairs.
 
-    Parts keep their numbers. All of them have pairs in every batch, so that few pairs tell something of each.
+    Parts keep their numbers. All of them have pairs in every batch, so that few pairs tell something of each. Raises
+    TooFewDocuments where no part can be validated.
     """
-    parts = [
-        part if _count_documents(part, "validation") >= MIN_DOCUMENTS else replace(part, weight=0)
-        for part in mixture.parts
-    ]
-    left_out = [name for name, part in zip(mixture.names, parts, strict=True) if not part.weight]
-    if len(left_out) == len(parts):
-        return replace(mixture, batch=0), []  # opening its stream says what is missing
-    return Mixture(tuple(parts)), left_out
+    lacks = [_find_lack(part, "validation") for part in mixture.parts]
+    if all(lacks):
+        raise TooFewDocuments(f"held out: {lacks[0]}")
+    parts = [replace(part, weight=0) if lack else part for part, lack in zip(mixture.parts, lacks, strict=True)]
+    return Mixture(tuple(parts)), [name for name, lack in zip(mixture.names, lacks, strict=True) if lack]
 
 
 def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") -> Mixture:

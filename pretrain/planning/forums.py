@@ -20,6 +20,8 @@ LARGEST = (
 )
 OF_BENCHMARKS = ("askubuntu", "aviation", "travel", "cooking", "academia", "apple")  # section 5.1, note 8
 SETS = {"balanced": BALANCED, "largest": LARGEST}
+# Parts of the name of a dump that do not tell whose it is: Cooking.meta.stackexchange.com_2024-04.7z is of cooking.
+OF_NO_FORUM = {"", "meta", "stackexchange", "com", "posts", "z", "dump", "corpus"}
 ALL = "all"
 
 
@@ -28,8 +30,8 @@ def choose_forums(
 ) -> tuple[Source, ...]:
     """Those of the corpora that ``--forums`` and ``--min_questions`` leave, in their order.
 
-    chosen: "balanced", "largest" or "all" (of those given, without the forums of the benchmarks); names with commas,
-            or names to leave out, each behind a minus; None: every corpus that is given
+    chosen: "balanced", "largest" or "all" (of those given, without the forums of the benchmarks and their metas); names
+            with commas, or names to leave out, each behind a minus; None: every corpus that is given
 
     Raises KinspanError where a forum that is named is not among the corpora, or none is left.
     """
@@ -47,7 +49,7 @@ def choose_forums(
 
 def _choose_names(chosen: str, names: list[str]) -> set[str]:
     if chosen == ALL:
-        return set(names) - set(OF_BENCHMARKS)
+        return {name for name in names if not is_of_benchmark(name)}
     wanted = SETS.get(chosen) or tuple(filter(None, (name.strip() for name in chosen.split(","))))
     unwanted = {name[1:] for name in wanted if name.startswith("-")}
     wanted = tuple(name for name in wanted if not name.startswith("-"))
@@ -65,3 +67,12 @@ def name_forum(name: str) -> str:
     The folder physics.stackexchange.com is physics, and stackoverflow.com-Posts, as its dump is called, stackoverflow.
     """
     return re.sub(r"(\.stackexchange)?\.com(-Posts)?$", "", name)
+
+
+def is_of_benchmark(name: str) -> bool:
+    """Whether a folder's name is that of a forum of the benchmarks, or of its meta, where the same people ask.
+
+    Capitals, a date, an archive's ending and the number of a second folder of that name make no difference.
+    """
+    words = set(re.split("[^a-z]+", name.lower())) - OF_NO_FORUM
+    return len(words) == 1 and words <= set(OF_BENCHMARKS)

@@ -1,12 +1,18 @@
 """Which forums --forums and --min_questions leave."""
 
+import json
+
 import pytest
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.remote.cache import CacheSettings
+from data_pipeline.sampling.order import TooFewDocuments
+from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import parse_sources
+from data_pipeline.tokenizers import read_pair_template
 from pretrain.config import PretrainConfig
+from pretrain.modeling.default_model import default_model
 from pretrain.planning.corpora import describe_corpora, drop_untrainable, list_sources, mix_as, mix_validation
 from pretrain.planning.forums import BALANCED, LARGEST, OF_BENCHMARKS, choose_forums
 
@@ -31,6 +37,17 @@ def test_all_leaves_out_the_forums_of_the_benchmarks():
     found = choose("all")
     assert len(found) == len(EVERY) - 6
     assert not any(name in path for path in found for name in OF_BENCHMARKS)
+
+
+def test_all_leaves_out_their_metas_and_other_spellings():
+    of_benchmarks = [
+        *("cooking.meta.stackexchange.com", "meta.askubuntu.com", "Aviation.stackexchange.com", "askubuntu.com-Posts"),
+        *("travel.stackexchange.com_2024-04-02", "2024-04/apple.stackexchange.com.7z", "b/apple.stackexchange.com"),
+    ]
+    others = ["pineapple", "apple-pie", "beer.meta.stackexchange.com", "meta.stackexchange.com", "meta.superuser.com"]
+    assert choose("all", parse_sources([f"forums/{name}" for name in of_benchmarks + others])) == [
+        f"forums/{name}" for name in others
+    ]
 
 
 def test_none_is_all_that_are_given():
@@ -83,6 +100,45 @@ def test_a_forum_that_gives_nothing_has_no_turn_where_others_do(tiny_corpus, mak
     alone = PretrainConfig(corpus=[str(tiny_corpus)], objective="duplicate", schedule="round_robin")
     asked = mix_as(alone, list_sources(alone)).read_from(corpora[0])
     assert drop_untrainable(asked) == (asked, [])
+
+
+def write_duplicates_of_one(folder, make_corpus_of, validation_share=0.0):
+    """A forum of 40 questions, of which every second one was closed as a duplicate of the first."""
+    folder.mkdir()
+    lines = [
+        {"id": f"q{n}", "title": f"How does thing {n} work?", "text": f"I have tried it {n} times, and it broke."}
+        | ({"links": ["q0"]} if n % 2 else {})
+        for n in range(40)
+    ]
+    (folder / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = [f"questions:{folder / 'asked.jsonl'}"]
+    make_corpus_of(asked, default_model(), folder / "corpus", validation_share=validation_share)
+    return folder / "corpus"
+
+
+def test_duplicates_of_one_question_have_no_turn_and_end_no_run(tmp_path, helpers):
+    forum = write_duplicates_of_one(tmp_path / "forum", helpers.prepare)
+    given = {"corpus": [str(forum)], "schedule": "round_robin"}
+    both = PretrainConfig(**given, objective="title_body+duplicate")
+    mixture, notes = drop_untrainable(mix_as(both, list_sources(both)).read_from(Corpus(forum)))
+    assert mixture.names == ("title_body",)
+    assert notes == ["no turn for duplicate: all of its documents go with one text, so that there are no negatives"]
+    alone = PretrainConfig(**given, objective="duplicate")
+    asked = mix_as(alone, list_sources(alone)).read_from(Corpus(forum))
+    assert drop_untrainable(asked) == (asked, [])
+    stream = PairStream(asked, template=read_pair_template(helpers.tokenizer(default_model())), seed=1)
+    with pytest.raises(KinspanError, match=r"^document q[0-9]+: .* one and the same text"):
+        stream.batch(0, 8)
+
+
+def test_held_out_duplicates_of_one_question_are_not_validated(tmp_path, helpers):
+    forum = write_duplicates_of_one(tmp_path / "forum", helpers.prepare, validation_share=0.999)
+    both = PretrainConfig(corpus=[str(forum)], objective="title_body+duplicate")
+    mixture, left_out = mix_validation(mix_as(both, list_sources(both)).read_from(Corpus(forum)))
+    assert (mixture.weights, left_out) == ((1, 0), ["duplicate"])
+    alone = PretrainConfig(corpus=[str(forum)], objective="duplicate")
+    with pytest.raises(TooFewDocuments, match="go with one text"):
+        mix_validation(mix_as(alone, list_sources(alone)).read_from(Corpus(forum)))
 
 
 def test_what_has_too_few_held_out_documents_is_left_out_of_validation_alone(tiny_corpus, make_corpus, helpers):

@@ -81,6 +81,16 @@ def test_code_is_kept_where_it_is_asked_for(tmp_path, read):
     assert read(path)[0][0].paragraphs == ["Why?"]
 
 
+def test_the_notice_of_a_duplicate_does_not_give_the_original_away(tmp_path, read):
+    """Old dumps hold it, and other quotations stay."""
+    link = '<a href="https://x.example/questions/2/y">Title 2?</a>'
+    notice = f"<blockquote>\n  <p><strong>Possible Duplicate:</strong><br>\n  {link}  </p>\n</blockquote>\n\n"
+    other = "<blockquote><p>Possible Duplicate: a song</p></blockquote>"
+    path = forum(tmp_path / "f", question(1, f"{notice}<p>Why?</p>"), question(2, f"{other}<p>Who?</p>"))
+    documents, _, _ = read(path)
+    assert [d.paragraphs for d in documents] == [["Why?"], ["Possible Duplicate: a song", "Who?"]]
+
+
 def test_answers_without_their_question_are_counted(tmp_path, read):
     _, _, omitted = read(forum(tmp_path / "f", answer(2, 1), answer(3, 1), question(4)))
     assert omitted == ["an answer whose question is not in the file"] * 2
