@@ -97,7 +97,7 @@ def _train_each(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> 
                 raise
             failed[name] = quote_error(error)
             say(f"{place}: left out: {failed[name]}")
-        gc.collect()  # engines hold themselves in circles, and with them the base
+        gc.collect()  # engines hold themselves in circles
     if failed:
         name, why = next(iter(failed.items()))
         raise KinspanError(

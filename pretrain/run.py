@@ -15,7 +15,7 @@ import yaml
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_object, write_atomically
 from pretrain.checkpoints.reader import find_resumable, get_step
-from pretrain.runtime.deepspeed_compat import drop_weights
+from pretrain.runtime.deepspeed_compat import release_engine
 from pretrain.runtime.engine import learning_rate_of, set_learning_rate, start_distributed
 from pretrain.runtime.history import DAMAGED, FAILED, FINISHED, STARTED, note
 from pretrain.runtime.lock import lock_folder
@@ -139,7 +139,7 @@ def _train_and_sum_up(run: Run) -> dict[str, Any]:
     finally:
         run.say(*run.profile.finish())
         close_run(run)
-        drop_weights(run.engine)
+        release_engine(run.engine)
     if setup.rank:
         return {}
     written = write_summary(setup, run.progress)

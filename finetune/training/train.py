@@ -20,7 +20,7 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
-from pretrain.runtime.deepspeed_compat import disable_overflow_error
+from pretrain.runtime.deepspeed_compat import disable_overflow_error, release_engine
 from pretrain.runtime.engine import learning_rate_of, set_learning_rate
 from pretrain.runtime.finite import Skips
 from pretrain.runtime.layout import Layout
@@ -159,6 +159,7 @@ class _Run:
         self.resumed_at: int | None = None
         self.skips, self.speed = Skips(), Speed()
         self.log: Log | None = None
+        self.engine: Any = None
         background = torch.cuda.is_available()  # on a processor the cores that would write are those that train
         self.writer = Writer(self.checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background, tell=self.say)
 
@@ -176,6 +177,8 @@ class _Run:
         finally:
             if self.log:
                 self.log.close()
+            if self.engine is not None and self.ranks.deepspeed is not None:
+                release_engine(self.engine)
 
     def start(self) -> None:
         """Builds the engine, and takes up the newest checkpoint that is whole."""

@@ -77,14 +77,19 @@ def skip_lone_reduction(engine: Any) -> None:
     engine.buffered_allreduce_fallback = lambda *_, **__: None
 
 
-def drop_weights(engine: Any) -> None:
-    """Gives back the memory of an engine's weights, once its run is over.
+def release_engine(engine: Any) -> None:
+    """Gives back the memory of an engine, once its run is over.
 
     DeepSpeed's hooks keep an engine alive in ways that the garbage collector cannot follow. A program that trains one
-    adapter after another beside the same base would hold a copy of the base for each.
+    model after another would hold the weights and the optimizer's state of all of them. ZeRO 3 leaves the engine
+    behind even so, with nothing in it.
     """
-    for parameter in engine.module.parameters():
+    engine.destroy()
+    optimizer = engine.basic_optimizer
+    updated = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    for parameter in (*engine.module.parameters(), *updated):
         parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+    optimizer.state.clear()
 
 
 def read_overflow(engine: Any) -> bool:
