@@ -50,7 +50,7 @@ def run_study(
     overrides: dict[str, Any],
     transfer: str | None,
     say: Callable[[str], None] = print,
-    stages: dict[str, StageRunner] | None = None,
+    stages: Mapping[str, StageRunner] | None = None,
     where: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Runs every row on every data set, and writes ``study.json`` and, for each data set, ``report.html``.
@@ -110,7 +110,7 @@ def _run_set(
 
 
 def _prepare_pretrainings(
-    study: Study, output: Path, overrides: dict[str, Any], stages: dict[str, StageRunner]
+    study: Study, output: Path, overrides: dict[str, Any], stages: Mapping[str, StageRunner]
 ) -> dict[str, Callable[[], None]]:
     """Returns, for each row that pre-trains, by name, what does it. Each starts from the row's model."""
     prepared = {}
@@ -237,7 +237,7 @@ def _summarize_set(
     runs = [*figures, *([of_name] for of_name in untrained.values())]
     tests = compare_rows([np.stack([seed[shown[0]] for seed in row]) for row in runs])
     papers = [row.row.paper.get(PAPERS_NAME.get(name_set(spec), name_set(spec)), {}) for row in rows]
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"name": name, **{m: {"mean": v, "sd": None} for m, v in compute_means(of_name).items()}, "p": test}
         for (name, of_name), test in zip(untrained.items(), tests[len(rows) :], strict=True)
     ]
