@@ -58,7 +58,7 @@ def read_answers(source: str, columns: dict[str, str], say: Say) -> list[Answer]
     """
     name, _, place = source.partition("=")
     if source == PYTHON_DOCS:
-        found = (Answer(*passage) for passage in read_python_docs())
+        found: Iterator[Answer] = (Answer(*passage) for passage in read_python_docs())
     elif name == FORUM and place:
         found = _read_forum(place, say)
     elif name in NAMES and place:
