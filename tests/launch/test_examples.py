@@ -61,9 +61,8 @@ def check_example(entry, arguments):
 @pytest.mark.parametrize("entry", kinspan.COMMANDS)
 def test_the_examples_of_help_are_taken(entry):
     examples = examples_of(entry)
-    assert examples
+    assert entry in {name for name, _ in examples}
     for name, arguments in examples:
-        assert name == entry
         check_example(name, arguments)
 
 

@@ -232,7 +232,9 @@ def test_files_may_be_compressed_and_broken(tmp_path, suffix, compress):
 def test_the_help_names_every_kind_and_its_files():
     for name, data_set in PUBLIC.items():
         assert f"  {name}=" in SPECS
-        assert all(data_set.file_names(split)[0] in SPECS for split in ("train", "dev", "test"))
+        files = [data_set.file_names(split) for split in ("train", "dev", "test")]  # none of a split that a set lacks
+        assert any(files)
+        assert all(names[0] in SPECS for names in files if names)
     assert "  files=" in SPECS
     assert "  hub=" in SPECS
     assert all(len(line) <= 120 for line in SPECS.splitlines())

@@ -15,7 +15,7 @@ import torch
 
 from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import MAP
-from finetune.training import train
+from finetune.training import materials, train
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.lock import lock_folder
@@ -208,7 +208,7 @@ def test_nothing_but_skipped_updates_end_the_run_also_over_a_stop(job, monkeypat
 def test_killed_while_the_best_is_written(step, job, monkeypatch):
     monkeypatch.setattr(train._Run, "measure", lambda run, _: {MAP: float(run.progress.step)})  # each is the best
     whole, whole_folder = job("whole", epochs=1, eval_steps=2, max_steps=4, batch_size=4)
-    save = train.save_ranker
+    save = materials.save_ranker
 
     def killed(config, tokenizer, tensors, folder):
         save(config, tokenizer, tensors, folder)
@@ -218,7 +218,7 @@ def test_killed_while_the_best_is_written(step, job, monkeypatch):
 
     saved = []
     with monkeypatch.context() as patch:
-        patch.setattr(train, "save_ranker", killed)
+        patch.setattr(materials, "save_ranker", killed)
         with pytest.raises(Killed):
             job(epochs=1, eval_steps=2, max_steps=4, batch_size=4)
     summary, folder = job(epochs=1, eval_steps=2, max_steps=4, batch_size=4)
