@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ import uvicorn
 
 from data_pipeline.errors import KinspanError, quote_error
 
+from ..folder import read_manifest
 from ..questions import RERANKED, clean_question
 from .api import find_version, make_app
 from .connections import PatientProtocol
@@ -29,6 +31,7 @@ EXAMPLES, EXAMPLE_CHARS = 30, 200  # questions to pick from, and how long one of
 LOOKED_AT = 20  # times as many answers are looked at for their questions
 MAX_CONNECTIONS = 900  # below the usual limit of open files
 MIN_TOKEN = 16  # characters
+LINGER = 1.0  # seconds of refusals after the last answer: whoever has connected by then is told, and not cut off
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ def serve(service: Service, opened: socket.socket, say: Callable[[str], Any]) ->
 
 def make_server(service: Service, opened: socket.socket, say: Callable[[str], Any]) -> "Server":
     """The server of ``serve``, before it starts."""
+    read_manifest(Path(service.index))  # what is no index is said before torch is imported
     evaluations = open_evaluations(service.evaluations)
     given = read_examples(Path(service.examples)) if service.examples else []
     host, port = opened.getsockname()[:2]
@@ -161,10 +165,11 @@ class Server(uvicorn.Server):
         if self._leaving:  # told twice: whoever waits has waited long enough
             os._exit(1)
         self._leaving = True
-        threading.Thread(target=self.drain, daemon=True).start()
+        threading.Thread(target=self._drain, daemon=True).start()
 
-    def drain(self) -> None:
+    def _drain(self) -> None:
         self.queue.drain(self._seconds)
+        time.sleep(LINGER)
         self.leave()
 
     def leave(self) -> None:

@@ -105,7 +105,8 @@ def running(service: Service) -> Iterator[SimpleNamespace]:
     try:
         yield SimpleNamespace(server=own, client=Client(port), thread=thread)
     finally:
-        own.drain()
+        own.queue.drain(20)
+        own.leave()
         thread.join(20)
         assert not thread.is_alive()
 
@@ -117,6 +118,7 @@ Start = Callable[..., SimpleNamespace]
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     searcher = StandIn()
     monkeypatch.setattr(server, "open_searcher", lambda service: searcher)
+    monkeypatch.setattr(server, "read_manifest", lambda folder: None)
     return searcher
 
 

@@ -119,6 +119,7 @@ def bad_input_client():
 
     searcher, patch = StandIn(), pytest.MonkeyPatch()
     patch.setattr(server, "open_searcher", lambda service: searcher)
+    patch.setattr(server, "read_manifest", lambda folder: None)
     with running(server.Service("stand-in")) as own:
         yield own.client
         assert not searcher.asked
