@@ -75,7 +75,7 @@ class ShelfIndex:
 
 @pytest.fixture(scope="module", autouse=True)
 def shelf():
-    with mock.patch.object(server, "open_searcher", return_value=Shelf()):
+    with mock.patch.multiple(server, open_searcher=lambda service: Shelf(), read_manifest=lambda folder: None):
         yield
 
 
