@@ -28,8 +28,8 @@ seed is of pre-training and fine-tuning together. For each comparison below ther
   difference is *shown*.
 
 No comparison was added or dropped after its result was seen."""
-LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; one to two million tokens per arm,
-  where the papers have billions.
+LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; one to two million tokens per
+  arm, where the papers have billions.
 - Each start is one set of weights. Another start from scratch, with another seed, could come out differently.
 - The settings of a start were chosen with one seed on a dev set of {dev} questions: a finer search could favour any
   arm.
