@@ -14,8 +14,8 @@ FOREST, DOSE, SHARES = "differences.png", "tokens.png", "labels.png"
 QUESTION = """Does continued pre-training with sentence-level objectives make a better ranker than masked language
 modelling alone, on the same text and for the same number of tokens? Which objective, and why? Di Liello et al. (2022)
 report gains of several points with RoBERTa-base and ELECTRA-base. This is a miniature of it: encoders of 11 and 23
-million parameters, and runs of about a million tokens. It can show effects that are large enough to be seen in it, and
-says how large that is; it cannot show what the papers' scale would."""
+million parameters, and runs of one to two million tokens. It can show effects that are large enough to be seen in it,
+and says how large that is; it cannot show what the papers' scale would."""
 STATISTICS = """The unit is the question's average precision. A row's figure of a question is the mean over its seeds; a
 seed is of pre-training and fine-tuning together. For each comparison below there are
 
@@ -28,8 +28,8 @@ seed is of pre-training and fine-tuning together. For each comparison below ther
   difference is *shown*.
 
 No comparison was added or dropped after its result was seen."""
-LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; about a million tokens per arm,
-  where the papers have billions.
+LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; one to two million tokens per
+  arm, where the papers have billions.
 - Each start is one set of weights. Another start from scratch, with another seed, could come out differently.
 - The settings of a start were chosen with one seed on a dev set of {dev} questions: a finer search could favour any
   arm.
