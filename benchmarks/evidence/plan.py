@@ -151,7 +151,7 @@ def estimate_seconds(
 
 def _estimate_pretraining(job: Job, pilot: dict[str, Any], store: Store) -> float:
     settings = job.pretrain or {}
-    if measured := _average([line["pretrain"]["seconds"] for line in _list_lines(store, job.rows)]):
+    if measured := _find_least([line["pretrain"]["seconds"] for line in _list_lines(store, job.rows)]):
         return measured
     model = ELECTRA if settings.get("token_loss") == "rtd" else job.start
     tokens = settings.get("max_tokens") or (
@@ -161,7 +161,7 @@ def _estimate_pretraining(job: Job, pilot: dict[str, Any], store: Store) -> floa
 
 
 def _estimate_row(row: Row, recipe: Recipe, pilot: dict[str, Any], store: Store) -> float:
-    if measured := _average([line["seconds"] for line in _list_lines(store, (row,))]):
+    if measured := _find_least([line["seconds"] for line in _list_lines(store, (row,))]):
         return measured
     if row.measure != FINETUNE:
         return SHORT_SECONDS
@@ -179,8 +179,9 @@ def _list_lines(store: Store, rows: tuple[Row, ...]) -> list[dict[str, Any]]:
     return [line for row in rows for line in store.read_lines(row).values()]
 
 
-def _average(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _find_least(values: list[float]) -> float | None:
+    """Other work on the machine makes a run longer, and never shorter."""
+    return min(values, default=None)
 
 
 @dataclass(frozen=True)
