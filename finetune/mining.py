@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
@@ -146,9 +147,11 @@ def mine(
     """
     chosen, scores, lowest, dropped = [], [], np.zeros(data.num_questions), 0
     rows = list(data.rows())
+    bar = tqdm(total=data.num_questions, desc="mining", unit=" questions", disable=None)
     for first in range(0, data.num_questions, CHUNK):
         cosines = asked[first : first + CHUNK] @ found.T
         for question, own in enumerate(cosines, first):
+            bar.update()
             labels = data.labels[rows[question]]
             right = np.unique(corpus.which[rows[question]][labels == 1])
             count = min(len(own), rules.depth + len(right))
@@ -168,6 +171,7 @@ def mine(
             far = far[far >= rules.skip][: rules.negatives]
             chosen.append(corpus.rows[top[far]])
             scores.append(of_top[far])
+    bar.close()
     return Mined(chosen, scores, lowest, dropped)
 
 
@@ -210,10 +214,11 @@ def write_mined(path: Path, data: AnswerSet, mined: Mined) -> None:
 
 
 def describe_mined(data: AnswerSet, mined: Mined, count: int) -> list[str]:
-    """Questions spread over the data, each with its right answer's score and its negatives, to be read."""
-    lines = []
+    """Questions spread over the data, each with its first right answer, the lowest score of all of them, and its
+    negatives, to be read."""
+    lines, every = [], list(data.rows())
     for question in np.linspace(0, data.num_questions - 1, min(count, data.num_questions)).astype(int):
-        own = list(data.rows())[question]
+        own = every[question]
         right = data.answers[own.start + int(np.flatnonzero(data.labels[own])[0])].as_py()
         lines += [f"\n{_shorten(data.questions[question])}", f"  right {mined.lowest[question]:.3f}  {_shorten(right)}"]
         for row, score in zip(mined.chosen[question].tolist(), mined.scores[question], strict=True):

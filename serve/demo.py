@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tqdm import tqdm
+
 from .answers import PYTHON_DOCS, Answer, Say, read_answers
 from .folder import MANIFEST
 from .questions import BI_ENCODER, BM25, CANDIDATES, FUSION
@@ -27,10 +29,11 @@ def read_questions(path: Path = QUESTIONS) -> list[HowTo]:
     return [HowTo(text, right.split()) for text, right in rows]
 
 
-def prepare_demo(folder: Path, cross_encoder: str | None, say: Say) -> None:
+def prepare_demo(folder: Path, cross_encoder: str | None, evaluation: str, say: Say) -> None:
     """Makes what is not there yet: the index, the examples and the evaluation.
 
     cross_encoder: what ranks the bi-encoder's candidates again, as one more way; None leaves it out
+    evaluation:    the name of its evaluation's folder, which no other cross-encoder may share
 
     Raises KinspanError where the folder cannot be written, or holds something else.
     """
@@ -45,14 +48,10 @@ def prepare_demo(folder: Path, cross_encoder: str | None, say: Say) -> None:
         say(f"indexing {len(answers):,} passages of Python's documentation; once, for a minute or two")
         build_index(folder / INDEX, Embedder(default_model()), answers, say=say)
     (folder / EXAMPLES).write_text("".join(f"{question.text}\n" for question in questions), encoding="utf-8")
-    place = folder / name_evaluation(cross_encoder)
+    place = folder / evaluation
     if not (place / "evaluation.json").is_file():
         say(f"asking {len(questions)} questions in every way")
         evaluate_ways(folder / INDEX, questions, cross_encoder, place)
-
-
-def name_evaluation(cross_encoder: str | None) -> str:
-    return f"{EVALUATION}-reranked" if cross_encoder else EVALUATION
 
 
 def evaluate_ways(index: Path, questions: Sequence[HowTo], cross_encoder: str | None, folder: Path) -> None:
@@ -68,7 +67,7 @@ def evaluate_ways(index: Path, questions: Sequence[HowTo], cross_encoder: str | 
         ways[f"bi-encoder + {searcher.cross_encoder.name}"] = BI_ENCODER, RERANKED
     found: list[dict[str, list[tuple[str, float | None]]]] = [{} for _ in questions]
     for name, (stage, again) in ways.items():
-        for start in range(0, len(questions), BATCH):
+        for start in tqdm(range(0, len(questions), BATCH), name, unit_scale=BATCH, unit=" questions", disable=None):
             asked = [question.text for question in questions[start : start + BATCH]]
             hits = searcher.search(asked, CANDIDATES, again, stage).hits
             for own, of_question in zip(found[start : start + BATCH], hits, strict=True):

@@ -180,7 +180,7 @@ def _list_lines(store: Store, rows: tuple[Row, ...]) -> list[dict[str, Any]]:
 
 
 def _find_least(values: list[float]) -> float | None:
-    """Other work on the machine makes a run longer, and never shorter."""
+    """The least of measured seconds: other work on the machine makes a run longer, and never shorter."""
     return min(values, default=None)
 
 

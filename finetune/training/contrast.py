@@ -111,9 +111,8 @@ def update_bi_encoder(
     def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
         mark(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
         start, end = cuts[number]
-        own = (
-            every[start:end] if end > start else every[-1:]
-        )  # an empty share stands in, because collectives must match
+        # Where a share is empty, another pair stands in, because collectives must match.
+        own = every[start:end] if end > start else every[-1:]
         texts = own.ravel()
         with decide_dropout(trainer.seed, step, rank * layout.accumulation + number, texts):
             vectors = engine(**trainer.texts.pack(texts, engine.device))

@@ -40,11 +40,8 @@ def add_pages(app: FastAPI) -> None:
             return Response("not found", 404)
         return FileResponse(SWAGGER / name)
 
-    app.mount("/static", StaticFiles(directory=PAGES / "static", check_dir=False))
+    app.mount("/static", StaticFiles(directory=PAGES / "static"))
 
 
 def _send_page(name: str) -> Response:
-    path = PAGES / name
-    if not path.is_file():
-        return Response(f"{name} is not installed", 404)
-    return FileResponse(path)
+    return FileResponse(PAGES / name)
