@@ -15,9 +15,13 @@ SEED = 0
 
 
 def read_questions(corpus: Corpus) -> list[str]:
-    """Titles and first paragraphs of documents drawn from a corpus."""
+    """Titles and first paragraphs of documents drawn from a corpus; not of held-out ones, which a target may hold."""
     decoder = load_decoder(Path(corpus.tokenizer_folder).parent)
-    drawn = (show_document(shard, row, decoder) for shard, row in sample_documents(corpus, SAMPLE, SEED))
+    drawn = (
+        show_document(shard, row, decoder)
+        for shard, row in sample_documents(corpus, SAMPLE, SEED)
+        if not shard.held_out[row]
+    )
     return [" ".join([shown.title, *islice(shown.paragraphs, 1)]) for shown in drawn]
 
 

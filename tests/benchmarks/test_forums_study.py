@@ -44,6 +44,7 @@ def fill(store, recipe, seeds):
         {
             "sizes": dict.fromkeys(recipe.all_forums, 100),
             "targets": {t: {"questions": QUESTIONS, "metric": "map"} for t in recipe.targets},
+            "chance": {t: [0.05] * QUESTIONS for t in recipe.targets},
             "baselines": {name: make_figures(recipe, 0.2, 0.3, 0) for name in ("BM25", "TF-IDF")},
         },
     )
@@ -54,6 +55,7 @@ def fill(store, recipe, seeds):
             figures = make_figures(recipe, low, low + 0.1, 10 * number + seed)
             weights = {t: [[0.2] * 5] * 4 for t in recipe.targets} if row.arm == FUSION and seed == 1 else None
             line = {"seed": seed, "targets": figures, "weights": weights, "processor_seconds": 36.0}
+            line["training"] = row.settings and {"held_out_auc": [0.5, 0.7]}
             store.add(row, {**line, "machine": "a machine"})
 
 
@@ -100,7 +102,7 @@ def test_the_page_says_what_has_run_and_what_is_shown(recipe, tmp_path):
     for finding in findings:
         assert finding.contrast is not None
         assert finding.contrast.is_shown or finding.names not in [("multi", "best"), ("multi", "untrained")]
-    assert "| one model of all forums | 5 | .8" in text
+    assert "| one model of all forums | 5 | .700 | .8" in text
     assert (page.parent / "forums/study/figures/matrix-a.html").stat().st_size > 10_000
     assert "| (b) |" not in text
 

@@ -14,6 +14,7 @@ from benchmarks import _common
 from benchmarks.evidence.results import Store
 from data_pipeline.errors import KinspanError
 from pretrain.modeling.default_model import default_model
+from pretrain.release.folder import fingerprint_model
 from pretrain.runtime.stop import STATUS
 
 from .materials import Places
@@ -61,11 +62,11 @@ def main() -> None:
     given = {name: getattr(flags, name) for name in ("start", "dumps", "wikiqa", "insuranceqa")}
     if missing := [f"--{name}" for name, value in given.items() if value is None]:
         raise KinspanError(f"{', '.join(missing)}: name what the study reads, or give --dry_run or --page")
-    starts = {"a": str(Path(flags.start).absolute()), "b": default_model()}
+    release, work = Path(flags.start).absolute(), flags.work.absolute()
+    starts = {"a": str(work / "starts" / f"a-{fingerprint_model(str(release))[:12]}"), "b": default_model()}
     starts = {name: starts[name] for name in recipe.content["starts"]}
-    places = Places(
-        flags.work.absolute(), flags.dumps.absolute(), flags.wikiqa.absolute(), flags.insuranceqa.absolute(), starts
-    )
+    data = flags.dumps.absolute(), flags.wikiqa.absolute(), flags.insuranceqa.absolute()
+    places = Places(work, release, *data, starts)
     study = Study(recipe, store, places, flags.hours)
     if flags.pilot:
         measure_pilot(study)

@@ -10,9 +10,7 @@ from benchmarks.evidence.results import Store
 from benchmarks.evidence.statistics import Contrast, correct, measure_contrast
 
 from .materials import NAME
-from .recipe import COSINE, Recipe, Row
-
-BEST = "best"
+from .recipe import BEST, COSINE, MEAN, Recipe, Row
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,13 @@ class Findings:
         first = np.array([np.concatenate([line[target]["rank"] for target in targets]) for line in lines]) == 1
         return Figures(ap, first)
 
+    def read_mean(self, start: str, targets: list[str]) -> Figures:
+        """The mean figures of the forums' adapters, question by question, of the seeds that all of them have run."""
+        found = [self.read(f"{start}/{forum}", targets) for forum in self.recipe.forums]
+        seeds = min(len(figures.ap) for figures in found)
+        ap, first = (np.mean([getattr(f, name)[:seeds] for f in found], axis=0) for name in ("ap", "first"))
+        return Figures(ap, first)
+
     def find_best(self, start: str, group: str) -> Row | None:
         """The forum's adapter with the highest mean over seeds on a group; None where not all of them have run."""
         rows = [row for row in self.list_rows(start) if row.arm in self.recipe.forums]
@@ -79,8 +84,9 @@ class Findings:
 
     def find_row(self, start: str, arm: str, group: str) -> Row | None:
         """The row that a comparison calls by this name; None where it has not run."""
-        if arm == BEST:
-            return self.find_best(start, group)
+        if arm in (BEST, MEAN):
+            best = self.find_best(start, group)
+            return best if arm == BEST or best is None else Row(start, MEAN, self.recipe.forums, None, {})
         return next((row for row in self.list_rows(start) if row.arm == arm), None)
 
     @cached_property
@@ -101,7 +107,8 @@ class Findings:
         if rows is None:
             return None
         targets = self.recipe.groups[group]
-        return measure_contrast([self.read(row.name, targets).ap for row in rows])
+        read = [self.read_mean(r.start, targets) if r.arm == MEAN else self.read(r.name, targets) for r in rows]
+        return measure_contrast([figures.ap for figures in read])
 
     def list_harm(self, start: str) -> list[tuple[Row, str, float, float]]:
         """The trained rows whose mean on a group is below what the start's own cosine has there: row, group, both."""

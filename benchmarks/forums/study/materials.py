@@ -1,11 +1,13 @@
 """What the study reads: a corpus of each forum without the held-out questions, and targets drawn from these."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load_file, save_file
 
 from benchmarks.evidence.results import Store, pack_figures
 from data_pipeline.corpus import Corpus
@@ -35,9 +37,13 @@ SIMILARITY = "similarity"  # likewise
 
 @dataclass(frozen=True)
 class Places:
-    """Folders: of work; of the dumps, one folder a forum; of the data sets; and of the starts by their names."""
+    """Folders: of work; of the release that start (a) is made of; of the dumps, one folder a forum; of the data sets.
+
+    starts: the folder of each start by its name
+    """
 
     work: Path
+    release: Path
     dumps: Path
     wikiqa: Path
     insuranceqa: Path
@@ -49,7 +55,8 @@ class Places:
 
 
 def make_materials(recipe: Recipe, places: Places) -> list[Target]:
-    """Prepares corpora and targets that are not there yet, and returns the targets."""
+    """Makes start (a), corpora and targets that are not there yet, and returns the targets."""
+    drop_pair_head(places.release, Path(places.starts["a"]))
     for forum in recipe.all_forums:
         rules = Rules(validation_share=recipe.content["held_out"])
         dump, folder = [str(places.dumps / forum)], places.name_corpus(forum)
@@ -70,6 +77,19 @@ def make_materials(recipe: Recipe, places: Places) -> list[Target]:
     accuracy = {name for name in of_forums if name.endswith(KINDS[1])}
     others = {name: spec for name, spec in specs.items() if name not in of_forums}
     return [*load_targets(of_forums, "test", accuracy, told["questions"]), *load_targets(others, "test", set())]
+
+
+def drop_pair_head(release: Path, folder: Path) -> None:
+    """Copies a release without what was never trained in it, so that every seed draws a pair head of its own."""
+    if folder.exists():
+        return
+    building = folder.with_suffix(".tmp")
+    shutil.rmtree(building, ignore_errors=True)
+    shutil.copytree(release, building)
+    tensors = load_file(release / "model.safetensors")
+    kept = {name: t for name, t in tensors.items() if not name.startswith(("classifier.", "bert.pooler."))}
+    save_file(kept, building / "model.safetensors", {"format": "pt"})
+    building.rename(folder)
 
 
 def _sample_insuranceqa(places: Places, folder: Path, every: int) -> Path:
@@ -97,6 +117,7 @@ def describe_materials(recipe: Recipe, places: Places, targets: list[Target]) ->
     return {
         "identity": recipe.identity,
         "starts": {start: fingerprint_model(model) for start, model in places.starts.items()},
+        "corpora": {forum: corpus.manifest.fingerprint for forum, corpus in corpora.items()},
         "sizes": {forum: _count_training(corpus) for forum, corpus in corpora.items()},
         "targets": {
             t.name: {
@@ -108,7 +129,22 @@ def describe_materials(recipe: Recipe, places: Places, targets: list[Target]) ->
             for t in targets
         },
         "baselines": baselines,
+        "chance": {t.name: [round(value, 6) for value in expect_ap(t.data)] for t in targets},
     }
+
+
+def expect_ap(data: AnswerSet) -> list[float]:
+    """The expected average precision of each question where its candidates stand in random order.
+
+    The k-th of n is right with probability R/n, and then (k-1)(R-1)/(n-1) right ones stand before it, in the mean.
+    """
+    expected = []
+    for rows in data.rows():
+        count, right = len(data.labels[rows]), int(data.labels[rows].sum())
+        place = np.arange(1, count + 1)
+        before = (place - 1) * (right - 1) / max(count - 1, 1)
+        expected.append(float(((1 + before) / place).mean()))
+    return expected
 
 
 def _count_training(corpus: Corpus) -> int:
@@ -146,6 +182,9 @@ def settle_materials(recipe: Recipe, places: Places, store: Store) -> list[Targe
     told = json.loads(json.dumps(recipe.identity))
     if known["identity"] != told:
         raise KinspanError(f"{store.folder} holds results of other settings: delete them, or name another --results")
+    corpora = {forum: Corpus(places.name_corpus(forum)).manifest.fingerprint for forum in recipe.all_forums}
+    if other := [forum for forum in corpora if corpora[forum] != known["corpora"][forum]]:
+        raise KinspanError(f"{store.folder} holds results of another corpus of {other[0]}: give --results")
     starts = {start: fingerprint_model(model) for start, model in places.starts.items()}
     if other := [start for start in starts if starts[start] != known["starts"][start]]:
         raise KinspanError(f"--start: {store.folder} holds results of another start ({other[0]}): give --results")

@@ -13,7 +13,7 @@ from finetune.evaluation.significance import format_p
 
 from .findings import Findings
 from .materials import SIMILARITY
-from .recipe import COSINE, FUSION, INSURANCEQA, KINDS, MULTI, WIKIQA, Recipe
+from .recipe import COSINE, FUSION, INSURANCEQA, KINDS, MEAN, MULTI, UNTRAINED, WIKIQA, Recipe
 from .runner import PILOT, format_hours
 
 PAGE = Path(__file__).resolve().parents[2] / "FORUMS.md"
@@ -30,7 +30,8 @@ DESIGN = """- **Trained**: an adapter (Pfeiffer's bottleneck) of each of five fo
 - **Ranked**: {questions} held-out questions of each of the five forums by title, among 100 bodies and among 100
   accepted answers (as many as there are where there are fewer), which BM25 finds; InsuranceQA, with 500 candidates by
   BM25; WikiQA. No model is trained on a question that is asked here, but wrong candidates may be texts that it was
-  trained on.
+  trained on. Baselines read whole texts, the cosine 64 tokens of each text, and the pair heads 64 of both together.
+- **Seeds** are of the order of pairs, of dropout where the start has any, and of new weights, the pair head's too.
 - **Figures** are MAP, over the questions of a group together; the matrices have the paper's figures, P@1 for answers
   and InsuranceQA.
 - **Tests** are those of [EVIDENCE.md](EVIDENCE.md): intervals of a hierarchical bootstrap over questions and seeds; p
@@ -83,8 +84,22 @@ def _say_headline(found: Findings) -> str:
             )
     if not lines:
         return "**No row that the comparisons need has run yet.**"
-    return "**One model of all forums, and the fusion, against the best single adapter (difference of MAP):**\n\n" + (
-        "\n".join(lines)
+    told = ["**One model of all forums, and the fusion, against the best single adapter (difference of MAP):**"]
+    return "\n\n".join([*told, "\n".join(lines), _say_floor(found)])
+
+
+def _say_floor(found: Findings) -> str:
+    """Which ways of training are shown above a pair head that was just drawn: the others learned nothing to compare."""
+    ways = {MEAN: "the mean of the adapters", MULTI: "the one model", FUSION: "the fusion"}
+    above: dict[str, list[str]] = {name: [] for name in ways}
+    for finding in found.findings:
+        c = finding.contrast
+        if finding.names[1] == UNTRAINED and c and c.is_shown and c.difference > 0:
+            above[finding.names[0]].append(GROUPS[finding.group])
+    told = [f"{ways[name]} on {', '.join(groups) or 'nothing'}" for name, groups in above.items()]
+    return (
+        f"Shown above a pair head that was just drawn, which ranks by chance: {'; '.join(told)}. Where neither side of "
+        "a comparison is, it compares two rankings by chance."
     )
 
 
@@ -110,27 +125,39 @@ def _write_start(found: Findings, start: str, page: Path) -> list[str]:
     groups = found.recipe.groups
     told = found.materials["targets"]
     counts = {group: sum(told[name]["questions"] for name in names) for group, names in groups.items()}
-    head = ["", "seeds", *(f"{GROUPS[group]} ({counts[group]} questions)" for group in groups)]
+    head = ["", "seeds", "AUC, held-out pairs", *(f"{GROUPS[group]} ({counts[group]} questions)" for group in groups)]
     table = [_row(head), _row(["---"] * len(head))]
-    rows: list[tuple[str, str, str]] = [
-        (row.name, row.title, str(len(found.lines[row.name]))) for row in found.list_rows(start)
+    rows: list[tuple[str, str, str, str]] = [
+        (row.name, row.title, str(len(found.lines[row.name])), _say_auc(found.lines[row.name]))
+        for row in found.list_rows(start)
     ]
-    rows += [(name, name, "") for name in found.materials["baselines"]]
+    rows += [(name, name, "", "") for name in found.materials["baselines"]]
     for other, of in found.recipe.content["starts"].items():
         if other != start and "contaminated" in of and f"{other}/{COSINE}" in found.lines:
-            rows.append((f"{other}/{COSINE}", f"cosine of start ({other}), contaminated", ""))
-    for name, title, seeds in rows:
-        table.append(_row([title, seeds, *(_mean(found.read(name, names).ap) for names in groups.values())]))
+            rows.append((f"{other}/{COSINE}", f"cosine of start ({other}), contaminated", "", ""))
+    for name, title, seeds, auc in rows:
+        table.append(_row([title, seeds, auc, *(_mean(found.read(name, names).ap) for names in groups.values())]))
+    chance = [np.concatenate([found.materials["chance"][t] for t in names]).mean() for names in groups.values()]
+    table.append(_row(["random order", "", "", *(format_figure(float(value)) for value in chance)]))
     name = f"matrix-{start}.html"
     folder = page.parent / FIGURES
     folder.mkdir(parents=True, exist_ok=True)
     notes = []
     if why := content.get("contaminated"):
         notes.append(f"**Contaminated**: {why}. Its rows say little of transfer.")
-    told_of = "MAP; in brackets the standard deviation over seeds."
+    told_of = (
+        "MAP; in brackets the standard deviation over seeds. Beside it how well held-out pairs, with random negatives, "
+        "are told apart."
+    )
     if _write_matrix(found, start, folder / name):
         told_of += f" [Every forum on every target]({FIGURES}/{name}), with the spread and what the fusion takes."
     return [f"### Start {content['title']}", *notes, "\n".join(table), told_of, _list_targets(found, start)]
+
+
+def _say_auc(lines: list[dict]) -> str:
+    """How well a way of training tells held-out pairs of its own forums apart, the mean over seeds."""
+    found = [line["training"]["held_out_auc"][1] for line in lines if line["training"]]
+    return format_figure(float(np.mean(found))) if found else ""
 
 
 def _row(cells: list[str]) -> str:
@@ -183,7 +210,7 @@ def _write_matrix(found: Findings, start: str, path: Path) -> bool:
     for line in found.lines.get(f"{start}/{FUSION}", ()):
         if line["weights"]:
             weights = {name: np.array(values) for name, values in line["weights"].items()}
-            fused["the fusion"] = FusionWeights(list(found.recipe.forums), weights)
+            fused["the fusion (seed 1)"] = FusionWeights(list(found.recipe.forums), weights)
     title = f"Transfer without labels: start {found.recipe.content['starts'][start]['title']}"
     write_atomically(path, render_page(title, matrix, sizes, similarity, fused))
     return True
@@ -236,7 +263,8 @@ def _list_harm(found: Findings) -> str:
         )
         return "No trained row" + (" is below the cosine of its untouched start." if trained else " has run yet.")
     told = (
-        "Trained rows below the cosine of their untouched start, which costs nothing; means over seeds and questions."
+        "Trained rows below the cosine of their untouched start, which costs nothing; means over seeds and questions, "
+        "which no test was made of."
     )
     return told + "\n\n" + "\n".join(table)
 

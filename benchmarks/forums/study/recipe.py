@@ -10,11 +10,13 @@ from benchmarks.evidence.recipe import hash_settings
 
 RECIPE = Path(__file__).with_name("recipe.yaml")
 UNTRAINED, COSINE, SINGLE, MULTI, FUSION = "untrained", "cosine", "single", "multi", "fusion"
+BEST, MEAN = "best", "mean"  # of the forums' adapters
 TITLES = {
     UNTRAINED: "untrained, a new pair head",
     COSINE: "untrained, cosine of embeddings",
     MULTI: "one model of all forums",
     FUSION: "fusion of five adapters",
+    MEAN: "mean of the five adapters",
 }
 KINDS = ("title_body", "title_answer")
 INSURANCEQA, WIKIQA = "insuranceqa", "wikiqa"

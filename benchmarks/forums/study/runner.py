@@ -3,8 +3,8 @@
 import math
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from data_pipeline.errors import KinspanError
 from finetune.ranking.score import load_classifier
 from finetune.transfer.matrix import Target
 from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.stop import listen_for_stop
+from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 
 from .materials import SIMILARITY, Places, compare_with_targets, settle_materials
 from .recipe import FUSION, MULTI, Recipe, Row
 from .work import run_row, train
 
 PILOT = "pilot"
+WAIT_SECONDS = 5.0  # for what another command is at
 FEW, MANY = 4, 12  # updates of a training: what they differ by is timed
 
 
@@ -44,23 +45,43 @@ class Study:
 def run_study(study: Study, write_page: Callable[[], None], say: Callable[[str], None]) -> bool:
     """Runs what is left, and returns whether all of it has run; the page is written where the command ends.
 
-    A row that another command is running is left to it. Raises Stopped, with a checkpoint, at a signal or after
-    ``max_hours``, and KinspanError where a row fails.
+    A row that another command is running is left to it, and run here after all where that command ends early. Raises
+    Stopped, with a checkpoint, at a signal or after ``max_hours``, and KinspanError where a row fails.
     """
     torch.set_num_threads(study.recipe.content["threads"])
     with listen_for_stop(study.max_hours) as request:
-        with lock_folder(study.places.work / "materials"):
+        targets: list[Target] = []
+        with _take_turns(study.places.work / "materials", request):
             targets = settle_materials(study.recipe, study.places, study.store)
         try:
-            for row, seed in study.list_left():
-                if request.wanted():
-                    return False
-                _run_unless_taken(study, row, seed, targets, say)
-            if not study.list_left() and study.store.read(SIMILARITY) is None:
+            while left := study.list_left():
+                for row, seed in left:
+                    if request.wanted():
+                        return False
+                    _run_unless_taken(study, row, seed, targets, say)
+                if study.list_left() == left:  # another command is at all of them
+                    time.sleep(WAIT_SECONDS)
+            if study.store.read(SIMILARITY) is None:
                 study.store.write(SIMILARITY, compare_with_targets(study.recipe, study.places, targets))
         finally:
             write_page()
-    return not study.list_left()
+    return True
+
+
+@contextmanager
+def _take_turns(folder: Path, request: StopRequest) -> Iterator[None]:
+    """Holds the folder's lock while the block runs; waits where another command holds it. Raises Stopped."""
+    while True:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(lock_folder(folder))
+            except KinspanError:
+                if request.wanted():
+                    raise Stopped from None
+                time.sleep(WAIT_SECONDS)
+                continue
+            yield
+            return
 
 
 def _run_unless_taken(study: Study, row: Row, seed: int, targets: list[Target], say: Callable[[str], None]) -> None:
@@ -72,8 +93,10 @@ def _run_unless_taken(study: Study, row: Row, seed: int, targets: list[Target], 
             return
         if not study.store.find_missing(row, (seed,)):
             return
-        say(f"{time.strftime('%H:%M:%S')}  {row.name}, seed {seed}")
         singles = _list_singles(study.recipe, row) if row.arm == FUSION else []
+        if any(study.store.find_missing(single, (seed,)) for single in singles):
+            return  # another command is at it
+        say(f"{time.strftime('%H:%M:%S')}  {row.name}, seed {seed}")
         line = run_row(row, seed, singles, study.places, targets, study.recipe.content["max_length"])
         study.store.add(row, {"seed": seed, **line})
 
@@ -171,8 +194,9 @@ def format_hours(recipe: Recipe, store: Store) -> str:
             continue
         lines.append(begin + f"{hours:>20.2f}{more:>8.2f}")
         total, left = total + hours, left + more
+    unknown = any(math.isnan(estimate_seconds(row, pilot, store)) for row, _ in recipe.list_jobs())
     lines.append(
         f"{total:.1f} hours of one core, {total / 2:.1f} of two with two commands at once; left are {left:.1f}, "
-        f"{left / 2:.1f} of two"
+        f"{left / 2:.1f} of two{', without what was not measured' if unknown else ''}"
     )
     return "\n".join(lines)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from benchmarks.evidence.work import describe_machine
+from data_pipeline.files import read_object
 from finetune.data.answers import AnswerSet
 from finetune.ranking.bi_encoder import score_by_similarity
 from finetune.ranking.encode import encode_pairs
@@ -19,6 +20,7 @@ from finetune.transfer.fusion import weigh_adapters
 from finetune.transfer.matrix import Target
 from launch._adapters import RELEASE, train_all
 from pretrain.config import PretrainConfig
+from pretrain.finished import SUMMARY
 
 from .materials import Places, summarize
 from .recipe import COSINE, FUSION, MULTI, UNTRAINED, Row
@@ -36,6 +38,7 @@ def run_row(
     began, spent = time.monotonic(), time.process_time()
     start = places.starts[row.start]
     weights: dict[str, Any] | None = None
+    learned: dict[str, Any] | None = None
     score: Callable[[AnswerSet], np.ndarray]
     if row.arm == COSINE:
         score = lambda data: score_by_similarity(start, data, length)[0]  # noqa: E731
@@ -44,6 +47,7 @@ def run_row(
     else:
         adapters = [train(one, seed, [], places) for one in of_fusion]
         folder = train(row, seed, adapters, places)
+        learned = summarize_training(folder.parent)
         score = load_classifier(str(folder), length)
         if row.arm == FUSION and seed == FIRST_SEED:
             weights = {t.name: weigh_adapters(str(folder), t.data, length).round(4).tolist() for t in targets}
@@ -54,6 +58,7 @@ def run_row(
     return {
         "targets": figures,
         "weights": weights,
+        "training": learned,
         "seconds": round(time.monotonic() - began, 1),
         "processor_seconds": round(time.process_time() - spent, 1),
         "of_training": round(trained, 1),
@@ -73,6 +78,19 @@ def train(row: Row, seed: int, adapters: list[Path], places: Places, **more: Any
         settings |= {"adapters": list(map(str, adapters)), "output_dir": str(folder)}
         train_all({row.name: PretrainConfig(**settings)}, lambda line: None)
     return folder / RELEASE
+
+
+def summarize_training(run: Path) -> dict[str, Any]:
+    """What tells whether a run learned anything: its last training loss, and how it does on held-out pairs."""
+    told = read_object(run / SUMMARY, "delete its folder to have it trained again")
+    first, last = told["first_validation"], told["last_validation"]
+    return {
+        "updates": told["steps"],
+        "skipped": told["skipped_steps"],
+        "loss": round(told["last_losses"]["pair_loss"], 4),
+        "held_out_loss": [round(line["pair_loss"], 4) for line in (first, last)],
+        "held_out_auc": [round(line["pair_auc"], 4) for line in (first, last)],
+    }
 
 
 def name_run(row: Row, seed: int, places: Places) -> Path:
