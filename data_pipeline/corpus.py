@@ -11,7 +11,6 @@ that a reader gives, see OPTIONAL_COLUMNS. Version 1 mixes the documents in all 
 of examples is as it was.
 """
 
-import hashlib
 import os
 import struct
 import threading
@@ -25,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from .errors import KinspanError, quote_error
+from .files import hash_file
 from .manifest import MAX_MANIFEST_BYTES, SPLITS, DamagedManifest, Manifest, ShardInfo, read_manifest
 from .manifest import fingerprint_corpus as fingerprint_corpus
 from .remote.address import is_remote
@@ -33,13 +33,6 @@ from .remote.mirror import Mirror, map_ahead
 from .remote.store import BadAnswer
 from .tokenizers import fingerprint_tokenizer, load_tokenizer
 from .verification import verify_once
-
-
-def hash_file(path: Path) -> str:
-    """Compute the SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
 
 # What a corpus has only where its reader gives it. A text is nested like a paragraph, so that it can be cut to spans.
 # title_tokens  document, sentence, token: the title as a text

@@ -1,5 +1,6 @@
-"""Finding files that come with the packages, reading JSON that may be damaged, and writing files whole or not."""
+"""Finding files that come with the packages, reading damaged JSON, hashing, and writing files whole or not."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -31,6 +32,12 @@ def read_object(path: Path, advice: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise KinspanError(f"{path} is damaged (it holds no JSON object): {advice}")
     return found
+
+
+def hash_file(path: Path) -> str:
+    """Compute the SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:

@@ -6,7 +6,7 @@ Improving text embedding models with effective hard-negative mining", section 3.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,17 @@ from data_pipeline.files import write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import NO_ALL_NEGATIVE, filter_questions
+from finetune.data.overlap import fold_text
 from finetune.data.registry import load_split, parse_columns
 from finetune.evaluation.trec import make_folder
+from finetune.ranking.best import take_best
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.embedder import Embedder
 from finetune.ranking.score import load_classifier
 from finetune.training.groups import Distinct, find_distinct
 
 TRAIN, FACTS = "train.jsonl", "mined.json"
-CHUNK = 1024  # questions whose cosines to all candidates are in memory at once
+MOST_COSINES = 1 << 27  # of questions to all candidates, in memory at once: half a gigabyte
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,10 @@ def mine_file(
     cross_encoder: what scores them in its place
     show:          so many questions are printed with their negatives
     """
-    whole, notes = load_split(spec, "train", parse_columns(columns))
+    if (output / TRAIN).exists() and not (output / FACTS).exists():
+        raise KinspanError(f"--output_dir {output} holds a {TRAIN} that was not mined: choose another folder")
+    names = parse_columns(columns)
+    whole, notes = load_split(spec, "train", names)
     data = filter_questions(whole, NO_ALL_NEGATIVE)
     make_folder(output)
     corpus = find_distinct(data)
@@ -90,7 +95,7 @@ def mine_file(
     asked, found = embed(data, corpus, model, max_length)
     rank = load_reranker(cross_encoder, max_length) if cross_encoder else None
     mined = mine(data, corpus, asked, found, rules, rank)
-    write_mined(output / TRAIN, data, mined)
+    write_mined(output / TRAIN, data, mined, names or {})
     sizes = np.array([len(rows) for rows in mined.chosen])
     facts = {
         "data": data.name,
@@ -146,16 +151,15 @@ def mine(
     rank:         scores rows by a cross-encoder, in place of the vectors
     """
     chosen, scores, lowest, dropped = [], [], np.zeros(data.num_questions), 0
-    rows = list(data.rows())
     bar = tqdm(total=data.num_questions, desc="mining", unit=" questions", disable=None)
-    for first in range(0, data.num_questions, CHUNK):
-        cosines = asked[first : first + CHUNK] @ found.T
+    right_of = _find_right(data, corpus)
+    chunk = max(1, MOST_COSINES // len(found))
+    for first in range(0, data.num_questions, chunk):
+        cosines = asked[first : first + chunk] @ found.T
         for question, own in enumerate(cosines, first):
             bar.update()
-            labels = data.labels[rows[question]]
-            right = np.unique(corpus.which[rows[question]][labels == 1])
-            count = min(len(own), rules.depth + len(right))
-            top = np.argsort(-own, kind="stable")[:count]
+            right = right_of[fold_text(data.questions[question])]
+            top = take_best(own, rules.depth + len(right))
             top = top[~np.isin(top, right)][: rules.depth]
             if rank:
                 probabilities = rank(_list_candidates(data, question, corpus.rows[np.concatenate([right, top])]))
@@ -173,6 +177,14 @@ def mine(
             scores.append(of_top[far])
     bar.close()
     return Mined(chosen, scores, lowest, dropped)
+
+
+def _find_right(data: AnswerSet, corpus: Distinct) -> dict[str, np.ndarray]:
+    """The candidates that are right for a question, by its text: two questions may ask the same."""
+    right: dict[str, list[np.ndarray]] = {}
+    for question, rows in zip(data.questions, data.rows(), strict=True):
+        right.setdefault(fold_text(question), []).append(corpus.which[rows][data.labels[rows] == 1])
+    return {text: np.unique(np.concatenate(found)) for text, found in right.items()}
 
 
 def find_far(scores: np.ndarray, positive: float, share: float) -> np.ndarray:
@@ -198,8 +210,14 @@ def _list_candidates(data: AnswerSet, question: int, rows: np.ndarray) -> Answer
     )
 
 
-def write_mined(path: Path, data: AnswerSet, mined: Mined) -> None:
-    """Writes each question's right answers and mined negatives as the split train of files=."""
+def write_mined(path: Path, data: AnswerSet, mined: Mined, names: Mapping[str, str]) -> None:
+    """Writes each question's right answers and mined negatives as the split train of files=.
+
+    names: of columns, where they are others than usual: so one --columns does for the data and what was mined of it
+    """
+
+    def name(fields: dict[str, Any]) -> dict[str, Any]:
+        return {names.get(field, field): value for field, value in fields.items()}
 
     def list_lines() -> Any:
         for question, own in enumerate(data.rows()):
@@ -207,7 +225,7 @@ def write_mined(path: Path, data: AnswerSet, mined: Mined) -> None:
             head = {"question_id": data.question_ids[question], "question": data.questions[question]}
             for label, rows in ((1, right), (0, mined.chosen[question])):
                 for row, text in zip(rows.tolist(), data.answers.take(pa.array(rows)).to_pylist(), strict=True):
-                    line = {**head, "answer_id": f"c{row}", "answer": text, "label": label}
+                    line = name({**head, "answer_id": f"c{row}", "answer": text, "label": label})
                     yield json.dumps(line, ensure_ascii=False) + "\n"
 
     write_atomically(path, list_lines())

@@ -9,15 +9,19 @@ from typing import Any
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
+from data_pipeline.tokenizers import load_tokenizer
 from finetune.training.probe import make_probe
 from pretrain.config import PretrainConfig, as_dict
+from pretrain.modeling.default_model import default_model
 from pretrain.planning.checks import check
+from pretrain.planning.corpora import list_sources, open_corpora
+from pretrain.release.folder import FACTS, fingerprint_model
 from pretrain.release.release import release
 from pretrain.runtime.ranks import barrier
-from pretrain.runtime.settings import convert_setting
+from pretrain.runtime.settings import cache_settings, convert_setting
 from pretrain.runtime.world import read_launcher_variables
 
-FINISHED = "stage.json"  # the settings of a stage that was released
+FINISHED = "stage.json"  # the settings of a stage that was released, and the content that it was made of
 NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "local_rank"}
 
 
@@ -48,9 +52,10 @@ def _run_pretraining(config: PretrainConfig) -> None:
     """Pre-trains and releases, unless these settings are finished already. Resumes what was interrupted."""
     from finetune.studies.chains import RELEASE  # brings BM25 and plots, which pre-training alone does not need
 
-    folder, asked = Path(config.output_dir), as_dict(config)
-    finished = folder / FINISHED
-    if finished.exists() and read_object(finished, "delete it to have the stage checked again") == asked:
+    folder, finished = Path(config.output_dir), Path(config.output_dir) / FINISHED
+    asked = {"settings": as_dict(config), "made_of": _fingerprint_inputs(config)}
+    is_whole = finished.exists() and (folder / RELEASE / FACTS).is_file()
+    if is_whole and read_object(finished, "delete it to have the stage checked again") == asked:
         if read_launcher_variables()[0] == 0:
             print(f"finished already: {folder / RELEASE}")
         return
@@ -59,3 +64,14 @@ def _run_pretraining(config: PretrainConfig) -> None:
         release(folder, folder / RELEASE)
         write_atomically(finished, json.dumps(asked, indent=1) + "\n")
     barrier()
+
+
+def _fingerprint_inputs(config: PretrainConfig) -> dict[str, list[str]]:
+    """Names the content of the corpora and models that a stage reads, wherever they lie."""
+    model = config.model or default_model()
+    corpora = open_corpora(list_sources(config), cache_settings(config), lambda: load_tokenizer(model), verify=False)
+    models = [model, *config.adapters, *filter(None, [config.generator])]
+    return {
+        "corpora": [corpus.manifest.fingerprint for corpus in corpora],
+        "models": [fingerprint_model(name) for name in models],
+    }

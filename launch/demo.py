@@ -12,7 +12,7 @@ from data_pipeline.errors import KinspanError
 from launch._cli import parse, run
 from launch.serve import PORTS
 from pretrain.runtime.settings import setting
-from serve.demo import EVALUATION, EXAMPLES, INDEX, prepare_demo
+from serve.demo import EXAMPLES, INDEX, prepare_demo
 
 DESCRIPTION = """Answers questions about Python out of Python's own documentation, on a page at http://127.0.0.1:8000.
 
@@ -48,18 +48,18 @@ def main() -> None:
 
     folder = Path(config.output_dir)
     opened = open_socket("127.0.0.1", config.port)  # before the work: a port that is taken is said at once
-    evaluation = EVALUATION
+    fingerprint = ""
     if config.cross_encoder:
         from pretrain.release.folder import fingerprint_model
 
-        evaluation += f"-reranked-{fingerprint_model(config.cross_encoder)[:8]}"
-    prepare_demo(folder, config.cross_encoder, evaluation, lambda note: print(note, flush=True))
+        fingerprint = fingerprint_model(config.cross_encoder)
+    evaluation = prepare_demo(folder, config.cross_encoder, fingerprint, lambda note: print(note, flush=True))
     service = Service(
         str(folder / INDEX),
         config.cross_encoder,
         first_stage=config.first_stage,
         examples=str(folder / EXAMPLES),
-        evaluations=[str(folder / evaluation)],
+        evaluations=[str(evaluation)],
     )
     serve(service, opened, lambda note: print(note, flush=True))
 

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
@@ -68,6 +68,8 @@ def main() -> None:
     if config.answers and (config.add or config.remove):
         raise KinspanError("--answers builds a new index: give --add and --remove in commands of their own")
     manifest = _build(config, folder, _read(config.answers, config)) if config.answers else read_manifest(folder)
+    if not config.answers:
+        _check_unused(config, manifest.settings)
     if config.remove:
         from serve.building import remove_answers
 
@@ -93,6 +95,16 @@ def _build(config: IndexConfig, folder: Path, answers: list[Answer]) -> Manifest
         expect_usearch()  # before the work
     embedder = Embedder(config.model or default_model(), config.max_length)
     return build_index(folder, embedder, answers, config.precision, config.approximate, print)
+
+
+def _check_unused(config: IndexConfig, settings: dict[str, Any]) -> None:
+    """Raises KinspanError for a setting of new indexes, given for one that is there with another."""
+    if config.precision != "fp32" and config.precision != settings["precision"]:
+        raise KinspanError(f"--precision {config.precision}: the index was built in {settings['precision']}")
+    if config.approximate and not settings["approximate"]:
+        raise KinspanError("--approximate: the index was built without; build a new one with --answers")
+    if config.remove and not config.add and (config.model or config.max_length):
+        raise KinspanError("--remove encodes nothing: leave --model and --max_length out")
 
 
 def _add(config: IndexConfig, folder: Path, manifest: Manifest, answers: list[Answer]) -> Manifest:

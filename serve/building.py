@@ -133,7 +133,8 @@ def add_answers(folder: Path, embedder: Embedder, answers: Sequence[Answer], say
         older = dict(zip(rows, iterate_answers(texts, rows), strict=True))
         same = set(older.values())
         new = [answer for answer in answers if answer not in same]
-        replaced = [row for row, answer in older.items() if answer.id in {other.id for other in new}]
+        ids = {answer.id for answer in new}
+        replaced = [row for row, answer in older.items() if answer.id in ids]
         if same - {older[row] for row in replaced}:
             say(f"{len(older) - len(replaced):,} answers are there as they are: left")
         if not new:

@@ -1,13 +1,16 @@
 """What ``launch/demo.py`` shows: an index of Python's documentation, and questions to compare ways to search on."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tqdm import tqdm
 
+from data_pipeline.files import write_atomically
+
 from .answers import PYTHON_DOCS, Answer, Say, read_answers
-from .folder import MANIFEST
+from .folder import MANIFEST, read_manifest
 from .questions import BI_ENCODER, BM25, CANDIDATES, FUSION
 
 INDEX, EVALUATION, EXAMPLES = PYTHON_DOCS, "how-to", "examples.txt"
@@ -29,11 +32,11 @@ def read_questions(path: Path = QUESTIONS) -> list[HowTo]:
     return [HowTo(text, right.split()) for text, right in rows]
 
 
-def prepare_demo(folder: Path, cross_encoder: str | None, evaluation: str, say: Say) -> None:
-    """Makes what is not there yet: the index, the examples and the evaluation.
+def prepare_demo(folder: Path, cross_encoder: str | None, fingerprint: str, say: Say) -> Path:
+    """Makes what is not there yet: the index, the examples and the evaluation, whose folder is returned.
 
     cross_encoder: what ranks the bi-encoder's candidates again, as one more way; None leaves it out
-    evaluation:    the name of its evaluation's folder, which no other cross-encoder may share
+    fingerprint:   names what it holds, so that no other one is shown its figures
 
     Raises KinspanError where the folder cannot be written, or holds something else.
     """
@@ -47,11 +50,18 @@ def prepare_demo(folder: Path, cross_encoder: str | None, evaluation: str, say: 
         answers = read_answers(PYTHON_DOCS, {}, say)
         say(f"indexing {len(answers):,} passages of Python's documentation; once, for a minute or two")
         build_index(folder / INDEX, Embedder(default_model()), answers, say=say)
-    (folder / EXAMPLES).write_text("".join(f"{question.text}\n" for question in questions), encoding="utf-8")
-    place = folder / evaluation
+    write_atomically(folder / EXAMPLES, [f"{question.text}\n" for question in questions])
+    place = folder / name_evaluation(folder / INDEX, fingerprint)
     if not (place / "evaluation.json").is_file():
         say(f"asking {len(questions)} questions in every way")
         evaluate_ways(folder / INDEX, questions, cross_encoder, place)
+    return place
+
+
+def name_evaluation(index: Path, fingerprint: str) -> str:
+    """The name of an evaluation's folder: one for each index and cross-encoder, by what they hold."""
+    made_of = f"{read_manifest(index).source} {fingerprint}"
+    return f"{EVALUATION}-{hashlib.sha256(made_of.encode()).hexdigest()[:8]}"
 
 
 def evaluate_ways(index: Path, questions: Sequence[HowTo], cross_encoder: str | None, folder: Path) -> None:

@@ -5,7 +5,6 @@ leaves the index as it was before, and what no manifest names is removed by the 
 """
 
 import fcntl
-import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, sync, write_atomically
+from data_pipeline.files import hash_file, read_object, sync, write_atomically
 from data_pipeline.verification import verify_once
 
 FORMAT = 1
@@ -90,7 +89,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = replace(manifest, parts=tuple(map(_read_part, found["parts"])), **named)
         needed = {"name", "place", "fingerprint", "dimension", "similarity"} - manifest.model.keys()
         needed |= {"max_length", "precision", "approximate"} - manifest.settings.keys()
-        whole = isinstance(manifest.generation, int) and bool(manifest.parts) and not needed
+        whole = isinstance(manifest.generation, int) and bool(manifest.parts) and bool(manifest.words) and not needed
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise KinspanError(f"{folder / MANIFEST} is damaged: {AGAIN}") from error
     if not whole:
@@ -151,7 +150,7 @@ def finish_part(path: Path, rows: int, names: Iterable[str] | None = None) -> Pa
     files = sorted(path.iterdir()) if names is None else [path / name for name in names]
     for place in (*files, path, path.parent):
         sync(place)
-    return Part(path.name, rows, {file.name: (file.stat().st_size, _hash_file(file)) for file in files})
+    return Part(path.name, rows, {file.name: (file.stat().st_size, hash_file(file)) for file in files})
 
 
 def check_part(folder: Path, part: Part) -> Path:
@@ -173,13 +172,8 @@ def check_part(folder: Path, part: Part) -> Path:
 
 
 def _check_hash(path: Path, digest: str) -> None:
-    if _hash_file(path) != digest:
+    if hash_file(path) != digest:
         raise KinspanError(f"{path} is damaged (its hash is another one): copy the index again, or {AGAIN}")
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_removed(folder: Path, generation: int, rows: np.ndarray) -> Part | None:

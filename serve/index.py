@@ -8,7 +8,7 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 
 from .answers import Answer
-from .folder import AGAIN, MANIFEST, Manifest, check_part, read_manifest, read_removed
+from .folder import AGAIN, MANIFEST, check_part, read_manifest, read_removed
 from .nearest import GRAPH, MATRIX, Graph, find_exactly, map_matrix
 from .texts import map_parts, take_answer
 from .words import Words
@@ -27,7 +27,18 @@ class Index:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.manifest = _open_whole(self.folder)
+        for attempt in range(TRIES):
+            try:
+                self._open()
+                return
+            except (KinspanError, OSError):
+                if attempt == TRIES - 1 or read_manifest(self.folder) == self.manifest:
+                    raise
+
+    def _open(self) -> None:
+        self.manifest = read_manifest(self.folder)
+        for part in self.manifest.every_part:
+            check_part(self.folder, part)
         places = [self.folder / part.name for part in self.manifest.parts]
         self.texts = map_parts(places)
         self.matrices = [map_matrix(place / MATRIX) for place in places]
@@ -71,20 +82,6 @@ class Index:
     def find_words(self, question: str, k: int) -> Found:
         """The k best answers by BM25; only those that share a word with the question."""
         return self.words.find(question, k, self.alive)
-
-
-def _open_whole(folder: Path) -> Manifest:
-    """The manifest, all of whose files were found whole."""
-    for attempt in range(TRIES):
-        manifest = read_manifest(folder)
-        try:
-            for part in manifest.every_part:
-                check_part(folder, part)
-            return manifest
-        except (KinspanError, OSError):
-            if attempt == TRIES - 1 or read_manifest(folder) == manifest:
-                raise
-    raise AssertionError
 
 
 def _merge(found: list[Found], k: int) -> Found:

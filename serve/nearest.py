@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import KinspanError
-
-from .words import take_best
+from finetune.ranking.best import take_best
 
 MATRIX, GRAPH = "vectors.npy", "graph.usearch"
 # Of float32 rows that are made at once, by torch, which is eight times as fast at that as NumPy: they stay in the cache

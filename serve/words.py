@@ -7,6 +7,8 @@ from typing import Any
 import bm25s
 import numpy as np
 
+from finetune.ranking.best import take_best
+
 ROW_OF = "row_of.npy"  # of each document of BM25 its row of the index
 DATA = "data.csc.index.npy"
 
@@ -48,13 +50,3 @@ class Words:
         best = take_best(scores, k)
         best = best[scores[best] > 0]
         return np.asarray(self._row_of[best]), scores[best]
-
-
-def take_best(scores: np.ndarray, k: int) -> np.ndarray:
-    """The places of the k highest scores, the best first; of equal ones those that come first."""
-    if k >= len(scores):
-        return np.argsort(-scores, kind="stable")
-    least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
-    places = np.concatenate([above, equal[: k - len(above)]])
-    return places[np.lexsort((places, -scores[places]))]

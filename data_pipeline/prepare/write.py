@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from data_pipeline.corpus import OPTIONAL_COLUMNS, SPLITS, Manifest, ShardInfo, hash_file, map_shard
-from data_pipeline.files import write_atomically
+from data_pipeline.corpus import OPTIONAL_COLUMNS, SPLITS, Manifest, ShardInfo, map_shard
+from data_pipeline.files import hash_file, write_atomically
 from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
 

@@ -74,12 +74,12 @@ def find_unseen(data: AnswerSet, others: Sequence[AnswerSet]) -> np.ndarray:
     Texts are the same if they differ in nothing but case and white space.
     """
     known = {
-        _fold(text)
+        fold_text(text)
         for other in others
         for text in other.answers.take(pa.array(np.flatnonzero(other.labels))).to_pylist()
     }
     right = np.flatnonzero(data.labels)
-    seen = [_fold(text) in known for text in data.answers.take(pa.array(right)).to_pylist()]
+    seen = [fold_text(text) in known for text in data.answers.take(pa.array(right)).to_pylist()]
     return np.bincount(data.question_of[right], weights=seen, minlength=data.num_questions) == 0
 
 
@@ -87,7 +87,8 @@ def _name(data: AnswerSet) -> str:
     return f"{data.name} {data.split}"
 
 
-def _fold(text: str) -> str:
+def fold_text(text: str) -> str:
+    """The text by which questions and answers count as the same: without case, and with single spaces."""
     return " ".join(text.casefold().split())
 
 
@@ -95,7 +96,7 @@ def _number_questions(data: AnswerSet) -> dict[str, list[int]]:
     """Returns the numbers of the questions by text; two ids may have one text."""
     numbers: dict[str, list[int]] = {}
     for number, question in enumerate(data.questions):
-        numbers.setdefault(_fold(question), []).append(number)
+        numbers.setdefault(fold_text(question), []).append(number)
     return numbers
 
 
@@ -107,4 +108,4 @@ def _read_pairs(data: AnswerSet, numbers: dict[str, list[int]], questions: set[s
             first, end = int(data.starts[number]), int(data.starts[number + 1])
             yield from data.answers.slice(first, end - first).to_pylist()
 
-    return {(question, _fold(answer)) for question in questions for answer in read_candidates(question)}
+    return {(question, fold_text(answer)) for question in questions for answer in read_candidates(question)}

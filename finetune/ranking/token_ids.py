@@ -20,7 +20,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, sync
+from data_pipeline.files import hash_file, read_object, sync
 from data_pipeline.tokenizers import fingerprint_tokenizer
 from data_pipeline.verification import find_cache, verify_once
 
@@ -89,13 +89,8 @@ def _map(folder: Path, count: int) -> TokenizedTexts | None:
 
 def _check_hash(path: Path, expected: str) -> None:
     """Raises ValueError for a file with another hash."""
-    if _hash_file(path) != expected:
+    if hash_file(path) != expected:
         raise ValueError(f"{path} is damaged")
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _tokenise_into(folder: Path, tokenizer: Any, texts: pa.LargeStringArray, what: str) -> TokenizedTexts:
@@ -129,7 +124,7 @@ def _write_arrays(folder: Path, sizes: np.ndarray, which: np.ndarray) -> None:
     ids = np.memmap(folder / "ids", dtype=np.int32, mode="r") if sizes.sum() else np.zeros(0, dtype=np.int32)
     np.save(folder / "ids.npy", ids)
     (folder / "ids").unlink()
-    hashes = {name: _hash_file(folder / f"{name}.npy") for name in ARRAYS}
+    hashes = {name: hash_file(folder / f"{name}.npy") for name in ARRAYS}
     (folder / HASHES).write_text(json.dumps(hashes))
     for path in (*folder.iterdir(), folder):
         sync(path)

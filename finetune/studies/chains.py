@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import KinspanError
+from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
 from finetune.training.plan import BEST
 from pretrain.runtime.settings import settings_of_identity
@@ -35,14 +36,16 @@ StageRunner = Callable[[dict[str, Any], Path], Callable[[], None]]
 class PlannedStage:
     """A stage whose settings were checked.
 
-    title: what it does, for the screen
-    model: the folder that its model will be in
-    run:   runs it, goes on with it, or finds it done
+    title:  what it does, for the screen
+    model:  the folder that its model will be in
+    run:    runs it, goes on with it, or finds it done
+    config: of a stage of fine-tuning
     """
 
     title: str
     model: Path
     run: Callable[[], Any]
+    config: FinetuneConfig | None = None
 
 
 def plan_stages(
@@ -67,6 +70,7 @@ def plan_stages(
     planned: list[PlannedStage] = []
     made_of: list[Any] = [start]
     for number, stage in enumerate(stages, 1):
+        config = None
         try:
             if stage.kind == "finetune":
                 own = {"train_data": stage.settings.get("data"), **stage.settings, "data": spec}
@@ -84,7 +88,7 @@ def plan_stages(
                 raise KinspanError(f"run_study needs a runner for it: {stage.kind}")
         except KinspanError as error:
             raise KinspanError(f"stage {number}: {error}") from error
-        planned.append(PlannedStage(f"stage {number}, {stage.kind}", model, run))
+        planned.append(PlannedStage(f"stage {number}, {stage.kind}", model, run, config))
         start = str(model)
     return planned
 

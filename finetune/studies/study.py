@@ -10,6 +10,7 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
+from finetune.data.answers import AnswerSet
 from finetune.data.overlap import find_unseen
 from finetune.evaluation.bm25 import score_bm25
 from finetune.evaluation.metrics import Figures, compute_means, compute_question_metrics
@@ -20,7 +21,7 @@ from finetune.reports.study_report import BM25, ZERO_SHOT, Entry, write_page
 from finetune.reports.study_table import format_study
 from finetune.training.config import CONTRASTIVE, FinetuneConfig, choose_metrics, list_metrics, list_seeds
 from finetune.training.experiment import read_figures, run_experiment, summarize_seeds
-from finetune.training.stages import load_data, name_set
+from finetune.training.stages import Data, load_data, name_set
 from pretrain.modeling.default_model import default_model
 from pretrain.runtime.settings import convert_setting
 from pretrain.runtime.stop import listen_for_stop
@@ -36,9 +37,13 @@ PAPERS_NAME = {"jacana": "trecqa"}  # how papers call a data set that we have in
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row of a study on one data set, with all its settings, and the stages before it."""
+    """A row of a study on one data set, with all its settings, and the stages before it.
+
+    start: the model that all of it begins with, as the settings name it
+    """
 
     row: StudyRow
+    start: str | None
     config: FinetuneConfig
     stages: list[PlannedStage]
 
@@ -76,7 +81,7 @@ def run_study(
         for spec in specs
     ]
     if study.zero_shot:
-        _check_embeds(study, planned[0][0].config)
+        _check_embeds(study, planned[0][0].start or default_model())
     pretrainings = _prepare_pretrainings(study, output, overrides, stages or {})
     hours = [row.config.max_hours for rows in planned for row in rows if row.config.max_hours is not None]
     with listen_for_stop(min([*hours, *_list_pretraining_hours(study)], default=None)):
@@ -119,13 +124,16 @@ def _prepare_pretrainings(
             continue
         if "pretrain" not in stages:
             raise KinspanError(f"{study.title}: {row.name}: run_study needs a runner for its pretrain block")
-        start = {**study.settings, **row.settings, **overrides}.get("model")
-        settings = {"model": start, **row.pretrain}
+        settings = {"model": _find_start(study, row, overrides), **row.pretrain}
         try:
             prepared[row.name] = stages["pretrain"](settings, output / PRETRAINED / row.folder)
         except KinspanError as error:
             raise KinspanError(f"{study.title}: {row.name}: pretrain: {error}") from error
     return prepared
+
+
+def _find_start(study: Study, row: StudyRow, overrides: Mapping[str, Any]) -> str | None:
+    return {**study.settings, **row.settings, **overrides}.get("model")
 
 
 def _list_pretraining_hours(study: Study) -> list[float]:
@@ -147,14 +155,18 @@ def _check_request(study: Study, specs: list[str], overrides: dict[str, Any], tr
         if [name_set(other) for other in specs].count(name_set(spec)) > 1:
             raise KinspanError(f"--data {spec}: two of {name_set(spec)}=: give each an --output_dir of its own")
     for name in overrides:
-        if own := [row.name for row in study.rows if name in row.settings]:
+        own = [
+            row.name
+            for row in study.rows
+            if name in row.settings or any(s.kind == "finetune" and name in s.settings for s in row.stages)
+        ]
+        if own:
             rows_named = ", ".join(own[:3]) + (" and more" if len(own) > 3 else "")
-            raise KinspanError(f"--set {name}: it is what sets rows apart ({rows_named}): change a copy of the study")
+            raise KinspanError(f"--set {name}: rows or their stages set it themselves ({rows_named}): change a copy")
 
 
-def _check_embeds(study: Study, first: FinetuneConfig) -> None:
+def _check_embeds(study: Study, model: str) -> None:
     """Raises KinspanError where the model that the first row starts from has no embeddings to take cosines of."""
-    model = first.model or default_model()
     if not is_bi_encoder(model):
         raise KinspanError(
             f"{study.title}: zero_shot needs a model that embeds texts, and {model} is none: name another one in "
@@ -176,15 +188,16 @@ def _plan_row(
 ) -> PlannedRow:
     """Returns a row on ``spec`` with its stages. Raises KinspanError, naming study and row."""
     config = _make_row_config(study, row, spec, specs, output, overrides, transfer)
+    start = _find_start(study, row, overrides)
     if not row.stages:
-        return PlannedRow(row, config, [])
+        return PlannedRow(row, start, config, [])
     names, common = {**study.where, **where}, {**study.settings, **overrides}
     try:
         filled = [replace(stage, settings=fill_names(stage.settings, names)) for stage in row.stages]
         stages = plan_stages(filled, config.model, spec, common, output, runners, say)
     except KinspanError as error:
         raise KinspanError(f"{study.title}: {row.name}: {error}") from error
-    return PlannedRow(row, replace(config, model=str(stages[-1].model)), stages)
+    return PlannedRow(row, start, replace(config, model=str(stages[-1].model)), stages)
 
 
 def _make_row_config(
@@ -227,12 +240,11 @@ def _summarize_set(
     data = load_data(next((row.config for row in rows if row.config.transfer), first))
     measured = data.measured[-1]
     shown, metrics = choose_metrics(first), list_metrics(first)
-    others = [data.train, *data.measured[:-1]]  # what was trained on, and what chose the best rankers
-    unseen = find_unseen(measured, others) if first.loss == CONTRASTIVE else None
+    unseen = find_unseen(measured, _list_seen(rows, data)) if first.loss == CONTRASTIVE else None
     figures = [read_figures(row.config, measured) for row in rows]
     untrained = {BM25: compute_question_metrics(measured, score_bm25(measured), metrics)}
     if study.zero_shot:
-        scores = score_answers(first.model or default_model(), measured, first.max_length)
+        scores = score_answers(rows[0].start or default_model(), measured, first.max_length)
         untrained[ZERO_SHOT] = compute_question_metrics(measured, scores, metrics)
     runs = [*figures, *([of_name] for of_name in untrained.values())]
     tests = compare_rows([np.stack([seed[shown[0]] for seed in row]) for row in runs])
@@ -270,6 +282,13 @@ def _summarize_set(
         "unseen_questions": None if unseen is None else int(unseen.sum()),
         "rows": lines,
     }
+
+
+def _list_seen(rows: list[PlannedRow], data: Data) -> list[AnswerSet]:
+    """What any row or stage of fine-tuning was trained on, and what chose the best rankers."""
+    stages = [stage.config for row in rows for stage in row.stages if stage.config]
+    trained = {config.train_data or config.data: config for config in [*stages, *(row.config for row in rows)]}
+    return [*(load_data(config).train for config in trained.values()), *data.measured[:-1]]
 
 
 def _take(figures: Figures, questions: np.ndarray) -> Figures:

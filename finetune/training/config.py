@@ -358,6 +358,10 @@ def _check_contrastive(config: FinetuneConfig) -> None:
         if given := [name for name, value in own.items() if value]:
             raise KinspanError(f"--{given[0]} is for --loss contrastive, and not for --loss {config.loss}")
         return
+    if config.search_folds:
+        raise KinspanError(
+            "--search_folds is not for --loss contrastive: a fold of the training questions has no pool to search"
+        )
     if config.fresh_head:
         raise KinspanError("--fresh_head is not for --loss contrastive: a bi-encoder has no head")
     if config.batch_size < 2 and not config.own_negatives:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
+from data_pipeline.files import hash_file, read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import (
     METRICS,
@@ -30,6 +30,7 @@ from finetune.reports.study_report import Entry, write_page
 from finetune.reports.study_table import format_cell
 from pretrain.modeling.default_model import default_model
 from pretrain.runtime.ranks import barrier, broadcast_from_rank_0
+from pretrain.runtime.run_folder import SUMMARY
 from pretrain.runtime.stop import listen_for_stop
 
 from .config import FinetuneConfig, check, choose_metrics, list_metrics, list_seeds
@@ -133,13 +134,14 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
 
     Every rank runs this function, since each scores a share of the pairs.
     """
-    data, path = experiment.data, folder / "scores.json"
+    data, path, run = experiment.data, folder / "scores.json", folder / SUMMARY
     measured_on = [name(split) for split in data.measured for name in (fingerprint_answers, fingerprint_ids)]
     metrics = list_metrics(experiment.config)
 
     def read() -> dict[str, Any]:
-        with suppress(KinspanError):  # a file that is absent or damaged is written anew
-            return read_object(path, "")
+        with suppress(KinspanError, KeyError):  # a file that is absent or damaged is written anew
+            known = read_object(path, "")
+            return known if known["run"] == hash_file(run) else {}  # else of a run that this folder held before
         return {}
 
     figures = broadcast_from_rank_0(read)  # a rank that read another file would score alone, and wait for ever
@@ -152,7 +154,7 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
         if experiment.ranks.rank == 0:
             write_predictions(folder / split.split, split, scores, tag)
     if experiment.ranks.rank == 0:
-        write_atomically(path, json.dumps(figures, indent=1) + "\n")
+        write_atomically(path, json.dumps({"run": hash_file(run), **figures}, indent=1) + "\n")
     barrier()
     return figures
 

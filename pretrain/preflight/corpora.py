@@ -4,8 +4,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.corpus import Corpus, hash_file
+from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import hash_file
 from data_pipeline.manifest import ShardInfo
 from data_pipeline.remote.address import is_remote, show_address
 from data_pipeline.sources import list_paths

@@ -35,6 +35,7 @@ from .metrics import CONTENT_TYPE, Metrics
 from .pages import add_pages
 from .waiting import READY, NotNow, Result, SearchQueue
 
+MOST_OF_A_NAME = 60  # characters of what a caller called a field
 DESCRIPTION = "Finds the answers to a question in an index, by a bi-encoder, BM25, and a cross-encoder that re-ranks."
 REFUSALS = {
     401: "The token is missing or another one.",
@@ -102,7 +103,8 @@ def _add_errors(app: FastAPI) -> None:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return _refuse(422, "the request is no JSON")
-        place = ".".join(map(str, first["loc"][1:])) or "the request"  # what follows "body" or "query"
+        sent = ".".join(map(str, first["loc"][1:]))  # what follows "body" or "query": the caller may have named it
+        place = "".join(filter(str.isprintable, sent))[:MOST_OF_A_NAME] or "the request"
         return _refuse(422, f"{place}: {first['msg']}")
 
     @app.exception_handler(HTTPException)

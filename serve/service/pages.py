@@ -4,6 +4,7 @@ from pathlib import Path
 
 import fastapi_offline
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
@@ -37,7 +38,7 @@ def add_pages(app: FastAPI) -> None:
     @app.get("/docs/{name}", include_in_schema=False)
     def send_swagger(name: str) -> Response:
         if name not in SWAGGER_FILES:
-            return Response("not found", 404)
+            raise HTTPException(404)
         return FileResponse(SWAGGER / name)
 
     app.mount("/static", StaticFiles(directory=PAGES / "static"))

@@ -1,15 +1,19 @@
 """Hard negatives: what is hard, what is too near to a right answer, and the data set that comes of it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from data_pipeline.errors import KinspanError
+from finetune import mining
 from finetune.data.answers import AnswerSet
 from finetune.mining import Rules, find_far, mine, mine_file
+from finetune.training.config import FinetuneConfig
 from finetune.training.groups import find_distinct
+from finetune.training.stages import load_data
 
 # How far candidates are from their question, in degrees
 ANGLES = {"right": 20, "too near": 10, "nearest": 20.5, "near": 40, "farther": 50, "far": 100}
@@ -95,3 +99,40 @@ def test_models_of_the_other_kind_are_refused(sets, model, make_model, tmp_path)
     encoder = str(make_model(headless=True))
     with pytest.raises(KinspanError, match="embeds each text alone: give it as --model"):
         mine_file(f"files={sets}", tmp_path, encoder, encoder, say=lambda _: None)
+
+
+def test_what_is_right_for_another_question_of_the_same_text_is_no_negative(one):
+    """Two forum questions that ask the same: each has the other's right answer among its candidates."""
+    assert "near" in negatives(one, Rules())[0][0]
+    twice = replace(one, questions=["what?", " What? "])  # of which the second one's right answer is "near"
+    of_both, _ = negatives(twice, Rules(positive_share=1.0))
+    assert all("near" not in of_one and "right" not in of_one for of_one in of_both)
+    assert "farther" in of_both[0]
+
+
+def test_few_questions_at_a_time_give_the_same(one, monkeypatch):
+    together = negatives(one, Rules())[0]
+    monkeypatch.setattr(mining, "MOST_COSINES", 1)
+    assert negatives(one, Rules())[0] == together
+
+
+def test_training_data_of_others_is_not_written_over(sets, make_model, tmp_path):
+    before = (sets / "train.jsonl").read_bytes()
+    with pytest.raises(KinspanError, match=r"holds a train\.jsonl that was not mined: choose another folder"):
+        mine_file(f"files={sets}", sets, str(make_model(headless=True)), say=lambda _: None)
+    assert (sets / "train.jsonl").read_bytes() == before
+
+
+def test_columns_are_those_of_the_data(sets, make_model, tmp_path):
+    renamed = tmp_path / "renamed"
+    renamed.mkdir()
+    for path in sets.glob("*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = [{"query" if name == "question" else name: value for name, value in row.items()} for row in rows]
+        (renamed / path.name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    model, columns = str(make_model(headless=True)), "question=query"
+    mined = tmp_path / "mined"
+    mine_file(f"files={renamed}", mined, model, rules=Rules(2, positive_share=1.0), columns=columns, say=lambda _: None)
+    settings = {"data": f"files={renamed}", "train_data": f"files={mined}", "columns": columns, "loss": "contrastive"}
+    data = load_data(FinetuneConfig(**settings, output_dir="-"))
+    assert 0 < data.train.labels.sum() < data.train.num_pairs

@@ -16,7 +16,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.studies.study import run_study
 from finetune.studies.study_file import read_study
-from launch import study
+from launch import _stages, study
 from launch._stages import prepare_pretraining
 from launch.study import overrides
 from pretrain.modeling.default_model import default_model
@@ -148,6 +148,14 @@ def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeyp
     study.main()
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["tables"][0]["rows"][2] == pretrained
     assert weights.stat().st_mtime_ns == written
+    inputs = _stages._fingerprint_inputs
+    monkeypatch.setattr(_stages, "_fingerprint_inputs", lambda config: {**inputs(config), "corpora": ["another"]})
+    with pytest.raises(TypeError):  # of another corpus at the same place it would be run again
+        study.main()
+    monkeypatch.setattr(_stages, "_fingerprint_inputs", inputs)
+    (stage / "release/kinspan.json").unlink()
+    with pytest.raises(TypeError):
+        study.main()
 
 
 @pytest.mark.parametrize(

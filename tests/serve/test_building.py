@@ -1,10 +1,13 @@
 """An index that was changed answers like one built at once; whatever is cut short leaves no trace."""
 
+import json
+
 import numpy as np
 import pytest
 
 from data_pipeline.errors import KinspanError
 from serve import building
+from serve import index as opening
 from serve.building import add_answers, build_index, remove_answers
 from serve.folder import read_manifest
 from serve.index import Index
@@ -155,3 +158,27 @@ def test_every_damaged_or_missing_file_is_named(tmp_path, embedder, answers):
             assert "again" in str(error.value) or "is no index" in str(error.value) or "once more" in str(error.value)
         path.write_bytes(whole)
     assert read(folder, embedder) == expected
+
+
+def test_a_manifest_without_words_is_damaged(tmp_path, embedder, answers):
+    build_index(tmp_path / "index", embedder, answers[:3])
+    path = tmp_path / "index/index.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "words": None}))
+    with pytest.raises(KinspanError, match=r"index\.json is damaged"):
+        Index(tmp_path / "index")
+
+
+def test_an_index_that_changes_while_it_is_opened_is_opened_again(tmp_path, embedder, answers, monkeypatch):
+    folder = tmp_path / "index"
+    build_index(folder, embedder, answers[:10])
+    mapped, original = [], opening.map_parts
+
+    def change_first(places):
+        if not mapped:
+            mapped.append(places)
+            add_answers(folder, embedder, [answers[0]._replace(text="another text"), *answers[10:40]])
+            assert not all(place.exists() for place in places)
+        return original(places)
+
+    monkeypatch.setattr(opening, "map_parts", change_first)
+    assert len(Index(folder)) == 40

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+from serve.building import build_index
+from serve.demo import name_evaluation
+
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 AGAIN = 30  # seconds in which it has to start the second time; it takes a few where nothing else runs
@@ -57,6 +60,16 @@ def test_the_demo_answers_in_the_browser(tmp_path):
     with start_demo(tmp_path) as (_, said):
         assert time.monotonic() - began < AGAIN
         assert "indexing" not in said
+
+
+def test_every_cross_encoder_has_an_evaluation_of_its_own(tmp_path, embedder, answers):
+    build_index(tmp_path / "index", embedder, answers[:3])
+    build_index(tmp_path / "other", embedder, answers[:4])
+    asked = ["", "cross-encoder/ms-marco-MiniLM-L6-v2", "cross-encoder/stsb-roberta-base", "BAAI/bge", "BAAI/bge-2"]
+    names = {name_evaluation(tmp_path / index, model) for index in ("index", "other") for model in asked}
+    assert len(names) == 10
+    assert all(re.fullmatch(r"how-to-[0-9a-f]{8}", name) for name in names)
+    assert name_evaluation(tmp_path / "index", "BAAI/bge") in names  # and the same each time
 
 
 def test_a_port_that_is_taken_is_said_before_the_work(tmp_path, monkeypatch, capsys):

@@ -44,6 +44,13 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     said = run(index, "--output_dir", folder, "--add", write(tmp_path / "b.jsonl", answers[15:30]))
     assert "5 answers are there as they are: left" in said
     assert f"{folder}: 30 answers" in said
+    for flags, reason in (
+        (["--add", tmp_path / "b.jsonl", "--precision", "bf16"], "--precision bf16: the index was built in fp32"),
+        (["--add", tmp_path / "b.jsonl", "--approximate"], "--approximate: the index was built without"),
+        (["--remove", "a0", "--max_length", "9"], "--remove encodes nothing"),
+    ):
+        with pytest.raises(KinspanError, match=reason):
+            run(index, "--output_dir", folder, *flags)
     (tmp_path / "ids.txt").write_text("a1\na2\n")
     assert "27 answers" in run(index, "--output_dir", folder, "--remove", "a0", tmp_path / "ids.txt")
     assert "27 answers" in run(index, "--output_dir", folder)

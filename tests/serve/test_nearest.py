@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from finetune.ranking.best import take_best
 from serve.nearest import Graph, find_exactly, write_graph
-from serve.words import Words, take_best, write_words
+from serve.words import Words, write_words
 
 
 @pytest.fixture(scope="module")

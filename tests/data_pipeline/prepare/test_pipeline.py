@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_pipeline.corpus import SPLITS, Corpus, hash_file
+from data_pipeline.corpus import SPLITS, Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import hash_file
 from data_pipeline.prepare import encode_inputs as encode_module
 from data_pipeline.prepare import pipeline as prepare_module
 from data_pipeline.prepare import stages as stages_module

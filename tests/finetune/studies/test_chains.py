@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from data_pipeline.errors import KinspanError
+from finetune.reports.study_report import ZERO_SHOT
 from finetune.reports.study_table import format_study
 from finetune.studies.chains import fill_names
 from finetune.studies.study import run_study
@@ -39,9 +40,13 @@ def chain(tmp_path, sets, write_sets, make_model, monkeypatch):
 
         return run
 
-    def run(rows, **flags):
+    def run(rows, zero_shot=False, **flags):
         path = tmp_path / "study.yaml"
-        path.write_text(yaml.safe_dump({"title": "t", "settings": SETTINGS, "where": {"steps": 3}, "rows": rows}))
+        path.write_text(
+            yaml.safe_dump(
+                {"title": "t", "settings": SETTINGS, "where": {"steps": 3}, "rows": rows, "zero_shot": zero_shot}
+            )
+        )
         given = {"model": str(model), **flags}
         arguments = [f"files={sets}"], tmp_path / "out", given, None, lambda _: None, {"pretrain": prepare}
         return run_study(read_study(path), *arguments, {"source": f"files={source}"}), began, pretrained
@@ -91,6 +96,18 @@ def test_mistakes_are_found_before_anything_runs(chain):
     with pytest.raises(KinspanError, match=r"^t: M: stage 2: 'wrong' is not a setting"):
         chain([{"name": "first"}, {"name": "M", "stages": [SOURCE, {"pretrain": {"wrong": 1}}]}])
     assert not chain.out.exists()
+    with pytest.raises(
+        KinspanError, match=r"^--set epochs: rows or their stages set it themselves \(M3, M4, M4 again\)"
+    ):
+        chain(ROWS, epochs=1)
+
+
+def test_without_any_training_means_before_the_first_stage(chain):
+    results, _, _ = chain(ROWS[1:2], zero_shot=True)
+    alone, _, _ = chain(ROWS[:1], zero_shot=True)
+    of_first, of_alone = (table["tables"][0]["rows"][1] for table in (results, alone))
+    assert of_first["name"] == of_alone["name"] == ZERO_SHOT
+    assert of_first["mrr"] == of_alone["mrr"]
 
 
 def test_names_in_texts_are_filled():
@@ -123,3 +140,21 @@ def test_figures_without_the_answers_that_training_has(chain, sets, answer_set, 
     assert set(table["rows"][1]["unseen"]) == {"map", "mrr", "r@1", "r@5", "r@10"}
     text = format_study(results)
     assert "without the 1 questions that share a right answer with train or dev (5 are left):" in text
+
+
+def test_what_a_stage_was_trained_on_has_been_seen(chain, sets, answer_set, tmp_path):
+    test_set = answer_set(sets, "test")
+    known = test_set.answers.to_pylist()[int(test_set.labels.argmax())]
+    source = tmp_path / "source"
+    source.mkdir()
+    texts = [known, *(f"an answer to question {number}" for number in range(3))]
+    lines = [
+        {"question_id": f"s{n}", "question": f"asked elsewhere, {n}?", "answer_id": "1", "answer": text, "label": 1}
+        for n, text in enumerate(texts)
+    ]
+    (source / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    results, _, _ = chain([{"name": "M1"}])
+    before = results["tables"][0]["unseen_questions"]
+    rows = [{"name": "M1"}, {"name": "M3", "stages": [{"finetune": {"data": f"files={source}"}}]}]
+    results, _, _ = chain(rows)
+    assert results["tables"][0]["unseen_questions"] == before - 1

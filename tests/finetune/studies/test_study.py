@@ -104,7 +104,7 @@ def row(name="one", **more):
         ({"rows": [row()], "where": ["corpus"]}, "where must be lines of `name: value`"),
         (
             {"rows": [row(), row("two", settings={"epochs": 2})]},
-            "--set epochs: it is what sets rows apart (two): change a copy of the study",
+            "--set epochs: rows or their stages set it themselves (two): change a copy",
         ),
     ],
 )

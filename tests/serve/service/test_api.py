@@ -5,8 +5,13 @@ import json
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
 from data_pipeline.errors import KinspanError
 from serve.service import connections, guard
@@ -101,6 +106,8 @@ def test_about_examples_and_health(start, tmp_path):
         ('{"query": "q", "rerank": true}', "no cross-encoder"),
         ('{"query": "q", "rerank": "perhaps"}', "rerank: "),
         ('{"query": "q", "model": "/etc/passwd"}', "model: "),
+        (json.dumps({"query": "q", "x" * 60_000: 1}), "xxx"),
+        (json.dumps({"query": "q", "a\n\x1b[31mb": 1}), "a[31mb: "),
     ],
 )
 def test_bad_input_is_refused_with_a_reason(bad_input_client, body, reason):
@@ -339,3 +346,26 @@ def test_metrics_count_what_was_asked(start):
     assert 'kinspan_stage_seconds_count{stage="encode"} 1.0' in text
     assert "kinspan_search_seconds_count 1.0" in text
     assert "kinspan_ready 1.0" in text
+
+
+def test_whoever_reads_slowly_is_let_go_and_not_whoever_reads(monkeypatch):
+    """The answer is far larger than what the system holds for either side."""
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.5)
+    size = 30_000_000
+    app = Starlette(routes=[Route("/", lambda request: Response(b"x" * size))])
+    server = uvicorn.Server(uvicorn.Config(app, http=connections.PatientProtocol, log_config=None))
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        thread = threading.Thread(target=server.run, args=[[opened]])
+        thread.start()
+        for first_pause, is_whole in ((0.0, True), (4.0, False)):
+            with socket.create_connection(opened.getsockname(), timeout=10) as raw:
+                raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                time.sleep(first_pause)
+                taken = 0
+                with suppress(ConnectionError):
+                    while taken < size and (part := raw.recv(1 << 19)):
+                        taken += len(part)
+                        time.sleep(0.02)  # so that all of it takes longer than READ_SECONDS
+            assert (taken >= size) == is_whole
+        server.should_exit = True
+        thread.join(20)
