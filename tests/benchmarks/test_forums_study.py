@@ -1,19 +1,29 @@
 """The study of transfer from forums: its rows, what tells results of other settings, and its page."""
 
 import copy
+import shutil
+from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from benchmarks.evidence import statistics
 from benchmarks.evidence.results import Store
 from benchmarks.forums.study.findings import Findings
+from benchmarks.forums.study.materials import drop_pair_head, expect_ap
 from benchmarks.forums.study.page import write_page
-from benchmarks.forums.study.recipe import COSINE, FUSION, MULTI, UNTRAINED, Recipe, read_recipe
+from benchmarks.forums.study.recipe import COSINE, FUSION, MEAN, MULTI, UNTRAINED, Recipe, read_recipe
 from benchmarks.forums.study.runner import PILOT, estimate_seconds, format_hours
 from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
 from finetune.evaluation import significance
+from pretrain.modeling.default_model import default_model
+from pretrain.modeling.pair_model import load_model
 
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 QUESTIONS = 20  # so many that a test by random signs can find something after correction
 
 
@@ -134,3 +144,56 @@ def test_hours_are_those_of_the_pilot_until_a_row_has_run(recipe, tmp_path):
     assert "a, 1" in format_hours(recipe, store)
     fill(store, recipe, [1])
     assert estimate_seconds(rows["beer"], pilot, store) == 36
+
+
+def test_equal_rows_are_not_told_apart(recipe, tmp_path):
+    store = Store(tmp_path)
+    fill(store, recipe, range(1, 6))
+    for row in recipe.list_rows("a"):
+        for seed in range(1, 6) if row.arm != COSINE else [1]:
+            figures = make_figures(recipe, 0.2, 0.4, 1000 + 10 * seed + len(row.arm))
+            line = {"seed": seed, "targets": figures, "weights": None, "training": None, "processor_seconds": 1.0}
+            store.add(row, {**line, "machine": "a machine"})
+    found = Findings(recipe, store).findings
+    assert not any(finding.contrast.is_shown for finding in found)
+    means = {finding.group: finding for finding in found if finding.names == (MEAN, UNTRAINED)}
+    of_adapters = [store.read_lines(row) for row in recipe.list_rows("a") if row.arm in recipe.forums]
+    group = recipe.groups["title_body"]
+    values = [line["targets"][t]["ap"] for lines in of_adapters for line in lines.values() for t in group]
+    untrained = store.read_lines(recipe.list_rows("a")[1])
+    others = [line["targets"][t]["ap"] for line in untrained.values() for t in group]
+    assert means["title_body"].contrast.difference == pytest.approx(np.mean(values) - np.mean(others))
+
+
+def test_random_order_is_what_shuffling_comes_to():
+    labels, sizes = np.array([1, 0, 0, 1, 0, 1, 0, 1]), [0, 5, 8]
+    data = SimpleNamespace(labels=labels, rows=lambda: [slice(*ends) for ends in pairwise(sizes)])
+    random = np.random.default_rng(1)
+    for expected, rows in zip(expect_ap(data), data.rows(), strict=True):
+        right = (random.permuted(np.tile(labels[rows], (20_000, 1)), axis=1)).astype(float)
+        precision = right.cumsum(axis=1) / np.arange(1, right.shape[1] + 1)
+        assert expected == pytest.approx(((precision * right).sum(axis=1) / right.sum(axis=1)).mean(), abs=0.01)
+
+
+def test_every_seed_draws_a_pair_head_of_its_own(tmp_path):
+    tokenizer = load_tokenizer(default_model())
+    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **SMALL)
+    for auto in (AutoModelForMaskedLM, AutoModelForSequenceClassification):
+        auto.from_config(config).save_pretrained(tmp_path / auto.__name__)
+    release = tmp_path / "release"
+    shutil.copytree(tmp_path / "AutoModelForSequenceClassification", release)
+    tensors = load_file(release / "model.safetensors") | load_file(tmp_path / "AutoModelForMaskedLM/model.safetensors")
+    save_file(tensors, release / "model.safetensors", {"format": "pt"})
+
+    def read(folder, seed):
+        model, _ = load_model(str(folder), seed)
+        state = model.state_dict()
+        return {name: state[name] for name in state if "classifier" in name or "layer.0.attention" in name}
+
+    drop_pair_head(release, tmp_path / "start")
+    for folder, differ in ((release, False), (tmp_path / "start", True)):
+        one, two = read(folder, 1), read(folder, 2)
+        weights = [name for name in one if "classifier" in name and name.endswith("weight")]
+        assert weights
+        assert all((one[name] != two[name]).any() == differ for name in weights)
+        assert all((one[name] == two[name]).all() for name in one if "attention" in name)
