@@ -6,9 +6,10 @@ sources and targets that are new.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -42,18 +43,35 @@ class Target:
     def fingerprint(self) -> str:
         return fingerprint_answers(self.data)
 
+    @property
+    def num_questions(self) -> int:
+        return self.data.num_questions
+
+
+class Column(Protocol):
+    """What a matrix tells of a target."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def metric(self) -> str: ...
+
+    @property
+    def num_questions(self) -> int: ...
+
 
 @dataclass(frozen=True)
 class Matrix:
     """What was measured.
 
-    sources, targets: names
-    values:   ``[S, T]`` each target's own metric
+    sources:   names
+    values:    ``[S, T]`` each target's own metric
     baselines: name -> ``[T]``, NaN where there is none
     """
 
     sources: list[str]
-    targets: list[Target]
+    targets: Sequence[Column]
     values: np.ndarray
     baselines: dict[str, np.ndarray]
 

@@ -24,7 +24,7 @@ COLUMNS = 3  # of panels
 MOST_NAMES = 12  # of sources that are all named in a panel
 # From nothing to blue, so that it suits a light and a dark page
 SHADES = LinearSegmentedColormap.from_list("shades", [(*to_rgb(COLOURS[0]), 0.0), (*to_rgb(COLOURS[0]), 0.95)])
-DIAMONDS = (COLOURS[3], COLOURS[1], COLOURS[5])
+DIAMONDS = (COLOURS[3], COLOURS[1], COLOURS[5], COLOURS[2], COLOURS[4])
 
 
 def render_page(
@@ -68,7 +68,7 @@ def render_page(
         best=best.tolist(),
         plots=plots,
         published=PUBLISHED,
-        questions=[t.data.num_questions for t in matrix.targets],
+        questions=[t.num_questions for t in matrix.targets],
     )
 
 

@@ -1,5 +1,6 @@
 """Writes benchmarks/FORUMS.md, its figure and the matrices from the committed results alone."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -202,7 +203,7 @@ def _write_matrix(found: Findings, start: str, path: Path) -> bool:
         baselines["cosine of the start"] = f"{start}/{COSINE}"
     matrix = Matrix(
         [row.title for row in known],
-        targets,  # type: ignore[arg-type]
+        targets,
         np.array([measure(row.name) for row in known]),
         {title: np.array(measure(name)) for title, name in baselines.items()},
     )
@@ -216,12 +217,13 @@ def _write_matrix(found: Findings, start: str, path: Path) -> bool:
     return True
 
 
+@dataclass(frozen=True)
 class _Shown:
-    """A target as the page of the matrix shows it: its name, its metric and how many questions it has."""
+    """A target as the page of the matrix shows it."""
 
-    def __init__(self, name: str, metric: str, questions: int) -> None:
-        self.name, self.metric, self.num_questions = name, metric, questions
-        self.data = self
+    name: str
+    metric: str
+    num_questions: int
 
 
 def _write_comparisons(found: Findings, page: Path) -> list[str]:
