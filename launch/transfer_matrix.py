@@ -22,8 +22,8 @@ given, models that were fine-tuned on the target: figures 1 to 3 and table 2 of 
 own sources and targets.
 
 A cell that was measured is kept in OUTPUT_DIR/cells; the same command again measures what is new or has changed.
-Questions are those that papers measure on; of other data sets, those that have a right and a wrong candidate. Writes OUTPUT_DIR/matrix.html and matrix.csv, and
-prints the table."""
+Questions are those that papers measure on; of other data sets, those that have a right and a wrong candidate. Writes
+OUTPUT_DIR/matrix.html and matrix.csv, and prints the table."""
 
 EPILOG = f"""examples:
   python launch/transfer_matrix.py --sources beer=releases/beer physics=releases/physics \\
