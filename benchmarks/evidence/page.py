@@ -30,7 +30,8 @@ seed is of pre-training and fine-tuning together. For each comparison below ther
 No comparison was added or dropped after its result was seen."""
 LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; one to two million tokens per
   arm, where the papers have billions.
-- Each start is one set of weights. Another start from scratch, with another seed, could come out differently.
+- Each start is one set of weights. Another start from scratch, with another seed, could come out differently. Every
+  pre-training from start (a) begins with the same pair head, which that start carries untrained; of (b) seeds draw it.
 - The settings of a start were chosen with one seed on a dev set of {dev} questions: a finer search could favour any
   arm.
 - p values judge these test sets as a sample of questions like these; WikiQA's come from one search engine's log."""
