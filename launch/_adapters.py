@@ -82,6 +82,8 @@ def train_all(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> No
 
 
 def _train_each(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> None:
+    from pretrain.runtime.out_of_memory import return_freed_memory  # torch takes seconds to import
+
     failed: dict[str, str] = {}
     alone = read_launcher_variables()[2] == 1
     for number, (name, config) in enumerate(runs.items(), start=1):
@@ -98,6 +100,7 @@ def _train_each(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> 
             failed[name] = quote_error(error)
             say(f"{place}: left out: {failed[name]}")
         gc.collect()  # engines hold themselves in circles
+        return_freed_memory()
     if failed:
         name, why = next(iter(failed.items()))
         raise KinspanError(
