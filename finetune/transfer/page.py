@@ -80,6 +80,11 @@ def _cell(matrix: Matrix, source: int, target: int) -> dict[str, float]:
     return {"value": value, "place": (value - float(column.min())) / spread if spread else 0.5}
 
 
+def _break_name(name: str) -> str:
+    """A long name such as quantumcomputing/title_answer in two lines, so that it stays in its panel."""
+    return name.replace("/", "/\n") if len(name) > 20 else name
+
+
 def _panels(count: int, height: float) -> tuple[Figure, list]:
     lines = -(-count // COLUMNS)
     figure = Figure((WIDTH, height * lines))
@@ -102,7 +107,7 @@ def plot_violins(matrix: Matrix) -> str:
             axes.hlines(values.mean(), -0.15, 0.15, color=COLOURS[0])
             for place, ((name, known), colour) in enumerate(zip(matrix.baselines.items(), DIAMONDS, strict=False)):
                 axes.plot(0.28 + 0.1 * place, known[column], "D", color=colour, markersize=6, label=name)
-            axes.set_title(target.name)
+            axes.set_title(_break_name(target.name))
             axes.set_ylabel(TITLES[target.metric])
             axes.set_xticks([])
             axes.set_xlim(-0.6, 0.6)
@@ -119,7 +124,7 @@ def plot_scatter(matrix: Matrix, sizes: np.ndarray, similarity: np.ndarray) -> s
         for column, (axes, target) in enumerate(zip(panels, matrix.targets, strict=True)):
             axes.scatter(similarity[:, column], matrix.values[:, column], area, color=COLOURS[0], alpha=0.6)
             _name_points(axes, matrix.sources, similarity[:, column], matrix.values[:, column])
-            axes.set_title(target.name)
+            axes.set_title(_break_name(target.name))
             axes.set_ylabel(TITLES[target.metric])
             axes.set_xlabel("similarity")
             axes.margins(0.15)
@@ -156,7 +161,7 @@ def plot_subsets(matrix: Matrix, sizes: np.ndarray, similarity: np.ndarray) -> s
             for (name, by), colour in zip(ways.items(), COLOURS, strict=False):
                 order = np.argsort(-by, kind="stable")
                 axes.plot(count, average_best(values, order), "-o", color=colour, markersize=3, label=name)
-            axes.set_title(target.name)
+            axes.set_title(_break_name(target.name))
             axes.set_ylabel(TITLES[target.metric])
             axes.set_xlabel("sources that are kept")
         handles, labels = panels[0].get_legend_handles_labels()
@@ -177,7 +182,7 @@ def plot_fusion(fused: FusionWeights) -> str:
             axes.invert_yaxis()
             axes.grid(visible=False)
             axes.tick_params(length=0)
-            axes.set_title(target)
+            axes.set_title(_break_name(target))
             axes.set_xlabel("layer")
         figure.colorbar(shown, ax=panels, label="mean weight", shrink=0.8)
         return render_figure(figure, "mean weight of each adapter in each layer, on each target")

@@ -11,6 +11,7 @@ from benchmarks.evidence.results import Store
 from data_pipeline.files import write_atomically
 from finetune.evaluation.metrics import MAP
 from finetune.evaluation.significance import format_p
+from finetune.transfer.matrix import BM25
 
 from .findings import Findings
 from .materials import SIMILARITY
@@ -85,8 +86,22 @@ def _say_headline(found: Findings) -> str:
             )
     if not lines:
         return "**No row that the comparisons need has run yet.**"
-    told = ["**One model of all forums, and the fusion, against the best single adapter (difference of MAP):**"]
-    return "\n\n".join([*told, "\n".join(lines), _say_floor(found)])
+    told = "**One model of all forums, and the fusion, against the best single adapter (difference of MAP):**"
+    return "\n\n".join([_say_baseline(found), told, "\n".join(lines), _say_floor(found)])
+
+
+def _say_baseline(found: Findings) -> str:
+    """The best trained row beside BM25, on each group."""
+    start, told = found.recipe.content["compared"], []
+    trained = [row for row in found.list_rows(start) if row.settings is not None]
+    for group, targets in found.recipe.groups.items():
+        best, row = max((float(found.read(row.name, targets).ap.mean()), row.title) for row in trained)
+        bm25 = float(found.read(BM25, targets).ap.mean())
+        told.append(f"{GROUPS[group]} {format_figure(bm25)}, {format_figure(best)} ({row})")
+    return (
+        f"**BM25, and the best of all that was trained from start ({start}), MAP: {'; '.join(told)}.** So the "
+        "comparisons below are of ways to train, and of none that one would search with."
+    )
 
 
 def _say_floor(found: Findings) -> str:
@@ -170,7 +185,7 @@ def _list_targets(found: Findings, start: str) -> str:
     forums, parts = found.recipe.forums, []
     for kind in KINDS:
         table = [_row([GROUPS[kind], *forums]), _row(["---"] * (1 + len(forums)))]
-        names = [(row.name, row.title) for row in found.list_rows(start)] + [("BM25", "BM25")]
+        names = [(row.name, row.title) for row in found.list_rows(start)] + [(BM25, BM25)]
         for name, title in names:
             cells = [_mean(found.read(name, [f"{forum}/{kind}"]).ap) for forum in forums]
             table.append(_row([title, *cells]))
@@ -181,7 +196,7 @@ def _list_targets(found: Findings, start: str) -> str:
 def _write_matrix(found: Findings, start: str, path: Path) -> bool:
     """Writes the page of launch/transfer_matrix.py, of the means over seeds, where a trained row has run."""
     from finetune.transfer.fusion import FusionWeights
-    from finetune.transfer.matrix import BM25, TF_IDF, Matrix
+    from finetune.transfer.matrix import TF_IDF, Matrix
     from finetune.transfer.page import render_page
 
     told, rows = found.materials, [row for row in found.list_rows(start) if row.settings is not None]
