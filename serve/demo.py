@@ -51,7 +51,7 @@ def prepare_demo(folder: Path, cross_encoder: str | None, fingerprint: str, say:
         say(f"indexing {len(answers):,} passages of Python's documentation; once, for a minute or two")
         build_index(folder / INDEX, Embedder(default_model()), answers, say=say)
     write_atomically(folder / EXAMPLES, [f"{question.text}\n" for question in questions])
-    place = folder / name_evaluation(folder / INDEX, fingerprint)
+    place = folder / name_evaluation(folder / INDEX, fingerprint) / EVALUATION  # the page shows the last name
     if not (place / "evaluation.json").is_file():
         say(f"asking {len(questions)} questions in every way")
         evaluate_ways(folder / INDEX, questions, cross_encoder, place)
@@ -59,9 +59,9 @@ def prepare_demo(folder: Path, cross_encoder: str | None, fingerprint: str, say:
 
 
 def name_evaluation(index: Path, fingerprint: str) -> str:
-    """The name of an evaluation's folder: one for each index and cross-encoder, by what they hold."""
+    """The folder that an evaluation's is in: one for each index and cross-encoder, by what they hold."""
     made_of = f"{read_manifest(index).source} {fingerprint}"
-    return f"{EVALUATION}-{hashlib.sha256(made_of.encode()).hexdigest()[:8]}"
+    return f"evaluation-{hashlib.sha256(made_of.encode()).hexdigest()[:8]}"
 
 
 def evaluate_ways(index: Path, questions: Sequence[HowTo], cross_encoder: str | None, folder: Path) -> None:

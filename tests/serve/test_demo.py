@@ -68,7 +68,7 @@ def test_every_cross_encoder_has_an_evaluation_of_its_own(tmp_path, embedder, an
     asked = ["", "cross-encoder/ms-marco-MiniLM-L6-v2", "cross-encoder/stsb-roberta-base", "BAAI/bge", "BAAI/bge-2"]
     names = {name_evaluation(tmp_path / index, model) for index in ("index", "other") for model in asked}
     assert len(names) == 10
-    assert all(re.fullmatch(r"how-to-[0-9a-f]{8}", name) for name in names)
+    assert all(re.fullmatch(r"evaluation-[0-9a-f]{8}", name) for name in names)
     assert name_evaluation(tmp_path / "index", "BAAI/bge") in names  # and the same each time
 
 
