@@ -28,6 +28,7 @@ class Index:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         for attempt in range(TRIES):
+            self.manifest = read_manifest(self.folder)
             try:
                 self._open()
                 return
@@ -36,7 +37,6 @@ class Index:
                     raise
 
     def _open(self) -> None:
-        self.manifest = read_manifest(self.folder)
         for part in self.manifest.every_part:
             check_part(self.folder, part)
         places = [self.folder / part.name for part in self.manifest.parts]
