@@ -2,13 +2,15 @@
 
 Quality: MRR and R@1, R@5, R@10 (shares of the right answers; a question may have several) over the questions of a data
 set, among the 100 answers that the first stage gives of all answers of the index; a paired randomisation test of MRR
-against the bi-encoder alone, with Holm's correction. Latency: the median over some questions, one at a time, through
-the same call that launch/search.py makes; all ways take turns, so that what disturbs hits all of them. Beside the clock
-stands the processor time, which other work on the machine disturbs less.
+against the bi-encoder alone, with Holm's correction. Cross-encoders whose folders differ in seed-N alone are one row,
+the mean of the seeds, and each row is compared with the first of them too. Latency: the median over some questions, one
+at a time, through the same call that launch/search.py makes; all ways take turns, so that what disturbs hits all of
+them. Beside the clock stands the processor time, which other work on the machine disturbs less.
 
-What was measured is kept in --output_dir: the same command goes on from there."""
+What was measured is kept in --output_dir: the same command goes on from there, also with more --questions."""
 
 import json
+import re
 import statistics
 import time
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ from finetune.data.answers import AnswerSet
 from finetune.data.registry import SPECS, load_split
 from finetune.evaluation.metrics import MRR, RETRIEVAL_METRICS, Figures
 from finetune.evaluation.retrieval import measure_retrieval
-from finetune.evaluation.significance import compare_rows, format_p
+from finetune.evaluation.significance import OVER_SEEDS, compare_rows, format_p
 
 FIRST = {"bi_encoder": "bi-encoder", "bm25": "BM25", "fusion": "fusion"}
 BATCH = 16  # questions that are searched together, where it is not the time that counts
@@ -47,17 +49,33 @@ def main() -> None:
     parser.add_argument("--split", choices=("train", "dev", "test"), default="test")
     parser.add_argument("--cross_encoder", nargs="*", default=[], help="What ranks the candidates again, any number.")
     parser.add_argument("--rerank_k", type=int, default=30, help="Candidates that it ranks, for quality.")
-    parser.add_argument("--questions", type=int, help="Ask so many, evenly spaced. Without it: all.")
+    parser.add_argument("--questions", type=int, help="Ask so many, drawn by chance. Without it: all.")
     parser.add_argument("--timed", type=int, default=40, help="Questions that are timed.")
     parser.add_argument("--timed_k", type=int, nargs="*", default=[30, 100], help="Candidates re-ranked when timed.")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="Of the cross-encoders.")
     parser.add_argument("--output_dir", required=True, help="Folder for what was measured, and for search.md.")
     args = parser.parse_args()
-    data, _ = load_split(args.data, args.split)
-    if args.questions and args.questions < data.num_questions:
-        data = data.take(np.linspace(0, data.num_questions - 1, args.questions).astype(np.int64))
+    data = draw_questions(load_split(args.data, args.split)[0], args.questions)
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     measure(args, data)
+
+
+def draw_questions(data: AnswerSet, count: int | None = None) -> AnswerSet:
+    """So many questions, or all, in an order drawn by chance: fewer are the first of more."""
+    order = np.random.Generator(np.random.Philox(0)).permutation(data.num_questions)
+    return data.take(order[:count])
+
+
+def group_seeds(models: Sequence[str]) -> dict[str, list[str]]:
+    """Cross-encoders that differ in their seed alone, by a name for the table.
+
+    The name is that of the folder that seed-N lies in; folders of one name are told apart by their whole path.
+    """
+    rows: dict[str, list[str]] = {}
+    for model in models:
+        rows.setdefault(re.sub(r"/seed-\d+(/.*)?$", "", model), []).append(model)
+    short = [Path(row).name for row in rows]
+    return {row if short.count(Path(row).name) > 1 else Path(row).name: own for row, own in rows.items()}
 
 
 def measure(args: Any, data: AnswerSet) -> None:
@@ -76,7 +94,7 @@ def measure(args: Any, data: AnswerSet) -> None:
 def expect_same(folder: Path, args: Any, data: AnswerSet, source: str) -> None:
     """Refuses to go on with what another command measured."""
     names = ("index", "data", "split", "cross_encoder", "rerank_k", "precision")
-    now = {**{name: getattr(args, name) for name in names}, "questions": data.num_questions, "answers": source}
+    now = {**{name: getattr(args, name) for name in names}, "order": "drawn", "answers": source}
     settings = folder / "settings.json"
     if settings.exists() and (then := json.loads(settings.read_text())) != now:
         other = next(name for name in now if then.get(name) != now[name])
@@ -88,6 +106,8 @@ def find_all(path: Path, searchers: dict[str, Any], data: AnswerSet, rerank_k: i
     """The ids that each way finds for each question, ``{way: ids}``, the best first."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []  # what follows the last line end was cut short
     found = [json.loads(line) for line in lines]
+    if len(found) > data.num_questions:
+        raise KinspanError(f"{path} has {len(found):,} questions: ask for as many with --questions, or for more")
     with path.open("w") as file:
         file.writelines(f"{line}\n" for line in lines)
         with tqdm(total=data.num_questions, initial=len(found), desc="searching", disable=None, mininterval=5) as bar:
@@ -120,14 +140,17 @@ def find_batch(searchers: dict[str, Any], questions: Sequence[str], rerank_k: in
 
 
 def time_all(path: Path, searchers: dict[str, Any], data: AnswerSet, args: Any) -> dict[str, dict[str, float]]:
-    """Medians of each way's milliseconds by the clock and of the processor, under "clock" and "processor"."""
+    """Medians of each way's milliseconds by the clock and of the processor, under "clock" and "processor".
+
+    Of cross-encoders that differ in their seed the first is timed.
+    """
     if path.exists():
         return json.loads(path.read_text())
     ways = {
-        f"{name}{f' + {model}, {k}' if model else ''}": (searcher, stage, k)
-        for model, searcher in searchers.items()
+        f"{name}{f' + {row}, {k}' if row else ''}": (searchers[model], stage, k)
+        for row, model in {"": "", **{row: own[0] for row, own in group_seeds(args.cross_encoder).items()}}.items()
         for stage, name in FIRST.items()
-        for k in (args.timed_k if model else [0])
+        for k in (args.timed_k if row else [0])
     }
     taken: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     chosen = np.linspace(0, data.num_questions - 1, args.timed + 1).astype(np.int64)
@@ -154,35 +177,62 @@ def show(
     args: Any,
 ) -> None:
     right = [{data.answer_ids[row].as_py() for row in range(r.start, r.stop) if data.labels[row]} for r in data.rows()]
-    figures: dict[str, Figures] = {
-        way: measure_retrieval([of_question[way] for of_question in found], right) for way in found[0]
-    }
-    tests = compare_rows([np.atleast_2d(own[MRR]) for own in figures.values()])
+    figures = {way: measure_retrieval([ids[way] for ids in found], right) for way in found[0]}
+    groups = group_seeds(args.cross_encoder)
+    rows = {name: stack([figures[name]]) for name in FIRST.values()}
+    for row, own in groups.items():
+        for name in FIRST.values():
+            rows[f"{name} + {row}"] = stack([figures[f"{name} + {model}"] for model in own])
+    counts = f"{data.num_questions:,} questions, {len(searchers[''].index):,} answers"
+    tables = [f"{data.name} {args.split}: {counts}; re-ranked: {args.rerank_k}", ""]
+    tables += tabulate_quality(rows, latency, args.rerank_k)
+    if len(groups) > 1:
+        by_stage = {name: {row: rows[f"{name} + {row}"][MRR] for row in groups} for name in FIRST.values()}
+        tables += ["", f"MRR - {next(iter(groups))}", "", *tabulate_differences(by_stage)]
+    if more := [(way, f"{own['clock']:.1f}", f"{own['processor']:.1f}") for way, own in latency.items() if "," in way]:
+        tables += ["", "latency by how many are re-ranked", "", *as_markdown(("", "ms", "processor ms"), more)]
+    print("\n".join(tables))
+    write_atomically(path, "\n".join(tables) + "\n")
+    means = {way: {metric: float(own[metric].mean()) for metric in RETRIEVAL_METRICS} for way, own in rows.items()}
+    _common.report("search", {"means": means, "latency": latency})
+
+
+def stack(seeds: Sequence[Figures]) -> Figures:
+    """Each metric as ``[seeds, questions]``."""
+    return {metric: np.stack([own[metric] for own in seeds]) for metric in RETRIEVAL_METRICS}
+
+
+def tabulate_quality(rows: dict[str, Figures], latency: dict[str, dict[str, float]], rerank_k: int) -> list[str]:
+    """A line for each way: its figures, ``[seeds, questions]``, the difference to the first, and its milliseconds."""
+    tests = compare_rows([own[MRR] for own in rows.values()])
     lines = []
-    for (way, own), test in zip(figures.items(), tests, strict=True):
-        times = [own for name, own in latency.items() if name in (way, f"{way}, {args.rerank_k}")]
+    for (way, own), test in zip(rows.items(), tests, strict=True):
+        of_seed = own[MRR].mean(axis=1)
+        spread = f" ({of_seed.std(ddof=1):.3f})" if len(of_seed) > 1 else ""
+        times = latency.get(way) or latency.get(f"{way}, {rerank_k}")
         lines.append(
             (
                 way,
-                *(f"{own[metric].mean():.3f}" for metric in RETRIEVAL_METRICS),
+                f"{of_seed.mean():.3f}{spread}",
+                *(f"{own[metric].mean():.3f}" for metric in RETRIEVAL_METRICS[1:]),
                 "" if test is None else f"{test['difference']:+.3f}",
                 "" if test is None else format_p(test["corrected"]["randomisation"]),
-                *(f"{times[0][of]:.1f}" if times else "" for of in ("clock", "processor")),
+                *(f"{times[of]:.1f}" if times else "" for of in ("clock", "processor")),
             )
         )
     header = ("", "MRR", "R@1", "R@5", "R@10", "MRR - bi-encoder", "p", "ms", "processor ms")
-    counts = f"{data.num_questions:,} questions, {len(searchers[''].index):,} answers"
-    title = f"{data.name} {args.split}: {counts}; re-ranked: {args.rerank_k}"
-    print(title)
-    _common.print_table(header, lines)
-    more = [(way, f"{own['clock']:.1f}", f"{own['processor']:.1f}") for way, own in latency.items() if "," in way]
-    if more:
-        print("\nlatency by how many candidates are re-ranked")
-        _common.print_table(("", "ms", "processor ms"), more)
-    second = ["", *as_markdown(("", "ms", "processor ms"), more)] if more else []
-    write_atomically(path, "\n".join([title, "", *as_markdown(header, lines), *second]) + "\n")
-    means = {way: {metric: float(own[metric].mean()) for metric in RETRIEVAL_METRICS} for way, own in figures.items()}
-    _common.report("search", {"means": means, "latency": latency})
+    return as_markdown(header, lines)
+
+
+def tabulate_differences(by_stage: dict[str, dict[str, np.ndarray]]) -> list[str]:
+    """Each cross-encoder against the first, after each first stage; MRR ``[seeds, questions]`` of each."""
+    lines = []
+    for stage, rows in by_stage.items():
+        for row, test in zip(rows, compare_rows(list(rows.values())), strict=True):
+            if test is not None:
+                p = [format_p(test["corrected"][of]) if of in test else "" for of in ("randomisation", OVER_SEEDS)]
+                lines.append((f"{stage} + {row}", f"{test['difference']:+.3f}", *p))
+    return as_markdown(("", "difference", "p over questions", "p over seeds"), lines)
 
 
 def as_markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from benchmarks import _common
-from benchmarks.search.__main__ import FOUND
+from benchmarks.search.__main__ import FIRST, FOUND, draw_questions, group_seeds
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object
 from finetune.data.registry import load_split
@@ -31,19 +31,20 @@ def main() -> None:
 
 
 def read_found(path: Path, settings: dict) -> list[Asked]:
-    """The questions with what was found for them; benchmarks.search keeps no scores."""
-    data, _ = load_split(settings["data"], settings["split"])
-    if data.num_questions != settings["questions"]:
-        raise KinspanError(
-            f"{path} has {settings['questions']:,} of {data.num_questions:,} questions: measure them all"
-        )
-    lines = path.read_text(encoding="utf-8").splitlines()
-    if len(lines) != data.num_questions:
-        raise KinspanError(f"{path} is not finished: run benchmarks.search once more")
+    """The questions with what was found for them, by the first seed of each cross-encoder.
+
+    benchmarks.search keeps no scores.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # what follows the last line end was cut short
+    data = draw_questions(load_split(settings["data"], settings["split"])[0], len(lines))
+    if not lines or len(lines) != data.num_questions:
+        raise KinspanError(f"{path} has {len(lines):,} questions: run benchmarks.search once more")
+    models = {"": "", **{f" + {row}": f" + {own[0]}" for row, own in group_seeds(settings["cross_encoder"]).items()}}
+    shown = {name + label: name + model for label, model in models.items() for name in FIRST.values()}
     right = [[data.answer_ids[row].as_py() for row in range(r.start, r.stop) if data.labels[row]] for r in data.rows()]
     rows = zip(data.question_ids, data.questions, right, map(json.loads, lines), strict=True)
     return [
-        Asked(name, text, own, {model: [(answer, None) for answer in ids] for model, ids in found.items()})
+        Asked(name, text, own, {label: [(answer, None) for answer in found[way]] for label, way in shown.items()})
         for name, text, own, found in rows
     ]
 
