@@ -63,19 +63,22 @@ transtqa: $(INSTALLED)  ## Train a bi-encoder by transfer in steps and search Te
 	$(BIN)/python launch/prepare.py --input $(TRANSTQA_TEXT) --tokenizer $(or $(TRANSTQA_MODEL),$(AS2_TOKENIZER)) --output_dir $(TRANSTQA_RUN)/corpus
 	$(BIN)/python launch/study.py --study launch/recipes/transtqa.yaml --data techqa_pool=$(TRANSTQA_DATA) --where corpus=$(TRANSTQA_RUN)/corpus source=askubuntu_qa=$(TRANSTQA_DATA) --output_dir $(TRANSTQA_RUN)/study $(if $(TRANSTQA_MODEL),--model $(TRANSTQA_MODEL)) $(TRANSTQA_FLAGS)
 
-# InsuranceQA's answers are searched, and what is found is ranked again by cross-encoders that are trained here. RERANK_DATA
-# is a folder with answers, train, valid and test.jsonl, packed by xz or not. The same command goes on where it was cut.
-RERANK_DATA ?= ../shared/data/as2/insuranceqa
+# The answers of a data set are searched, and what is found is ranked again by cross-encoders that are trained here.
+# RERANK_SOURCE: the data set, as launch/finetune.py takes it; RERANK_TEXT: documents for the pre-training; RERANK_SET:
+# settings of the fine-tuning, such as max_steps=200. The same command goes on where it was cut short, also with more
+# RERANK_QUESTIONS. docs/search.md has the commands for other data sets.
+RERANK_SOURCE ?= insuranceqa=../shared/data/as2/insuranceqa
+RERANK_TEXT ?= $(wildcard ../shared/data/as2/insuranceqa/answers.jsonl.xz)
 RERANK_RUN ?= runs/rerank
 RERANK_QUESTIONS ?= 500
 
 rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers, and measure both stages: hours.
-	$(BIN)/python launch/index.py --answers insuranceqa=$(RERANK_DATA) --output_dir $(RERANK_RUN)/index
-	test -f $(RERANK_RUN)/mined/mined.json || $(BIN)/python launch/mine.py --data insuranceqa=$(RERANK_DATA) --output_dir $(RERANK_RUN)/mined
-	test -f $(RERANK_RUN)/questions/dev.jsonl || $(BIN)/python -m benchmarks.search.candidates --index $(RERANK_RUN)/index --data insuranceqa=$(RERANK_DATA) --questions 200 --output_dir $(RERANK_RUN)/questions
-	$(BIN)/python launch/prepare.py --input $(wildcard $(RERANK_DATA)/answers.jsonl*) --output_dir $(RERANK_RUN)/corpus
-	$(BIN)/python launch/study.py --study launch/recipes/reranker.yaml --data files=$(RERANK_RUN)/questions --where corpus=$(RERANK_RUN)/corpus --set train_data=files=$(RERANK_RUN)/mined --output_dir $(RERANK_RUN)/study $(RERANK_FLAGS)
-	$(BIN)/python -m benchmarks.search --index $(RERANK_RUN)/index --data insuranceqa=$(RERANK_DATA) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best --output_dir $(RERANK_RUN)/search
+	$(BIN)/python launch/index.py --answers $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/index
+	test -f $(RERANK_RUN)/mined/mined.json || $(BIN)/python launch/mine.py --data $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/mined
+	test -f $(RERANK_RUN)/questions/dev.jsonl || $(BIN)/python -m benchmarks.search.candidates --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions 200 --output_dir $(RERANK_RUN)/questions
+	$(BIN)/python launch/prepare.py --input $(RERANK_TEXT) --output_dir $(RERANK_RUN)/corpus
+	$(BIN)/python launch/study.py --study launch/recipes/reranker.yaml --data files=$(RERANK_RUN)/questions --where corpus=$(RERANK_RUN)/corpus --set train_data=files=$(RERANK_RUN)/mined $(RERANK_SET) --output_dir $(RERANK_RUN)/study
+	$(BIN)/python -m benchmarks.search --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best --output_dir $(RERANK_RUN)/search
 
 # The papers' claims in miniature: hours on two cores, in as many runs as one likes. EVIDENCE_FLAGS: --dry_run prints the
 # fits and the hours, --hours 1 stops after an hour, --page writes benchmarks/EVIDENCE.md from the results that are there.
