@@ -3,9 +3,10 @@
 Quality: MRR and R@1, R@5, R@10 (shares of the right answers; a question may have several) over the questions of a data
 set, among the 100 answers that the first stage gives of all answers of the index; a paired randomisation test of MRR
 against the bi-encoder alone, with Holm's correction. Cross-encoders whose folders differ in seed-N alone are one row,
-the mean of the seeds, and each row is compared with the first of them too. Latency: the median over some questions, one
-at a time, through the same call that launch/search.py makes; all ways take turns, so that what disturbs hits all of
-them. Beside the clock stands the processor time, which other work on the machine disturbs less.
+the mean of the seeds, and each row is compared with the first of them too; after "&" the order of the first stage and
+that of the cross-encoder are fused. Latency: the median over some questions, one at a time, through the same call that
+launch/search.py makes; all ways take turns, so that what disturbs hits all of them. Beside the clock stands the
+processor time, which other work on the machine disturbs less.
 
 What was measured is kept in --output_dir: the same command goes on from there, also with more --questions."""
 
@@ -29,6 +30,7 @@ from finetune.evaluation.metrics import MRR, RETRIEVAL_METRICS, Figures
 from finetune.evaluation.retrieval import measure_retrieval
 from finetune.evaluation.significance import OVER_SEEDS, compare_rows, format_p
 
+BLENDED = "&"  # the fusion of a first stage's order with a cross-encoder's
 FIRST = {"bi_encoder": "bi-encoder", "bm25": "BM25", "fusion": "fusion"}
 BATCH = 16  # questions that are searched together, where it is not the time that counts
 FOUND, LATENCY, TABLE = "found.jsonl", "latency.json", "search.md"
@@ -177,17 +179,23 @@ def show(
     args: Any,
 ) -> None:
     right = [{data.answer_ids[row].as_py() for row in range(r.start, r.stop) if data.labels[row]} for r in data.rows()]
+    found = [{**own, **blend(own, args.cross_encoder, args.rerank_k)} for own in found]
     figures = {way: measure_retrieval([ids[way] for ids in found], right) for way in found[0]}
     groups = group_seeds(args.cross_encoder)
     rows = {name: stack([figures[name]]) for name in FIRST.values()}
     for row, own in groups.items():
-        for name in FIRST.values():
-            rows[f"{name} + {row}"] = stack([figures[f"{name} + {model}"] for model in own])
+        for sign in ("+", BLENDED):
+            for name in FIRST.values():
+                rows[f"{name} {sign} {row}"] = stack([figures[f"{name} {sign} {model}"] for model in own])
     counts = f"{data.num_questions:,} questions, {len(searchers[''].index):,} answers"
     tables = [f"{data.name} {args.split}: {counts}; re-ranked: {args.rerank_k}", ""]
     tables += tabulate_quality(rows, latency, args.rerank_k)
     if len(groups) > 1:
-        by_stage = {name: {row: rows[f"{name} + {row}"][MRR] for row in groups} for name in FIRST.values()}
+        by_stage = {
+            f"{name} {sign}": {row: rows[f"{name} {sign} {row}"][MRR] for row in groups}
+            for sign in ("+", BLENDED)
+            for name in FIRST.values()
+        }
         tables += ["", f"MRR - {next(iter(groups))}", "", *tabulate_differences(by_stage)]
     if more := [(way, f"{own['clock']:.1f}", f"{own['processor']:.1f}") for way, own in latency.items() if "," in way]:
         tables += ["", "latency by how many are re-ranked", "", *as_markdown(("", "ms", "processor ms"), more)]
@@ -195,6 +203,22 @@ def show(
     write_atomically(path, "\n".join(tables) + "\n")
     means = {way: {metric: float(own[metric].mean()) for metric in RETRIEVAL_METRICS} for way, own in rows.items()}
     _common.report("search", {"means": means, "latency": latency})
+
+
+def blend(found: dict[str, list[str]], models: Sequence[str], rerank_k: int) -> dict[str, list[str]]:
+    """The fusion of each first stage's order with that of each cross-encoder, among the candidates that it ranked."""
+    from serve.search import fuse
+
+    blended = {}
+    for model in models:
+        for name in FIRST.values():
+            before, after = found[name], found[f"{name} + {model}"][:rerank_k]
+            places = [
+                np.array([before.index(one) for one in own], dtype=np.int64) for own in (before[:rerank_k], after)
+            ]
+            order, _ = fuse([(own, own) for own in places], len(after))
+            blended[f"{name} {BLENDED} {model}"] = [before[place] for place in order] + before[rerank_k:]
+    return blended
 
 
 def stack(seeds: Sequence[Figures]) -> Figures:
@@ -209,7 +233,7 @@ def tabulate_quality(rows: dict[str, Figures], latency: dict[str, dict[str, floa
     for (way, own), test in zip(rows.items(), tests, strict=True):
         of_seed = own[MRR].mean(axis=1)
         spread = f" ({of_seed.std(ddof=1):.3f})" if len(of_seed) > 1 else ""
-        times = latency.get(way) or latency.get(f"{way}, {rerank_k}")
+        times = latency.get(way) or latency.get(f"{way.replace(BLENDED, '+')}, {rerank_k}")
         lines.append(
             (
                 way,
@@ -231,7 +255,7 @@ def tabulate_differences(by_stage: dict[str, dict[str, np.ndarray]]) -> list[str
         for row, test in zip(rows, compare_rows(list(rows.values())), strict=True):
             if test is not None:
                 p = [format_p(test["corrected"][of]) if of in test else "" for of in ("randomisation", OVER_SEEDS)]
-                lines.append((f"{stage} + {row}", f"{test['difference']:+.3f}", *p))
+                lines.append((f"{stage} {row}", f"{test['difference']:+.3f}", *p))
     return as_markdown(("", "difference", "p over questions", "p over seeds"), lines)
 
 
