@@ -28,7 +28,7 @@ EPILOG = """examples:
   python launch/search.py --index index < questions.txt"""
 
 WIDTH, SHOWN = 100, 600  # characters of a line, and of an answer
-NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "fusion": "fusion", "cross_encoder": "cross-encoder"}
+NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "cross_encoder": "cross-encoder"}  # of stages, where not their own
 
 
 @dataclass
@@ -43,6 +43,11 @@ class SearchConfig:
         None, "What ranks the candidates again: a release, a ranker, or any other model that launch/rank.py takes."
     )
     rerank_k: int = setting(30, "Candidates that the cross-encoder ranks.", within=NOT_BELOW_0)
+    blend: bool = setting(
+        False,
+        "Rank what the cross-encoder reads by its order and that of the first stage together (the sum of reciprocal "
+        "ranks), and not by the cross-encoder alone. Better where it was trained on little.",
+    )
     first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting(
         "bi_encoder", "What finds the candidates; fusion adds up reciprocal ranks of both others."
     )
@@ -64,7 +69,9 @@ def main() -> None:
     config = parse(SearchConfig, DESCRIPTION, EPILOG)
     from serve.search import Searcher  # after the flags: torch takes seconds to import
 
-    searcher = Searcher(config.index, config.cross_encoder, config.model, config.precision, config.max_length)
+    searcher = Searcher(
+        config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend
+    )
     if config.question:
         for question in config.question:
             _answer(searcher, question, config)
@@ -97,7 +104,7 @@ def _answer(searcher: "Searcher", question: str, config: SearchConfig) -> None:
 
 
 def _show(rank: int, hit: "Hit") -> None:
-    scores = ", ".join(f"{NAMES[stage]} {score:.4g}" for stage, score in hit.scores.items())
+    scores = ", ".join(f"{NAMES.get(stage, stage)} {score:.4g}" for stage, score in hit.scores.items())
     print(f"\n{rank:2d}. {hit.id}  ({scores})")
     for name, text in (("question: ", hit.question), ("", shorten(hit.text, SHOWN)), ("", hit.url)):
         if text:

@@ -43,6 +43,11 @@ class ServeConfig:
         None, "What ranks the candidates again: a release, a ranker, or any other model that launch/rank.py takes."
     )
     rerank_k: int = setting(RERANKED, "Candidates that the cross-encoder ranks.", within=NOT_BELOW_0)
+    blend: bool = setting(
+        False,
+        "Rank what the cross-encoder reads by its order and that of the first stage together (the sum of reciprocal "
+        "ranks), and not by the cross-encoder alone. Better where it was trained on little.",
+    )
     first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting(
         "bi_encoder", "What finds the candidates where a question does not say; fusion adds up reciprocal ranks."
     )
@@ -94,6 +99,7 @@ def main() -> None:
         config.max_length,
         config.first_stage,
         config.rerank_k,
+        config.blend,
         config.examples,
         config.evaluation,
         token,

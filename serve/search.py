@@ -12,7 +12,7 @@ from finetune.ranking.embedder import Embedder
 
 from .building import check_model, find_model
 from .index import Found, Index
-from .questions import BI_ENCODER, BM25, CANDIDATES, CROSS_ENCODER, FUSION, RERANKED, clean_question
+from .questions import BI_ENCODER, BLEND, BM25, CANDIDATES, CROSS_ENCODER, FUSION, RERANKED, clean_question
 from .rerank import ReRanker
 
 FUSION_RANK = 60  # added to each rank (Cormack et al., 2009)
@@ -23,8 +23,8 @@ class Hit:
     """An answer that was found.
 
     question: that it came from; "" where it is not known
-    score:    that it was ranked by: of the cross-encoder, or else of the first stage
-    scores:   of each stage that gave it one, by BI_ENCODER, BM25, FUSION and CROSS_ENCODER
+    score:    that it was ranked by: of the cross-encoder or the blend, or else of the first stage
+    scores:   of each stage that gave it one, by BI_ENCODER, BM25, FUSION, CROSS_ENCODER and BLEND
     """
 
     id: str
@@ -55,6 +55,8 @@ class Searcher:
     model:         the bi-encoder, where its folder has moved since the index was built
     precision:     of the cross-encoder
     max_length:    most tokens of a question with an answer, for the cross-encoder
+    blend:         what the cross-encoder reads is ranked by the reciprocal ranks of its order and of the first stage's,
+                   and not by its scores alone: a weak cross-encoder then does less harm, and may add what it knows
 
     Raises KinspanError for what is missing or damaged, or where the model is not the one of the index.
     """
@@ -66,12 +68,14 @@ class Searcher:
         model: str | None = None,
         precision: str = "fp32",
         max_length: int = 128,
+        blend: bool = False,
     ) -> None:
         self.index = Index(index)
         place = model or find_model(self.index.manifest, Path(index))
         check_model(self.index.manifest, place, Path(index))
         self.embedder = Embedder(place, self.index.manifest.settings["max_length"])
         self.cross_encoder = ReRanker(cross_encoder, max_length, precision) if cross_encoder else None
+        self.blend = blend
 
     def search(
         self,
@@ -129,7 +133,7 @@ class Searcher:
     def _rerank(
         self, questions: Sequence[str], ranked: list[list[int]], scores: list[dict[str, dict[int, float]]], count: int
     ) -> list[list[int]]:
-        """The rows with the first ``count`` in the cross-encoder's order; its scores are added to ``scores``."""
+        """The rows with the first ``count`` in their new order; what it follows from is added to ``scores``."""
         assert self.cross_encoder
         first = [rows[:count] for rows in ranked]
         texts = [[self.index.answer(row).text for row in rows] for rows in first]
@@ -137,13 +141,17 @@ class Searcher:
         out = []
         for rows, head, own, of_stage in zip(ranked, first, given, scores, strict=True):
             of_stage[CROSS_ENCODER] = dict(zip(head, own.tolist(), strict=True))
-            out.append([head[place] for place in np.argsort(-own, kind="stable")] + rows[count:])
+            order = np.array(head, dtype=np.int64)[np.argsort(-own, kind="stable")]
+            if self.blend:
+                order, sums = fuse([(np.array(head, dtype=np.int64), own), (order, own)], len(head))
+                of_stage[BLEND] = dict(zip(order.tolist(), sums.tolist(), strict=True))
+            out.append(order.tolist() + rows[count:])
         return out
 
     def _make_hit(self, row: int, of_stage: dict[str, dict[int, float]], first_stage: str) -> Hit:
         answer = self.index.answer(row)
         own = {stage: float(scores[row]) for stage, scores in of_stage.items() if row in scores}
-        return Hit(*answer, score=own.get(CROSS_ENCODER, own[first_stage]), scores=own)
+        return Hit(*answer, score=own.get(BLEND, own.get(CROSS_ENCODER, own[first_stage])), scores=own)
 
 
 def fuse(lists: Sequence[Found], k: int) -> Found:

@@ -77,6 +77,7 @@ class About(BaseModel):
     cross_encoder: str | None
     first_stage: FirstStage = Field(description="That is used where a question names none.")
     rerank_k: int = Field(description="Candidates that the cross-encoder ranks again.")
+    blend: bool = Field(description="Whether these are ranked by the first stage's order too.")
     limits: dict[str, float] = Field(
         description="`max_question` characters, `max_k` answers, `concurrency` questions at a time, `timeout` seconds."
     )

@@ -40,6 +40,7 @@ class Service:
 
     index, cross_encoder, model, precision, max_length: as a Searcher takes them
     first_stage, rerank_k: as its search takes them, where a question does not say
+    blend:       as a Searcher takes it
     examples:    file of questions to pick from, one a line; without it those of the index
     evaluations: folders of evaluations
     token:       that callers have to bear
@@ -52,6 +53,7 @@ class Service:
     max_length: int = 128
     first_stage: str = "bi_encoder"
     rerank_k: int = RERANKED
+    blend: bool = False
     examples: str | None = None
     evaluations: Sequence[str] = ()
     token: str | None = None
@@ -180,7 +182,8 @@ class Server(uvicorn.Server):
 def open_searcher(service: Service) -> "Searcher":
     from ..search import Searcher  # torch takes seconds to import: /health answers meanwhile
 
-    return Searcher(service.index, service.cross_encoder, service.model, service.precision, service.max_length)
+    models = service.cross_encoder, service.model, service.precision, service.max_length
+    return Searcher(service.index, *models, blend=service.blend)
 
 
 def describe(service: Service, queue: SearchQueue) -> dict[str, Any]:
@@ -194,6 +197,7 @@ def describe(service: Service, queue: SearchQueue) -> dict[str, Any]:
         "cross_encoder": searcher.cross_encoder.name if searcher.cross_encoder else None,
         "first_stage": service.first_stage,
         "rerank_k": service.rerank_k,
+        "blend": service.blend,
         "limits": {
             "max_question": limits.max_question,
             "max_k": limits.max_k,

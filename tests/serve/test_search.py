@@ -6,7 +6,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.ranking.score import score_answers
 from serve.building import build_index
-from serve.questions import BI_ENCODER, BM25, CROSS_ENCODER, FIRST_STAGES, FUSION, MAX_QUESTION, clean_question
+from serve.questions import BI_ENCODER, BLEND, BM25, CROSS_ENCODER, FIRST_STAGES, FUSION, MAX_QUESTION, clean_question
 from serve.rerank import ReRanker, make_candidates
 from serve.search import Searcher, fuse
 
@@ -40,6 +40,21 @@ def test_candidates_come_in_the_order_of_the_cross_encoder(searcher, cross_encod
         assert all(set(hit.scores) == {BI_ENCODER} for hit in after[10:])
         by_id = {answer.id: answer for answer in answers}
         assert all((hit.id, hit.text, hit.question, hit.url) == tuple(by_id[hit.id]) for hit in after)
+
+
+def test_a_blend_ranks_by_both_orders(searcher, index, cross_encoder):
+    blended = Searcher(index, str(cross_encoder), max_length=32, blend=True)
+    plain, ranked, both = (
+        own.search(QUESTIONS, k=60, rerank_k=count).hits
+        for own, count in ((searcher, 0), (searcher, 10), (blended, 10))
+    )
+    for before, after, blend in zip(plain, ranked, both, strict=True):
+        first, second = ([hit.id for hit in hits[:10]] for hits in (before, after))
+        sums = {name: 1 / (61 + first.index(name)) + 1 / (61 + second.index(name)) for name in first}
+        assert [hit.score for hit in blend[:10]] == pytest.approx(sorted(sums.values(), reverse=True))
+        assert all(hit.score == hit.scores[BLEND] == pytest.approx(sums[hit.id]) for hit in blend[:10])
+        assert all(CROSS_ENCODER in hit.scores for hit in blend[:10])
+        assert [hit.id for hit in blend[10:]] == [hit.id for hit in before[10:]]
 
 
 def test_as_many_are_ranked_again_as_were_asked_for(searcher):

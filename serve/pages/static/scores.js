@@ -2,12 +2,13 @@
 
 import { format, make, makeBar } from "/static/dom.js";
 
-const HIGHEST_FUSION = 2 / 61; // the best answer of both lists
+const HIGHEST_FUSION = 2 / 61; // the first of two orders
 const KINDS = {
   cross_encoder: { name: "relevance", digits: 2, share: (score) => 1 / (1 + Math.exp(-score)) },
   bi_encoder: { name: "similarity", digits: 2, share: (score) => score },
   bm25: { name: "word score", digits: 1, share: (score, best) => score / best },
   fusion: { name: "combined", digits: 2, share: (score) => score / HIGHEST_FUSION },
+  blend: { name: "combined", digits: 2, share: (score) => score / HIGHEST_FUSION },
 };
 const STAGES = {
   wait: "waiting",
@@ -20,7 +21,7 @@ const STAGES = {
 
 /** Of which kind the score is that a hit was ranked by. */
 const kindOf = (hit) =>
-  ["cross_encoder", "fusion", "bi_encoder", "bm25"].find((kind) => kind in hit.scores) ?? "bi_encoder";
+  ["blend", "cross_encoder", "fusion", "bi_encoder", "bm25"].find((kind) => kind in hit.scores) ?? "bi_encoder";
 
 /** The score of a hit as a bar and a number; `best` is the first hit, which BM25 is measured against. */
 export function renderScore(hit, best) {
