@@ -28,7 +28,7 @@ from finetune.data.answers import AnswerSet
 from finetune.data.registry import SPECS, load_split
 from finetune.evaluation.metrics import MRR, RETRIEVAL_METRICS, Figures
 from finetune.evaluation.retrieval import measure_retrieval
-from finetune.evaluation.significance import OVER_SEEDS, compare_rows, format_p
+from finetune.evaluation.significance import OVER_SEEDS, compare_rows, correct_holm, format_p
 
 BLENDED = "&"  # the fusion of a first stage's order with a cross-encoder's
 FIRST = {"bi_encoder": "bi-encoder", "bm25": "BM25", "fusion": "fusion"}
@@ -249,14 +249,22 @@ def tabulate_quality(rows: dict[str, Figures], latency: dict[str, dict[str, floa
 
 
 def tabulate_differences(by_stage: dict[str, dict[str, np.ndarray]]) -> list[str]:
-    """Each cross-encoder against the first, after each first stage; MRR ``[seeds, questions]`` of each."""
-    lines = []
+    """Each cross-encoder against the first, after each first stage; MRR ``[seeds, questions]`` of each.
+
+    p is corrected for all lines of the table, by Holm's method.
+    """
+    ways, tests = [], []
     for stage, rows in by_stage.items():
         for row, test in zip(rows, compare_rows(list(rows.values())), strict=True):
             if test is not None:
-                p = [format_p(test["corrected"][of]) if of in test else "" for of in ("randomisation", OVER_SEEDS)]
-                lines.append((f"{stage} {row}", f"{test['difference']:+.3f}", *p))
-    return as_markdown(("", "difference", "p over questions", "p over seeds"), lines)
+                ways.append(f"{stage} {row}")
+                tests.append(test)
+    columns = [[f"{test['difference']:+.3f}" for test in tests]]
+    for of in ("randomisation", OVER_SEEDS):
+        seen = [test[of] for test in tests if of in test]
+        columns.append([format_p(p) for p in correct_holm(seen)] if len(seen) == len(tests) else [""] * len(tests))
+    header = ("", "difference", "p over questions", "p over seeds")
+    return as_markdown(header, list(zip(ways, *columns, strict=True)))
 
 
 def as_markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

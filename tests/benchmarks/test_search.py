@@ -48,5 +48,5 @@ def test_the_tables_have_means_and_differences():
     assert lines[2].endswith("| 9.0 | 8.0 |")
     assert lines[3].startswith("| bi-encoder + ssp | 0.750 (0.071) |")
     assert "| +0.550 | <.001 |" in lines[3]
-    both = {"fusion": {"plain": rows["bi-encoder + ssp"][MRR] - 0.5, "ssp": rows["bi-encoder + ssp"][MRR]}}
+    both = {"fusion +": {"plain": rows["bi-encoder + ssp"][MRR] - 0.5, "ssp": rows["bi-encoder + ssp"][MRR]}}
     assert tabulate_differences(both)[2].startswith("| fusion + ssp | +0.500 | <.001 |")
