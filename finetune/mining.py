@@ -1,4 +1,8 @@
-"""What ``launch/mine.py`` does: hard negatives of labelled questions, found by a model among all candidates.
+"""What ``launch/mine.py`` does: a model finds hard negatives of labelled questions among the right answers of others.
+
+Nothing else is a candidate. Where questions share one pool of answers, a text that is right for a dev or test question
+alone would be seen as wrong time and again and never as right, and a ranker would learn that it is no answer, whatever
+is asked.
 
 A candidate that the model ranks high is a hard negative, or an answer that nobody labelled. So what scores nearly as
 high as the right answer is left out: above a share of its score, by default .95 (Moreira et al., 2024, "NV-Retriever:
@@ -38,7 +42,7 @@ class Rules:
     """What becomes a negative.
 
     negatives:      the most of each question
-    depth:          so many candidates that the model ranks first are looked at
+    depth:          so many candidates that the bi-encoder ranks first are scored by a cross-encoder, where there is one
     skip:           so many of those that rank first are left out
     positive_share: left out are those above this share of the lowest score of the question's right answers
     """
@@ -89,9 +93,10 @@ def mine_file(
     names = parse_columns(columns)
     whole, notes = load_split(spec, "train", names)
     data = filter_questions(whole, NO_ALL_NEGATIVE)
+    data = data.keep(data.labels == 1)
     make_folder(output)
     corpus = find_distinct(data)
-    say("\n".join([*notes, f"{data.num_questions:,} questions, {len(corpus.rows):,} distinct candidates"]))
+    say("\n".join([*notes, f"{data.num_questions:,} questions, {len(corpus.rows):,} distinct right answers"]))
     asked, found = embed(data, corpus, model, max_length)
     rank = load_reranker(cross_encoder, max_length) if cross_encoder else None
     mined = mine(data, corpus, asked, found, rules, rank)
@@ -147,6 +152,7 @@ def mine(
 ) -> Mined:
     """The hardest candidates of each question that are no answers of it.
 
+    data:         questions with their right answers alone
     asked, found: vectors of questions and of distinct candidates
     rank:         scores rows by a cross-encoder, in place of the vectors
     """
@@ -159,9 +165,10 @@ def mine(
         for question, own in enumerate(cosines, first):
             bar.update()
             right = right_of[fold_text(data.questions[question])]
-            top = take_best(own, rules.depth + len(right))
-            top = top[~np.isin(top, right)][: rules.depth]
+            top = take_best(own, rules.depth + len(right) if rank else len(own))
+            top = top[~np.isin(top, right)]
             if rank:
+                top = top[: rules.depth]
                 probabilities = rank(_list_candidates(data, question, corpus.rows[np.concatenate([right, top])]))
                 of_right, of_top = probabilities[: len(right)], probabilities[len(right) :]
                 order = np.argsort(-of_top, kind="stable")
@@ -221,12 +228,13 @@ def write_mined(path: Path, data: AnswerSet, mined: Mined, names: Mapping[str, s
 
     def list_lines() -> Any:
         for question, own in enumerate(data.rows()):
-            right = own.start + np.flatnonzero(data.labels[own])
+            right = np.arange(own.start, own.stop)
             head = {"question_id": data.question_ids[question], "question": data.questions[question]}
-            for label, rows in ((1, right), (0, mined.chosen[question])):
-                for row, text in zip(rows.tolist(), data.answers.take(pa.array(rows)).to_pylist(), strict=True):
-                    line = name({**head, "answer_id": f"c{row}", "answer": text, "label": label})
-                    yield json.dumps(line, ensure_ascii=False) + "\n"
+            rows = np.sort(np.concatenate([right, mined.chosen[question]]))  # so that the order tells no label
+            for row, text in zip(rows.tolist(), data.answers.take(pa.array(rows)).to_pylist(), strict=True):
+                label = int(own.start <= row < own.stop)
+                line = name({**head, "answer_id": f"c{row}", "answer": text, "label": label})
+                yield json.dumps(line, ensure_ascii=False) + "\n"
 
     write_atomically(path, list_lines())
 
@@ -236,8 +244,7 @@ def describe_mined(data: AnswerSet, mined: Mined, count: int) -> list[str]:
     negatives, to be read."""
     lines, every = [], list(data.rows())
     for question in np.linspace(0, data.num_questions - 1, min(count, data.num_questions)).astype(int):
-        own = every[question]
-        right = data.answers[own.start + int(np.flatnonzero(data.labels[own])[0])].as_py()
+        right = data.answers[every[question].start].as_py()
         lines += [f"\n{_shorten(data.questions[question])}", f"  right {mined.lowest[question]:.3f}  {_shorten(right)}"]
         for row, score in zip(mined.chosen[question].tolist(), mined.scores[question], strict=True):
             lines.append(f"  wrong {score:.3f}  {_shorten(data.answers[row].as_py())}")

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
@@ -14,6 +14,9 @@ from launch._cli import parse, run
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 from serve.answers import Answer, read_answers
 from serve.folder import Manifest, read_manifest
+
+if TYPE_CHECKING:
+    from finetune.ranking.embedder import Embedder
 
 DESCRIPTION = """Encodes answers once, by a bi-encoder, into a folder that launch/search.py opens in a moment.
 
@@ -70,12 +73,16 @@ def main() -> None:
     manifest = _build(config, folder, _read(config.answers, config)) if config.answers else read_manifest(folder)
     if not config.answers:
         _check_unused(config, manifest.settings)
+    answers = _read(config.add, config) if config.add else []  # what may fail comes before anything is removed
+    embedder = _load_own(config, folder, manifest) if config.add else None
     if config.remove:
         from serve.building import remove_answers
 
         manifest = remove_answers(folder, _list_ids(config.remove))
-    if config.add:
-        manifest = _add(config, folder, manifest, _read(config.add, config))
+    if embedder:
+        from serve.building import add_answers
+
+        manifest = add_answers(folder, embedder, answers, print)
     _describe(folder, manifest)
 
 
@@ -107,14 +114,14 @@ def _check_unused(config: IndexConfig, settings: dict[str, Any]) -> None:
         raise KinspanError("--remove encodes nothing: leave --model and --max_length out")
 
 
-def _add(config: IndexConfig, folder: Path, manifest: Manifest, answers: list[Answer]) -> Manifest:
+def _load_own(config: IndexConfig, folder: Path, manifest: Manifest) -> "Embedder":
+    """The bi-encoder of an index. Raises KinspanError where another one is meant."""
     from finetune.ranking.embedder import Embedder
-    from serve.building import add_answers, check_model, find_model
+    from serve.building import check_model, find_model
 
     model = config.model or find_model(manifest, folder)
     check_model(manifest, model, folder)
-    embedder = Embedder(model, config.max_length or manifest.settings["max_length"])
-    return add_answers(folder, embedder, answers, print)
+    return Embedder(model, config.max_length or manifest.settings["max_length"])
 
 
 def _list_ids(given: list[str]) -> list[str]:

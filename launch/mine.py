@@ -13,7 +13,7 @@ from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, set
 SHARE = Range("must be above 0 and at most 1", lambda number: 0 < number <= 1)
 
 DESCRIPTION = """Mines hard negatives: for each training question the candidates that a model ranks first and that are
-no answers of it, out of the candidates of all training questions.
+no answers of it, out of the right answers of all training questions.
 
 What scores nearly as high as the right answer is left out, since much of it is right too and nobody labelled it. The
 output folder gets train.jsonl, a data set for `launch/finetune.py --train_data files=FOLDER`, and mined.json, what was
@@ -38,11 +38,11 @@ class MineConfig:
     )
     cross_encoder: str | None = setting(
         None,
-        "A cross-encoder, such as launch/finetune.py trains: it scores what the bi-encoder ranks first, and negatives "
-        "are chosen by its scores, as probabilities.",
+        "A cross-encoder, such as launch/finetune.py trains: it scores the --depth candidates that the bi-encoder "
+        "ranks first, and negatives are chosen by its scores, as probabilities.",
     )
     negatives: int = setting(8, "Most negatives of each question.", within=ABOVE_0)
-    depth: int = setting(100, "So many candidates that the bi-encoder ranks first are looked at.", within=ABOVE_0)
+    depth: int = setting(100, "With --cross_encoder: so many candidates are scored by it.", within=ABOVE_0)
     skip: int = setting(0, "Leave out so many of the candidates that rank first.", within=NOT_BELOW_0)
     positive_share: float = setting(
         0.95,

@@ -105,11 +105,15 @@ def _answer(searcher: "Searcher", question: str, config: SearchConfig) -> None:
 
 def _show(rank: int, hit: "Hit") -> None:
     scores = ", ".join(f"{NAMES.get(stage, stage)} {score:.4g}" for stage, score in hit.scores.items())
-    print(f"\n{rank:2d}. {hit.id}  ({scores})")
+    print(f"\n{rank:2d}. {_clean(hit.id)}  ({scores})")
     for name, text in (("question: ", hit.question), ("", shorten(hit.text, SHOWN)), ("", hit.url)):
         if text:
-            text = "".join(c if c.isprintable() else " " for c in f"{name}{text}")
-            print(fill(text, WIDTH, initial_indent="    ", subsequent_indent="    "))
+            print(fill(_clean(f"{name}{text}"), WIDTH, initial_indent="    ", subsequent_indent="    "))
+
+
+def _clean(text: str) -> str:
+    """Without what a terminal would obey."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import describe_write_error, write_atomically
-from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
+from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_of_hub
 
 from .answers import Answer, Say
 from .folder import (
@@ -66,8 +67,7 @@ def check_model(manifest: Manifest, model: str, folder: Path) -> None:
 def find_model(manifest: Manifest, folder: Path) -> str:
     """Where the bi-encoder of an index is. Raises KinspanError where it was a folder that is no more there."""
     place = manifest.model["place"]
-    is_hub_name = manifest.model["fingerprint"] == place
-    if not is_hub_name and not Path(place).is_dir():
+    if not is_of_hub(manifest.model["fingerprint"]) and not Path(place).is_dir():
         raise KinspanError(
             f"{folder}: its bi-encoder {manifest.model['name']} is not in {place}: say where it is, with --model"
         )
@@ -112,7 +112,8 @@ def _expect_same(folder: Path, there: Manifest, wanted: Manifest, say: Say) -> M
                 f"--output_dir {folder} holds an index with --{name} {there.settings[name]}, not {value}: choose "
                 "another folder"
             )
-    say(f"{folder} is complete: nothing to do")
+    changed = there.generation > wanted.generation + 1
+    say(f"{folder} is complete{', and was changed since: it is left as it is' if changed else ': nothing to do'}")
     return there
 
 
@@ -192,9 +193,12 @@ def _hash_answers(answers: Iterable[Answer]) -> str:
 def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifest: Manifest) -> Part:
     """A part of these answers. Every STEP of them its folder notes how many have their vectors.
 
-    The folder's name says what it is made of, so that the same call finds it again.
+    The folder's name says what it is made of, so that the same call finds it again, and for which change of the index,
+    so that it is never one that the index has in use.
     """
-    made_of = json.dumps([manifest.model["fingerprint"], manifest.settings, _hash_answers(answers)])
+    made_of = json.dumps(
+        [manifest.model["fingerprint"], manifest.settings, manifest.generation, _hash_answers(answers)]
+    )
     path = folder / f"{VECTORS}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
     size = (len(answers), manifest.model["dimension"])
     done = _read_progress(path, size)
@@ -203,6 +207,8 @@ def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifes
         path.mkdir()
         write_texts(path / TEXTS, answers)
     matrix = np.lib.format.open_memmap(path / MATRIX, "r+" if done else "w+", np.float16, size)
+    with (path / MATRIX).open("r+b") as file:  # a full disk is an error here, and a signal that kills in the mapping
+        os.posix_fallocate(file.fileno(), 0, (path / MATRIX).stat().st_size)
     with tqdm(total=len(answers), initial=done, desc="encoding", unit=" answers", mininterval=1.0, disable=None) as bar:
         for first in range(done, len(answers), STEP):
             texts = [answer.text for answer in answers[first : first + STEP]]

@@ -60,7 +60,7 @@ def prepare_demo(folder: Path, cross_encoder: str | None, fingerprint: str, say:
 
 def name_evaluation(index: Path, fingerprint: str) -> str:
     """The folder that an evaluation's is in: one for each index and cross-encoder, by what they hold."""
-    made_of = f"{read_manifest(index).source} {fingerprint}"
+    made_of = f"{read_manifest(index).state} {fingerprint}"
     return f"evaluation-{hashlib.sha256(made_of.encode()).hexdigest()[:8]}"
 
 

@@ -5,7 +5,9 @@ leaves the index as it was before, and what no manifest names is removed by the 
 """
 
 import fcntl
+import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -24,6 +26,8 @@ FORMAT = 1
 MANIFEST, LOCK = "index.json", "lock"
 VECTORS, WORDS, REMOVED = "vectors", "words", "removed"
 ROWS = "rows.npy"  # the file of REMOVED
+# What a change removes when no manifest names it any more; other folders that lie in an index are somebody's
+OWN = re.compile(rf"({VECTORS}|{WORDS}|{REMOVED})-[0-9a-f]+")
 AGAIN = "build the index again, in another folder"
 
 
@@ -70,6 +74,12 @@ class Manifest:
     def every_part(self) -> list[Part]:
         return [*self.parts, *filter(None, (self.words, self.removed))]
 
+    @property
+    def state(self) -> str:
+        """Names what the index holds now: its model, and the files of its parts."""
+        held = [self.model["fingerprint"], *(part.files for part in (*self.parts, *filter(None, (self.removed,))))]
+        return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:16]
+
     def count_answers(self) -> int:
         return self.rows - (self.removed.rows if self.removed else 0)
 
@@ -110,7 +120,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_atomically(folder / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
     named = {part.name for part in manifest.every_part} | {MANIFEST, LOCK}
     for path in folder.iterdir():
-        if path.name not in named and path.is_dir():
+        if path.name not in named and OWN.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -119,7 +129,7 @@ def lock_index(folder: Path) -> Iterator[None]:
     """Lets one process at a time change the index. Raises KinspanError where another one does."""
     if folder.exists() and not folder.is_dir():
         raise KinspanError(f"--output_dir {folder} is a file: choose a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not is_ours(folder):
+    if folder.is_dir() and not is_ours(folder):
         raise KinspanError(f"--output_dir {folder} holds something that is no index: choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as file:
@@ -133,8 +143,10 @@ def lock_index(folder: Path) -> Iterator[None]:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder holds an index, or what is to become one."""
-    return (folder / MANIFEST).is_file() or (folder / LOCK).is_file()
+    """Whether a folder holds an index, or nothing but what is to become one."""
+    if (folder / MANIFEST).is_file():
+        return True
+    return all(path.name in (LOCK, f"{MANIFEST}.tmp") or OWN.fullmatch(path.name) for path in folder.iterdir())
 
 
 def start_part(folder: Path, kind: str, generation: int) -> Path:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import describe_write_error
 from finetune.ranking.best import take_best
 
 MATRIX, GRAPH = "vectors.npy", "graph.usearch"
@@ -51,7 +52,7 @@ def find_exactly(
 
 
 def write_graph(path: Path, matrix: np.ndarray, say: Callable[[int], Any] = lambda rows: None) -> None:
-    """Builds an approximate index of the rows. Raises KinspanError where usearch is not installed.
+    """Builds an approximate index of the rows. Raises KinspanError where usearch is absent, or it cannot be written.
 
     say: is told how many rows have been added since it was last told
     """
@@ -60,7 +61,10 @@ def write_graph(path: Path, matrix: np.ndarray, say: Callable[[int], Any] = lamb
         rows = np.asarray(matrix[first : first + 4096])
         graph.add(np.arange(first, first + len(rows), dtype=np.uint64), rows, threads=torch.get_num_threads())
         say(len(rows))
-    graph.save(str(path))
+    try:
+        graph.save(str(path))
+    except RuntimeError as error:
+        raise KinspanError(describe_write_error(path, error)) from error
 
 
 def expect_usearch() -> Any:

@@ -29,6 +29,7 @@ from finetune.data.registry import SPECS, load_split
 from finetune.evaluation.metrics import MRR, RETRIEVAL_METRICS, Figures
 from finetune.evaluation.retrieval import measure_retrieval
 from finetune.evaluation.significance import OVER_SEEDS, compare_rows, correct_holm, format_p
+from pretrain.release.folder import fingerprint_model
 
 BLENDED = "&"  # the fusion of a first stage's order with a cross-encoder's
 FIRST = {"bi_encoder": "bi-encoder", "bm25": "BM25", "fusion": "fusion"}
@@ -87,16 +88,17 @@ def measure(args: Any, data: AnswerSet) -> None:
     for name in args.cross_encoder:
         searchers[name] = Searcher(args.index, name, precision=args.precision)
     folder = Path(args.output_dir)
-    expect_same(folder, args, data, searchers[""].index.manifest.source)
+    expect_same(folder, args, searchers[""].index.manifest.state)
     found = find_all(folder / FOUND, searchers, data, args.rerank_k)
     latency = time_all(folder / LATENCY, searchers, data, args)
     show(folder / TABLE, found, latency, data, searchers, args)
 
 
-def expect_same(folder: Path, args: Any, data: AnswerSet, source: str) -> None:
-    """Refuses to go on with what another command measured."""
+def expect_same(folder: Path, args: Any, state: str) -> None:
+    """Refuses to go on with what another command measured, or the same one of other models or answers."""
     names = ("index", "data", "split", "cross_encoder", "rerank_k", "precision")
-    now = {**{name: getattr(args, name) for name in names}, "order": "drawn", "answers": source}
+    now = {**{name: getattr(args, name) for name in names}, "order": "drawn"}
+    now |= {"content of --index": state, "weights": [fingerprint_model(name) for name in args.cross_encoder]}
     settings = folder / "settings.json"
     if settings.exists() and (then := json.loads(settings.read_text())) != now:
         other = next(name for name in now if then.get(name) != now[name])

@@ -5,6 +5,7 @@ processor in bf16 works as in training.
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
@@ -21,7 +22,7 @@ from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import pool_mean
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
-from .bi_encoder import is_bi_encoder, load_bi_encoder
+from .bi_encoder import MODULES, is_bi_encoder, load_bi_encoder
 from .score import BATCH_TOKENS, PRECISIONS
 
 MAX_CHARS = 50  # of a token: a text is cut to this many times the most tokens before it is tokenised
@@ -60,6 +61,7 @@ class Embedder:
         if self.similarity not in (COMPARED_BY_COSINE, COMPARED_BY_PRODUCT):
             raise KinspanError(f"--model {name_or_dir}: compares by {self.similarity}, where cosine or dot is needed")
         self.pooling = _find_pooling(self.model)
+        self.of_length_1 = self.similarity == COMPARED_BY_COSINE or "Normalize" in _name_modules(self.model)
         if self.packed:
             self.encoder = self.model[0].auto_model
             self.encoder.set_attn_implementation(attention.NAME)
@@ -98,7 +100,7 @@ class Embedder:
             if not is_out_of_memory(error):
                 raise
             raise KinspanError(f"out of memory with texts of {self.max_length} tokens: lower --max_length") from error
-        if self.similarity == COMPARED_BY_COSINE:
+        if self.of_length_1:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
         found = vectors.cpu().numpy()
         if not np.isfinite(found).all():
@@ -150,8 +152,7 @@ def find_prompt(model: Any, names: tuple[str, ...]) -> str:
 
 def _find_pooling(model: Any) -> str | None:
     """ "mean" or "cls" of a model whose texts can be packed, and None of any other."""
-    kinds = [type(module).__name__ for module in model]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    if _name_modules(model) not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         return None
     pooling, config = model[1], model[0].auto_model.config
     known = config.model_type in FAMILIES and model.tokenizer.is_fast and model.truncate_dim is None
@@ -160,19 +161,47 @@ def _find_pooling(model: Any) -> str | None:
     return str(pooling.pooling_mode) if pooling.include_prompt else None
 
 
+def _name_modules(model: Any) -> list[str]:
+    return [type(module).__name__ for module in model]
+
+
 def _first_odd(vectors: np.ndarray) -> int:
     return int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
 
 
 def fingerprint_bi_encoder(name_or_dir: str) -> str:
-    """Names a bi-encoder by all files that decide its vectors: weights, tokenizer, pooling; a hub name by itself."""
+    """Names a bi-encoder by all files that decide its vectors: weights, tokenizer, pooling.
+
+    One of the hub is named by its commit. Raises KinspanError where it is neither a folder nor on the hub or in its
+    cache.
+    """
     folder = Path(name_or_dir)
     if not folder.is_dir():
-        return name_or_dir
+        return f"{name_or_dir}@{_find_commit(name_or_dir)}"
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in DECIDES and path.name not in DOES_NOT and path.is_file():
+    for path in sorted(Path(at) / name for at, _, names in os.walk(folder, followlinks=True) for name in names):
+        if path.suffix in DECIDES and path.name not in DOES_NOT:
             digest.update(str(path.relative_to(folder)).encode())
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
+
+
+def is_of_hub(fingerprint: str) -> bool:
+    """Whether ``fingerprint_bi_encoder`` named a model of the hub so."""
+    return "@" in fingerprint
+
+
+def _find_commit(name: str) -> str:
+    from transformers.utils import cached_file
+    from transformers.utils.hub import extract_commit_hash
+
+    absent = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    for file in (MODULES, "config.json"):
+        try:
+            found = extract_commit_hash(cached_file(name, file, **absent), None)
+        except (OSError, ValueError) as error:
+            raise KinspanError(f"no model at {name}: {quote_first_line(error)}") from error
+        if found:
+            return found
+    raise KinspanError(f"no model at {name}: neither a folder nor a name on the hub that answers")

@@ -103,6 +103,47 @@ def test_a_killed_change_leaves_the_index_as_it_was(tmp_path, embedder, answers,
     assert {path.name for path in folder.iterdir() if path.is_dir()} == named
 
 
+def test_answers_that_come_back_are_not_written_over_what_is_in_use(tmp_path, embedder, answers, monkeypatch):
+    pytest.importorskip("usearch", reason="pip install 'kinspan[serve]'")
+    folder = tmp_path / "index"
+    build_index(folder, embedder, answers[:45], approximate=True)
+    add_answers(folder, embedder, answers[45:])
+    remove_answers(folder, [answer.id for answer in answers[45:]])
+    parts = [folder / part.name for part in read_manifest(folder).parts]
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for part in parts for path in part.iterdir()}
+    monkeypatch.setattr(building, "finish_part", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        add_answers(folder, embedder, answers[45:])
+    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before} == before
+    Index(folder)
+
+
+def test_what_is_not_of_the_index_is_left_alone(tmp_path, embedder, answers):
+    folder = tmp_path / "index"
+    build_index(folder, embedder, answers[:10])
+    for name in ("evaluations", "words-of-mine"):
+        (folder / name).mkdir()
+    remove_answers(folder, ["a1"])
+    add_answers(folder, embedder, answers[10:20])
+    assert (folder / "evaluations").is_dir()
+    assert (folder / "words-of-mine").is_dir()
+    other = tmp_path / "other"  # of something else, which locks too
+    (other / "data").mkdir(parents=True)
+    (other / "lock").touch()
+    with pytest.raises(KinspanError, match="holds something that is no index"):
+        build_index(other, embedder, answers[:10])
+    assert (other / "data").is_dir()
+
+
+def test_an_index_that_was_changed_says_so(tmp_path, embedder, answers):
+    folder, said = tmp_path / "index", []
+    first = build_index(folder, embedder, answers[:10])
+    changed = remove_answers(folder, ["a1"])
+    assert changed.state != first.state
+    build_index(folder, embedder, answers[:10], say=said.append)
+    assert said == [f"{folder} is complete, and was changed since: it is left as it is"]
+
+
 def test_another_models_index_is_refused_by_name(tmp_path, bi_encoder, other_bi_encoder, embedder, answers):
     from finetune.ranking.embedder import Embedder
     from serve.search import Searcher

@@ -51,6 +51,8 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     ):
         with pytest.raises(KinspanError, match=reason):
             run(index, "--output_dir", folder, *flags)
+    with pytest.raises(KinspanError, match=r"none\.jsonl"):  # before anything is removed
+        run(index, "--output_dir", folder, "--remove", "a0", "--add", tmp_path / "none.jsonl")
     (tmp_path / "ids.txt").write_text("a1\na2\n")
     assert "27 answers" in run(index, "--output_dir", folder, "--remove", "a0", tmp_path / "ids.txt")
     assert "27 answers" in run(index, "--output_dir", folder)

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 from data_pipeline.errors import KinspanError
-from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
+from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_of_hub
 
 TEXTS = ["a river", "the green market in winter " * 40, "x", "stone bridge over silver water, and a garden", ""]
 
@@ -23,11 +23,11 @@ def headless(make_model):
 def saved(headless, tmp_path_factory):
     """``saved(mode, prompts)``: a folder of sentence-transformers."""
 
-    def save(mode, prompts=None):
+    def save(mode, prompts=None, similarity="cosine"):
         folder = tmp_path_factory.mktemp(mode)
         encoder = Transformer(str(headless), max_seq_length=32)
         modules = [encoder, Pooling(encoder.get_embedding_dimension(), mode), Normalize()]
-        SentenceTransformer(modules=modules, prompts=prompts).save(str(folder))
+        SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name=similarity).save(str(folder))
         return folder
 
     return save
@@ -44,6 +44,13 @@ def test_they_are_those_of_sentence_transformers(saved, mode):
     assert np.abs(told - theirs.encode_document(TEXTS)).max() < 1e-5
     assert np.abs(asked - told).max() > 1e-3  # the prompts are different
     assert np.abs(np.linalg.norm(told, axis=1) - 1).max() < 1e-5
+
+
+def test_a_model_that_normalises_and_is_compared_by_product_gives_normalised_vectors(saved):
+    folder = str(saved("mean", similarity="dot"))
+    embedder = Embedder(folder)
+    assert (embedder.packed, embedder.similarity) == (True, "dot")
+    assert np.abs(embedder.embed_answers(TEXTS) - SentenceTransformer(folder).encode_document(TEXTS)).max() < 1e-5
 
 
 def test_an_encoder_without_a_head_gives_the_mean(headless):
@@ -81,3 +88,24 @@ def test_a_fingerprint_names_all_that_decides_the_vectors(saved, tmp_path):
     pooling = next((tmp_path / "copy").glob("*Pooling/config.json"))
     pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"pooling_mode": "cls"}))
     assert own != fingerprint_bi_encoder(str(tmp_path / "copy"))
+    (tmp_path / "linked").mkdir()
+    for path in first.iterdir():
+        (tmp_path / "linked" / path.name).symlink_to(path, target_is_directory=path.is_dir())
+    assert own == fingerprint_bi_encoder(str(tmp_path / "linked"))
+
+
+def test_a_model_of_the_hub_is_named_by_its_commit(tmp_path, monkeypatch):
+    """What the hub's cache holds, as huggingface_hub lays it out."""
+    cached = tmp_path / "models--me--finder"
+    monkeypatch.setattr("transformers.utils.hub.TRANSFORMERS_CACHE", str(tmp_path), raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("transformers.utils.hub.is_offline_mode", lambda: True)
+    (cached / "refs").mkdir(parents=True)
+    for commit in ("a" * 40, "b" * 40):
+        (cached / "snapshots" / commit).mkdir(parents=True)
+        (cached / "snapshots" / commit / "modules.json").write_text("[]")
+        (cached / "refs/main").write_text(commit)
+        assert fingerprint_bi_encoder("me/finder") == f"me/finder@{commit}"
+    assert is_of_hub(fingerprint_bi_encoder("me/finder"))
+    with pytest.raises(KinspanError, match="no model at me/absent"):
+        fingerprint_bi_encoder("me/absent")
