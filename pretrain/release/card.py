@@ -285,10 +285,15 @@ def _format_comparison(facts: dict[str, Any]) -> str:
         texts = facts["eval_pairs"] * (1 + (facts["settings"]["own_negatives"] or 0))
         return (
             "Of all texts B of these pairs, the one of each A is looked for: MRR is the mean of 1 / its rank, R@1 the "
-            f"share of those that come first. Chance finds one in {texts:,}."
+            f"share of those that come first. Chance finds one in {texts:,}.{_describe_masks(facts['settings'])}"
         )
     share = _compute_positive_share(facts["objectives"])
     return f"Always predicting the share of positives ({share:.0%}) gives a pair loss of {_compute_entropy(share):.3f}."
+
+
+def _describe_masks(settings: dict[str, Any]) -> str:
+    share = settings["mlm_probability"]
+    return f" The texts are masked as in training, {share:.0%} of their tokens." if share else ""
 
 
 def _compute_positive_share(objectives: list[dict[str, Any]]) -> float:
