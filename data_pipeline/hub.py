@@ -3,15 +3,35 @@
 from functools import cache
 from pathlib import Path
 
+from .errors import KinspanError
+
 
 def expect_hub(name_or_dir: str) -> None:
-    """Switch the hub's library offline where the hub cannot be reached and ``name_or_dir`` is not a folder.
+    """Switch the hub's library offline where it cannot be reached and ``name_or_dir`` is not a folder.
 
     Offline, files that were downloaded before are still found, and anything else is refused at once. The library
     itself retries each file five times, for which it has no setting.
+
+    Raises KinspanError for a path where there is nothing, and for a run's folder, which holds models deeper down.
     """
-    if not Path(name_or_dir).is_dir():
+    folder = Path(name_or_dir)
+    if folder.is_dir():
+        _expect_no_run(folder)
+    elif name_or_dir.startswith(("/", ".", "~")) or name_or_dir.count("/") > 1:
+        raise KinspanError(f"no model at {name_or_dir}: there is no such folder")
+    else:
         _go_offline_if_unreachable()
+
+
+def _expect_no_run(folder: Path) -> None:
+    if (folder / "config.json").is_file():
+        return
+    if best := sorted([*folder.glob("best/config.json"), *folder.glob("seed-*/best/config.json")]):
+        raise KinspanError(f"no model at {folder}, but a run of launch/finetune.py: name {best[0].parent}")
+    if (folder / "checkpoints").is_dir():
+        raise KinspanError(
+            f"no model at {folder}, but a run: make one with launch/release.py --run_dir {folder} --output_dir ..."
+        )
 
 
 def use_cache_alone() -> None:

@@ -73,19 +73,22 @@ def main() -> None:
         config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend
     )
     if config.question:
-        for question in config.question:
-            _answer(searcher, question, config)
+        for given in config.question:
+            _answer(searcher, given, config)
         return
     print(f"{len(searcher.index):,} answers. Ask; an empty line or the end of input ends.", file=sys.stderr, flush=True)
-    while question := _ask():
-        _answer(searcher, question, config)
+    at_terminal = sys.stdin.isatty()
+    while (question := _ask()) is not None and (question or not at_terminal):
+        if question:
+            _answer(searcher, question, config)
 
 
-def _ask() -> str:
+def _ask() -> str | None:
+    """The next question; None at the end of input."""
     try:
         return input("\n> " if sys.stdin.isatty() else "").strip()
     except EOFError:
-        return ""
+        return None
     except UnicodeDecodeError as error:
         raise KinspanError("a question is not UTF-8: type it again") from error
 

@@ -1,6 +1,7 @@
 """Answers to be searched, from a table, a data set, a forum's dump or a forum's corpus."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,8 +67,11 @@ def read_answers(source: str, columns: dict[str, str], say: Say) -> list[Answer]
     elif Path(source).is_dir():
         found = _read_corpus(Path(source))
     else:
-        found = _read_table(Path(source), columns)
-    answers = [answer for answer in found if answer.text]
+        found = _read_table(Path(source), columns, say)
+    every = list(found)
+    answers = [answer for answer in every if answer.text]
+    if len(answers) < len(every):
+        say(f"{len(every) - len(answers):,} answers without text: left out")
     if not answers:
         raise KinspanError(f"--answers {source}: no answer in it")
     seen: dict[str, int] = {}
@@ -84,7 +88,7 @@ def name_by_hash(text: str, question: str) -> str:
     return hashlib.blake2b(f"{question}\0{text}".encode("utf-8", "replace"), digest_size=ID_BYTES).hexdigest()
 
 
-def _read_table(path: Path, columns: dict[str, str]) -> Iterator[Answer]:
+def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answer]:
     suffix = Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
     if not path.exists() or suffix not in FORMATS:
         files = f"a file ({', '.join(FORMATS)})"
@@ -102,15 +106,28 @@ def _read_table(path: Path, columns: dict[str, str]) -> Iterator[Answer]:
             f"--answers {path}: no column {' or '.join(names['text'])}; there are {', '.join(table.fields)}: name the "
             "answers' one with --columns text=NAME"
         )
-    return _take_rows(table, names)
+    if "label" in table.fields:
+        say(
+            f"{path} has a column label: what is labelled wrong is an answer here too, with the question that it does "
+            "not answer; files=FOLDER reads questions with labelled candidates"
+        )
+    return _take_rows(table, names, say)
 
 
-def _take_rows(table: Table, names: dict[str, tuple[str, ...]]) -> Iterator[Answer]:
+def _take_rows(table: Table, names: dict[str, tuple[str, ...]], say: Say) -> Iterator[Answer]:
+    """The rows that have a text; of others ``say`` is told the lines."""
+    empty = []
     wanted = [name for name in table.fields if any(name in of_field for of_field in names.values())]
     for number, record in table.records(wanted):
         values = {field: _take_text(record, names[field], f"{table.place} {number}") for field in FIELDS}
         text, question = values["text"], values["question"]
-        yield Answer(values["id"] or name_by_hash(text, question), text, question, values["url"])
+        if text:
+            yield Answer(values["id"] or name_by_hash(text, question), text, question, values["url"])
+        else:
+            empty.append(f"{number:,}")
+    if empty:
+        lines = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
+        say(f"{len(empty):,} rows without {' or '.join(names['text'])}: left out ({table.place} {lines})")
 
 
 def _take_text(record: dict[str, Any], names: tuple[str, ...], place: str) -> str:
@@ -124,7 +141,8 @@ def _take_text(record: dict[str, Any], names: tuple[str, ...], place: str) -> st
 def _read_data_set(source: str) -> Iterator[Answer]:
     """The candidates of all splits, each with the question that it answers where one is labelled so.
 
-    An id that stands for different texts gets a hash of the text beside it.
+    An id that stands for different texts, as numbers within a question do, tells nothing: of these each text comes
+    once, by its hash.
     """
     text_of: dict[tuple[str, str], str] = {}  # question by id and text
     splits = 0
@@ -145,11 +163,14 @@ def _read_data_set(source: str) -> Iterator[Answer]:
                 text_of.setdefault(key, "")
     if not splits:
         raise KinspanError(f"--answers {source}: it has none of the splits train, dev and test")
-    taken: set[str] = set()
+    often = Counter(own for own, _ in text_of)
+    named = {text for own, text in text_of if often[own] == 1}
+    question_of: dict[tuple[str, str], str] = {}
     for (own, text), question in text_of.items():
-        name = own if own not in taken else f"{own}-{name_by_hash(text, '')}"
-        taken.add(name)
-        yield Answer(name, text, question)
+        if often[own] == 1 or text not in named:
+            key = own if often[own] == 1 else name_by_hash(text, ""), text
+            question_of[key] = question_of.get(key) or question
+    yield from (Answer(*key, question) for key, question in question_of.items())
 
 
 def _read_forum(place: str, say: Say) -> Iterator[Answer]:

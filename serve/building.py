@@ -27,6 +27,7 @@ from .folder import (
     Manifest,
     Part,
     check_part,
+    expect_first_build,
     finish_part,
     lock_index,
     read_manifest,
@@ -93,6 +94,7 @@ def build_index(
     with lock_index(folder), _in_one_line(folder):
         if (folder / MANIFEST).is_file():
             return _expect_same(folder, read_manifest(folder), manifest, say)
+        expect_first_build(folder)
         part = _encode(folder, embedder, answers, manifest)
         manifest = replace(manifest, generation=1, parts=(part,))
         manifest = replace(manifest, words=_write_words(folder, manifest, np.zeros(0, dtype=np.int64)))

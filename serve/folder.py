@@ -87,6 +87,7 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Raises KinspanError where there is no index, or its manifest cannot be true."""
     if not (folder / MANIFEST).is_file():
+        expect_first_build(folder)
         unfinished = any(folder.glob(f"{VECTORS}-*"))
         reason = "was not finished: run launch/index.py once more" if unfinished else "is no index, see launch/index.py"
         raise KinspanError(f"--index {folder} {reason}")
@@ -105,6 +106,16 @@ def read_manifest(folder: Path) -> Manifest:
     if not whole:
         raise KinspanError(f"{folder / MANIFEST} is damaged: {AGAIN}")
     return manifest
+
+
+def expect_first_build(folder: Path) -> None:
+    """Raises KinspanError where a folder without a manifest holds more than a build that was cut short."""
+    later = (path for path in folder.glob(f"{WORDS}-*") if path.name != f"{WORDS}-{1:05d}")
+    if any(folder.glob(f"{REMOVED}-*")) or any(later):
+        raise KinspanError(
+            f"{folder / MANIFEST} is missing, and answers were added or removed since the index was built: copy the "
+            f"index again, or {AGAIN}"
+        )
 
 
 def _read_part(found: dict[str, Any]) -> Part:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_pipeline.errors import KinspanError
 from finetune.ranking.embedder import Embedder
 
 from .building import check_model, find_model
@@ -70,6 +71,8 @@ class Searcher:
         max_length: int = 128,
         blend: bool = False,
     ) -> None:
+        if blend and not cross_encoder:
+            raise KinspanError("--blend needs --cross_encoder, whose order it fuses with the first stage's")
         self.index = Index(index)
         place = model or find_model(self.index.manifest, Path(index))
         check_model(self.index.manifest, place, Path(index))

@@ -258,8 +258,8 @@ def _describe_oddities(
     mixed, sorted_ones = _count_sorted_questions(question, labels)
     if mixed >= MANY and sorted_ones > SUSPICIOUS * mixed:
         notes.append(
-            f"right answers stand before all others in {sorted_ones:,} of the {mixed:,} questions that have both, so "
-            "that the order of the file gives the labels away"
+            f"right answers stand before all others in {sorted_ones:,} of the {mixed:,} questions that have both: "
+            "nothing here reads that order, but other tools may"
         )
     return notes + [f"{words}: {count:,}" for words, count in counts.items() if count]
 

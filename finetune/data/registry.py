@@ -87,7 +87,7 @@ def parse_columns(text: str | None) -> dict[str, str] | None:
         return None
     pairs = [part.partition("=") for part in text.split(",")]
     if not all(name and equals and column for name, equals, column in pairs):
-        raise KinspanError(f"--columns {text}: write question=query,answer=passage,label=relevant")
+        raise KinspanError(f"--columns {text}: write FIELD=COLUMN, such as question=query; several with commas")
     return {name: column for name, _, column in pairs}
 
 

@@ -122,6 +122,9 @@ def _read_csv(path: Path, delimiter: str = ",", strict: bool = True) -> Iterator
 
 def _read_separated(path: Path, rows: Callable[[Path], Iterator[tuple[int, list[str]]]]) -> Table:
     fields = next((fields for _, fields in rows(path)), [])
+    if len(fields) == 1 and (found := next((name for name in ";,\t|" if name in fields[0]), None)):
+        meant = "commas" if ".csv" in path.suffixes else "tabs"
+        raise KinspanError(f"{path} line 1: {found!r} seems to separate the columns: write them with {meant} between")
     if len(set(fields)) < len(fields):
         raise KinspanError(f"{path} line 1: two columns have the same name")
 

@@ -86,12 +86,19 @@ class Embedder:
         """
         return self._embed(texts, ANSWER, precision)
 
+    def count_cut(self, answers: Sequence[str]) -> int:
+        """How many answers have more than ``max_length`` tokens, the rest of which is not read."""
+        prompt = find_prompt(self.model, ANSWER)
+        texts = [_make_readable(prompt + text, self.max_length) for text in answers]
+        options = {"truncation": True, "max_length": self.max_length + 1, "split_special_tokens": True}
+        ids = self.model.tokenizer(texts, return_attention_mask=False, **options)["input_ids"] if texts else []
+        return sum(len(own) > self.max_length for own in ids)
+
     @torch.inference_mode()
     def _embed(self, texts: Sequence[str], prompts: tuple[str, ...], precision: str) -> np.ndarray:
         """Raises KinspanError where memory is short, or a vector is not finite."""
-        room = MAX_CHARS * self.max_length
         prompt = find_prompt(self.model, prompts)
-        whole = [prompt + text.encode("utf-8", "replace").decode()[:room] for text in texts]
+        whole = [_make_readable(prompt + text, self.max_length) for text in texts]
         half = PRECISIONS[precision]
         try:
             with torch.autocast(self.device.type, half) if half else nullcontext():
@@ -142,6 +149,11 @@ class Embedder:
         if self.pooling == "cls":
             return hidden[inputs["starts"][:-1].long()]
         return pool_mean(hidden, inputs["starts"])
+
+
+def _make_readable(text: str, max_length: int) -> str:
+    """As much of a text as so many tokens can hold, without what UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode()[: MAX_CHARS * max_length]
 
 
 def find_prompt(model: Any, names: tuple[str, ...]) -> str:

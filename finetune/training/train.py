@@ -367,6 +367,8 @@ class _Run:
             "precision": self.precision,
             "wall_seconds": round(progress.wall_seconds, 1),
         }
+        if unchanged := [dev for dev, step in progress.best_step.items() if step == 0]:
+            self.say(f"no validation of {', '.join(unchanged)} was better than the start, which is the best ranker")
         if self.ranks.rank == 0:
             write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
             shutil.rmtree(self.checkpoints, ignore_errors=True)

@@ -54,3 +54,18 @@ def test_offline_a_name_that_is_not_there_is_one_line_at_once(requests):
     with pytest.raises(KinspanError, match="no tokenizer at kinspan-no-such/tokenizer") as error:
         load_tokenizer("kinspan-no-such/tokenizer")
     assert "\n" not in str(error.value)
+
+
+def test_a_path_without_a_model_says_what_is_there(requests, tmp_path):
+    with pytest.raises(KinspanError, match="there is no such folder"):
+        hub.expect_hub(str(tmp_path / "absent"))
+    best = tmp_path / "tuned/seed-1/best"
+    best.mkdir(parents=True)
+    (best / "config.json").touch()
+    for folder in (tmp_path / "tuned", tmp_path / "tuned/seed-1"):
+        with pytest.raises(KinspanError, match=f"but a run of launch/finetune.py: name {best}"):
+            hub.expect_hub(str(folder))
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    with pytest.raises(KinspanError, match=r"but a run: make one with launch/release\.py --run_dir"):
+        hub.expect_hub(str(tmp_path / "run"))
+    assert requests.asked == []

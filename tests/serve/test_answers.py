@@ -26,7 +26,8 @@ def test_json_lines(tmp_path):
     answers, said = read(path)
     again = Answer(name_by_hash("Update it.", ""), "Update it.")
     assert answers == [Answer("7", "Restart\nit.", "It hangs", "https://x.org"), again]
-    assert said == ["1 answers stand there more than once: kept once"]
+    left_out = f"1 rows without text or answer or passage: left out ({path} line 3)"
+    assert said == [left_out, "1 answers stand there more than once: kept once"]
 
 
 def test_tables_and_their_columns(tmp_path):
@@ -72,8 +73,28 @@ def test_a_data_set_gives_its_candidates_and_the_questions_that_they_answer(tmp_
     (folder / "train.jsonl").write_text("".join(lines))
     (folder / "dev.jsonl").write_text(lines[1].replace('"so"', '"otherwise"'))
     answers, _ = read(f"files={folder}")
-    other = f"b-{name_by_hash('otherwise', '')}"
-    assert answers == [Answer("a", "since", "how?"), Answer("b", "so", "how?"), Answer(other, "otherwise", "how?")]
+    of_b = [Answer(name_by_hash(text, ""), text, "how?") for text in ("so", "otherwise")]
+    assert answers == [Answer("a", "since", "how?"), *of_b]
+
+
+def test_where_ids_are_numbers_within_a_question_each_text_comes_once(tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    rows = [("why?", "0", "since", 1), ("why?", "1", "so", 0), ("how?", "0", "so", 1), ("how?", "1", "since", 0)]
+    names = ("question", "answer_id", "answer", "label")
+    (folder / "train.jsonl").write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    answers, _ = read(f"files={folder}")
+    assert [(answer.text, answer.question) for answer in answers] == [("since", "why?"), ("so", "how?")]
+
+
+def test_what_has_no_text_is_counted_with_its_lines(tmp_path):
+    path = tmp_path / "solved.jsonl"
+    path.write_text('{"text": "x", "label": 0}\n{"text": ""}\n{"Text": "y"}\n{"text": null}\n')
+    answers, said = read(path)
+    assert [answer.text for answer in answers] == ["x"]
+    assert any(note.startswith("3 rows without text or answer or passage: left out") for note in said)
+    assert any("solved.jsonl line 2, 3, 4)" in note for note in said)
+    assert any("has a column label: what is labelled wrong is an answer here too" in note for note in said)
 
 
 def questions(folder):

@@ -135,6 +135,18 @@ def test_what_is_not_of_the_index_is_left_alone(tmp_path, embedder, answers):
     assert (other / "data").is_dir()
 
 
+def test_a_changed_index_without_its_manifest_is_not_built_anew(tmp_path, embedder, answers):
+    folder = tmp_path / "index"
+    build_index(folder, embedder, answers[:45])
+    add_answers(folder, embedder, answers[45:])
+    (folder / "index.json").unlink()
+    before = {path.name for path in folder.iterdir()}
+    for again in (lambda: build_index(folder, embedder, answers[:45]), lambda: Index(folder)):
+        with pytest.raises(KinspanError, match=r"index\.json is missing, and answers were added or removed"):
+            again()
+    assert {path.name for path in folder.iterdir()} == before
+
+
 def test_an_index_that_was_changed_says_so(tmp_path, embedder, answers):
     folder, said = tmp_path / "index", []
     first = build_index(folder, embedder, answers[:10])

@@ -67,7 +67,7 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     monkeypatch.setattr("sys.stdin", io.StringIO("number 7\n\nnumber 8\n"))
     asked = run(search, "--index", folder)
     assert "number 7" in asked
-    assert "number 8" not in asked.splitlines()
+    assert "number 8" in asked.splitlines()  # an empty line ends at a terminal alone
 
 
 @pytest.mark.parametrize(

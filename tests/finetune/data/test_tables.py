@@ -129,6 +129,7 @@ def test_bad_values_name_their_line(tmp_path, change, message):
         ("train.csv", b'question,answer,label\nq,"a"b,1\n', r"line 2: not CSV"),
         ("train.csv", b"question,answer,label\nq,\xff,1\n", r"line 2: not UTF-8"),
         ("train.csv", b"question,answer,answer\n", r"line 1: two columns have the same name"),
+        ("train.csv", b"question;answer;label\n", r"line 1: ';' seems to separate the columns: write them with commas"),
         ("train.parquet", b"PAR1 no", r"not a parquet file"),
         ("train.tsv.gz", b"question", r"line 1: cannot read on"),
     ],

@@ -53,6 +53,13 @@ def test_a_model_that_normalises_and_is_compared_by_product_gives_normalised_vec
     assert np.abs(embedder.embed_answers(TEXTS) - SentenceTransformer(folder).encode_document(TEXTS)).max() < 1e-5
 
 
+def test_it_counts_what_it_does_not_read_to_the_end(saved):
+    embedder = Embedder(str(saved("mean")))
+    assert embedder.count_cut(TEXTS) == 1
+    assert embedder.count_cut(["a " * 30, "a " * 31]) == 1  # [CLS] and [SEP] make 32 and 33
+    assert embedder.count_cut([]) == 0
+
+
 def test_an_encoder_without_a_head_gives_the_mean(headless):
     embedder = Embedder(str(headless), max_length=16)
     theirs = SentenceTransformer(str(headless))

@@ -282,7 +282,7 @@ def test_columns_are_of_the_set_that_has_them(config, tmp_path, sets):
     }
     with pytest.raises(KinspanError, match="its columns have fixed names"):
         load_data(replace(config, data=f"asnq={asnq}"))
-    with pytest.raises(KinspanError, match="--columns passage: write question=query"):
+    with pytest.raises(KinspanError, match="--columns passage: write FIELD=COLUMN, such as question=query"):
         load_data(replace(config, columns="passage"))
 
 
