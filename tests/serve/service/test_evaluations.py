@@ -94,10 +94,10 @@ def test_damage_is_named(folder, damage, reason):
 
 def test_the_documented_examples_are_what_is_read_and_answered(tmp_path):
     page = (Path(__file__).resolve().parents[3] / "docs/service.md").read_text(encoding="utf-8")
-    found, settings, question, answer = map(json.loads, re.findall(r"```json\n(.*?)```", page, re.DOTALL))
-    assert Found.model_validate(found, extra="forbid").hits[0].id == "t1"
-    (tmp_path / SETTINGS).write_text(json.dumps(settings))
-    (tmp_path / QUESTIONS).write_text(json.dumps(question))
-    (tmp_path / ANSWERS).write_text(f"{json.dumps(answer)}\n{json.dumps(answer | {'id': 's1'})}\n")
+    found, settings, question, answers = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert Found.model_validate(json.loads(found), extra="forbid").hits[0].id == "t1"
+    (tmp_path / SETTINGS).write_text(settings)
+    (tmp_path / QUESTIONS).write_text(json.dumps(json.loads(question)))  # which stands on two lines there
+    (tmp_path / ANSWERS).write_text(answers)
     shown = open_evaluation(tmp_path, "set").describe_question("q1")
     assert [one.right for one in shown.answers["BM25"]] == [False, True]
