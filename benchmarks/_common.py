@@ -42,6 +42,8 @@ def run(main: Callable[[], None]) -> None:
     except KinspanError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os._exit(0)
     except KeyboardInterrupt:
         sys.exit(130)
 

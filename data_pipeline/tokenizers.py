@@ -71,12 +71,17 @@ def fingerprint_tokenizer(tokenizer: Any) -> str:
 
 
 def shorten_name(name_or_dir: str) -> str:
-    """Shorten a name for display: a hub name stays as it is, and of a folder only the last part is shown."""
+    """Shorten a name for display: a hub name stays as it is, and of a folder only what tells it from others is shown.
+
+    That is its last part, but of ``wikiqa/seed-1/best``, as fine-tuning lays its runs out, ``wikiqa/seed-1``.
+    """
     path = Path(name_or_dir)
     if not path.is_dir():
         return name_or_dir
     path = path.resolve()
-    return path.parent.name if path.name in ("model", "tokenizer") else path.name
+    if path.name in ("model", "tokenizer", "best"):
+        path = path.parent
+    return f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
 
 
 def describe_tokenizer(tokenizer: Any) -> dict:

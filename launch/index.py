@@ -80,7 +80,6 @@ def main() -> None:
 
         manifest = remove_answers(folder, _list_ids(config.remove))
     if embedder:
-        _say_cut(embedder, answers)
         from serve.building import add_answers
 
         manifest = add_answers(folder, embedder, answers, print)
@@ -88,10 +87,7 @@ def main() -> None:
 
 
 def _read(source: str, config: IndexConfig) -> list[Answer]:
-    try:
-        answers = read_answers(source, parse_columns(config.columns) or {}, print)
-    except KinspanError as error:
-        raise KinspanError(str(error).replace("--answers", "--add") if config.add else str(error)) from error
+    answers = read_answers(source, parse_columns(config.columns) or {}, print)
     print(f"{source}: {len(answers):,} answers", flush=True)
     return answers
 
@@ -105,7 +101,6 @@ def _build(config: IndexConfig, folder: Path, answers: list[Answer]) -> Manifest
     if config.approximate:
         expect_usearch()  # before the work
     embedder = Embedder(config.model or default_model(), config.max_length)
-    _say_cut(embedder, answers)
     return build_index(folder, embedder, answers, config.precision, config.approximate, print)
 
 
@@ -127,15 +122,6 @@ def _load_own(config: IndexConfig, folder: Path, manifest: Manifest) -> "Embedde
     model = config.model or find_model(manifest, folder)
     check_model(manifest, model, folder)
     return Embedder(model, config.max_length or manifest.settings["max_length"])
-
-
-def _say_cut(embedder: "Embedder", answers: list[Answer]) -> None:
-    if cut := embedder.count_cut([answer.text for answer in answers]):
-        print(
-            f"{cut:,} of {len(answers):,} answers have more than {embedder.max_length} tokens, and the bi-encoder "
-            "reads no further: split them into passages, or raise --max_length where the model takes more",
-            flush=True,
-        )
 
 
 def _list_ids(given: list[str]) -> list[str]:

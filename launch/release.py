@@ -74,6 +74,7 @@ def main() -> None:
     from finetune.reports.measured import read_results
     from finetune.reports.release import find_ranker, release_ranker
     from pretrain.release.metadata import Stated, check_stated
+    from pretrain.release.onnx_forms import check_onnx
     from pretrain.release.push import check_repository, describe_push, push
     from pretrain.release.release import release
 
@@ -86,6 +87,8 @@ def main() -> None:
     ranker = find_ranker(source)
     if ranker and config.average > 1:
         raise KinspanError(f"--average {config.average}: {ranker} is fine-tuned, and has one checkpoint, its best")
+    if config.onnx:
+        check_onnx(ranker or source)
     if ranker:
         print(f"released {release_ranker(ranker, output, stated)}, which is {ranker}")
     else:

@@ -73,11 +73,11 @@ def read_answers(source: str, columns: dict[str, str], say: Say) -> list[Answer]
     if len(answers) < len(every):
         say(f"{len(every) - len(answers):,} answers without text: left out")
     if not answers:
-        raise KinspanError(f"--answers {source}: no answer in it")
+        raise KinspanError(f"{source}: no answer in it")
     seen: dict[str, int] = {}
     for number, answer in enumerate(answers):
         if seen.setdefault(answer.id, number) != number and answers[seen[answer.id]] != answer:
-            raise KinspanError(f"--answers {source}: the id {answer.id!r} stands there twice, with different answers")
+            raise KinspanError(f"{source}: the id {answer.id!r} stands there twice, with different answers")
     if len(seen) < len(answers):
         say(f"{len(answers) - len(seen):,} answers stand there more than once: kept once")
     return [answers[number] for number in seen.values()]
@@ -94,16 +94,16 @@ def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answe
         files = f"a file ({', '.join(FORMATS)})"
         known = f"{files}, a corpus folder, {FORUM}=DUMP, {PYTHON_DOCS}, or NAME=PLACE with one of {', '.join(NAMES)}"
         reason = "there is no such file" if not path.exists() else "not a known format"
-        raise KinspanError(f"--answers {path}: {reason}; give {known}")
+        raise KinspanError(f"{path}: {reason}; give {known}")
     if unknown := [field for field in columns if field not in FIELDS]:
         raise KinspanError(f"--columns: there is no field {unknown[0]!r}; known are {', '.join(FIELDS)}")
     table = read_table(path)
     names = {field: (columns[field],) if field in columns else COLUMNS[field] for field in FIELDS}
     if not table.fields:
-        raise KinspanError(f"--answers {path}: no answer in it")
+        raise KinspanError(f"{path}: no answer in it")
     if not any(name in table.fields for name in names["text"]):
         raise KinspanError(
-            f"--answers {path}: no column {' or '.join(names['text'])}; there are {', '.join(table.fields)}: name the "
+            f"{path}: no column {' or '.join(names['text'])}; there are {', '.join(table.fields)}: name the "
             "answers' one with --columns text=NAME"
         )
     if "label" in table.fields:
@@ -162,7 +162,7 @@ def _read_data_set(source: str) -> Iterator[Answer]:
             else:
                 text_of.setdefault(key, "")
     if not splits:
-        raise KinspanError(f"--answers {source}: it has none of the splits train, dev and test")
+        raise KinspanError(f"{source}: it has none of the splits train, dev and test")
     often = Counter(own for own, _ in text_of)
     named = {text for own, text in text_of if often[own] == 1}
     question_of: dict[tuple[str, str], str] = {}

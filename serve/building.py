@@ -95,7 +95,7 @@ def build_index(
         if (folder / MANIFEST).is_file():
             return _expect_same(folder, read_manifest(folder), manifest, say)
         expect_first_build(folder)
-        part = _encode(folder, embedder, answers, manifest)
+        part = _encode(folder, embedder, answers, manifest, say)
         manifest = replace(manifest, generation=1, parts=(part,))
         manifest = replace(manifest, words=_write_words(folder, manifest, np.zeros(0, dtype=np.int64)))
         write_manifest(folder, manifest)
@@ -146,7 +146,7 @@ def add_answers(folder: Path, embedder: Embedder, answers: Sequence[Answer], say
             say(f"{len(replaced):,} answers replace those with their ids")
         removed = np.union1d(removed, np.array(replaced, dtype=np.int64))
         manifest = replace(manifest, generation=manifest.generation + 1)
-        part = _encode(folder, embedder, new, manifest)
+        part = _encode(folder, embedder, new, manifest, say)
         manifest, removed = _absorb(folder, manifest, part, removed)
         manifest = replace(manifest, removed=write_removed(folder, manifest.generation, removed))
         manifest = replace(manifest, words=_write_words(folder, manifest, removed))
@@ -192,8 +192,10 @@ def _hash_answers(answers: Iterable[Answer]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifest: Manifest) -> Part:
+def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifest: Manifest, say: Say) -> Part:
     """A part of these answers. Every STEP of them its folder notes how many have their vectors.
+
+    ``say`` is told how many of those that are encoded now are too long to be read to their end.
 
     The folder's name says what it is made of, so that the same call finds it again, and for which change of the index,
     so that it is never one that the index has in use.
@@ -211,13 +213,21 @@ def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifes
     matrix = np.lib.format.open_memmap(path / MATRIX, "r+" if done else "w+", np.float16, size)
     with (path / MATRIX).open("r+b") as file:  # a full disk is an error here, and a signal that kills in the mapping
         os.posix_fallocate(file.fileno(), 0, (path / MATRIX).stat().st_size)
+    cut = 0
     with tqdm(total=len(answers), initial=done, desc="encoding", unit=" answers", mininterval=1.0, disable=None) as bar:
         for first in range(done, len(answers), STEP):
             texts = [answer.text for answer in answers[first : first + STEP]]
+            cut += embedder.count_cut(texts)
             matrix[first : first + len(texts)] = _to_half(embedder, texts, manifest.settings["precision"])
             matrix.flush()
             write_atomically(path / PROGRESS, json.dumps({"rows": first + len(texts)}))
             bar.update(len(texts))
+    if cut:
+        say(
+            f"{cut:,} of {len(answers) - done:,} answers have more than {embedder.max_length} tokens, and the bi-"
+            "encoder reads no further: split them into passages, or build with a higher --max_length where the model "
+            "takes more"
+        )
     return _finish(path, manifest, len(answers))
 
 

@@ -49,7 +49,7 @@ def prepare_demo(folder: Path, cross_encoder: str | None, fingerprint: str, say:
     if not (folder / INDEX / MANIFEST).is_file():
         answers = read_answers(PYTHON_DOCS, {}, say)
         say(f"indexing {len(answers):,} passages of Python's documentation; once, for a minute or two")
-        build_index(folder / INDEX, Embedder(default_model()), answers, say=say)
+        build_index(folder / INDEX, Embedder(default_model()), answers)
     write_atomically(folder / EXAMPLES, [f"{question.text}\n" for question in questions])
     place = folder / name_evaluation(folder / INDEX, fingerprint) / EVALUATION  # the page shows the last name
     if not (place / "evaluation.json").is_file():

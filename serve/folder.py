@@ -77,7 +77,7 @@ class Manifest:
     @property
     def state(self) -> str:
         """Names what the index holds now: its model, and the files of its parts."""
-        held = [self.model["fingerprint"], *(part.files for part in (*self.parts, *filter(None, (self.removed,))))]
+        held = [self.model["fingerprint"], *(part.files for part in self.every_part)]
         return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:16]
 
     def count_answers(self) -> int:

@@ -15,10 +15,17 @@ from .statistics import Contrast, correct, find_detectable, measure_contrast, me
 
 @dataclass(frozen=True)
 class Finding:
-    """A comparison of the recipe; ``contrast`` is None where a row of it has not run."""
+    """A comparison of the recipe.
+
+    contrast: None as long as a row lacks a seed
+    partial:  then the contrast of the seeds that have run, where every row has two or more; nothing is shown by it
+    seeds:    how many of each row have run
+    """
 
     rows: tuple[Row, ...]
     contrast: Contrast | None
+    partial: Contrast | None
+    seeds: tuple[int, ...]
 
     @property
     def title(self) -> str:
@@ -30,6 +37,12 @@ class Finding:
     def label(self) -> str:
         """The same in the short names of arms, for figures."""
         return " less ".join(row.name.removeprefix(f"{row.start}/").removesuffix(f"/{row.set}") for row in self.rows)
+
+    @property
+    def progress(self) -> str:
+        """Says how many seeds have run, in words."""
+        counts = " and ".join(map(str, dict.fromkeys(self.seeds)))
+        return f"so far {counts} of {max(len(row.compared) for row in self.rows)} seeds"
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -59,11 +72,21 @@ class Evidence:
     def findings(self) -> list[Finding]:
         """Every comparison of the recipe; a row counts once all its seeds have run."""
         listed = [tuple(self.rows[name] for name in names) for names in self.recipe.content["comparisons"]]
-        contrasts = [self._measure(rows) for rows in listed]
-        return [Finding(rows, contrast) for rows, contrast in zip(listed, correct(contrasts), strict=True)]
+        complete = [all(self.is_complete(row.name) for row in rows) for rows in listed]
+        measured = [self._measure(rows) for rows in listed]
+        corrected = correct([m if done else None for m, done in zip(measured, complete, strict=True)])
+        return [
+            Finding(rows, contrast, None if contrast else m, self._count_seeds(rows))
+            for rows, m, contrast in zip(listed, measured, corrected, strict=True)
+        ]
+
+    def _count_seeds(self, rows: tuple[Row, ...]) -> tuple[int, ...]:
+        return tuple(len(self.outcomes[row.name].ap) if row.name in self.outcomes else 0 for row in rows)
 
     def _measure(self, rows: tuple[Row, ...]) -> Contrast | None:
-        if not all(self.is_complete(row.name) for row in rows):
+        """The contrast of the seeds that have run; None where a row has fewer than two, of several."""
+        counts = self._count_seeds(rows)
+        if any(count < min(2, len(row.compared)) for row, count in zip(rows, counts, strict=True)):
             return None
         return measure_contrast([self.outcomes[row.name].ap for row in rows])
 
@@ -72,9 +95,9 @@ class Evidence:
         found = self.outcomes.get(name)
         return found is not None and len(found.ap) == len(self.rows[name].compared)
 
-    def find(self, *names: str) -> Contrast | None:
-        """The contrast of a comparison; None where it has not run, or is not in the recipe."""
-        return next((finding.contrast for finding in self.findings if finding.key == names), None)
+    def find(self, *names: str) -> Finding | None:
+        """A comparison by the names of its rows; None where the recipe has no such one."""
+        return next((finding for finding in self.findings if finding.key == names), None)
 
     @cached_property
     def sets(self) -> dict[str, dict[str, Any]]:
@@ -139,6 +162,15 @@ def say_contrast(contrast: Contrast) -> str:
     )
 
 
+def say_unfinished(finding: Finding | None) -> str:
+    """What is known of a comparison before all its seeds have run."""
+    if finding is None or finding.partial is None:
+        return "not run yet"
+    c = finding.partial
+    interval = f"{format_difference(c.difference)} [{format_difference(c.low)}, {format_difference(c.high)}]"
+    return f"{finding.progress}: {interval}"
+
+
 def judge(contrast: Contrast, what: str, over: str) -> str:
     """Says whether ``what`` ranks better than ``over``, and what a null excludes."""
     if contrast.is_shown:
@@ -153,9 +185,10 @@ def judge(contrast: Contrast, what: str, over: str) -> str:
 def judge_power(evidence: Evidence) -> str:
     """Whether flipped labels were found."""
     told = evidence.recipe.content["calibration"]
-    contrast = evidence.find(told["flipped"], told["row"])
+    finding = evidence.find(told["flipped"], told["row"])
+    contrast = finding and finding.contrast
     if contrast is None:
-        return "not run yet"
+        return say_unfinished(finding)
     alone = max(contrast.over_questions, contrast.over_seeds if contrast.over_seeds is not None else 1.0)
     verdict = "found" if alone < SIGNIFICANT else "NOT found"
     also = "also" if contrast.is_shown else "not"

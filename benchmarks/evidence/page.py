@@ -6,7 +6,7 @@ from data_pipeline.files import write_atomically
 
 from . import tables
 from .figures import FIGURES, draw_curves, draw_forest
-from .findings import Evidence, format_figure, judge, judge_power
+from .findings import Evidence, format_figure, judge, judge_power, say_unfinished
 from .plan import Budget, format_budget
 
 PAGE = Path(__file__).resolve().parents[1] / "EVIDENCE.md"
@@ -14,7 +14,7 @@ FOREST, DOSE, SHARES = "differences.png", "tokens.png", "labels.png"
 QUESTION = """Does continued pre-training with sentence-level objectives make a better ranker than masked language
 modelling alone, on the same text and for the same number of tokens? Which objective, and why? Di Liello et al. (2022)
 report gains of several points with RoBERTa-base and ELECTRA-base. This is a miniature of it: encoders of 11 and 23
-million parameters, and runs of one to two million tokens. It can show effects that are large enough to be seen in it,
+million parameters, and runs of 0.6 to 2 million tokens. It can show effects that are large enough to be seen in it,
 and says how large that is; it cannot show what the papers' scale would."""
 STATISTICS = """The unit is the question's average precision. A row's figure of a question is the mean over its seeds; a
 seed is of pre-training and fine-tuning together. For each comparison below there are
@@ -25,10 +25,10 @@ seed is of pre-training and fine-tuning together. For each comparison below ther
 - **p over seeds**: Welch's t-test of the seeds' MAPs, which does not see that questions differ;
 - **corrected p**: the greater of both after Holm's correction over all {count} comparisons, which stood in
   [recipe.yaml](evidence/recipe.yaml) before the runs; those that have not run yet count among them. Below .05 a
-  difference is *shown*.
+  difference is *shown*. A comparison that lacks seeds says how many have run ("so far"), and shows nothing.
 
 No comparison was added or dropped after its result was seen."""
-LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; one to two million tokens per
+LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; 0.6 to 2 million tokens per
   arm, where the papers have billions.
 - Each start is one set of weights. Another start from scratch, with another seed, could come out differently. Every
   pre-training from start (a) begins with the same pair head, which that start carries untrained; of (b) seeds draw it.
@@ -86,8 +86,10 @@ def _write_headline(evidence: Evidence) -> str:
     """The answer, in a sentence for each start."""
     lines = []
     for start in evidence.recipe.content["starts"]:
-        contrast = evidence.find(f"{start}/ssp/wikiqa", f"{start}/mlm/wikiqa")
-        told = judge(contrast, "SSP with MLM", "MLM alone") if contrast else "SSP against MLM alone has not run yet."
+        finding = evidence.find(f"{start}/ssp/wikiqa", f"{start}/mlm/wikiqa")
+        contrast = finding and finding.contrast
+        unfinished = f"SSP with MLM less MLM alone: {say_unfinished(finding)}."
+        told = judge(contrast, "SSP with MLM", "MLM alone") if contrast else unfinished
         lines.append(f"**Start ({start}), WikiQA, fine-tuned to convergence.** {told}")
     return "\n\n".join(lines)
 

@@ -27,7 +27,7 @@ from pretrain.modeling.default_model import default_model
 from pretrain.run import pretrain
 
 from .plan import ELECTRA, Places
-from .recipe import FINETUNE, Recipe, Row, read_recipe
+from .recipe import FINETUNE, Recipe, Row, read_recipe, settle_precision
 from .results import Store
 from .starts import convert_to_electra, write_blank
 from .work import describe_machine, measure_row
@@ -94,6 +94,7 @@ def measure_pretraining(row: Row, name: str, model: Path, places: Places) -> flo
     if name == ELECTRA:
         settings |= {"token_loss": "rtd", "generator": str(model / "generator")}
     settings |= {"max_steps": STEPS, "eval_pairs": 0, "learning_rate": RATE, "log_steps": WARM}
+    settings = settle_precision(settings)
     pretrain(PretrainConfig(**settings, model=str(model), corpus=places.corpus, output_dir=str(folder)))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     speeds = [line["tokens_per_second"] for line in lines if line["split"] == "train"][1:]

@@ -22,7 +22,6 @@ class Job:
     rows:     those that it measures
     left:     those of them that this seed has not run yet
     is_done:  nothing of it is left
-    stage:    of the start's jobs, those of lower stages come first: its making, its choices one by one, all else
     """
 
     kind: str
@@ -33,7 +32,6 @@ class Job:
     rows: tuple[Row, ...] = ()
     left: tuple[Row, ...] = ()
     is_done: bool = False
-    stage: int = 0
 
     @property
     def pretraining(self) -> tuple[str, str, int]:
@@ -65,15 +63,14 @@ def plan_jobs(recipe: Recipe, store: Store) -> list[Job]:
     """
     jobs: list[Job] = []
     begun: set[str] = set()
-    last = len(recipe.choices) + 1
     for group, rows in recipe.list_group_rows():
         start = rows[0].start
         if start not in begun:
             begun.add(start)
             jobs += _plan_start(recipe, store, start)
-        jobs += _plan_rows(store, group, rows, last)
+        jobs += _plan_rows(store, group, rows)
         if recipe.content["rerun"]["after"] == group:
-            jobs += _plan_rerun(recipe, store, group, last)
+            jobs += _plan_rerun(recipe, store, group)
     return jobs
 
 
@@ -86,9 +83,10 @@ def find_ready(jobs: list[Job], running: set[int]) -> int | None:
     for number, job in enumerate(jobs):
         if job.is_done or number in running:
             continue
-        waits = any(not other.is_done and (other.start, other.stage < job.stage) == (job.start, True) for other in jobs)
+        waits = any(not other.is_done and other.kind == START and other.start == job.start for other in jobs[:number])
         if job.kind == RERUN:
-            waits = any(not other.is_done and other.kind == FIT and job.rows[0] in other.rows for other in jobs)
+            waits |= any(not other.is_done and other.kind == FIT and job.rows[0] in other.rows for other in jobs)
+        waits |= any(row.fingerprint is None for row in job.rows)  # until what its settings take is chosen
         shares = job.pretrain is not None and any(jobs[other].pretraining == job.pretraining for other in running)
         if not waits and not shares:
             return number
@@ -101,14 +99,14 @@ def _plan_start(recipe: Recipe, store: Store, start: str) -> list[Job]:
         made = store.read(f"start-{start}")
         is_made = made is not None and made["fingerprint"] == hash_settings(scratch)
         jobs.append(Job(START, f"start ({start})", start, scratch["pretrain"]["seed"], is_done=is_made))
-    for stage, choice in enumerate(recipe.choices, start=1):
+    for choice in recipe.choices:
         if choice.start == start:
             for rows in choice.rows:
-                jobs += _plan_rows(store, f"choices of start ({start})", list(rows), stage)
+                jobs += _plan_rows(store, f"choices of start ({start})", list(rows))
     return jobs
 
 
-def _plan_rows(store: Store, group: str, rows: list[Row], stage: int) -> list[Job]:
+def _plan_rows(store: Store, group: str, rows: list[Row]) -> list[Job]:
     """Seed by seed; rows that begin with the same pre-training share a job."""
     jobs = []
     for seed in dict.fromkeys(seed for row in rows for seed in row.seeds):
@@ -118,16 +116,16 @@ def _plan_rows(store: Store, group: str, rows: list[Row], stage: int) -> list[Jo
         for together in by_pretraining.values():
             left = tuple(row for row in together if store.find_missing(row, (seed,)))
             first = together[0]
-            jobs.append(Job(FIT, group, first.start, seed, first.pretrain, tuple(together), left, not left, stage))
+            jobs.append(Job(FIT, group, first.start, seed, first.pretrain, tuple(together), left, not left))
     return jobs
 
 
-def _plan_rerun(recipe: Recipe, store: Store, group: str, stage: int) -> list[Job]:
+def _plan_rerun(recipe: Recipe, store: Store, group: str) -> list[Job]:
     told = recipe.content["rerun"]
     row = next(row for row in recipe.rows if row.name == told["row"])
     found = store.read("rerun")
     is_done = found is not None and found["fingerprint"] == row.fingerprint
-    return [Job(RERUN, group, row.start, told["seed"], row.pretrain, (row,), (row,), is_done, stage)]
+    return [Job(RERUN, group, row.start, told["seed"], row.pretrain, (row,), (row,), is_done)]
 
 
 def estimate_seconds(
@@ -151,7 +149,7 @@ def estimate_seconds(
 
 def _estimate_pretraining(job: Job, pilot: dict[str, Any], store: Store) -> float:
     settings = job.pretrain or {}
-    if measured := _find_least([line["pretrain"]["seconds"] for line in _list_lines(store, job.rows)]):
+    if measured := _find_least([line["pretrain"]["seconds"] for line in _list_lines(store, job.rows, pilot)]):
         return measured
     model = ELECTRA if settings.get("token_loss") == "rtd" else job.start
     tokens = settings.get("max_tokens") or (
@@ -161,7 +159,7 @@ def _estimate_pretraining(job: Job, pilot: dict[str, Any], store: Store) -> floa
 
 
 def _estimate_row(row: Row, recipe: Recipe, pilot: dict[str, Any], store: Store) -> float:
-    if measured := _find_least([line["seconds"] for line in _list_lines(store, (row,))]):
+    if measured := _find_least([line["seconds"] for line in _list_lines(store, (row,), pilot)]):
         return measured
     if row.measure != FINETUNE:
         return SHORT_SECONDS
@@ -175,8 +173,10 @@ def _estimate_row(row: Row, recipe: Recipe, pilot: dict[str, Any], store: Store)
     return updates * times["seconds_of_update"] + validations * times["seconds_of_validation"] + times["seconds_around"]
 
 
-def _list_lines(store: Store, rows: tuple[Row, ...]) -> list[dict[str, Any]]:
-    return [line for row in rows for line in store.read_lines(row).values()]
+def _list_lines(store: Store, rows: tuple[Row, ...], pilot: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those that ran on the pilot's machine: what is cut does not depend on a slower one that took rows over."""
+    lines = [line for row in rows for line in store.read_lines(row).values()]
+    return [line for line in lines if line["machine"] == pilot["machine"]]
 
 
 def _find_least(values: list[float]) -> float | None:
@@ -228,7 +228,8 @@ def format_budget(budget: Budget) -> str:
         lines.append(f"{name:<28}{fits:>6}{done:>10}{cost:>8.2f}{total:>8.2f}{cut}")
     kept = budget.groups[: budget.kept]
     fits, hours = sum(row[1] for row in kept), sum(row[3] for row in kept)
-    lines.append(f"{fits} fits in {hours:.1f} hours, of {budget.hours:g}; the rows that are cut are cut from the end")
+    told = f"{fits} fits in {hours:.1f} hours on the pilot's machine, of {budget.hours:g}"
+    lines.append(f"{told}; the rows that are cut are cut from the end")
     return "\n".join(lines)
 
 

@@ -185,6 +185,14 @@ def name_choice(entry: Settings) -> str:
     return f"{entry['start']}: {entry['of']}, {entry['setting']}"
 
 
+def settle_precision(settings: Settings) -> Settings:
+    """bf16 where the machine multiplies it, and fp32 elsewhere: emulated, bf16 takes nine times as long as fp32.
+
+    A line of results says which it was. It is no setting of the row: the same row may run on either machine.
+    """
+    return {**settings, "precision": "auto"} if settings.get("precision") == "bf16" else settings
+
+
 def hash_settings(settings: Any) -> str:
     """Names settings, so that a result is known to be theirs."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]

@@ -23,7 +23,7 @@ from pretrain.release.release import release
 from pretrain.run import pretrain
 
 from .plan import RELEASE, Job, Places, name_pretraining, name_start
-from .recipe import hash_settings
+from .recipe import hash_settings, settle_precision
 
 RUN = "run"
 FIGURES = ("loss", "mlm_loss", "rtd_loss", "pair_loss", "pair_auc", "pair_auc_hard", "pair_auc_easy")
@@ -136,7 +136,7 @@ def _pretrain(settings: dict[str, Any], model: str, corpus: str, folder: Path) -
     if not done.exists():
         run = folder / RUN
         # On a GPU the same bits again need slower algorithms; on a processor all are such.
-        settings = {"deterministic": torch.cuda.is_available(), **settings}
+        settings = {"deterministic": torch.cuda.is_available(), **settle_precision(settings)}
         summary = pretrain(PretrainConfig(**settings, model=model, corpus=corpus, output_dir=str(run)))
         release(run, folder / RELEASE)
         shutil.copy(run / "metrics.jsonl", folder / "metrics.jsonl")

@@ -16,6 +16,7 @@ from .findings import (
     format_figure,
     list_contamination,
     say_contrast,
+    say_unfinished,
 )
 from .recipe import COSINE, FINETUNE, MEASURED, Row
 from .results import Outcome, invert_ranks, list_choice_values
@@ -187,14 +188,16 @@ def list_findings(evidence: Evidence) -> str:
     """Every comparison of the recipe with its tests."""
     rows = []
     for finding in evidence.findings:
-        row, c = finding.rows[0], finding.contrast
+        row, c = finding.rows[0], finding.contrast or finding.partial
         title = f"({row.start}) {finding.title}" + ("" if row.set == "wikiqa" else f"; {row.set}")
+        title += f" *({finding.progress})*" if finding.partial else ""
         if c is None:
             rows.append([title, "not run yet", "", "", "", ""])
             continue
         seeds = "" if c.over_seeds is None else format_p(c.over_seeds)
         interval = f"{format_difference(c.low)} to {format_difference(c.high)}"
         corrected = f"**{format_p(c.corrected)}**" if c.is_shown else format_p(c.corrected)
+        corrected = "" if finding.partial else corrected
         rows.append([title, format_difference(c.difference), interval, format_p(c.over_questions), seeds, corrected])
     header = ["comparison", "MAP", "95% interval", "p over questions", "p over seeds", "corrected p"]
     return format_table(header, rows)
@@ -219,7 +222,7 @@ def list_suspects(evidence: Evidence) -> str:
             [
                 f"({row.start}) {row.title}",
                 format_map(outcome),
-                say_contrast(harm) if harm else "not run yet",
+                say_contrast(harm.contrast) if harm and harm.contrast else say_unfinished(harm),
                 format_map(cosine) if cosine else "",
             ]
         )
@@ -326,7 +329,8 @@ def list_papers(evidence: Evidence) -> str:
 
 def describe_machines(evidence: Evidence) -> str:
     """Where the results were computed."""
-    machines = {line["machine"] for outcome in evidence.outcomes.values() for line in outcome.lines}
+    tuned = [line for outcome in evidence.outcomes.values() for line in outcome.lines if line["finetune"]]
+    machines = {f"{line['machine']}, trained in {line['finetune']['precision']}" for line in tuned}
     if not machines:
         return ""
     told = "Computed on: " + "; ".join(sorted(machines)) + "."

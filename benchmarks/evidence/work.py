@@ -33,7 +33,7 @@ from finetune.training.train import train_ranker
 from pretrain.runtime.stop import listen_for_stop
 
 from .plan import RERUN, START, Job, Places, plan_jobs
-from .recipe import FINETUNE, HEAD, Row, hash_settings, read_recipe
+from .recipe import FINETUNE, HEAD, Row, hash_settings, read_recipe, settle_precision
 from .results import Store, pack_figures, settle_choices
 from .starts import find_start, make_start, pretrain_and_release
 
@@ -109,7 +109,7 @@ def measure_row(row: Row, seed: int, model: Path, places: Places) -> dict[str, A
     """Fine-tunes ``model`` if the row does, ranks the test set, and returns what its line holds."""
     config = make_config(
         {
-            **(row.finetune if row.measure == FINETUNE else {}),
+            **(settle_precision(row.finetune) if row.measure == FINETUNE else {}),
             "data": places.data[row.set],
             "model": str(model),
             "max_length": MAX_LENGTH,
@@ -162,7 +162,8 @@ def summarize(data: AnswerSet, scores: np.ndarray) -> dict[str, Any]:
 
 def describe_machine() -> dict[str, Any]:
     """Where the figures hold to the bit."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_model()
+    own = f"{cpu_model()} ({torch.backends.cpu.get_cpu_capability()})"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else own
     return {"machine": f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}"}
 
 

@@ -52,6 +52,9 @@ def main() -> None:
     parser.add_argument("--split", choices=("train", "dev", "test"), default="test")
     parser.add_argument("--cross_encoder", nargs="*", default=[], help="What ranks the candidates again, any number.")
     parser.add_argument("--rerank_k", type=int, default=30, help="Candidates that it ranks, for quality.")
+    parser.add_argument(
+        "--rerank", nargs="+", choices=tuple(FIRST), default=list(FIRST), help="First stages whose candidates it ranks."
+    )
     parser.add_argument("--questions", type=int, help="Ask so many, drawn by chance. Without it: all.")
     parser.add_argument("--timed", type=int, default=40, help="Questions that are timed.")
     parser.add_argument("--timed_k", type=int, nargs="*", default=[30, 100], help="Candidates re-ranked when timed.")
@@ -89,14 +92,15 @@ def measure(args: Any, data: AnswerSet) -> None:
         searchers[name] = Searcher(args.index, name, precision=args.precision)
     folder = Path(args.output_dir)
     expect_same(folder, args, searchers[""].index.manifest.state)
-    found = find_all(folder / FOUND, searchers, data, args.rerank_k)
+    reranked = [FIRST[stage] for stage in args.rerank]
+    found = find_all(folder / FOUND, searchers, data, args.rerank_k, reranked)
     latency = time_all(folder / LATENCY, searchers, data, args)
-    show(folder / TABLE, found, latency, data, searchers, args)
+    show(folder / TABLE, found, latency, data, searchers, reranked, args)
 
 
 def expect_same(folder: Path, args: Any, state: str) -> None:
     """Refuses to go on with what another command measured, or the same one of other models or answers."""
-    names = ("index", "data", "split", "cross_encoder", "rerank_k", "precision")
+    names = ("index", "data", "split", "cross_encoder", "rerank_k", "rerank", "precision")
     now = {**{name: getattr(args, name) for name in names}, "order": "drawn"}
     now |= {"content of --index": state, "weights": [fingerprint_model(name) for name in args.cross_encoder]}
     settings = folder / "settings.json"
@@ -106,7 +110,9 @@ def expect_same(folder: Path, args: Any, state: str) -> None:
     write_atomically(settings, json.dumps(now))
 
 
-def find_all(path: Path, searchers: dict[str, Any], data: AnswerSet, rerank_k: int) -> list[dict[str, list[str]]]:
+def find_all(
+    path: Path, searchers: dict[str, Any], data: AnswerSet, rerank_k: int, reranked: Sequence[str]
+) -> list[dict[str, list[str]]]:
     """The ids that each way finds for each question, ``{way: ids}``, the best first."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []  # what follows the last line end was cut short
     found = [json.loads(line) for line in lines]
@@ -116,7 +122,7 @@ def find_all(path: Path, searchers: dict[str, Any], data: AnswerSet, rerank_k: i
         file.writelines(f"{line}\n" for line in lines)
         with tqdm(total=data.num_questions, initial=len(found), desc="searching", disable=None, mininterval=5) as bar:
             while questions := data.questions[len(found) : len(found) + BATCH]:
-                new = find_batch(searchers, questions, rerank_k)
+                new = find_batch(searchers, questions, rerank_k, reranked)
                 file.writelines(json.dumps(own) + "\n" for own in new)
                 file.flush()
                 found += new
@@ -124,12 +130,18 @@ def find_all(path: Path, searchers: dict[str, Any], data: AnswerSet, rerank_k: i
     return found
 
 
-def find_batch(searchers: dict[str, Any], questions: Sequence[str], rerank_k: int) -> list[dict[str, list[str]]]:
-    """Every first stage, and what each cross-encoder makes of it: it scores a candidate of several stages once."""
+def find_batch(
+    searchers: dict[str, Any], questions: Sequence[str], rerank_k: int, reranked: Sequence[str]
+) -> list[dict[str, list[str]]]:
+    """Every first stage, and what each cross-encoder makes of those that are re-ranked.
+
+    It scores a candidate of several stages once.
+    """
     first = {name: searchers[""].search(questions, 100, first_stage=stage).hits for stage, name in FIRST.items()}
     found = [{name: [hit.id for hit in of[number]] for name, of in first.items()} for number in range(len(questions))]
     heads = [
-        {hit.id: hit.text for of in first.values() for hit in of[number][:rerank_k]} for number in range(len(questions))
+        {hit.id: hit.text for name in reranked for hit in first[name][number][:rerank_k]}
+        for number in range(len(questions))
     ]
     for model, searcher in searchers.items():
         if not model:
@@ -137,7 +149,7 @@ def find_batch(searchers: dict[str, Any], questions: Sequence[str], rerank_k: in
         scored = searcher.cross_encoder.score(questions, [list(own.values()) for own in heads])
         for own, texts, values in zip(found, heads, scored, strict=True):
             scores = dict(zip(texts, values, strict=True))
-            for name in FIRST.values():
+            for name in reranked:
                 head = sorted(own[name][:rerank_k], key=lambda one, scores=scores: -scores[one])
                 own[f"{name} + {model}"] = head + own[name][rerank_k:]
     return found
@@ -154,6 +166,7 @@ def time_all(path: Path, searchers: dict[str, Any], data: AnswerSet, args: Any) 
         f"{name}{f' + {row}, {k}' if row else ''}": (searchers[model], stage, k)
         for row, model in {"": "", **{row: own[0] for row, own in group_seeds(args.cross_encoder).items()}}.items()
         for stage, name in FIRST.items()
+        if not row or stage in args.rerank
         for k in (args.timed_k if row else [0])
     }
     taken: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
@@ -178,16 +191,17 @@ def show(
     latency: dict[str, dict[str, float]],
     data: AnswerSet,
     searchers: dict[str, Any],
+    reranked: Sequence[str],
     args: Any,
 ) -> None:
     right = [{data.answer_ids[row].as_py() for row in range(r.start, r.stop) if data.labels[row]} for r in data.rows()]
-    found = [{**own, **blend(own, args.cross_encoder, args.rerank_k)} for own in found]
+    found = [{**own, **blend(own, args.cross_encoder, args.rerank_k, reranked)} for own in found]
     figures = {way: measure_retrieval([ids[way] for ids in found], right) for way in found[0]}
     groups = group_seeds(args.cross_encoder)
     rows = {name: stack([figures[name]]) for name in FIRST.values()}
     for row, own in groups.items():
         for sign in ("+", BLENDED):
-            for name in FIRST.values():
+            for name in reranked:
                 rows[f"{name} {sign} {row}"] = stack([figures[f"{name} {sign} {model}"] for model in own])
     counts = f"{data.num_questions:,} questions, {len(searchers[''].index):,} answers"
     tables = [f"{data.name} {args.split}: {counts}; re-ranked: {args.rerank_k}", ""]
@@ -196,7 +210,7 @@ def show(
         by_stage = {
             f"{name} {sign}": {row: rows[f"{name} {sign} {row}"][MRR] for row in groups}
             for sign in ("+", BLENDED)
-            for name in FIRST.values()
+            for name in reranked
         }
         tables += ["", f"MRR - {next(iter(groups))}", "", *tabulate_differences(by_stage)]
     if more := [(way, f"{own['clock']:.1f}", f"{own['processor']:.1f}") for way, own in latency.items() if "," in way]:
@@ -207,13 +221,15 @@ def show(
     _common.report("search", {"means": means, "latency": latency})
 
 
-def blend(found: dict[str, list[str]], models: Sequence[str], rerank_k: int) -> dict[str, list[str]]:
+def blend(
+    found: dict[str, list[str]], models: Sequence[str], rerank_k: int, reranked: Sequence[str]
+) -> dict[str, list[str]]:
     """The fusion of each first stage's order with that of each cross-encoder, among the candidates that it ranked."""
     from serve.search import fuse
 
     blended = {}
     for model in models:
-        for name in FIRST.values():
+        for name in reranked:
             before, after = found[name], found[f"{name} + {model}"][:rerank_k]
             places = [
                 np.array([before.index(one) for one in own], dtype=np.int64) for own in (before[:rerank_k], after)

@@ -64,19 +64,9 @@ def add_onnx(folder: Path, measure: Measure | None = None) -> dict[str, Any]:
 
     measure: given the graph of each precision ("fp32", "int8"), a table of how well they rank, in Markdown
 
-    Raises KinspanError where packages are missing, the release is of an adapter, or the graph's scores are not those of
-    the model.
+    Raises KinspanError as ``check_onnx`` does, and where the graph's scores are not those of the model.
     """
-    if is_adapter(folder):
-        raise KinspanError(
-            f"--onnx: {folder} is an adapter, without the model that a graph needs: leave out --onnx, or merge one of "
-            "LoRA into its base (launch/combine_adapters.py --how merge)"
-        )
-    if (folder / "modules.json").is_file():
-        raise KinspanError(
-            f"--onnx: {folder} is a bi-encoder, and graphs are made of cross-encoders alone: leave it out"
-        )
-    onnxruntime, quantization = _import_packages()
+    onnxruntime, quantization = check_onnx(folder)
     partial = folder / f"{FOLDER}.tmp"
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -104,6 +94,23 @@ def add_onnx(folder: Path, measure: Measure | None = None) -> dict[str, Any]:
     _tell_on_card(folder, facts, found, table)
     make_readable(folder)
     return found | {"table": table}
+
+
+def check_onnx(folder: Path) -> tuple[Any, Any]:
+    """Returns the packages that graphs need, onnxruntime and its quantization.
+
+    Raises KinspanError where one is missing, or ``folder`` holds an adapter or a bi-encoder, which have no graph.
+    """
+    if is_adapter(folder):
+        raise KinspanError(
+            f"--onnx: {folder} is an adapter, without the model that a graph needs: leave out --onnx, or merge one of "
+            "LoRA into its base (launch/combine_adapters.py --how merge)"
+        )
+    if (folder / "modules.json").is_file():
+        raise KinspanError(
+            f"--onnx: {folder} is a bi-encoder, and graphs are made of cross-encoders alone: leave it out"
+        )
+    return _import_packages()
 
 
 def _import_packages() -> tuple[Any, Any]:

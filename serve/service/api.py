@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
@@ -35,6 +36,7 @@ from .metrics import CONTENT_TYPE, Metrics
 from .pages import add_pages
 from .waiting import READY, NotNow, Result, SearchQueue
 
+LEFT = 499  # nginx's status of a request whose caller closed the connection
 MOST_OF_A_NAME = 60  # characters of what a caller called a field
 DESCRIPTION = "Finds the answers to a question in an index, by a bi-encoder, BM25, and a cross-encoder that re-ranks."
 REFUSALS = {
@@ -143,7 +145,11 @@ def _add_search(
         if question.rerank and not can_rerank:
             return _refuse(422, "rerank: this service has no cross-encoder")
         way = Way(question.first_stage or first_stage, can_rerank if question.rerank is None else question.rerank)
-        result = await _wait(asyncio.wrap_future(queue.ask(text, question.k, way)), request.receive, limits.timeout)
+        asked = asyncio.wrap_future(queue.ask(text, question.k, way))
+        try:
+            result = await _wait(asked, request.receive, limits.timeout)
+        except ClientDisconnect:
+            return _refuse(LEFT, "the caller has left")  # for the metrics and the log: nobody reads it
         if result is None:
             return _refuse(504, f"no answer within {limits.timeout:g} seconds: try again later, or without re-ranking")
         total = time.perf_counter() - arrived
@@ -169,12 +175,16 @@ def _add_search(
 async def _wait(
     asked: "asyncio.Future[Result]", receive: Callable[[], Awaitable[Any]], seconds: float
 ) -> Result | None:
-    """The result; None where it has not come in time. A question whose caller has left is given up."""
+    """The result; None where it has not come in time. Raises ClientDisconnect where the caller leaves before it."""
     left = asyncio.ensure_future(_see_leave(receive))
     either: set[asyncio.Future[Any]] = {asked, left}
     try:
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return asked.result() if asked.done() else None
+        if asked.done():
+            return asked.result()
+        if left.done():
+            raise ClientDisconnect
+        return None
     finally:
         left.cancel()
         asked.cancel()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from pydantic.config import JsonDict
 
 from ..questions import MAX_QUESTION
@@ -157,7 +157,12 @@ def make_question(limits: Limits) -> Any:
         __config__=ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]}),
         __doc__="A question to the index.",
         query=(Annotated[str, text], ...),
-        k=(Annotated[int, count], min(3, limits.max_k)),
+        k=(Annotated[int, BeforeValidator(_spell_truth), count], min(3, limits.max_k)),
         rerank=(Annotated[bool | None, again], None),
         first_stage=(Annotated[FirstStage | None, stage], None),
     )
+
+
+def _spell_truth(value: Any) -> Any:
+    """Write a truth value as a word, which is refused as a number; pydantic takes true itself for 1."""
+    return str(value) if isinstance(value, bool) else value

@@ -19,6 +19,7 @@ from pretrain.planning.checks import check
 
 QUESTIONS = 80
 PILOT = {
+    "machine": "a processor",
     "startup_seconds": 10,
     "tokens_of_pair": {"64": 50.0, "128": 80.0},
     "sets": {name: {"train_positives": 1000} for name in ("wikiqa", "trecqa")},
@@ -184,6 +185,9 @@ def test_hours_go_by_what_has_run(recipe, store):
     ((done, hours_after),) = ((done, hours) for name, _, done, hours in after if name == "headline")
     assert done == 1
     assert hours_after > hours_before + 1 / recipe.content["workers"]
+    elsewhere = {"seconds": 9000.0, "machine": "a slower processor"}
+    store.add(row, {**make_line(1, 0.6, np.random.default_rng(0)), **elsewhere})
+    assert [hours for *_, hours in make_budget(recipe, store, PILOT).groups] == [hours for *_, hours in before]
 
 
 # Results ---------------------------------------------------------------------------------------------------------
@@ -225,7 +229,7 @@ def write(evidence, tmp_path):
 
 def test_a_page_of_nothing_says_so(short, store, tmp_path):
     text = write(Evidence(short, store), tmp_path)
-    assert "SSP against MLM alone has not run yet" in text
+    assert "SSP with MLM less MLM alone: not run yet." in text
     assert "headline (0 of 4)" in text
 
 
@@ -244,15 +248,22 @@ def test_the_headline_follows_from_the_results(short, store, tmp_path, gain, ver
         assert (tmp_path / link).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_row_counts_only_with_all_its_seeds(short, store, tmp_path):
+def test_nothing_is_shown_by_a_row_that_lacks_a_seed(short, store, tmp_path):
     recipe, random = settle(short, store), np.random.default_rng(1)
     describe_sets(store)
-    for row in recipe.rows[:2]:
-        for seed in row.seeds[: 5 if row is recipe.rows[0] else 4]:
-            store.add(row, make_line(seed, 0.6, random))
+    for row in recipe.rows:
+        for seed in row.seeds[: {"a/ssp/wikiqa": 4, "a/all/wikiqa": 1}.get(row.name, 5)]:
+            store.add(row, make_line(seed, 0.6 + 0.1 * ("ssp" in row.name), random))
     evidence = Evidence(recipe, store)
-    assert all(finding.contrast is None for finding in evidence.findings)
-    assert "(not all seeds yet)" in write(evidence, tmp_path)
+    finding = evidence.find("a/ssp/wikiqa", "a/mlm/wikiqa")
+    assert (finding.contrast, finding.seeds) == (None, (4, 5))
+    assert finding.partial.difference > 0.05
+    assert evidence.find("a/all/wikiqa", "a/mlm/wikiqa").partial is None
+    assert not any(found.contrast.is_shown for found in evidence.findings if found.contrast)
+    text = write(evidence, tmp_path)
+    assert "(not all seeds yet)" in text
+    assert "SSP with MLM less MLM alone: so far 4 and 5 of 5 seeds: +.1" in text
+    assert re.search(r"\*\(so far 4 and 5 of 5 seeds\)\* \| \+.*\|  \|$", text, re.MULTILINE)
 
 
 def test_the_start_and_its_settings_are_named_by_hash(recipe, store):

@@ -1,9 +1,21 @@
 """How search is measured: which questions are asked, and what stands in the tables."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
+import pytest
 
-from benchmarks.search.__main__ import draw_questions, group_seeds, tabulate_differences, tabulate_quality
+from benchmarks.search.__main__ import (
+    blend,
+    draw_questions,
+    expect_same,
+    find_batch,
+    group_seeds,
+    tabulate_differences,
+    tabulate_quality,
+)
+from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MRR, RETRIEVAL_METRICS
 
@@ -25,6 +37,28 @@ def test_fewer_questions_are_the_first_of_more():
     assert every != names
     assert draw_questions(data, 20).questions == every[:20]
     assert draw_questions(data, 80).questions == every
+
+
+def test_what_was_measured_of_others_is_not_gone_on_with(tmp_path):
+    ranker = tmp_path / "ranker"
+    ranker.mkdir()
+    (ranker / "model.safetensors").write_bytes(b"first")
+    args = SimpleNamespace(
+        index="index",
+        data="d",
+        split="test",
+        cross_encoder=[str(ranker)],
+        rerank_k=30,
+        rerank=["bm25"],
+        precision="bf16",
+    )
+    expect_same(tmp_path, args, "as built")
+    expect_same(tmp_path, args, "as built")
+    with pytest.raises(KinspanError, match="another content of --index"):
+        expect_same(tmp_path, args, "changed")
+    (ranker / "model.safetensors").write_bytes(b"trained again")
+    with pytest.raises(KinspanError, match="another weights"):
+        expect_same(tmp_path, args, "as built")
 
 
 def test_seeds_of_one_row_go_together():
@@ -50,3 +84,26 @@ def test_the_tables_have_means_and_differences():
     assert "| +0.550 | <.001 |" in lines[3]
     both = {"fusion +": {"plain": rows["bi-encoder + ssp"][MRR] - 0.5, "ssp": rows["bi-encoder + ssp"][MRR]}}
     assert tabulate_differences(both)[2].startswith("| fusion + ssp | +0.500 | <.001 |")
+
+
+def test_candidates_of_the_stages_that_are_asked_for_are_ranked_again():
+    first = {"bi_encoder": ["a", "b", "c", "d"], "bm25": ["c", "e", "a", "b"], "fusion": ["e", "a", "c", "b"]}
+    asked = []
+
+    def search(questions, k, first_stage):
+        hits = [SimpleNamespace(id=name, text=f"text of {name}") for name in first[first_stage]]
+        return SimpleNamespace(hits=[hits for _ in questions])
+
+    def score(questions, candidates):
+        asked.append(candidates)
+        return [np.array([ord(text[-1]) for text in own]) for own in candidates]
+
+    ranker = SimpleNamespace(cross_encoder=SimpleNamespace(score=score))
+    searchers = {"": SimpleNamespace(search=search), "model": ranker}
+    found = find_batch(searchers, ["q"], 3, ["bi-encoder", "BM25"])[0]
+    assert asked == [[["text of a", "text of b", "text of c", "text of e"]]]  # each once
+    assert found["bi-encoder + model"] == ["c", "b", "a", "d"]
+    assert found["BM25 + model"] == ["e", "c", "a", "b"]
+    assert set(found) == {"bi-encoder", "BM25", "fusion", "bi-encoder + model", "BM25 + model"}
+    fused = blend(found, ["model"], 3, ["BM25"])
+    assert {way: sorted(own) for way, own in fused.items()} == {"BM25 & model": ["a", "b", "c", "e"]}

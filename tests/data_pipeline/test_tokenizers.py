@@ -202,3 +202,13 @@ def test_a_vocabulary_that_does_not_say_where_words_begin_is_an_error_of_one_lin
     with pytest.raises(KinspanError, match="--whole_word_masking: this tokenizer's vocabulary") as error:
         tokenizers.find_continuations(letters)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("folder", "shown"),
+    [("minilm/model", "minilm"), ("wikiqa/best", "wikiqa"), ("wikiqa/seed-2/best", "wikiqa/seed-2"), ("docs", "docs")],
+)
+def test_a_folder_is_shown_by_what_tells_it_from_others(tmp_path, folder, shown):
+    (tmp_path / folder).mkdir(parents=True)
+    assert tokenizers.shorten_name(str(tmp_path / folder)) == shown
+    assert tokenizers.shorten_name("owner/name") == "owner/name"

@@ -15,6 +15,7 @@ from transformers import AutoConfig
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
+from finetune.reports.facts import ABOUT
 from launch import release as entry
 from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import default_model
@@ -97,6 +98,16 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(call, tmp_pa
     with pytest.raises(KinspanError, match=says):
         call(*flags)
     assert not list(tmp_path.iterdir())
+
+
+def test_graphs_that_cannot_be_made_are_refused_before_anything_is_written(call, tmp_path):
+    ranker = tmp_path / "bi-encoder"
+    ranker.mkdir()
+    for name in (ABOUT, "modules.json"):
+        (ranker / name).write_text("{}")
+    with pytest.raises(KinspanError, match=r"--onnx: \S+/bi-encoder is a bi-encoder"):
+        call("--onnx", source=ranker)
+    assert list(tmp_path.iterdir()) == [ranker]
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(call, run_folder):

@@ -147,6 +147,28 @@ def test_a_changed_index_without_its_manifest_is_not_built_anew(tmp_path, embedd
     assert {path.name for path in folder.iterdir()} == before
 
 
+def test_a_full_disk_is_one_line(tmp_path, embedder, answers, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(building.os, "posix_fallocate", refuse)
+    with pytest.raises(KinspanError, match=r"the index .* cannot be written: No space left on device"):
+        build_index(tmp_path / "index", embedder, answers[:10])
+    monkeypatch.undo()
+    build_index(tmp_path / "index", embedder, answers[:10])
+    assert len(Index(tmp_path / "index")) == 10
+
+
+def test_answers_that_are_cut_are_counted_where_they_are_encoded(tmp_path, embedder, answers):
+    folder, said = tmp_path / "index", []
+    long = answers[0]._replace(text="river " * 2 * embedder.max_length)
+    build_index(folder, embedder, [long, *answers[1:5]], say=said.append)
+    assert any(note.startswith(f"1 of 5 answers have more than {embedder.max_length} tokens") for note in said)
+    said.clear()
+    add_answers(folder, embedder, answers[3:8], said.append)
+    assert not any("tokens" in note for note in said)
+
+
 def test_an_index_that_was_changed_says_so(tmp_path, embedder, answers):
     folder, said = tmp_path / "index", []
     first = build_index(folder, embedder, answers[:10])

@@ -166,7 +166,11 @@ def _write_start(found: Findings, start: str, page: Path) -> list[str]:
         "are told apart."
     )
     if _write_matrix(found, start, folder / name):
-        told_of += f" [Every forum on every target]({FIGURES}/{name}), with the spread and what the fusion takes."
+        # A page of half a megabyte, which shows nothing where the repository is read
+        told_of += (
+            f" Every forum on every target, with the spread and what the fusion takes, as a page to open: "
+            f"`{FIGURES}/{name}`, which the command below writes (`--page`: in seconds, from the results)."
+        )
     return [f"### Start {content['title']}", *notes, "\n".join(table), told_of, _list_targets(found, start)]
 
 

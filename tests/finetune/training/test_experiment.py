@@ -196,7 +196,7 @@ def test_targets_and_seeds_share_one_transfer(tanda, tmp_path, trained, monkeypa
         quietly(replace(other, transfer_targets=["trecqa=x", "trecqa=y"]))
 
 
-def test_a_transfer_goes_on_while_one_target_improves(tanda, monkeypatch, write_sets):
+def test_a_transfer_goes_on_while_one_target_improves(tanda, monkeypatch, write_sets, capsys):
     """The first target is best at the start, the second at the end, and the best ranker of each is kept."""
     maps = {"dev-one": iter([0.5, 0.4, 0.3, 0.2]), "dev-two": iter([0.1, 0.2, 0.3, 0.4])}
     monkeypatch.setattr(train._Run, "measure", lambda run, split: {MAP: next(maps[split])})
@@ -206,6 +206,7 @@ def test_a_transfer_goes_on_while_one_target_improves(tanda, monkeypatch, write_
     folder = Path(tanda.output_dir)
     summary = train.train_ranker(config, make_transfer_stage(config, data), 1, folder, join_ranks(config))
     assert (summary["best_step-one"], summary["best_step-two"]) == (0, summary["steps"])
+    assert "no validation of dev-one was better than the start" in capsys.readouterr().out
     one, two = (load_file(str(folder / f"best-{name}/model.safetensors")) for name in ("one", "two"))
     assert not torch.equal(one["classifier.weight"], two["classifier.weight"])
 

@@ -85,11 +85,12 @@ def test_how_a_batch_is_cut_does_not_matter(loss, job, make_model):
         (5, [0.1 * k for k in range(9)], 8, 8),
     ],
 )
-def test_patience(patience, maps, steps, best, job, monkeypatch):
+def test_patience(patience, maps, steps, best, job, monkeypatch, capsys):
     monkeypatch.setattr(train._Run, "measure", lambda run, _: {MAP: maps[run.progress.step]})
     summary, _ = job(patience=patience, eval_steps=1, max_steps=8, epochs=9)
     assert (summary["steps"], summary["best_step"], summary["dev_map"]) == (steps, best, maps[best])
     assert summary["stopped"] == ("at the last epoch" if steps == 8 else "early")
+    assert ("no validation of dev was better than the start" in capsys.readouterr().out) == (best == 0)
 
 
 def test_dev_is_measured_without_dropout_and_training_has_it(job, make_model, monkeypatch):

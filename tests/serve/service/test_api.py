@@ -100,6 +100,7 @@ def test_about_examples_and_health(start, tmp_path):
         ('{"query": "q", "k": 0}', "k: "),
         ('{"query": "q", "k": 21}', "k: "),
         ('{"query": "q", "k": 1e400}', "k: "),
+        ('{"query": "q", "k": true}', "k: "),
         ('{"query": "q", "k": NaN}', ""),
         ('{"query": "q", "k": ' + "9" * 5000 + "}", ""),
         ('{"query": "q", "first_stage": "x"}', "first_stage: "),
@@ -243,6 +244,7 @@ def test_a_caller_who_leaves_is_not_waited_for(start, stand_in):
     first.join()
     assert own.client.search("third").status == 200
     assert stand_in.asked == [["first"], ["third"]]
+    assert 'kinspan_requests_total{path="/search",status="499"} 2.0' in own.client.get("/metrics").text.decode()
 
 
 def test_draining_answers_those_who_wait_and_refuses_others(start, stand_in):
