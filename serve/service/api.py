@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
@@ -145,7 +146,7 @@ def _add_search(
         if question.rerank and not can_rerank:
             return _refuse(422, "rerank: this service has no cross-encoder")
         way = Way(question.first_stage or first_stage, can_rerank if question.rerank is None else question.rerank)
-        asked = asyncio.wrap_future(queue.ask(text, question.k, way))
+        asked = queue.ask(text, question.k, way)
         try:
             result = await _wait(asked, request.receive, limits.timeout)
         except ClientDisconnect:
@@ -172,22 +173,21 @@ def _add_search(
         return await search(question, request)
 
 
-async def _wait(
-    asked: "asyncio.Future[Result]", receive: Callable[[], Awaitable[Any]], seconds: float
-) -> Result | None:
+async def _wait(asked: "Future[Result]", receive: Callable[[], Awaitable[Any]], seconds: float) -> Result | None:
     """The result; None where it has not come in time. Raises ClientDisconnect where the caller leaves before it."""
-    left = asyncio.ensure_future(_see_leave(receive))
-    either: set[asyncio.Future[Any]] = {asked, left}
+    answer, left = asyncio.wrap_future(asked), asyncio.ensure_future(_see_leave(receive))
+    either: set[asyncio.Future[Any]] = {answer, left}
     try:
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if asked.done():
-            return asked.result()
+        if answer.done():
+            return answer.result()
         if left.done():
             raise ClientDisconnect
         return None
     finally:
         left.cancel()
-        asked.cancel()
+        asked.cancel()  # The queue sees it at once; `answer` alone would tell it in the loop's next round.
+        answer.cancel()
 
 
 async def _see_leave(receive: Callable[[], Awaitable[Any]]) -> None:
