@@ -99,14 +99,18 @@ def add_onnx(folder: Path, measure: Measure | None = None) -> dict[str, Any]:
 def check_onnx(folder: Path) -> tuple[Any, Any]:
     """Returns the packages that graphs need, onnxruntime and its quantization.
 
+    folder: of a release, a ranker, a run of the pre-training or a checkpoint of one
+
     Raises KinspanError where one is missing, or ``folder`` holds an adapter or a bi-encoder, which have no graph.
     """
-    if is_adapter(folder):
+    runs = [run for run in (folder, folder.absolute().parent.parent) if (run / "run.json").is_file()]
+    facts = read_object(runs[0] / "run.json", f"{runs[0]} cannot be released without it") if runs else {}
+    if is_adapter(folder) or facts.get("base"):
         raise KinspanError(
             f"--onnx: {folder} is an adapter, without the model that a graph needs: leave out --onnx, or merge one of "
             "LoRA into its base (launch/combine_adapters.py --how merge)"
         )
-    if (folder / "modules.json").is_file():
+    if (folder / "modules.json").is_file() or facts.get("settings", {}).get("pair_loss"):
         raise KinspanError(
             f"--onnx: {folder} is a bi-encoder, and graphs are made of cross-encoders alone: leave it out"
         )

@@ -110,6 +110,20 @@ def test_graphs_that_cannot_be_made_are_refused_before_anything_is_written(call,
     assert list(tmp_path.iterdir()) == [ranker]
 
 
+@pytest.mark.parametrize("inside", ["", "checkpoints/step-00000002"])
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [({"settings": {"pair_loss": "contrastive"}}, "is a bi-encoder"), ({"base": "encoder"}, "is an adapter")],
+)
+def test_graphs_of_runs_without_one_are_refused_before_anything_is_written(call, tmp_path, facts, says, inside):
+    run = tmp_path / "run"
+    (run / inside).mkdir(parents=True)
+    (run / "run.json").write_text(json.dumps(facts))
+    with pytest.raises(KinspanError, match=f"--onnx: .* {says}"):
+        call("--onnx", source=run / inside)
+    assert list(tmp_path.iterdir()) == [run]
+
+
 def test_a_checkpoint_that_is_not_there_is_refused(call, run_folder):
     with pytest.raises(KinspanError, match=r"step-00000003 is neither a run nor a checkpoint"):
         call(source=run_folder / "checkpoints/step-00000003")
