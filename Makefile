@@ -109,9 +109,9 @@ SLOWER = --ignore tests/objectives/test_adversarial.py --ignore tests/objectives
 test-fast: $(INSTALLED)  ## Run the tests of a minute, which suit every edit; add those of the module that you edit.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(FAST) $(SLOWER)
 
-# Two at a time, each with one thread.
+# Two at a time, each with one thread. What takes longest is listed, so that it can be made cheaper.
 test: lint  ## Lint and run all tests but the slow ones.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 30 --durations-min 5
 
 test-slow: $(INSTALLED)  ## Run the tests that take minutes each.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal
