@@ -1,10 +1,12 @@
 """The routes: what they answer, and how they refuse."""
 
+import asyncio
 import http.client
 import json
 import socket
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
@@ -14,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from data_pipeline.errors import KinspanError
-from serve.service import connections, guard
+from serve.service import api, connections, guard
 from serve.service.contract import Limits
 
 TOKEN = "a-token-of-some-length"
@@ -225,6 +227,16 @@ def test_what_nobody_waits_for_is_dropped(start, stand_in):
     wait_for(lambda: own.server.queue.count_waiting() == 0)
     assert own.client.search("third").status == 200
     assert stand_in.asked == [["first"], ["third"]]
+
+
+def test_a_question_is_dropped_before_its_caller_is_told():
+    """Not in the event loop's next round: until then the queue could still take it up."""
+
+    async def wait_too_long():
+        asked = Future()
+        return await api._wait(asked, asyncio.Event().wait, 0.01), asked.cancelled()
+
+    assert asyncio.run(wait_too_long()) == (None, True)
 
 
 def test_a_caller_who_leaves_is_not_waited_for(start, stand_in):
