@@ -105,14 +105,15 @@ class Evidence:
         found = {name: self.store.read(name) for name in self.recipe.content["sets"]}
         return {name: content for name, content in found.items() if content}
 
-    def list_detectable(self) -> dict[tuple[str, str], tuple[float, float, int]]:
-        """For each start and set, the mean over its comparisons of two rows of the smallest detectable difference:
-        alone, and at the level that Holm's method gives the smallest p; and how many comparisons these are."""
-        errors: dict[tuple[str, str], list[float]] = {}
+    def list_detectable(self) -> dict[tuple[str, str, float], tuple[float, float, int]]:
+        """For each start, set and share of the training questions, the mean over its comparisons of two rows of the
+        smallest detectable difference: alone, and at the level that Holm's method gives the smallest p; and how many
+        comparisons these are."""
+        errors: dict[tuple[str, str, float], list[float]] = {}
         for finding in self.findings:
             if finding.contrast and len(finding.rows) == 2:
                 row = finding.rows[0]
-                errors.setdefault((row.start, row.set), []).append(finding.contrast.error)
+                errors.setdefault((row.start, row.set, row.share), []).append(finding.contrast.error)
         count = len(self.findings)
         return {
             key: (find_detectable(float(np.mean(e))), find_detectable(float(np.mean(e)), count), len(e))

@@ -18,7 +18,7 @@ from .findings import (
     say_contrast,
     say_unfinished,
 )
-from .recipe import COSINE, FINETUNE, MEASURED, Row
+from .recipe import COSINE, FINETUNE, MEASURED, Row, hash_settings
 from .results import Outcome, invert_ranks, list_choice_values
 
 ARMS_OF_CURVES = ("none", "mlm", "ssp")
@@ -120,8 +120,11 @@ def _describe_corpus(evidence: Evidence) -> str:
 def list_detectable(evidence: Evidence) -> str:
     """The smallest detectable difference of each set."""
     rows = [
-        [f"start ({start}), {set_name}", str(count), format_figure(alone), format_figure(corrected)]
-        for (start, set_name), (alone, corrected, count) in evidence.list_detectable().items()
+        [
+            f"start ({start}), {set_name}" + ("" if share == 1 else f", {share:.0%} of the questions"),
+            *(str(count), format_figure(alone), format_figure(corrected)),
+        ]
+        for (start, set_name, share), (alone, corrected, count) in evidence.list_detectable().items()
     ]
     if not rows:
         return ""
@@ -167,7 +170,7 @@ def describe_pretrainings(evidence: Evidence) -> str:
     rows, seen = [], set()
     for outcome in evidence.outcomes.values():
         made = [line["pretrain"] for line in outcome.lines if line["pretrain"]]
-        key = f"{outcome.row.start} {outcome.row.title.partition(', zero-shot')[0]}"
+        key = outcome.row.start, hash_settings(outcome.row.pretrain)
         if not made or key in seen:
             continue
         seen.add(key)
