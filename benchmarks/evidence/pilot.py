@@ -41,7 +41,7 @@ def measure(recipe: Recipe, places: Places) -> dict[str, Any]:
     """Returns seconds and tokens per second, by start and set."""
     began = psutil.Process().create_time()
     pilot: dict[str, Any] = {"startup_seconds": round(time.time() - began, 1), **describe_machine()}
-    pilot["tokens_of_pair"] = {str(length): measure_tokens(places.corpus, length) for length in (64, 128)}
+    pilot["tokens_of_pair"] = {str(length): measure_tokens(places.corpus, length) for length in (48, 64, 128)}
     pilot["sets"] = {name: {"train_positives": _count_positives(spec)} for name, spec in places.data.items()}
     models = _make_models(recipe, Path(places.work))
     for name, model in models.items():
