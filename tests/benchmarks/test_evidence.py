@@ -21,7 +21,7 @@ QUESTIONS = 80
 PILOT = {
     "machine": "a processor",
     "startup_seconds": 10,
-    "tokens_of_pair": {"64": 50.0, "128": 80.0},
+    "tokens_of_pair": {"48": 45.0, "64": 50.0, "128": 80.0},
     "sets": {name: {"train_positives": 1000} for name in ("wikiqa", "trecqa")},
     **{
         start: {
