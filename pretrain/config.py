@@ -207,7 +207,7 @@ class PretrainConfig:
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
-        "auto chooses bf16 where the GPU or processor computes in it, else fp32. bf16 and fp16 need ZeRO 1 or higher; "
+        "auto chooses bf16 where the GPU or processor is faster in it, else fp32. bf16 and fp16 need ZeRO 1 or higher; "
         "fp16 also needs a GPU.",
         OPTIMISATION,
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, format_p
 
-from .recipe import FINETUNE, Recipe, Row
+from .recipe import COSINE, FINETUNE, MEASURED, Recipe, Row
 from .results import Outcome, Store, read_outcome
 from .statistics import Contrast, correct, find_detectable, measure_contrast, measure_error_rate
 
@@ -153,6 +153,32 @@ def compare_without_contaminated(evidence: Evidence, finding: Finding) -> tuple[
     test = compare(one, other)
     seeds = compare_seeds(one.mean(axis=1), other.mean(axis=1)) if min(len(one), len(other)) > 1 else None
     return test.difference, test.randomisation, seeds
+
+
+def collect_omens(evidence: Evidence, start: str) -> dict[str, list[tuple[float, float]]]:
+    """What is known of each pre-training from a start before it is fine-tuned, beside WikiQA's test MAP after that.
+
+    Returns, by the name of a figure, a pair for each run of which it is known: the figure, and the MAP.
+    """
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for outcome in evidence.outcomes.values():
+        row = outcome.row
+        arm = row.name.split("/")[1]
+        if (row.start, row.set, row.measure) != (start, "wikiqa", FINETUNE) or row.pretrain is None or "," in arm:
+            continue  # a variant, such as a head redrawn, begins with the same pre-training
+        measured = evidence.outcomes.get(f"{start}/{arm}, {MEASURED[COSINE]}/wikiqa")
+        cosines = {line["seed"]: np.mean(line["ap"]) for line in measured.lines} if measured else {}
+        for line, value in zip(outcome.lines, outcome.maps, strict=True):
+            last = line["pretrain"]["last_validation"]
+            known = {
+                "MAP of the cosine, without fine-tuning": cosines.get(line["seed"]),
+                "AUC of held-out pairs": last.get("pair_auc"),
+                "masked-LM loss of held-out text": last.get("mlm_loss"),
+            }
+            for name, figure in known.items():
+                if figure is not None:
+                    pairs.setdefault(name, []).append((float(figure), float(value)))
+    return pairs
 
 
 def say_contrast(contrast: Contrast) -> str:

@@ -210,7 +210,7 @@ class FinetuneConfig:
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
-        "auto chooses bf16 where the GPU or processor computes in it, else fp32. The scores that are reported are "
+        "auto chooses bf16 where the GPU or processor is faster in it, else fp32. The scores that are reported are "
         "always computed in fp32.",
         OPTIMISATION,
     )

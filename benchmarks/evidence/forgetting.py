@@ -5,26 +5,28 @@ quickstart, on batches of as many pairs. Then two figures stand side by side: th
 the run itself improves, and the MAP of the cosine of mean embeddings on the dev set of WikiQA, without fine-tuning,
 which is what the start could do before. The dev set, so that settings may be chosen by it.
 
-Seeds that have run are kept in --output_dir and skipped; no bar, for what may be lost is a choice."""
+The figures are kept in results/forgetting.json, which the page of the study shows; seeds that have run are skipped."""
 
-import json
 import os
 import shutil
-import sys
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+import numpy as np
+from tqdm import tqdm
 
 from benchmarks import _common
 from data_pipeline.errors import KinspanError
 
+from .findings import format_figure
+from .results import Store
+from .tables import format_table
+
+FORGETTING = "forgetting"  # the file of the figures, without .json
 SETTINGS = ["2.5e-4:0.05", "1e-4:0.05", "5e-5:0.05", "2.5e-4:0.2", "1e-4:0.2"]
 EPILOG = """example:
-  python benchmarks/forgetting.py --corpus corpora/evidence --data wikiqa=WikiQACorpus
-  python benchmarks/forgetting.py --corpus corpora/evidence --data wikiqa=WikiQACorpus --settings 5e-5:1 --seeds 1"""
+  python -m benchmarks.evidence.forgetting --corpus corpora/evidence --data wikiqa=WikiQACorpus
+  python -m benchmarks.evidence.forgetting --corpus corpora/evidence --data wikiqa=WikiQACorpus --settings 5e-5:1"""
 
 
 def train(corpus: str, rate: float, weight: float, length: int, seed: int, folder: Path) -> dict[str, float]:
@@ -63,8 +65,6 @@ def train(corpus: str, rate: float, weight: float, length: int, seed: int, folde
 
 def measure_cosine(model: str, data: str) -> float:
     """The dev MAP of the cosine of mean embeddings."""
-    import numpy as np
-
     from finetune.evaluation.metrics import MAP, compute_question_metrics
     from finetune.ranking.bi_encoder import score_by_similarity
     from finetune.studies.study_file import make_config
@@ -75,8 +75,24 @@ def measure_cosine(model: str, data: str) -> float:
     return float(np.mean(compute_question_metrics(dev, scores)[MAP]))
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+def list_forgetting(kept: dict[str, Any] | None) -> str:
+    """What a run of the quickstart's length forgets, by its rate and masked-LM weight; empty where it was not measured.
+
+    kept: as forgetting.py writes it
+    """
+    if not kept:
+        return ""
+    runs: dict[tuple[float, float, int], list[dict[str, Any]]] = {}
+    for line in kept["lines"]:
+        runs.setdefault((line["rate"], line["mlm_weight"], line["max_length"]), []).append(line)
+    rows = [["none: the start as it is", "", "", "", "", "", format_figure(kept["start"])]]
+    for (rate, weight, length), lines in runs.items():
+        auc, loss, cosine = (np.array([line[name] for line in lines]) for name in ("pair_auc", "mlm_loss", "cosine"))
+        spread = f" ({format_figure(cosine.std(ddof=1))})" if len(lines) > 1 else ""
+        cells = [f"{rate:g}", f"{weight:g}", str(length), str(len(lines)), format_figure(auc.mean())]
+        rows.append([*cells, f"{loss.mean():.2f}", format_figure(cosine.mean()) + spread])
+    header = ["rate", "MLM weight", "tokens of a pair", "seeds", "AUC of pairs", "MLM loss", "cosine, dev MAP (sd)"]
+    return format_table(header, rows)
 
 
 def parse_settings(text: str) -> tuple[float, float]:
@@ -88,46 +104,33 @@ def parse_settings(text: str) -> tuple[float, float]:
     return rate, weight
 
 
-def say_row(name: str, lines: list[dict[str, Any]]) -> list[str]:
-    """Means over seeds; of the cosine with the standard deviation."""
-    cosines = [line["cosine"] for line in lines]
-    spread = f" ({stdev(cosines):.3f})" if len(cosines) > 1 else ""
-    means = [f"{mean(line[figure] for line in lines):.3f}" for figure in ("pair_auc", "mlm_loss")]
-    return [name, str(len(lines)), *means, f"{mean(cosines):.3f}{spread}"]
-
-
 def main() -> None:
     flags = _common.parser(__doc__, EPILOG)
+    flags.prog = "python -m benchmarks.evidence.forgetting"
     flags.add_argument("--corpus", required=True, help=_common.CORPUS_HELP)
     flags.add_argument("--data", required=True, help="wikiqa=FOLDER: the answers whose dev set is ranked.")
     flags.add_argument("--settings", nargs="+", default=SETTINGS, help="Rate and masked-LM weight of each run.")
     flags.add_argument("--max_length", type=int, default=48, help="Tokens of a pair.")
     flags.add_argument("--seeds", type=int, default=2, help="Runs of each, with seeds 101, 102, ...")
-    flags.add_argument("--output_dir", type=Path, default=Path("runs/forgetting"), help="Figures and weights.")
+    flags.add_argument("--work", type=Path, default=Path("runs/forgetting"), help="Folder of weights under way.")
     args = flags.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    settings = {text: parse_settings(text) for text in args.settings}
+    settings = [parse_settings(text) for text in args.settings]
     from pretrain.modeling.default_model import default_model
 
-    rows = [["all-MiniLM-L6-v2 as it is", "", "", "", f"{measure_cosine(default_model(), args.data):.3f}"]]
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    kept = args.output_dir / "results.jsonl"
-    for seed in range(101, 101 + args.seeds):
-        for rate, weight in settings.values():
-            name = {"rate": rate, "mlm_weight": weight, "max_length": args.max_length, "seed": seed}
-            if any(name.items() <= line.items() for line in read_lines(kept)):
-                continue
-            folder = args.output_dir / "weights"
-            figures = train(args.corpus, rate, weight, args.max_length, seed, folder)
-            line = {**name, **figures, "cosine": measure_cosine(str(folder / "release"), args.data)}
-            with kept.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-    lines = [line for line in read_lines(kept) if line["max_length"] == args.max_length]
-    for text, (rate, weight) in settings.items():
-        own = [line for line in lines if (line["rate"], line["mlm_weight"]) == (rate, weight)]
-        rows.append(say_row(text, [line for line in own if line["seed"] < 101 + args.seeds]))
-    _common.print_table(["rate:MLM weight", "seeds", "pair AUC", "MLM loss", "cosine, dev MAP (sd)"], rows)
-    _common.report("forgetting", {"lines": lines})
+    store = Store()
+    kept = store.read(FORGETTING) or {"start": measure_cosine(default_model(), args.data), "lines": []}
+    todo = [
+        {"rate": rate, "mlm_weight": weight, "max_length": args.max_length, "seed": seed}
+        for seed in range(101, 101 + args.seeds)
+        for rate, weight in settings
+    ]
+    todo = [name for name in todo if not any(name.items() <= line.items() for line in kept["lines"])]
+    for name in tqdm(todo, unit=" runs", disable=None):
+        figures = train(args.corpus, name["rate"], name["mlm_weight"], args.max_length, name["seed"], args.work)
+        kept["lines"].append({**name, **figures, "cosine": measure_cosine(str(args.work / "release"), args.data)})
+        store.write(FORGETTING, kept)
+    print(list_forgetting(kept))
 
 
 if __name__ == "__main__":
