@@ -7,7 +7,6 @@ from data_pipeline.files import write_atomically
 from . import tables
 from .figures import FIGURES, draw_curves, draw_forest
 from .findings import Evidence, format_figure, judge, judge_power, say_unfinished
-from .forgetting import FORGETTING, list_forgetting
 from .plan import Budget, format_budget
 
 PAGE = Path(__file__).resolve().parents[1] / "EVIDENCE.md"
@@ -30,8 +29,6 @@ seed is of pre-training and fine-tuning together. For each comparison below ther
 
 No comparison was added or dropped after its result was seen. One was added after the others: that of the quickstart's
 settings now, when most suspects of harm had run."""
-SHORT_RUNS = """**What so short a run forgets.** 240 updates of SSP from start (b), as in the quickstart, and the cosine
-on WikiQA's *dev* set (`python -m benchmarks.evidence.forgetting`):"""
 LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; 0.6 to 2 million tokens per
   arm, where the papers have billions.
 - ELECTRA, the older objectives and four times the tokens have not run, and a quarter of the tokens lacks seeds: the
@@ -70,7 +67,6 @@ def write_page(evidence: Evidence, budget: Budget | None, page: Path = PAGE, fig
         *_write_curves(evidence, page, figures),
         "## What harms",
         tables.list_suspects(evidence),
-        _write_forgetting(evidence),
         "## Without contaminated questions",
         tables.list_contaminated(evidence),
         "## Whether the tests hold",
@@ -136,11 +132,6 @@ def _write_curves(evidence: Evidence, page: Path, figures: Path) -> list[str]:
     else:
         parts.append("How many tokens it takes: no other number of tokens has run with all its seeds.")
     return parts
-
-
-def _write_forgetting(evidence: Evidence) -> str:
-    table = list_forgetting(evidence.store.read(FORGETTING))
-    return f"{SHORT_RUNS}\n\n{table}" if table else ""
 
 
 def _link(page: Path, figure: Path, text: str) -> str:

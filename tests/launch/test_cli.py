@@ -87,7 +87,7 @@ def test_what_is_no_value_or_no_flag_ends_with_a_line(argv, capsys):
 
 def test_a_recipe_is_found_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert parse(PretrainConfig, "", argv=["--config", "launch/recipes/quickstart.yaml"]).max_steps == 240
+    assert parse(PretrainConfig, "", argv=["--config", "launch/recipes/quickstart.yaml"]).max_steps == 400
 
 
 def test_a_file_may_say_that_a_list_is_empty(tmp_path):
