@@ -8,9 +8,9 @@ import numpy as np
 
 from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, format_p
 
-from .recipe import COSINE, FINETUNE, MEASURED, Recipe, Row
+from .recipe import FINETUNE, Recipe, Row
 from .results import Outcome, Store, read_outcome
-from .statistics import Contrast, correct, find_detectable, measure_contrast, measure_error_rate
+from .statistics import Contrast, Parts, correct, find_detectable, measure_contrast, measure_error_rate
 
 
 @dataclass(frozen=True)
@@ -105,20 +105,18 @@ class Evidence:
         found = {name: self.store.read(name) for name in self.recipe.content["sets"]}
         return {name: content for name, content in found.items() if content}
 
-    def list_detectable(self) -> dict[tuple[str, str, float], tuple[float, float, int]]:
-        """For each start, set and share of the training questions, the mean over its comparisons of two rows of the
-        smallest detectable difference: alone, and at the level that Holm's method gives the smallest p; and how many
+    def list_detectable(self) -> dict[tuple[str, str, float, tuple[int, ...]], tuple[float, float, int]]:
+        """For each start, set, share of the training questions and numbers of seeds, the smallest detectable difference
+        of its comparisons of two rows: alone, and at the level that Holm's method gives the smallest p; and how many
         comparisons these are."""
-        errors: dict[tuple[str, str, float], list[float]] = {}
+        parts: dict[tuple[str, str, float, tuple[int, ...]], list[Parts]] = {}
         for finding in self.findings:
             if finding.contrast and len(finding.rows) == 2:
-                row = finding.rows[0]
-                errors.setdefault((row.start, row.set, row.share), []).append(finding.contrast.error)
-        count = len(self.findings)
-        return {
-            key: (find_detectable(float(np.mean(e))), find_detectable(float(np.mean(e)), count), len(e))
-            for key, e in errors.items()
-        }
+                row, of_one = finding.rows[0], finding.contrast.parts
+                seeds = tuple(sorted(of_one.num_seeds))
+                parts.setdefault((row.start, row.set, row.share, seeds), []).append(of_one)
+        strict = SIGNIFICANT / len(self.findings)
+        return {key: (find_detectable(p), find_detectable(p, strict), len(p)) for key, p in parts.items()}
 
     @cached_property
     def error_rate(self) -> dict[str, Any] | None:
@@ -155,30 +153,13 @@ def compare_without_contaminated(evidence: Evidence, finding: Finding) -> tuple[
     return test.difference, test.randomisation, seeds
 
 
-def collect_omens(evidence: Evidence, start: str) -> dict[str, list[tuple[float, float]]]:
-    """What is known of each pre-training from a start before it is fine-tuned, beside WikiQA's test MAP after that.
-
-    Returns, by the name of a figure, a pair for each run of which it is known: the figure, and the MAP.
-    """
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    for outcome in evidence.outcomes.values():
-        row = outcome.row
-        arm = row.name.split("/")[1]
-        if (row.start, row.set, row.measure) != (start, "wikiqa", FINETUNE) or row.pretrain is None or "," in arm:
-            continue  # a variant, such as a head redrawn, begins with the same pre-training
-        measured = evidence.outcomes.get(f"{start}/{arm}, {MEASURED[COSINE]}/wikiqa")
-        cosines = {line["seed"]: np.mean(line["ap"]) for line in measured.lines} if measured else {}
-        for line, value in zip(outcome.lines, outcome.maps, strict=True):
-            last = line["pretrain"]["last_validation"]
-            known = {
-                "MAP of the cosine, without fine-tuning": cosines.get(line["seed"]),
-                "AUC of held-out pairs": last.get("pair_auc"),
-                "masked-LM loss of held-out text": last.get("mlm_loss"),
-            }
-            for name, figure in known.items():
-                if figure is not None:
-                    pairs.setdefault(name, []).append((float(figure), float(value)))
-    return pairs
+def compare_in_half_precision(evidence: Evidence, finding: Finding) -> Contrast | None:
+    """The contrast of the seeds alone that were trained in bf16, where a row has others too and two such at least."""
+    outcomes = [evidence.outcomes.get(row.name) for row in finding.rows]
+    if None in outcomes or all(len(set(o.precisions)) == 1 for o in outcomes):  # type: ignore[union-attr]
+        return None
+    kept = [o.ap[[p == "bf16" for p in o.precisions]] for o in outcomes]  # type: ignore[union-attr]
+    return measure_contrast(kept) if min(map(len, kept)) > 1 else None
 
 
 def say_contrast(contrast: Contrast) -> str:
@@ -216,11 +197,10 @@ def judge_power(evidence: Evidence) -> str:
     contrast = finding and finding.contrast
     if contrast is None:
         return say_unfinished(finding)
-    alone = max(contrast.over_questions, contrast.over_seeds if contrast.over_seeds is not None else 1.0)
-    verdict = "found" if alone < SIGNIFICANT else "NOT found"
-    also = "also" if contrast.is_shown else "not"
-    told = say_contrast(contrast)
-    return f"{verdict} (the greater p of both tests {format_p(alone)}; {also} after correction): {told}"
+    alone = contrast.greater_p
+    verdict = "found by both tests" if alone < SIGNIFICANT else "NOT found"
+    after = "and after correction too" if contrast.is_shown else "but NOT after correction"
+    return f"{verdict} (the greater p {format_p(alone)}), {after}: {say_contrast(contrast)}"
 
 
 def format_figure(value: float) -> str:

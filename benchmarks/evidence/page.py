@@ -7,6 +7,7 @@ from data_pipeline.files import write_atomically
 from . import tables
 from .figures import FIGURES, draw_curves, draw_forest
 from .findings import Evidence, format_figure, judge, judge_power, say_unfinished
+from .harm import describe_harm
 from .plan import Budget, format_budget
 
 PAGE = Path(__file__).resolve().parents[1] / "EVIDENCE.md"
@@ -20,24 +21,30 @@ STATISTICS = """The unit is the question's average precision. A row's figure of 
 seed is of pre-training and fine-tuning together. For each comparison below there are
 
 - the **difference** of MAP, with a 95% interval from a hierarchical bootstrap over questions and, within each row,
-  over seeds (10,000 draws; the part of the seeds is stretched for their small number);
-- **p over questions**: a paired randomisation test of the per-question means, which does not see that seeds differ;
+  over seeds (10,000 draws; the part of the seeds is stretched for their small number, and the interval by Student's t);
+- **p over questions**: a paired randomisation test of the per-question means (10,000 random signs), which does not
+  see that seeds differ;
 - **p over seeds**: Welch's t-test of the seeds' MAPs, which does not see that questions differ;
-- **corrected p**: the greater of both after Holm's correction over all {count} comparisons, which stood in
+- **corrected p**: the greater of both, after Holm's correction over all {count} comparisons, which stood in
   [recipe.yaml](evidence/recipe.yaml) before their runs; those that have not run yet count among them. Below .05 a
   difference is *shown*. A comparison that lacks seeds says how many have run ("so far"), and shows nothing.
 
 No comparison was added or dropped after its result was seen. One was added after the others: that of the quickstart's
-settings now, when most suspects of harm had run."""
+settings now, when most suspects of harm had run (see *What harms*)."""
 LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; 0.6 to 2 million tokens per
   arm, where the papers have billions.
-- ELECTRA, the older objectives and four times the tokens have not run, and a quarter of the tokens lacks seeds: the
-  hours of the recipe were spent. But for the last of them they stood before start (b) in its first order.
+- Nothing is said of rows that have not run. The order of the groups was changed twice while start (b) and the rest of
+  start (a) took turns, each time before any row of the groups that were moved had run, but for three fits with a
+  quarter of the tokens.
 - Each start is one set of weights. Another start from scratch, with another seed, could come out differently. Every
-  pre-training from start (a) begins with the same pair head, which that start carries untrained; of (b) seeds draw it.
+  pre-training from start (a) begins with the same pair head, which that start carries untrained; for
+  start (b) each seed draws one.
 - The settings of a start were chosen with one seed on a dev set of {dev} questions: a finer search could favour any
   arm.
-- p values judge these test sets as a sample of questions like these; WikiQA's come from one search engine's log."""
+- p values judge these test sets as a sample of questions like these; WikiQA's come from one search engine's log.
+- With few training questions, equal seeds of two arms draw the same ones; the tests over seeds do not use that.
+- Contaminated are questions whose candidates stand in the text at hand, word for word or nearly. What start (b) had
+  seen of them in its own training is not known."""
 COMMANDS = """```
 make evidence EVIDENCE_FLAGS=--dry_run      # the fits, what has run, and the hours
 make evidence                               # goes on where it was stopped; this page at the end
@@ -63,10 +70,11 @@ def write_page(evidence: Evidence, budget: Budget | None, page: Path = PAGE, fig
         *_write_results(evidence, page, figures),
         "## Comparisons",
         tables.list_findings(evidence),
+        tables.list_half_precision(evidence),
         "## Where labels are few, and how many tokens it takes",
         *_write_curves(evidence, page, figures),
         "## What harms",
-        tables.list_suspects(evidence),
+        describe_harm(evidence),
         "## Without contaminated questions",
         tables.list_contaminated(evidence),
         "## Whether the tests hold",
@@ -93,7 +101,7 @@ def _write_headline(evidence: Evidence) -> str:
         contrast = finding and finding.contrast
         unfinished = f"SSP with MLM less MLM alone: {say_unfinished(finding)}."
         told = judge(contrast, "SSP with MLM", "MLM alone") if contrast else unfinished
-        lines.append(f"**Start ({start}), WikiQA, fine-tuned to convergence.** {told}")
+        lines.append(f"**Start ({start}), WikiQA, fine-tuned with early stopping.** {told}")
     return "\n\n".join(lines)
 
 
@@ -145,7 +153,7 @@ def _write_bars(evidence: Evidence) -> str:
     if again and again["identical"]:
         lines.append(
             f"- **The same bits again.** {again['row']}, seed {again['seed']}, was pre-trained, fine-tuned and ranked "
-            "once more from the start's weights: every score is the same (their hash is "
+            f"once more from the start's weights on {again['machine']}: every score is the same (their hash is "
             f"{again['scores_again']} both times)."
         )
     elif again:
@@ -158,7 +166,9 @@ def _write_bars(evidence: Evidence) -> str:
         lines.append(
             f"- **Error rate.** Ten seeds of {row}, split into five and five in all {rate['splits']} ways: p is below "
             f".05 in {rate['over_questions']:.1%} of the splits over questions, in {rate['over_seeds']:.1%} over "
-            f"seeds, in {rate['both']:.1%} over both, which is what counts as shown here (before correction)."
+            f"seeds, in {rate['both']:.1%} over both, which is what counts as shown here (before correction). The "
+            "splits are of the same ten runs, of one row whose seeds differ little: one look, and no estimate of the "
+            "rate of all rows."
         )
     else:
         lines.append("- Error rate: the ten seeds have not run yet.")
@@ -176,5 +186,11 @@ def _write_conclusions(evidence: Evidence) -> str:
         points = format_figure(abs(finding.contrast.difference))  # type: ignore[union-attr]
         lines.append(f"- Start ({row.start}), {row.set}: {finding.title}: {points} {sign} of MAP")
     if not shown and run:
-        lines.append("Nothing is. What each comparison excludes is its interval.")
+        lines.append("Nothing is. What lies outside its interval is what a comparison speaks against.")
+    flipped = evidence.find(*(evidence.recipe.content["calibration"][name] for name in ("flipped", "row")))
+    if flipped and flipped.contrast and not flipped.contrast.is_shown:
+        points = format_figure(abs(flipped.contrast.difference))
+        lines.append(
+            f"So strict is the correction: even a tenth of flipped labels, which cost {points}, is not shown by it."
+        )
     return lines[0] + "\n\n" + "\n".join(lines[1:]) if lines[1:] else lines[0]

@@ -124,7 +124,7 @@ def _plan_rerun(recipe: Recipe, store: Store, group: str) -> list[Job]:
     told = recipe.content["rerun"]
     row = next(row for row in recipe.rows if row.name == told["row"])
     found = store.read("rerun")
-    is_done = found is not None and found["fingerprint"] == row.fingerprint
+    is_done = found is not None and (found["fingerprint"], found["seed"]) == (row.fingerprint, told["seed"])
     return [Job(RERUN, group, row.start, told["seed"], row.pretrain, (row,), (row,), is_done)]
 
 
@@ -212,7 +212,7 @@ def make_budget(recipe: Recipe, store: Store, pilot: dict[str, Any], hours: floa
         entry[1] += job.is_done
         entry[2] += estimate_seconds(job, recipe, pilot, store, known) / 3600 / recipe.content["workers"]
     listed = [(name, int(fits), int(done), cost) for name, (fits, done, cost) in groups.items()]
-    allowed, kept = hours or recipe.content["budget_hours"], len(listed)
+    allowed, kept = recipe.content["budget_hours"] if hours is None else hours, len(listed)
     while kept > 1 and sum(cost for *_, cost in listed[:kept]) > allowed:
         kept -= 1
     return Budget(listed, kept, allowed)

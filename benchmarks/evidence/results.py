@@ -108,6 +108,11 @@ class Outcome:
         """MAP of each seed, ``[S]``."""
         return self.ap.mean(axis=1)
 
+    @property
+    def precisions(self) -> list[str]:
+        """What each seed was trained in, pre-training and fine-tuning alike; empty where a row is not fine-tuned."""
+        return [line["finetune"]["precision"] for line in self.lines if line["finetune"]]
+
 
 def read_outcome(store: Store, row: Row, seeds: tuple[int, ...] | None = None) -> Outcome | None:
     """The figures of the row's seeds that have run, of those compared unless ``seeds`` are named; None without any."""
@@ -165,7 +170,7 @@ def shorten(name: str) -> str:
     return re.sub(r"[^\w.]+", "-", name)
 
 
-def is_described(store: Store, name: str, fingerprint: str) -> bool:
-    """Whether SET.json is there, and of this corpus."""
+def is_described(store: Store, name: str, fingerprint: str) -> bool | None:
+    """Whether SET.json is of this corpus; None where there is none."""
     found = store.read(name)
-    return found is not None and found["corpus"]["fingerprint"] == fingerprint
+    return None if found is None else found["corpus"]["fingerprint"] == fingerprint

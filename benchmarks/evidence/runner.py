@@ -164,6 +164,11 @@ def count_fits(study: Study) -> tuple[int, int]:
 
 def _describe_sets(study: Study, wanted: Callable[[], bool]) -> None:
     fingerprint = Corpus(study.places.corpus).manifest.fingerprint
+    other = [name for name in study.places.data if is_described(study.store, name, fingerprint) is False]
+    if other and any(study.store.read_lines(row) for row in study.recipe.rows):
+        raise KinspanError(
+            f"{study.store.folder} holds results of another corpus than {study.places.corpus}: name another --results"
+        )
     if not all(is_described(study.store, name, fingerprint) for name in study.places.data):
         _run_process(study, "sets", {}, wanted)
 

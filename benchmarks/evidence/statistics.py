@@ -17,6 +17,7 @@ from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds
 DRAWS = 10_000  # of the bootstrap
 LEVEL = 0.95  # of intervals
 POWER = 0.8  # with which the smallest detectable difference is found
+SIMULATED = 20_000  # studies, for the smallest detectable difference
 SIGNS = {2: (1, -1), 4: (1, -1, -1, 1)}  # the weights of a contrast's rows
 
 
@@ -25,20 +26,25 @@ class Contrast:
     """What is known of a contrast.
 
     difference:     mean over questions of the weighted sum of the rows' means
-    low, high:      its interval, by the hierarchical bootstrap
-    error:          its standard error, by the same
+    low, high:      its interval, by the hierarchical bootstrap and Student's t
+    parts:          what its variance consists of
     over_questions: two-sided p of the paired randomisation test over questions
     over_seeds:     two-sided p of Welch's t-test over seeds; None where a row has a single seed
-    corrected:      the greater of both p after Holm's correction; 1 before ``correct``
+    corrected:      the greater of both p, after Holm's correction; 1 before ``correct``
     """
 
     difference: float
     low: float
     high: float
-    error: float
+    parts: "Parts"
     over_questions: float
     over_seeds: float | None
     corrected: float = 1.0
+
+    @property
+    def greater_p(self) -> float:
+        """Of both tests; 1 where there is no test over seeds."""
+        return 1.0 if self.over_seeds is None else max(self.over_questions, self.over_seeds)
 
     @property
     def is_shown(self) -> bool:
@@ -46,20 +52,64 @@ class Contrast:
         return self.corrected < SIGNIFICANT
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Where the variance of a contrast comes from.
+
+    questions: that of its mean over questions
+    num_questions: how many they are
+    seeds: of each row, the variance of a single seed's MAP
+    num_seeds: of each row, how many there are
+    """
+
+    questions: float
+    num_questions: int
+    seeds: tuple[float, ...]
+    num_seeds: tuple[int, ...]
+
+    @property
+    def freedom(self) -> float:
+        """Satterthwaite's degrees of freedom of the whole (1946, "An approximate distribution of estimates of variance
+        components"): few where three seeds that differ much are most of it."""
+        shares = [(self.questions, self.num_questions - 1)]
+        shares += [(v / n, n - 1) for v, n in zip(self.seeds, self.num_seeds, strict=True) if n > 1]
+        total, below = sum(v for v, _ in shares), sum(v**2 / n for v, n in shares)
+        return total**2 / below if below else np.inf
+
+
 def measure_contrast(rows: Sequence[np.ndarray], seed: int = 0) -> Contrast:
     """Measures the contrast of two rows, or of four, each ``[S, Q]``."""
     signs = SIGNS[len(rows)]
     by_question = sum(sign * row.mean(axis=0) for sign, row in zip(signs, rows, strict=True))
-    draws = draw_differences(rows, signs, seed)
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    parts = measure_parts(rows, by_question)
+    low, high = find_interval(draw_differences(rows, signs, seed), float(by_question.mean()), parts.freedom)
     return Contrast(
         difference=float(by_question.mean()),
-        low=float(low),
-        high=float(high),
-        error=float(draws.std(ddof=1)),
+        low=low,
+        high=high,
+        parts=parts,
         over_questions=compare(by_question, np.zeros_like(by_question), seed).randomisation,
         over_seeds=compute_p_over_seeds([row.mean(axis=1) for row in rows], signs),
     )
+
+
+def measure_parts(rows: Sequence[np.ndarray], by_question: np.ndarray) -> Parts:
+    """Takes the variance of a contrast apart; ``by_question``, ``[Q]``, is the contrast of each question."""
+    num_questions = len(by_question)
+    of_seeds = tuple(float(row.mean(axis=1).var(ddof=1)) if len(row) > 1 else 0.0 for row in rows)
+    return Parts(float(by_question.var(ddof=1)) / num_questions, num_questions, of_seeds, tuple(map(len, rows)))
+
+
+def find_interval(draws: np.ndarray, difference: float, freedom: float) -> tuple[float, float]:
+    """The interval of a difference from the draws of its bootstrap, ``[DRAWS]``.
+
+    The percentiles are those of a known variance. That of a few seeds is itself uncertain: both sides are wider by as
+    much as Student's t with these degrees of freedom is wider than the normal distribution.
+    """
+    tail = (1 - LEVEL) / 2
+    wider = t.isf(tail, freedom) / norm.isf(tail)
+    low, high = difference + (np.quantile(draws, [tail, 1 - tail]) - difference) * wider
+    return float(low), float(high)
 
 
 def draw_differences(rows: Sequence[np.ndarray], signs: Sequence[int], seed: int = 0) -> np.ndarray:
@@ -106,24 +156,37 @@ def compute_p_over_seeds(maps: Sequence[np.ndarray], signs: Sequence[int]) -> fl
 def correct(contrasts: Sequence[Contrast | None]) -> list[Contrast | None]:
     """Corrects p by Holm's method over all comparisons of the recipe, in which those that have not run count as 1.
 
-    Each test is corrected for itself, and the greater p counts: a difference must be more than chance over questions,
+    The p of a comparison is the greater one of its two tests: a difference must be more than chance over questions,
     which does not see that seeds differ, and over seeds, which does not see that questions differ. Of a single seed
     nothing is shown.
     """
-    tests = [
-        correct_holm([1.0 if c is None or getattr(c, test) is None else getattr(c, test) for c in contrasts])
-        for test in ("over_questions", "over_seeds")
-    ]
-    return [c and replace(c, corrected=max(p)) for c, *p in zip(contrasts, *tests, strict=True)]
+    corrected = correct_holm([1.0 if c is None else c.greater_p for c in contrasts])
+    return [c and replace(c, corrected=p) for c, p in zip(contrasts, corrected, strict=True)]
 
 
-def find_detectable(error: float, comparisons: int = 1) -> float:
-    """The smallest true difference that a two-sided test at 5% finds in 80 of 100 cases.
+def find_detectable(parts: Sequence[Parts], level: float = SIGNIFICANT) -> float:
+    """The smallest true difference of two rows that both tests find at this level in 80 of 100 studies.
 
-    error:       standard error of the difference
-    comparisons: by how many the level is divided, as Holm's method does for the smallest p
+    parts: of comparisons with as many seeds each; their mean variances are those of the studies that are simulated.
+
+    A study draws the MAP of every seed, and an error that all seeds share because the questions are a sample. The test
+    over questions is taken as that of a normal mean, which it is nearly for some hundred questions; that over seeds is
+    Welch's.
     """
-    return float((norm.isf((1 - LEVEL) / 2 / comparisons) + norm.ppf(POWER)) * error)
+    random = np.random.default_rng(0)
+    of_questions = float(np.mean([p.questions for p in parts]))
+    of_seeds = float(np.mean([p.seeds for p in parts]))
+    means, variances, freedoms = [], [], parts[0].num_seeds
+    for count in freedoms:
+        maps = random.normal(0, np.sqrt(of_seeds), (SIMULATED, count))
+        means.append(maps.mean(axis=1))
+        variances.append(maps.var(axis=1, ddof=1) / count)
+    moved = means[0] - means[1] + random.normal(0, np.sqrt(of_questions), SIMULATED)
+    variance = variances[0] + variances[1]
+    freedom = variance**2 / sum(v**2 / (n - 1) for v, n in zip(variances, freedoms, strict=True))
+    # What a study's difference must be for both tests to find it.
+    needed = np.maximum(norm.isf(level / 2) * np.sqrt(of_questions), t.isf(level / 2, freedom) * np.sqrt(variance))
+    return float(np.quantile(needed - moved, POWER))
 
 
 def measure_error_rate(row: np.ndarray) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import yaml
-from scipy.stats import spearmanr
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import find_file
@@ -12,15 +11,14 @@ from finetune.evaluation.significance import format_p
 
 from .findings import (
     Evidence,
-    collect_omens,
+    compare_in_half_precision,
     compare_without_contaminated,
     format_difference,
     format_figure,
     list_contamination,
     say_contrast,
-    say_unfinished,
 )
-from .recipe import COSINE, FINETUNE, MEASURED, Row, hash_settings
+from .recipe import FINETUNE, Row, hash_settings
 from .results import Outcome, invert_ranks, list_choice_values
 
 ARMS_OF_CURVES = ("none", "mlm", "ssp")
@@ -68,13 +66,21 @@ def describe_design(evidence: Evidence) -> str:
         "\n".join(["| arm | |", "|---|---|", *arms]),
         "MLM alone is no exact control of the others: Adam scales an update by the size of the gradient, so that a "
         "lone loss moves the weights at full strength. The control that shares all losses has permuted pair labels. "
-        "Where a pair head was trained it is kept for fine-tuning; where none was, the whole head is drawn anew: a row "
-        "with the head redrawn is another one of arms with a trained head alone. Of zero-shot rows by the pair head, "
-        "those whose head was not trained show what chance is.",
+        "Where a pair head was trained it is kept for fine-tuning; where none was, the whole head is drawn anew. Rows "
+        "with *the head redrawn* say what a trained head is worth, and exist for such arms alone. Of zero-shot rows by "
+        "the pair head, those whose head was not trained show what chance is.",
         "**Fine-tuning** ends when the dev MAP has not improved in more than "
-        f"{content['finetune']['patience']} validations in a row, and the best one counts. The settings of each start "
-        "were chosen once, on WikiQA's dev set with a seed that no row has, and hold for all of its arms; where "
-        "training questions are left out, the dev set stays whole. All settings: [recipe.yaml](evidence/recipe.yaml).",
+        f"{content['finetune']['patience']} validations in a row, or after {content['sets']['wikiqa']['epochs']} "
+        f"epochs of WikiQA and {content['sets']['trecqa']['max_steps']} updates of TREC-QA, and the best validation "
+        "counts. Where that is the last one (the tables count such seeds: *best at the end*), more updates might have "
+        "gone further: most runs from start (b) and of TREC-QA reached that end. The settings of each start were "
+        "chosen once, on WikiQA's dev set with a seed that no row has, and hold for all of its arms; where training "
+        "questions are left out, the dev set stays whole, and arms of one seed draw the same questions. All settings: "
+        "[recipe.yaml](evidence/recipe.yaml).",
+        "**Precision.** Machines that multiply bf16 fast trained in it, others in fp32, pre-training and fine-tuning "
+        "alike; scores are computed in fp32. Some rows of start (b) have seeds of both (the tables say how many), and "
+        "of its choices one of the two fits with the higher rate of pre-training. Zero-shot rows of start (b) were "
+        "made in bf16, from a pre-training of their own where the fine-tuned seed has fp32.",
         _list_choices(evidence),
         _describe_corpus(evidence),
     ]
@@ -124,18 +130,18 @@ def list_detectable(evidence: Evidence) -> str:
     rows = [
         [
             f"start ({start}), {set_name}" + ("" if share == 1 else f", {share:.0%} of the questions"),
-            *(str(count), format_figure(alone), format_figure(corrected)),
+            *(" and ".join(map(str, seeds)), str(count), format_figure(alone), format_figure(corrected)),
         ]
-        for (start, set_name, share), (alone, corrected, count) in evidence.list_detectable().items()
+        for (start, set_name, share, seeds), (alone, corrected, count) in evidence.list_detectable().items()
     ]
     if not rows:
         return ""
     told = (
-        "**The smallest detectable difference**: what a true difference must be for a test at 5% to find it in 80 of "
-        "100 cases, by the mean standard error of the comparisons on a set; alone, and at the level that Holm's method "
-        "gives the smallest p. Of smaller differences a null result says nothing."
+        "**The smallest detectable difference**: what a true difference must be for both tests to find it at 5% in 80 "
+        "of 100 studies, which are simulated with the mean variances of the comparisons on a set; alone, and at the "
+        "level that Holm's method gives the smallest p. A null result does not speak against a smaller difference."
     )
-    return told + "\n\n" + format_table(["set", "comparisons", "alone", "corrected"], rows)
+    return told + "\n\n" + format_table(["set", "seeds", "comparisons", "alone", "corrected"], rows)
 
 
 def list_rows(evidence: Evidence, start: str, set_name: str) -> str:
@@ -147,9 +153,9 @@ def list_rows(evidence: Evidence, start: str, set_name: str) -> str:
     for name, title in BASELINES.items():
         figures = evidence.sets[set_name]["baselines"][name]
         rr = invert_ranks(np.array(figures["rank"]))
-        rows.append([title, "", format_figure(np.mean(figures["ap"])), format_figure(rr.mean()), "", ""])
+        rows.append([title, "", format_figure(np.mean(figures["ap"])), format_figure(rr.mean()), "", "", "", ""])
     rows += [_format_row(outcome) for outcome in outcomes]
-    return format_table(["", "seeds", "MAP (sd)", "MRR", "dev MAP", "updates"], rows)
+    return format_table(["", "seeds", "MAP (sd)", "MRR", "dev MAP", "updates", "best at the end", "precision"], rows)
 
 
 def _format_row(outcome: Outcome) -> list[str]:
@@ -158,7 +164,12 @@ def _format_row(outcome: Outcome) -> list[str]:
     tuned = [line for line in lines if line["finetune"]]
     dev = format_figure(np.mean([line["dev_map"] for line in tuned])) if tuned else ""
     updates = f"{np.mean([line['finetune']['best_step'] for line in tuned]):.0f}" if tuned else ""
-    return [title, str(count), format_map(outcome), format_figure(outcome.rr.mean()), dev, updates]
+    at_end = sum(line["finetune"]["best_step"] == line["finetune"]["steps"] for line in tuned)
+    precisions = outcome.precisions
+    counts = [f"{precisions.count(p)} {p}" for p in dict.fromkeys(precisions)]
+    trained = precisions[0] if len(counts) == 1 else ", ".join(counts)
+    cells = [title, str(count), format_map(outcome), format_figure(outcome.rr.mean()), dev, updates]
+    return [*cells, str(at_end) if tuned else "", trained if tuned else ""]
 
 
 def format_map(outcome: Outcome) -> str:
@@ -186,7 +197,12 @@ def describe_pretrainings(evidence: Evidence) -> str:
     if not rows:
         return ""
     header = ["pre-training", "tokens", "updates", "masked-LM loss", "pair loss", "AUC of pairs"]
-    return "What the arms learned, on held-out documents, before and after:\n\n" + format_table(header, rows)
+    told = (
+        "What the arms learned, on held-out documents, before and after. A pair loss of .500 is that of always giving "
+        "the share of positives, one in five, so that permuted labels come to it too; a pair head of start (a) that is "
+        "not trained has more. The masked-LM loss of start (a) no longer falls at the arms' rate."
+    )
+    return f"{told}\n\n{format_table(header, rows)}"
 
 
 def list_findings(evidence: Evidence) -> str:
@@ -208,60 +224,21 @@ def list_findings(evidence: Evidence) -> str:
     return format_table(header, rows)
 
 
-def list_suspects(evidence: Evidence) -> str:
-    """The suspects of harm: each beside the start that was only fine-tuned, with its worst seed and its cosine."""
-    told = (
-        "400 updates of SSP with what were the quickstart's settings (32 pairs of at most 64 tokens, rate 2.5e-4, MLM "
-        "weight .05) had cost another encoder of sentence embeddings .02 of MAP over three seeds. Each row changes one "
-        "thing; the settings now are a rate of 1e-4, MLM at .2 and 48 tokens. The cosine of the encoder's mean "
-        "embeddings, without any fine-tuning, says how much of what the start knew is forgotten."
-    )
-    rows, judged = [], []
-    for outcome in evidence.outcomes.values():
-        row = outcome.row
-        arm = row.name.split("/")[1]
-        if row.measure != FINETUNE or not arm.startswith("quick"):
-            continue
-        harm = evidence.find(row.name, f"{row.start}/none/wikiqa")
-        if harm and harm.contrast:
-            judged.append(harm.contrast)
-        difference = say_contrast(harm.contrast) if harm and harm.contrast else say_unfinished(harm)
-        cosine = evidence.outcomes.get(f"{row.start}/{arm}, {MEASURED[COSINE]}/{row.set}")
-        rows.append(_format_suspect(outcome, difference, format_map(cosine) if cosine else ""))
-    if not rows:
-        return told + "\n\nNot run yet."
-    if start := evidence.outcomes.get("b/none/wikiqa"):
-        known = format_figure(np.mean(evidence.sets["wikiqa"]["baselines"]["cosine"]["ap"]))
-        rows.insert(0, _format_suspect(start, "", known))
-    harmful, helpful = (sum(c.is_shown and c.difference * sign > 0 for c in judged) for sign in (-1, 1))
-    verdict = (
-        f"Of these {len(judged)} differences {harmful} are shown to be harm, and {helpful} to be a gain. The worst "
-        "seed is what a single run may come to."
-    )
-    table = format_table(["", "MAP (sd)", "worst seed", "less no continued pre-training", "cosine"], rows)
-    return "\n\n".join(part for part in (told, table, verdict, list_omens(evidence)) if part)
-
-
-def _format_suspect(outcome: Outcome, difference: str, cosine: str) -> list[str]:
-    title = f"({outcome.row.start}) {outcome.row.title}"
-    return [title, format_map(outcome), format_figure(outcome.maps.min()), difference, cosine]
-
-
-def list_omens(evidence: Evidence) -> str:
-    """Which figures that are known before fine-tuning go along with the MAP after it; empty where too few have run."""
+def list_half_precision(evidence: Evidence) -> str:
+    """The comparisons of rows with seeds of both precisions, by those in bf16 alone; empty where there is none."""
     rows = []
-    for name, pairs in collect_omens(evidence, "b").items():
-        if len(pairs) > 2:
-            rank = spearmanr(*np.array(pairs).T)
-            rows.append([name, str(len(pairs)), format_difference(rank.statistic), format_p(rank.pvalue)])
+    for finding in evidence.findings:
+        both, half = finding.contrast, compare_in_half_precision(evidence, finding)
+        if both and half and half.over_seeds is not None:
+            cells = [f"({finding.rows[0].start}) {finding.title}", " and ".join(map(str, half.parts.num_seeds))]
+            cells += [format_difference(both.difference), format_difference(half.difference)]
+            interval = f"{format_difference(half.low)} to {format_difference(half.high)}"
+            rows.append([*cells, interval, format_p(half.over_questions), format_p(half.over_seeds)])
     if not rows:
         return ""
-    told = (
-        "**What foretells the MAP?** The rank correlation, over all pre-trainings from start (b), of WikiQA's test MAP "
-        "after fine-tuning with what is known of a run before it. It was thought of when most rows had run, the runs "
-        "of an arm are not independent, and p is not corrected: a hint, and no finding."
-    )
-    return told + "\n\n" + format_table(["figure", "runs", "rank correlation", "p"], rows)
+    header = ["comparison", "seeds in bf16", "all seeds", "in bf16", "95% interval", "p over questions", "p over seeds"]
+    told = "Of these some rows have seeds in fp32 and in bf16. By those in bf16 alone, p not corrected:"
+    return f"{told}\n\n{format_table(header, rows)}"
 
 
 def list_contaminated(evidence: Evidence) -> str:

@@ -4,16 +4,21 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
+from benchmarks.evidence import statistics
 from benchmarks.evidence.statistics import (
     Contrast,
+    Parts,
     compute_p_over_seeds,
     correct,
     draw_differences,
     find_detectable,
+    find_interval,
     measure_contrast,
     measure_error_rate,
+    measure_parts,
     split_in_halves,
 )
+from finetune.evaluation.significance import compare, compare_seeds
 
 QUESTIONS = 240
 
@@ -25,19 +30,34 @@ def make_row(random, seeds=5, gain=0.0, of_seeds=0.01, questions=None):
     return moved
 
 
-@pytest.mark.parametrize(("residual", "least", "most"), [(0.02, 88, 99), (0.3, 93, 100)])
-def test_an_interval_covers_the_true_difference_as_often_as_it_says(residual, least, most):
-    """Over 100 studies whose questions and seeds are drawn anew: in about 95 of them, and in more where most of what
-    seeds change is of single questions, which the bootstrap counts more than once."""
+@pytest.mark.parametrize(
+    ("of_seeds", "residual", "seeds", "least", "most"),
+    [(0.01, 0.02, 5, 88, 99), (0.01, 0.3, 5, 93, 100), (0.05, 0.02, 3, 91, 100)],
+)
+def test_an_interval_covers_the_true_difference_as_often_as_it_says(
+    monkeypatch, of_seeds, residual, seeds, least, most
+):
+    """Over 100 studies whose questions and seeds are drawn anew: in about 95 of them, with few seeds that differ much
+    too; in more where most of what seeds change is of single questions, which the bootstrap counts more than once."""
+    monkeypatch.setattr(statistics, "DRAWS", 2000)
     random, covered = np.random.default_rng(0), 0
     for study in range(100):
         rows = []
         for gain in (0.03, 0.0):
-            of_questions, of_seeds = random.normal(gain, 0.1, (1, 60)), random.normal(0, 0.01, (5, 1))
-            rows.append(of_questions + of_seeds + random.normal(0, residual, (5, 60)))
-        low, high = np.quantile(draw_differences(rows, (1, -1), study), [0.025, 0.975])
+            moved = random.normal(gain, 0.1, (1, 60)) + random.normal(0, of_seeds, (seeds, 1))
+            rows.append(moved + random.normal(0, residual, (seeds, 60)))
+        by_question = rows[0].mean(axis=0) - rows[1].mean(axis=0)
+        freedom = measure_parts(rows, by_question).freedom
+        low, high = find_interval(draw_differences(rows, (1, -1), study), by_question.mean(), freedom)
         covered += low <= 0.03 <= high
     assert least <= covered <= most
+
+
+def test_degrees_of_freedom_are_few_where_few_seeds_are_most_of_the_variance():
+    """Of two rows without any variance over questions they are Welch's."""
+    assert Parts(0.0, 200, (1e-4, 1e-4), (3, 3)).freedom == pytest.approx(4)
+    assert Parts(1e-4, 200, (0.0, 0.0), (3, 3)).freedom == pytest.approx(199)
+    assert 4 < Parts(1e-5, 200, (1e-4, 1e-4), (3, 3)).freedom < 199
 
 
 def test_the_part_of_the_seeds_is_stretched_for_their_number():
@@ -69,7 +89,8 @@ def test_a_large_difference_is_shown_and_none_is_not():
 
 
 def test_holm_counts_comparisons_that_have_not_run():
-    contrast = Contrast(0.1, 0.05, 0.15, 0.02, over_questions=0.01, over_seeds=0.02)
+    parts = Parts(1e-4, 200, (1e-4, 1e-4), (5, 5))
+    contrast = Contrast(0.1, 0.05, 0.15, parts, over_questions=0.01, over_seeds=0.02)
     alone, among = correct([contrast])[0], correct([contrast, *[None] * 3])[0]
     assert alone.corrected == pytest.approx(0.02)
     assert among.corrected == pytest.approx(0.08)
@@ -99,9 +120,21 @@ def test_the_error_rate_of_equal_seeds_is_small():
     assert rate["both"] <= min(rate["over_questions"], rate["over_seeds"]) <= 0.15
 
 
-def test_what_could_be_seen_is_seen_in_four_of_five_cases():
-    """Differences of the size that is called detectable, with a known standard error."""
-    error = 0.01
-    found = np.abs(np.random.default_rng(6).normal(find_detectable(error), error, 20_000)) > 1.96 * error
-    assert found.mean() == pytest.approx(0.8, abs=0.01)
-    assert find_detectable(error, comparisons=40) > find_detectable(error)
+@pytest.mark.parametrize("seeds", [(5, 5), (3, 5)])
+def test_a_detectable_difference_is_detected_in_four_of_five_studies(seeds):
+    """By the very tests, in studies whose true variances are those of the parts."""
+    questions, of_seeds, of_questions, studies = 60, 0.01, 0.1, 100
+    parts = Parts(of_questions**2 / questions, questions, (of_seeds**2,) * 2, seeds)
+    gain, random, found = find_detectable([parts]), np.random.default_rng(6), 0
+    for study in range(studies):
+        moved = random.normal(gain, of_questions, (1, questions))
+        rows = [random.normal(0, of_seeds, (count, 1)) + np.zeros((1, questions)) for count in seeds]
+        rows[0] = rows[0] + moved
+        over_seeds = compare_seeds(*(row.mean(axis=1) for row in rows))
+        found += max(compare(*rows, study).randomisation, over_seeds) < 0.05
+    assert found / studies == pytest.approx(0.8, abs=0.1)
+
+
+def test_less_is_detectable_with_more_seeds_and_at_a_looser_level():
+    few, many = (Parts(1e-4, 200, (1e-4, 1e-4), (count, 5)) for count in (3, 5))
+    assert find_detectable([many]) < find_detectable([few]) < find_detectable([few], 0.05 / 43)
