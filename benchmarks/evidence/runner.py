@@ -165,7 +165,7 @@ def count_fits(study: Study) -> tuple[int, int]:
 def _describe_sets(study: Study, wanted: Callable[[], bool]) -> None:
     fingerprint = Corpus(study.places.corpus).manifest.fingerprint
     other = [name for name in study.places.data if is_described(study.store, name, fingerprint) is False]
-    if other and any(study.store.read_lines(row) for row in study.recipe.rows):
+    if other and any(study.store.folder.glob("*.jsonl")):
         raise KinspanError(
             f"{study.store.folder} holds results of another corpus than {study.places.corpus}: name another --results"
         )

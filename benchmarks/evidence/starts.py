@@ -21,6 +21,7 @@ from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import default_model
 from pretrain.release.release import release
 from pretrain.run import pretrain
+from pretrain.runtime.precision import choose_precision
 
 from .plan import RELEASE, Job, Places, name_pretraining, name_start
 from .recipe import hash_settings, settle_precision
@@ -124,6 +125,7 @@ def pretrain_and_release(job: Job, start: Path, places: Places) -> tuple[Path, d
         settings["generator"] = str(start / "generator")
     summary = _pretrain(settings, str(start), places.corpus, folder)
     kept = {"steps": summary["steps"], "tokens": summary["tokens"], "seconds": summary["wall_seconds"]}
+    kept["precision"] = choose_precision(settle_precision(settings)["precision"], zero_stage=1)
     for name in ("first_validation", "last_validation"):
         figures = summary[name] or {}
         kept[name] = {figure: round(figures[figure], 4) for figure in FIGURES if figure in figures}

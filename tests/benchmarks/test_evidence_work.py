@@ -22,6 +22,7 @@ from benchmarks.evidence.results import Store, settle_choices
 from benchmarks.evidence.runner import Study, run_jobs
 from benchmarks.evidence.starts import convert_to_electra, write_blank
 from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, HARD
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, read_pair_template
@@ -210,6 +211,17 @@ def test_a_study_that_was_stopped_ends_with_the_same_results(told, tmp_path):
             one, other = (untimed(store.read_lines(row)[job.seed]) for store in (whole, parts))
             assert one == other
     assert not list((tmp_path / "work-parts/pretrained").iterdir())  # no weights are kept
+
+
+def test_results_of_another_corpus_are_refused(told, tmp_path):
+    """Before anything is written: which questions are contaminated would no longer be those of the rows."""
+    store = Store(tmp_path / "results")
+    store.write("wikiqa", {"corpus": {"fingerprint": "another"}})
+    row = plan(told)[-1].rows[0]
+    store.add(row, {"seed": 1})
+    with pytest.raises(KinspanError, match="holds results of another corpus"):
+        run_jobs(Study(Places(**told["places"]), store, Path(told["recipe"])), lambda: None)
+    assert store.read("wikiqa")["corpus"]["fingerprint"] == "another"
 
 
 def untimed(line):
