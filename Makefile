@@ -11,6 +11,9 @@ RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 # `make` alone is `make quickstart`. `make help` prints what stands behind ## in this file.
 .DEFAULT_GOAL = quickstart
 
+# Ends a target in one line where a variable that names its documents is empty.
+require = @test -n "$($(1))" || { echo "error: name documents: make $@ $(1)=FILE" >&2; exit 2; }
+
 # A marker, so that only a change of what is installed installs again.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -73,6 +76,7 @@ RERANK_RUN ?= runs/rerank
 RERANK_QUESTIONS ?= 500
 
 rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers, and measure both stages: hours.
+	$(call require,RERANK_TEXT)
 	$(BIN)/python launch/index.py --answers $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/index
 	test -f $(RERANK_RUN)/mined/mined.json || $(BIN)/python launch/mine.py --data $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/mined
 	test -f $(RERANK_RUN)/questions/dev.jsonl || $(BIN)/python -m benchmarks.search.candidates --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions 200 --output_dir $(RERANK_RUN)/questions
@@ -86,6 +90,7 @@ EVIDENCE_TEXT ?= $(wildcard $(addprefix ../shared/data/corpus/,enwiki2015_AA.jso
 EVIDENCE_DATA ?= $(AS2_DATA)
 
 evidence: $(INSTALLED)  ## Pre-train and fine-tune with every objective, and write benchmarks/EVIDENCE.md: hours.
+	$(if $(filter --dry_run --page,$(EVIDENCE_FLAGS)),,$(call require,EVIDENCE_TEXT))
 	$(if $(filter --dry_run --page,$(EVIDENCE_FLAGS)),,$(BIN)/python launch/prepare.py --input $(EVIDENCE_TEXT) --output_dir corpora/evidence --num_workers 2)
 	$(BIN)/python -m benchmarks.evidence --corpus corpora/evidence --data $(EVIDENCE_DATA) $(EVIDENCE_FLAGS)
 
