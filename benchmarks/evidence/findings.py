@@ -10,7 +10,7 @@ from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds
 
 from .recipe import FINETUNE, Recipe, Row
 from .results import Outcome, Store, read_outcome
-from .statistics import Contrast, Parts, correct, find_detectable, measure_contrast, measure_error_rate
+from .statistics import Contrast, Parts, correct, measure_contrast, measure_error_rate
 
 
 @dataclass(frozen=True)
@@ -105,18 +105,15 @@ class Evidence:
         found = {name: self.store.read(name) for name in self.recipe.content["sets"]}
         return {name: content for name, content in found.items() if content}
 
-    def list_detectable(self) -> dict[tuple[str, str, float, tuple[int, ...]], tuple[float, float, int]]:
-        """For each start, set, share of the training questions and numbers of seeds, the smallest detectable difference
-        of its comparisons of two rows: alone, and at the level that Holm's method gives the smallest p; and how many
-        comparisons these are."""
-        parts: dict[tuple[str, str, float, tuple[int, ...]], list[Parts]] = {}
+    def collect_parts(self) -> dict[tuple[str, str, float, tuple[int, ...]], list[Parts]]:
+        """For each start, set, share of the training questions and numbers of seeds, the variances of its comparisons
+        of two rows that have several seeds each: what the smallest detectable difference follows from."""
+        found: dict[tuple[str, str, float, tuple[int, ...]], list[Parts]] = {}
         for finding in self.findings:
-            if finding.contrast and len(finding.rows) == 2:
-                row, of_one = finding.rows[0], finding.contrast.parts
-                seeds = tuple(sorted(of_one.num_seeds))
-                parts.setdefault((row.start, row.set, row.share, seeds), []).append(of_one)
-        strict = SIGNIFICANT / len(self.findings)
-        return {key: (find_detectable(p), find_detectable(p, strict), len(p)) for key, p in parts.items()}
+            if finding.contrast and len(finding.rows) == 2 and min(finding.contrast.parts.num_seeds) > 1:
+                row, parts = finding.rows[0], finding.contrast.parts
+                found.setdefault((row.start, row.set, row.share, tuple(sorted(parts.num_seeds))), []).append(parts)
+        return found
 
     @cached_property
     def error_rate(self) -> dict[str, Any] | None:

@@ -15,14 +15,14 @@ FOREST, DOSE, SHARES = "differences.png", "tokens.png", "labels.png"
 QUESTION = """Does continued pre-training with sentence-level objectives make a better ranker than masked language
 modelling alone, on the same text and for the same number of tokens? Which objective, and why? Di Liello et al. (2022)
 report gains of several points with RoBERTa-base and ELECTRA-base. This is a miniature of it: encoders of 11 and 23
-million parameters, and runs of 0.6 to 2 million tokens. It can show effects that are large enough to be seen in it,
-and says how large that is; it cannot show what the papers' scale would."""
+million parameters, and runs of half a million to three million tokens. It can show effects that are large enough to be
+seen in it, and says how large that is; it cannot show what the papers' scale would."""
 STATISTICS = """The unit is the question's average precision. A row's figure of a question is the mean over its seeds; a
 seed is of pre-training and fine-tuning together. For each comparison below there are
 
 - the **difference** of MAP, with a 95% interval from a hierarchical bootstrap over questions and, within each row,
-  over seeds (10,000 draws; the part of the seeds is stretched for their small number, and the interval by Student's t);
-- **p over questions**: a paired randomisation test of the per-question means (10,000 random signs), which does not
+  over seeds (10,000 draws), whose width is that of the standard error and of Student's t for so few seeds;
+- **p over questions**: a paired randomisation test of the per-question means (100,000 random signs), which does not
   see that seeds differ;
 - **p over seeds**: Welch's t-test of the seeds' MAPs, which does not see that questions differ;
 - **corrected p**: the greater of both, after Holm's correction over all {count} comparisons, which stood in
@@ -30,8 +30,10 @@ seed is of pre-training and fine-tuning together. For each comparison below ther
   difference is *shown*. A comparison that lacks seeds says how many have run ("so far"), and shows nothing.
 
 No comparison was added or dropped after its result was seen. One was added after the others: that of the quickstart's
-settings now, when most suspects of harm had run (see *What harms*)."""
-LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; 0.6 to 2 million tokens per
+settings now, when most suspects of harm had run (see *What harms*). How wide an interval is, that Holm's correction
+takes the greater p, and how the smallest detectable difference is found were changed after the results had been seen,
+by a review; no verdict changed with it."""
+LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; 0.5 to 3 million tokens per
   arm, where the papers have billions.
 - Nothing is said of rows that have not run. The order of the groups was changed twice while start (b) and the rest of
   start (a) took turns, each time before any row of the groups that were moved had run, but for three fits with a

@@ -186,7 +186,7 @@ def name_choice(entry: Settings) -> str:
 
 
 def settle_precision(settings: Settings) -> Settings:
-    """bf16 where the machine multiplies it, and fp32 elsewhere: emulated, bf16 takes nine times as long as fp32.
+    """bf16 where the machine is faster in it, and fp32 elsewhere: emulated, bf16 takes nine times as long as fp32.
 
     A line of results says which it was. It is no setting of the row: the same row may run on either machine.
     """

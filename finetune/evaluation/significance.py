@@ -27,12 +27,13 @@ class Comparison:
     randomisation: float
 
 
-def compare(a: np.ndarray, b: np.ndarray, seed: int = 0) -> Comparison:
+def compare(a: np.ndarray, b: np.ndarray, seed: int = 0, draws: int = DRAWS) -> Comparison:
     """Compares two systems by one metric on the same questions.
 
     a, b: ``[Q]``, or ``[S, Q]`` for S runs of a system that differ in their seed. Their mean is taken first, so that a
           question remains one observation
     seed: of the random signs
+    draws: how many assignments of signs the randomisation test draws
 
     Di Liello et al., 2022, table 1, use a t-test and do not say over what. The randomisation test assumes no
     distribution: if the systems were the same, each question's difference could as well have the opposite sign, and p
@@ -41,7 +42,8 @@ def compare(a: np.ndarray, b: np.ndarray, seed: int = 0) -> Comparison:
     """
     a, b = np.atleast_2d(a).mean(axis=0), np.atleast_2d(b).mean(axis=0)
     difference = a - b
-    return Comparison(float(difference.mean()), _run_t_test(difference), _run_randomisation_test(difference, seed))
+    randomisation = _run_randomisation_test(difference, seed, draws)
+    return Comparison(float(difference.mean()), _run_t_test(difference), randomisation)
 
 
 def compare_seeds(a: np.ndarray, b: np.ndarray) -> float:
@@ -143,7 +145,7 @@ def _compute_p(test: Callable[..., Any], a: np.ndarray, b: np.ndarray, **options
     return 1.0 if np.isnan(p) else p
 
 
-def _run_randomisation_test(difference: np.ndarray, seed: int) -> float:
+def _run_randomisation_test(difference: np.ndarray, seed: int, draws: int) -> float:
     """Returns p by random signs, or by all combinations of signs where there are no more of them than draws."""
     from scipy.stats import permutation_test
 
@@ -155,7 +157,7 @@ def _run_randomisation_test(difference: np.ndarray, seed: int) -> float:
         lambda x, axis: x.sum(axis=axis),
         permutation_type="samples",
         vectorized=True,
-        n_resamples=DRAWS,
+        n_resamples=draws,
         batch=BATCH,
         rng=np.random.default_rng(seed),
     )

@@ -26,3 +26,12 @@ def test_each_number_of_the_summary_is_in_the_page():
     assert numbers
     missing = [number for number in numbers if not re.search(rf"(?<![\d+-]){re.escape(number)}(?!\d)", page)]
     assert not missing
+
+
+def test_each_interval_of_the_summary_is_that_of_its_difference():
+    """A number alone may stand in the page for something else."""
+    claim = " ".join(read_claim())
+    page = (ROOT / "benchmarks/EVIDENCE.md").read_text(encoding="utf-8")
+    found = re.findall(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]", claim)
+    assert len(found) == claim.count("[+") + claim.count("[-")
+    assert not [told for told in found if "| {} | {} to {} |".format(*told) not in page]
