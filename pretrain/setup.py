@@ -363,6 +363,7 @@ def _collect_facts(
         precision_used=precision,
         own_objectives=hash_own_sources(mixture),
     )
+    del same["precision"]  # what it comes to counts: a run of "auto" goes on as "bf16", where that is what it trains in
     return {"identity": same, "settings": settings, **known}
 
 

@@ -25,6 +25,7 @@ RUN, SUMMARY, CHECKPOINTS = "run.json", "summary.json", "checkpoints"
 SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
 ADVICE = "choose another --output_dir, or delete that folder"
 DEEPSPEED = "deepspeed"  # the key of an identity that holds DeepSpeed's settings
+PRECISION = "precision_used"  # that of what it computes in, which --precision auto leaves to the machine
 DROPOUT = "dropout_version"
 DROPOUT_VERSION = 2  # 2: masks by pair and position, see pretrain/modeling/dropout.py; 1: torch's, by micro-batch
 RESUMES_OLDER = "2a4d63d"  # the last commit that trains as version 1
@@ -120,6 +121,8 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
                 "to go on with it, give --deepspeed_config a file that holds its DeepSpeed settings, "
                 f"{json.dumps(old)}; or choose another --output_dir"
             )
+        if key == PRECISION and isinstance(old, str):
+            change = f"it trains in {old}, now it is {value}: --precision {old} goes on with it; or {ADVICE}"
         raise KinspanError(f"--output_dir {path.parent} holds a different run: {explanations.get(key, change)}")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import torch
 import yaml
 from safetensors.numpy import load_file
 
@@ -250,6 +251,18 @@ def test_another_runs_folder_is_refused(settings):
     run_here({**settings, "max_steps": 2, "eval_pairs": 0})
     with pytest.raises(KinspanError, match="holds a different run: its seed is 1, now it is 2"):
         run_here({**settings, "max_steps": 2, "eval_pairs": 0, "seed": 2})
+
+
+def test_a_run_goes_on_where_auto_is_another_precision(settings, monkeypatch):
+    """On another machine, or with a later version, once it is told which one the run has."""
+    settings |= {"max_steps": 2, "eval_pairs": 0, "precision": "auto"}
+    capabilities = {"avx512_bf16": True}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    done = run_here(settings)
+    capabilities.clear()
+    with pytest.raises(KinspanError, match="it trains in bf16, now it is fp32: --precision bf16 goes on with it"):
+        run_here(settings)
+    assert run_here({**settings, "precision": "bf16"}) == done
 
 
 def test_too_little_memory_is_one_line(settings, tmp_path):
