@@ -44,7 +44,8 @@ def describe_state(evidence: Evidence) -> str:
     done, count = sum(map(evidence.is_complete, evidence.rows)), len(evidence.rows)
     listed = "; ".join(f"{name} ({has_run} of {of})" for name, (has_run, of) in short.items())
     return (
-        f"*{done} of {count} rows have run with all their seeds. Not all of these groups have, yet or ever: {listed}.*"
+        f"*{done} of {count} rows have run with all their seeds. Of these groups not all have, for want of hours: "
+        f"{listed}.*"
     )
 
 
