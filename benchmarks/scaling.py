@@ -13,7 +13,6 @@ measured.
 benchmarks/SCALING.md explains the tables."""
 
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -87,7 +86,6 @@ def measure_corpora(folder: str, size: int = 4096, batches: int = 8) -> dict[int
     for times in TIMES:
         with tempfile.TemporaryDirectory() as larger:
             larger_corpus(Path(folder), Path(larger), times)
-            shutil.copytree(Path(folder) / "tokenizer", Path(larger) / "tokenizer")
             stream = open_stream(Case("minilm", "ssp", "fp32", larger, pairs=size, rounds=0))
             stream.batch(0, size)
             used = time.process_time()
