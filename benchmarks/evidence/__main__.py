@@ -73,6 +73,7 @@ def main() -> None:
 
 def write(study: Study, page: Path) -> None:
     """Writes the page, and says where."""
+    print("writing the page: half a minute", flush=True)
     write_page(Evidence(study.recipe, study.store), study.find_budget(), page, page.parent / "evidence/figures")
     print(f"page: {page}", flush=True)
 

@@ -152,10 +152,10 @@ def compare_without_contaminated(evidence: Evidence, finding: Finding) -> tuple[
 
 def compare_in_half_precision(evidence: Evidence, finding: Finding) -> Contrast | None:
     """The contrast of the seeds alone that were trained in bf16, where a row has others too and two such at least."""
-    outcomes = [evidence.outcomes.get(row.name) for row in finding.rows]
-    if None in outcomes or all(len(set(o.precisions)) == 1 for o in outcomes):  # type: ignore[union-attr]
+    outcomes = [evidence.outcomes[row.name] for row in finding.rows if row.name in evidence.outcomes]
+    if len(outcomes) < len(finding.rows) or not any(len(set(o.precisions)) > 1 for o in outcomes):
         return None
-    kept = [o.ap[[p == "bf16" for p in o.precisions]] for o in outcomes]  # type: ignore[union-attr]
+    kept = [o.ap[[p == "bf16" for p in o.precisions]] for o in outcomes]
     return measure_contrast(kept) if min(map(len, kept)) > 1 else None
 
 

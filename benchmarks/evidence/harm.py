@@ -17,9 +17,9 @@ FINDING = """**The finding.** On another encoder of sentence embeddings 400 upda
 rate and weight of the masked-LM loss (2.5e-4 and .05), with 32 pairs of at most 64 tokens, had cost .02 of MAP over
 three seeds, while the pair loss improved. Each row below changes of these settings what its name says; larger batches
 are also fewer updates, and longer texts more tokens. The quickstart's settings now are a rate of 1e-4, a weight of .2
-and 48 tokens. They were chosen when most suspects had run, among five pairs of rate and weight with two seeds each,
-by the cosine on WikiQA's *dev* set after 240 updates; those figures were not kept, and the cosine is not shown to
-foretell anything (below). Their row was added then."""
+and 48 tokens. They were chosen when most suspects had run, among pairs of rate and weight, by the cosine on WikiQA's
+*dev* set after 240 updates; the figures of that choice were not kept, and the cosine is not shown to foretell
+anything (below). Their row was added then."""
 CAUSE = """No cause of harm can be named: it did not recur, and suspects are compared with the start alone and not
 with one another. That seeds of the finding's settings spread more is not shown either (three seeds, looked at because
 they spread most). Single runs differ, with continued pre-training or without: fine-tune with several seeds, or watch

@@ -35,9 +35,10 @@ takes the greater p, and how the smallest detectable difference is found were ch
 by a review; no verdict changed with it."""
 LIMITS = """- One language, two kinds of text, two small encoders, two small test sets; 0.5 to 3 million tokens per
   arm, where the papers have billions.
-- Nothing is said of rows that have not run. The order of the groups was changed twice while start (b) and the rest of
-  start (a) took turns, each time before any row of the groups that were moved had run, but for three fits with a
-  quarter of the tokens.
+- Nothing is said of rows that have not run. Which these are was not decided beforehand: the order of the groups was
+  changed twice while start (b) and the rest of start (a) took turns, and at the end what had not run was put last and
+  the hours set to what had. Of the groups that were moved no row had run, but for three fits with a quarter of the
+  tokens.
 - Each start is one set of weights. Another start from scratch, with another seed, could come out differently. Every
   pre-training from start (a) begins with the same pair head, which that start carries untrained; for
   start (b) each seed draws one.

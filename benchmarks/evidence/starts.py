@@ -125,7 +125,7 @@ def pretrain_and_release(job: Job, start: Path, places: Places) -> tuple[Path, d
         settings["generator"] = str(start / "generator")
     summary = _pretrain(settings, str(start), places.corpus, folder)
     kept = {"steps": summary["steps"], "tokens": summary["tokens"], "seconds": summary["wall_seconds"]}
-    kept["precision"] = summary["precision"]
+    kept["precision"] = summary.get("precision")  # weights of before do not say it
     for name in ("first_validation", "last_validation"):
         figures = summary[name] or {}
         kept[name] = {figure: round(figures[figure], 4) for figure in FIGURES if figure in figures}
@@ -142,9 +142,8 @@ def _pretrain(settings: dict[str, Any], model: str, corpus: str, folder: Path) -
         summary = pretrain(PretrainConfig(**settings, model=model, corpus=corpus, output_dir=str(run)))
         release(run, folder / RELEASE)
         shutil.copy(run / "metrics.jsonl", folder / "metrics.jsonl")
-        summary["precision"] = choose_precision(
-            settings["precision"], zero_stage=1
-        )  # a later reader may be another machine
+        # Said here, since another machine may go on from these weights.
+        summary["precision"] = choose_precision(settings["precision"], zero_stage=1)
         write_atomically(done, json.dumps(summary) + "\n")
     shutil.rmtree(folder / RUN, ignore_errors=True)
     return read_object(done, f"delete {folder}")

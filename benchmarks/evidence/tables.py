@@ -82,8 +82,8 @@ def describe_design(evidence: Evidence) -> str:
         "[recipe.yaml](evidence/recipe.yaml).",
         "**Precision.** Machines that multiply bf16 fast trained in it, others in fp32, pre-training and fine-tuning "
         "alike; scores are computed in fp32. Some rows of start (b) have seeds of both (the tables say how many), and "
-        "of its choices one of the two fits with the higher rate of pre-training. Zero-shot rows of start (b) were "
-        "made in bf16, from a pre-training of their own where the fine-tuned seed has fp32.",
+        "of its choices one of the two fits with the higher rate of pre-training. Where seeds of MLM alone and of SSP "
+        "have fp32, those ranked by the pair head were pre-trained once more, in bf16.",
         _list_choices(evidence),
         _describe_corpus(evidence),
     ]

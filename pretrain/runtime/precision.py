@@ -27,8 +27,8 @@ def choose_precision(wanted: str, zero_stage: int) -> str:
 def _has_bf16_processor() -> bool:
     """Whether this processor multiplies bf16 matrices faster than fp32 ones.
 
-    Emulated, bf16 is slower; and so it is by the AVX-512 instructions of Intel's processors, at about half the speed
-    of fp32, where AMX is absent or hidden by a virtual machine. AMD's do both products in the time of one.
+    Emulated, bf16 is slower. So it is by Intel's AVX-512 instructions without AMX: at half the speed of fp32, on an
+    Emerald Rapids whose AMX a virtual machine hid. By AMD's it is faster.
     """
     capabilities = torch.cpu.get_capabilities()
     is_intel = "Intel" in capabilities.get("cpu_name", "")

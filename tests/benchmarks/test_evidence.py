@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks.evidence.findings import Evidence
+from benchmarks.evidence import statistics
+from benchmarks.evidence.findings import Evidence, compare_in_half_precision, format_figure
+from benchmarks.evidence.harm import collect_omens, find_suspects, judge_suspects, list_omens, list_suspects
 from benchmarks.evidence.page import write_page
 from benchmarks.evidence.plan import FIT, RERUN, START, format_budget, make_budget, plan_jobs
 from benchmarks.evidence.recipe import RECIPE, Recipe, hash_settings, read_recipe
 from benchmarks.evidence.results import Store, invert_ranks, pack_figures, read_outcome, settle_choices, shorten
+from benchmarks.evidence.tables import format_map, list_rows
 from data_pipeline.errors import KinspanError
 from finetune.studies.study_file import make_config
 from pretrain.config import PretrainConfig
@@ -35,6 +38,13 @@ PILOT = {
     },
     "electra": {"tokens_per_second": 3000},
 }
+
+
+@pytest.fixture(autouse=True)
+def quick_tests(monkeypatch):
+    """Fewer draws than the page has: no test here depends on the last digit of a p."""
+    monkeypatch.setattr(statistics, "ASSIGNMENTS", 5000)
+    monkeypatch.setattr(statistics, "DRAWS", 2000)
 
 
 @pytest.fixture
@@ -271,3 +281,91 @@ def test_the_start_and_its_settings_are_named_by_hash(recipe, store):
     assert not plan_jobs(recipe, store)[0].is_done
     store.write("start-a", {"fingerprint": hash_settings(scratch), "seconds": 5.0})
     assert plan_jobs(recipe, store)[0].is_done
+
+
+# What harms, and in which precision --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def suspects(recipe):
+    """The recipe with the suspects' rows and the start's that they are compared with."""
+    content = json.loads(json.dumps(recipe.content))
+    content["groups"] = [g for g in content["groups"] if g["start"] == "b" and "head" not in g.get("measures", [])]
+    names = {row.name for row in Recipe(content).rows}
+    content["comparisons"] = [rows for rows in content["comparisons"] if set(rows) <= names]
+    return Recipe(content)
+
+
+def fill_suspects(recipe, store, quick_gain):
+    """Rows whose MAP rises with the AUC of their pairs; the cosine's falls with it."""
+    recipe, random = settle(recipe, store), np.random.default_rng(1)
+    describe_sets(store)
+    for place, row in enumerate(recipe.rows):
+        for seed in row.seeds:
+            gain = quick_gain if row.name == "b/quick/wikiqa" else 0.01 * (place % 7)
+            line = make_line(seed, 0.6 + (-gain if "cosine" in row.name else gain), random)
+            line["pretrain"]["last_validation"] = {"pair_auc": 0.6 + gain, "mlm_loss": 6.0 - gain / 2}
+            store.add(row, line)
+    return Evidence(recipe, store)
+
+
+def test_harm_that_recurs_is_not_called_gone(suspects, store):
+    told = judge_suspects(fill_suspects(suspects, store, quick_gain=-0.2))
+    assert re.search(r"Of these 9 differences [1-9] are shown to be harm", told)
+    assert "did not recur" not in told
+
+
+def test_where_no_harm_is_shown_no_cause_is_named(suspects, store):
+    told = judge_suspects(fill_suspects(suspects, store, quick_gain=0.0))
+    assert "0 are shown to be harm" in told
+    assert "did not recur" in told
+
+
+def test_each_suspect_stands_with_its_worst_seed_and_its_cosine(suspects, store):
+    evidence = fill_suspects(suspects, store, quick_gain=0.0)
+    lines = list_suspects(evidence).splitlines()
+    assert sum("quickstart" in line for line in lines) == len(find_suspects(evidence)) > 5
+    outcome = evidence.outcomes["b/quick/wikiqa"]
+    cosine = evidence.outcomes["b/quick, zero-shot by the cosine/wikiqa"]
+    (line,) = [line for line in lines if line.startswith(f"| (b) {outcome.row.title} |")]
+    assert f"| {format_figure(outcome.maps.min())} |" in line
+    assert line.endswith(f"| {format_map(cosine)} |")
+
+
+def test_what_foretells_the_map_is_found(suspects, store):
+    """A variant of an arm has its pre-training, and is no run of its own."""
+    evidence = fill_suspects(suspects, store, quick_gain=0.0)
+    omens = collect_omens(evidence, "b")
+    assert "quick, head redrawn" not in omens["AUC of held-out pairs"]
+    assert all(arm.startswith("quick") for arm in omens["MAP of the cosine, without fine-tuning"])
+    told = list_omens(evidence)
+    assert re.search(r"AUC of held-out pairs \| \d+ \| \+\.[5-9]", told)
+
+
+def test_seeds_in_bf16_are_compared_by_themselves(short, store):
+    """Those in fp32 are much better here, and only one row has them."""
+    recipe, random = settle(short, store), np.random.default_rng(1)
+    describe_sets(store)
+    for row in recipe.rows:
+        for seed in row.seeds:
+            is_other = row.name == "a/ssp/wikiqa" and seed < 3
+            line = make_line(seed, 0.9 if is_other else 0.6, random)
+            line["finetune"] = {**line["finetune"], "precision": "fp32" if is_other else "bf16"}
+            store.add(row, line)
+    evidence = Evidence(recipe, store)
+    mixed, pure = (evidence.find(f"a/{arm}/wikiqa", "a/mlm/wikiqa") for arm in ("ssp", "all"))
+    assert mixed.contrast.difference > 0.1
+    half = compare_in_half_precision(evidence, mixed)
+    assert abs(half.difference) < 0.02
+    assert half.parts.num_seeds == (3, 5)
+    assert compare_in_half_precision(evidence, pure) is None
+    assert "| 2 fp32, 3 bf16 |" in list_rows(evidence, "a", "wikiqa")
+
+
+def test_a_rerun_of_another_seed_is_left_to_do(recipe, store):
+    recipe = settle(recipe, store)
+    (job,) = [job for job in plan_jobs(recipe, store) if job.kind == RERUN]
+    for seed, is_done in ((job.seed, True), (job.seed + 1, False)):
+        store.write("rerun", {"fingerprint": job.rows[0].fingerprint, "seed": seed})
+        (again,) = [again for again in plan_jobs(recipe, store) if again.kind == RERUN]
+        assert again.is_done == is_done

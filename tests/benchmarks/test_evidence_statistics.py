@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_ind
+from scipy.stats import t, ttest_ind
 
 from benchmarks.evidence import statistics
 from benchmarks.evidence.statistics import (
@@ -53,6 +53,25 @@ def test_an_interval_covers_the_true_difference_as_often_as_it_says(
     assert least <= covered <= most
 
 
+def test_an_interval_is_as_wide_as_students_t_with_its_degrees_of_freedom():
+    """However wide the bootstrap is by itself."""
+    few = Parts(1e-6, 200, (1e-3, 1e-3), (3, 3))
+    for spread in (0.01, 1.0):
+        low, high = find_interval(np.random.default_rng(0).normal(0.2, spread, 100_000), 0.2, few)
+        assert (high - low) / 2 == pytest.approx(t.isf(0.025, few.freedom) * few.error, rel=0.02)
+        assert (high + low) / 2 == pytest.approx(0.2, abs=0.02 * (high - low))
+
+
+def test_the_residual_counts_once():
+    """Where it is all there is, questions and seeds each hold the whole of it: together they are twice too much."""
+    random, seeds, questions = np.random.default_rng(7), 20, 60
+    squares = []
+    for _ in range(200):
+        rows = [random.normal(0, 0.3, (seeds, questions)) for _ in range(2)]
+        squares.append(measure_parts(rows, rows[0].mean(axis=0) - rows[1].mean(axis=0)).error ** 2)
+    assert np.mean(squares) == pytest.approx(2 * 0.3**2 / (seeds * questions), rel=0.3)
+
+
 def test_degrees_of_freedom_are_few_where_few_seeds_are_most_of_the_variance():
     """Of two rows without any variance over questions they are Welch's."""
     assert Parts(0.0, 200, (1e-4, 1e-4), (3, 3)).freedom == pytest.approx(4)
@@ -94,6 +113,13 @@ def test_holm_counts_comparisons_that_have_not_run():
     alone, among = correct([contrast])[0], correct([contrast, *[None] * 3])[0]
     assert alone.corrected == pytest.approx(0.02)
     assert among.corrected == pytest.approx(0.08)
+
+
+def test_holm_corrects_the_greater_p_of_each_comparison():
+    """Each test corrected by itself would give .04 here, since each has one small p; the two greater p are equal."""
+    parts = Parts(1e-4, 200, (1e-4, 1e-4), (5, 5))
+    pair = [Contrast(0.1, 0, 0.2, parts, over_questions=q, over_seeds=s) for q, s in ((0.01, 0.04), (0.04, 0.01))]
+    assert [c.corrected for c in correct(pair)] == pytest.approx([0.08, 0.08])
 
 
 def test_over_seeds_two_rows_are_welchs_test_and_four_of_them_are_satterthwaites():
