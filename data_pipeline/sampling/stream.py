@@ -136,17 +136,17 @@ class PairStream:
         objective, group = part.objective, part.objective.pairs_per_anchor
         first_anchor = first // group
         for segment in self.orders[number].segments(first_anchor, -(-end // group) - first_anchor):
-            purpose, n = f"pairs/{objective.name}", len(segment.anchors)
+            purpose, n = f"pairs/{part.key}", len(segment.anchors)
             block = self._blocks.get(*self._describe_block(part, segment.shards))
             ahead = self.orders[number].look_ahead(segment.first_anchor + n - 1)
             if ahead is not None:
                 self._blocks.fetch_ahead(*self._describe_block(part, ahead))
             random_bits = draw_random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_draws)
-            pairs = objective.sample(block, segment.anchors, random_bits)
+            pairs = objective.sample(block, block.anchors[segment.anchors].astype(np.int64), random_bits)
             objective.check(pairs, n)
             labels = pairs.kind == POSITIVE
             if self.permute_labels:
-                labels = _permute_rows(labels, self.seed, objective.name, segment.first_anchor)
+                labels = _permute_rows(labels, self.seed, part.key, segment.first_anchor)
             start = segment.first_anchor * group
             rows = slice(max(first - start, 0), min(end - start, n * group))
             index = self.mixture.index_of(number, np.arange(start + rows.start, start + rows.stop))
@@ -167,7 +167,7 @@ class PairStream:
             same = (objective.usable, objective.view) == (part.objective.usable, part.objective.view)
             if other.corpus is part.corpus and same:
                 random_bits = draw_random_bits(self.seed, "first pairs of a block", 0, 1, objective.num_draws)
-                objective.sample(block, np.zeros(1, dtype=np.int64), random_bits)
+                objective.sample(block, block.anchors[:1].astype(np.int64), random_bits)
         return block
 
     def _require_cache(self) -> None:
@@ -247,10 +247,10 @@ class PairStream:
         return positions.astype(np.int64), labels.astype(np.int64), noise
 
 
-def _permute_rows(labels: np.ndarray, seed: int, objective: str, first_anchor: int) -> np.ndarray:
+def _permute_rows(labels: np.ndarray, seed: int, key: str, first_anchor: int) -> np.ndarray:
     """The labels ``[n, g]`` of n anchors in a row, each anchor's among its pairs in an order of its own."""
     n, g = labels.shape
-    random_bits = draw_random_bits(seed, f"permuted labels/{objective}", first_anchor, n, -(-g // 4) * 4)
+    random_bits = draw_random_bits(seed, f"permuted labels/{key}", first_anchor, n, -(-g // 4) * 4)
     return np.take_along_axis(labels, random_bits[:, :g].argsort(axis=1, kind="stable"), axis=1)
 
 
@@ -272,4 +272,5 @@ def _order_anchors(part: Part, seed: int, split: str, block_anchors: int) -> Ord
     if part.corpus.manifest.format_version >= 2:  # the order of version 1 stays as it was
         block_shards = BLOCK_SHARDS
         block_anchors = min(block_anchors, VALIDATION_ANCHORS) if split == "validation" else block_anchors
-    return Order(anchors, documents, seed, block_anchors, part.objective.name, block_shards)
+    fingerprint = part.corpus.manifest.fingerprint
+    return Order(anchors, documents, seed, block_anchors, part.objective.name, block_shards, fingerprint)

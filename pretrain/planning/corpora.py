@@ -76,10 +76,9 @@ def _find_lack(part: Part, split: str) -> str:
     assert part.corpus is not None
     shards = tuple(number for number, count in enumerate(anchors) if count)
     block = open_block(part.corpus, shards, split, part.objective)
-    count = len(block.paragraph)
-    random_bits = draw_random_bits(0, "trial", 0, count, part.objective.num_draws)
+    random_bits = draw_random_bits(0, "trial", 0, len(block.anchors), part.objective.num_draws)
     try:
-        part.objective.sample(block, np.arange(count), random_bits)
+        part.objective.sample(block, block.anchors.astype(np.int64), random_bits)
     except KinspanError:
         return "all of its documents go with one text, so that there are no negatives"
     return ""
