@@ -119,6 +119,13 @@ class Block:
         at = shard.sentence_starts[[first + x for x in ends]].tolist()
         return np.concatenate([shard.tokens[a:b] for a, b in zip(at[::2], at[1::2], strict=True)])
 
+    def find_rows(self, paragraphs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of each paragraph which of the block's shards it lies in, and its document's row there."""
+        rows = np.empty(paragraphs.shape, dtype=np.int64)
+        for shard, own in self.split_by_shard(paragraphs):
+            rows[own] = np.searchsorted(shard.document_starts, self.paragraph[paragraphs[own]], side="right") - 1
+        return self.shard_number[paragraphs], rows
+
     def locate(self, paragraph: Any) -> tuple[Shard, int, int]:
         """The paragraph's shard, its document's row there, and its number within the document."""
         shard = self.shards[self.shard_number[paragraph]]

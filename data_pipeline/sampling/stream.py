@@ -17,7 +17,7 @@ from .block import Block
 from .block_cache import BlockCache
 from .mixture import Mixture, Part
 from .order import BLOCK_ANCHORS, BLOCK_SHARDS, MIN_DOCUMENTS, VALIDATION_ANCHORS, Order, TooFewDocuments
-from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, lay_out, lay_out_apart
+from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, hash_texts, lay_out, lay_out_apart
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
 from .spans import Spans
@@ -35,6 +35,7 @@ class PairRows:
     labels: ``[n]`` bools: what the pair loss is to learn
     index: ``[n]`` the examples' numbers in the global order, ascending
     part:  its number in the mixture
+    shards: the corpus's numbers of the block's shards
     """
 
     block: Block
@@ -43,6 +44,7 @@ class PairRows:
     labels: np.ndarray
     index: np.ndarray
     part: int
+    shards: tuple[int, ...]
 
 
 class Masking(Protocol):
@@ -106,8 +108,13 @@ class PairStream:
         self._require_cache()
 
     @property
+    def apart(self) -> bool:
+        """Whether the texts of a pair are sequences of their own, as for a bi-encoder."""
+        return self.template.num_texts == 1
+
+    @property
     def per_pair(self) -> int:
-        """Sequences of a pair, see Batch: one, or as many as it has texts where the template takes one text."""
+        """Sequences of a pair, see Batch: one, or as many as it has texts where they are apart."""
         return self.num_texts // self.template.num_texts
 
     @property
@@ -151,7 +158,7 @@ class PairStream:
             rows = slice(max(first - start, 0), min(end - start, n * group))
             index = self.mixture.index_of(number, np.arange(start + rows.start, start + rows.stop))
             texts = tuple(spans.map(lambda x: x.ravel()[rows]) for spans in pairs.texts)  # noqa: B023
-            yield PairRows(block, texts, pairs.kind.ravel()[rows], labels.ravel()[rows], index, number)
+            yield PairRows(block, texts, pairs.kind.ravel()[rows], labels.ravel()[rows], index, number, segment.shards)
 
     def _describe_block(self, part: Part, shards: tuple[int, ...]) -> tuple[tuple, Callable[[], Block]]:
         """The key and the maker of the part's block. Parts that use the same paragraphs of one corpus share it."""
@@ -205,7 +212,7 @@ class PairStream:
                 length[at] = sum(stop - start for start, stop in of_text)
             kinds[at], labels[at], part[at] = rows.kinds, rows.labels, rows.part
         room = self.max_length - self.template.num_special
-        if self.template.num_texts == 1:
+        if self.apart:
             lengths, row, text_starts = lay_out_apart(self.template, full, room)
         else:
             lengths = cut_longest_first(full, room)
@@ -215,6 +222,7 @@ class PairStream:
             at = rows.index - first
             for spans, of_text, start, length in zip(rows.texts, of_texts, text_starts, lengths, strict=True):
                 copy_text(row.ids, start[at], length[at], rows.block, spans.paragraph, of_text)
+        groups = self._group(row, parts, first) if self.apart else np.zeros((0, 2), dtype=np.int64)
         positions, masked_labels, noise = self._mask(row, first * self.per_pair)
         return Batch(
             input_ids=row.ids,
@@ -228,7 +236,19 @@ class PairStream:
             kinds=kinds,
             part=part,
             index=np.arange(first, first + n),
+            groups=groups,
         )
+
+    def _group(self, row: PackedRow, parts: list[PairRows], first: int) -> np.ndarray:
+        """Batch.groups of a row whose tokens are in place."""
+        documents = np.empty(((len(row.starts) - 1) // self.num_texts, self.num_texts), dtype=np.int64)
+        for rows in parts:
+            source = self.mixture.parts[rows.part].source
+            shards = np.array(rows.shards, dtype=np.int64)
+            for number, spans in enumerate(rows.texts):
+                shard, document = rows.block.find_rows(spans.paragraph)
+                documents[rows.index - first, number] = source << 52 | shards[shard] << 32 | document
+        return np.column_stack([documents.ravel(), hash_texts(row.ids, row.starts)])
 
     def _mask(self, row: PackedRow, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Masks the row's ids in place; returns positions, labels and noise as of Batch. ``first``: of the sequences"""
