@@ -10,7 +10,7 @@ import yaml
 from benchmarks.evidence import statistics
 from benchmarks.evidence.findings import Evidence, compare_in_half_precision, format_figure
 from benchmarks.evidence.harm import collect_omens, find_suspects, judge_suspects, list_omens, list_suspects
-from benchmarks.evidence.page import write_confirmation, write_page
+from benchmarks.evidence.page import write_page
 from benchmarks.evidence.plan import FIT, RERUN, START, format_budget, make_budget, plan_jobs
 from benchmarks.evidence.recipe import RECIPE, Recipe, hash_settings, read_recipe
 from benchmarks.evidence.results import Store, invert_ranks, pack_figures, read_outcome, settle_choices, shorten
@@ -131,46 +131,6 @@ def test_every_recipe_has_groups_sets_and_settings_that_both_trainings_take(file
         make_config({**row.finetune, "data": f"{row.set}=FOLDER"})
         if row.pretrain is not None:
             check(PretrainConfig(**row.pretrain))
-
-
-def test_the_dose_study_begins_with_its_primary_comparison_seed_by_seed(store):
-    recipe = read_recipe(RECIPE.with_name("dose.yaml"))
-    names = recipe.content["primary"]
-    jobs = plan_jobs(recipe, store)[:20]
-    assert [(job.seed, job.rows[0].name) for job in jobs] == [(seed, name) for seed in range(1, 11) for name in names]
-    (first, second) = (job.rows[0] for job in jobs[:2])
-    assert (first.questions, second.questions) == (50, 50)
-    assert (first.pretrain["max_steps"] * first.pretrain["global_batch_size"], second.pretrain) == (51_200, None)
-
-
-def test_rows_of_a_start_share_the_pretraining_of_their_dose(store):
-    """Labels and sets are no part of it, and every dose is trained once per seed."""
-    jobs = plan_jobs(read_recipe(RECIPE.with_name("dose.yaml")), store)
-    by_ssp = {job.pretraining for job in jobs if job.pretrain and all("/ssp" in row.name for row in job.rows)}
-    assert len(by_ssp) == 10 + 5 + 3
-
-
-def test_the_data_and_the_corpus_are_of_a_rows_settings():
-    content = yaml.safe_load(RECIPE.with_name("dose.yaml").read_text())
-    before = {row.name: row.fingerprint for row in Recipe(content).rows}
-    for name, concerns in (("corpus", ("selqa", "wikiqa")), ("wikiqa", ("wikiqa",))):
-        changed = content | {"fingerprints": content["fingerprints"] | {name: "another"}}
-        after = Recipe(changed).rows
-        assert {row.set for row in after if row.fingerprint != before[row.name]} == set(concerns)
-
-
-def test_the_page_of_a_confirmation_tells_its_primary_comparison(store, tmp_path):
-    recipe = read_recipe(RECIPE.with_name("dose.yaml"))
-    page, random = tmp_path / "DOSE.md", np.random.default_rng(1)
-    write_confirmation(Evidence(recipe, store), None, page)
-    assert "not run yet" in page.read_text().split("\n\n")[1]
-    figures = pack_figures(np.full(QUESTIONS, 0.5), np.ones(QUESTIONS), np.ones(QUESTIONS))
-    store.write("selqa", {"baselines": {"BM25": figures, "cosine": figures}})
-    for row in recipe.rows[:2]:
-        for seed in row.seeds:
-            store.add(row, make_line(seed, 0.6 + 0.1 * ("ssp" in row.name), random))
-    write_confirmation(Evidence(recipe, store), None, page)
-    assert "ranks better than" in page.read_text().split("\n\n")[1]
 
 
 # What is left to do ----------------------------------------------------------------------------------------------

@@ -73,11 +73,11 @@ def test_a_broken_question_is_refused_by_its_number(tmp_path, change, told):
 
 
 def test_files_that_are_no_selqa_are_refused(tmp_path):
-    with pytest.raises(MissingSplit, match="selqa-ass-dev.json"):
+    with pytest.raises(MissingSplit, match=r"selqa-ass-dev\.json"):
         load_split(f"selqa={tmp_path}", "test")
     for broken in (b"{}", b"[", lzma.compress(b"[]")[:20]):
         (tmp_path / "selqa-ass-dev.json").write_bytes(broken)
-        with pytest.raises(KinspanError, match="selqa-ass-dev.json"):
+        with pytest.raises(KinspanError, match=r"selqa-ass-dev\.json"):
             load_split(f"selqa={tmp_path}", "test")
     (tmp_path / "selqa-ass-dev.json").unlink()
     (tmp_path / "selqa-ass-test.json.xz").write_bytes(lzma.compress(json.dumps([QUESTION]).encode())[:40])
