@@ -1,8 +1,8 @@
 """``questions:FILE.jsonl``: questions of a help desk or of any forum, a line of JSON each.
 
 A line has ``title``, and ``text`` or ``paragraphs`` as its body, and may have ``id``, ``answers`` (a list of strings),
-``accepted`` (the number of the accepted answer, from 0 on) and ``links`` (ids of questions of the same file that it is a
-duplicate of). Nothing is dropped for its length, since people posted it.
+``accepted`` (the number of the accepted answer, from 0 on) and ``links`` (ids of questions of the same file that it is
+a duplicate of). Nothing is dropped for its length, since people posted it.
 
 A file is one part, however large, since a link may connect any two of its lines.
 """

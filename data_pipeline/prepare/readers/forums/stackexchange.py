@@ -74,8 +74,8 @@ def _read_threads(source: Source, part: Part | None) -> Iterator[tuple[int, dict
             for question, row in questions.items():
                 number += 1
                 ids = links.pop(question, [])
-                group = group_of.get(str(question), "")
-                yield number, {"question": row, "answers": answers.pop(question, []), "links": ids, "group": group}
+                linked = {"links": ids, "group": group_of.get(str(question), "")}
+                yield number, {"question": row, "answers": answers.pop(question, []), **linked}
             for orphans in answers.values():
                 for _ in orphans:
                     yield number, Omitted("an answer whose question is not in the file")
