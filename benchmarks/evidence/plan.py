@@ -165,7 +165,7 @@ def _estimate_row(row: Row, recipe: Recipe, pilot: dict[str, Any], store: Store)
         return SHORT_SECONDS
     settings, of_set = row.finetune, pilot["sets"][row.set]
     positives = of_set["train_positives"] * row.share
-    epoch = math.ceil(positives * (1 + settings["negatives_per_positive"]) / settings["batch_size"])
+    epoch = math.ceil(positives * (1 + settings["negatives_ratio"]) / settings["batch_size"])
     updates = min(settings["epochs"] * epoch, settings.get("max_steps") or math.inf)
     validations = 1 + updates / (settings.get("eval_steps") or epoch)
     times = pilot[row.start]["sets"][row.set]

@@ -28,7 +28,7 @@ from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadab
 from data_pipeline.prepare.encode import is_held_out, name_group
 from data_pipeline.prepare.readers.files import find_input_files
 from data_pipeline.prepare.readers.registry import parse_record, read_records
-from finetune.data.overlap import fold_text
+from finetune.data.answers import fold_text
 
 CANDIDATES = 100  # of a question (Rücklé et al., 2020, section 3.2)
 SPLITS = ("train", "dev", "test")
