@@ -168,7 +168,7 @@ def _estimate_row(row: Row, recipe: Recipe, pilot: dict[str, Any], store: Store)
     if row.questions is not None:
         share = min(1.0, row.questions / of_set["train_questions"])
     positives = of_set["train_positives"] * share
-    epoch = math.ceil(positives * (1 + settings["negatives_per_positive"]) / settings["batch_size"])
+    epoch = math.ceil(positives * (1 + settings["negatives_ratio"]) / settings["batch_size"])
     updates = min(settings["epochs"] * epoch, settings.get("max_steps") or math.inf)
     validations = 1 + updates / (settings.get("eval_steps") or epoch)
     times = pilot[row.start]["sets"][row.set]

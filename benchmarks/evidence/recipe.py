@@ -18,6 +18,9 @@ CHOSEN = "chosen"  # stands in settings for a value that a choice has not settle
 
 Settings = dict[str, Any]
 
+# Names that settings had when rows ran: fingerprints of results keep them.
+FORMER_NAMES = {"negatives_ratio": "negatives_per_positive"}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -53,7 +56,8 @@ class Row:
         """Names the settings of the row; None as long as one of them is not chosen yet."""
         if CHOSEN in (*(self.pretrain or {}).values(), *self.finetune.values()):
             return None
-        return hash_settings(self.identity | {"pretrain": self.pretrain, "finetune": self.finetune})
+        finetune = {FORMER_NAMES.get(name, name): value for name, value in self.finetune.items()}
+        return hash_settings(self.identity | {"pretrain": self.pretrain, "finetune": finetune})
 
 
 @dataclass(frozen=True)
