@@ -1,5 +1,6 @@
 """What the results say: every comparison of the recipe, the bars, and the sentences that follow from them by rule."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -70,8 +71,12 @@ class Evidence:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """Every comparison of the recipe; a row counts once all its seeds have run."""
-        listed = [tuple(self.rows[name] for name in names) for names in self.recipe.content["comparisons"]]
+        """Every comparison of the recipe."""
+        return self.measure_findings(self.recipe.content["comparisons"])
+
+    def measure_findings(self, comparisons: Sequence[Sequence[str]]) -> list[Finding]:
+        """These comparisons, corrected for their number; a row counts once all its seeds have run."""
+        listed = [tuple(self.rows[name] for name in names) for names in comparisons]
         complete = [all(self.is_complete(row.name) for row in rows) for rows in listed]
         measured = [self._measure(rows) for rows in listed]
         corrected = correct([m if done else None for m, done in zip(measured, complete, strict=True)])

@@ -30,7 +30,7 @@ from .write import WriteShards, name_columns
 if TYPE_CHECKING:
     from .engine.executors import Engine
 
-OUTPUT_VERSION = 2  # of what the first stage leaves; another version is not taken up
+OUTPUT_VERSION = 3  # of what the first stage leaves; another version is not taken up
 
 
 @dataclass(frozen=True)

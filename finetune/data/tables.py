@@ -66,6 +66,18 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, record
 
 
+def read_json_list(path: Path) -> list[Any]:
+    """Returns the list that a .json file holds. Raises KinspanError where it holds none."""
+    try:
+        with open_decompressed(path) as file:
+            records = json.loads(file.read())
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, ValueError, RecursionError) as error:
+        raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
+    if not isinstance(records, list):
+        raise KinspanError(f"{path}: not a list of questions")
+    return records
+
+
 def read_table(path: Path) -> Table:
     """Opens the table in a file, whose name tells the format. Raises KinspanError where it is not of that format."""
     suffix = Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix

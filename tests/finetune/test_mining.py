@@ -12,7 +12,6 @@ from finetune import mining
 from finetune.data.answers import AnswerSet
 from finetune.mining import Rules, find_far, mine, mine_file
 from finetune.training.config import FinetuneConfig
-from finetune.training.groups import find_distinct
 from finetune.training.stages import load_data
 
 # How far candidates are from their question, in degrees
@@ -40,7 +39,7 @@ def vectors(angles):
 
 
 def negatives(data, rules, rank=None):
-    corpus = find_distinct(data)
+    corpus = data.distinct
     found = vectors([ANGLES[data.answers[row].as_py()] for row in corpus.rows])
     mined = mine(data, corpus, vectors([0] * data.num_questions), found, rules, rank)
     return [[data.answers[row].as_py() for row in rows] for rows in mined.chosen], mined
