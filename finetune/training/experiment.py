@@ -25,6 +25,7 @@ from finetune.evaluation.metrics import (
 )
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
 from finetune.ranking.score import score_answers
+from finetune.reports.card import AS_STARTED
 from finetune.reports.facts import describe_surroundings, name_model, write_card
 from finetune.reports.study_report import Entry, write_page
 from finetune.reports.study_table import format_cell
@@ -210,6 +211,7 @@ def format_results(results: dict[str, Any], metrics: Sequence[str] = METRICS) ->
             )
         cells = [format_cell(results[split][m]) for m in metrics]
         lines.append(f"{split} mean".ljust(14) + "".join(f"{cell:>18}" for cell in cells))
+    lines += [f"seed {run['seed']}: {AS_STARTED}" for run in results["seeds"] if run["run"]["best_step"] == 0]
     return "\n".join(lines)
 
 
