@@ -76,6 +76,7 @@ def run_experiment(config: FinetuneConfig, say: Callable[[str], None] = print) -
 
 def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[str, Any]:
     ranks = join_ranks(config)
+    _check_output(Path(config.output_dir))
     say = say if ranks.rank == 0 else _be_silent
     data = load_data(config)
     for line in data.notes:
@@ -98,6 +99,14 @@ def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[s
     say(format_results(results, choose_metrics(config)))
     say(f"page: {output / PAGE}")
     return results
+
+
+def _check_output(output: Path) -> None:
+    """Raises KinspanError where the folder holds something, and nothing of an experiment."""
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    if not any(any(output.glob(name)) for name in (RESULTS, "search", "seed-*", "transfer-*")):
+        raise KinspanError(f"--output_dir {output} is not empty and holds no fine-tuning: choose another folder")
 
 
 def _be_silent(_: str) -> None:

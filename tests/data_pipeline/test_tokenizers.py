@@ -235,5 +235,5 @@ def test_a_tokenizer_without_words_is_refused(tmp_path):
     }
     spec["added_tokens"] = []
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
-    with pytest.raises(KinspanError, match="has [0-9]+ entries; give the tokenizer of an encoder"):
+    with pytest.raises(KinspanError, match=r"has [0-9]+ entries; give the tokenizer of an encoder"):
         tokenizers.load_tokenizer(str(tmp_path))

@@ -350,3 +350,12 @@ def test_no_epochs_measure_the_transferred_model(tanda, trained, tmp_path):
     assert {s["steps"] for s in summaries} >= {0}
     with pytest.raises(KinspanError, match="--epochs 0: must be above 0"):
         quietly(replace(tanda, transfer=None, epochs=0))
+
+
+def test_a_folder_of_something_else_is_refused_and_left_as_it_was(config, tmp_path):
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "thesis.txt").touch()
+    with pytest.raises(KinspanError, match=f"--output_dir {output} is not empty and holds no fine-tuning"):
+        quietly(config)
+    assert [path.name for path in output.iterdir()] == ["thesis.txt"]
