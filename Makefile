@@ -6,7 +6,8 @@ RUN = runs/quickstart
 GPUS = $(shell nvidia-smi -L 2>/dev/null | wc -l)
 RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 
-.PHONY: quickstart demo help as2 as2-noise transtqa rerank evidence dose format lint test-fast test test-slow bench gpu-kit gpu
+.PHONY: quickstart demo help as2 as2-noise transtqa rerank evidence dose format lint test-fast test find-browser test-slow bench \
+	gpu-kit gpu
 
 # `make` alone is `make quickstart`. `make help` prints what stands behind ## in this file.
 .DEFAULT_GOAL = quickstart
@@ -127,8 +128,13 @@ test-fast: $(INSTALLED)  ## Run the tests of a minute, which suit every edit; ad
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(FAST) $(SLOWER)
 
 # Two at a time, each with one thread. What takes longest is listed, so that it can be made cheaper.
-test: lint  ## Lint and run all tests but the slow ones.
+test: lint find-browser  ## Lint and run all tests but the slow ones.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 30 --durations-min 5
+
+# Tests of the service's pages run in a browser, and are skipped where there is none: .ci/run installs it as root.
+find-browser:
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || \
+		echo "no browser: tests of the service's pages are skipped; to run them: sudo apt-get install chromium"
 
 test-slow: $(INSTALLED)  ## Run the tests that take minutes each.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal

@@ -71,7 +71,7 @@ def measure_models(
     )
     notes += describe_measure(whole, data, eval_filter)
     names = [*models, BM25]
-    folders = dict(zip(names, name_folders(names), strict=True))
+    folders = dict(zip(names, name_folders(names), strict=True)) | {BM25: BM25}  # no path, whatever models are called
     scores: dict[str, np.ndarray] = {}
     for name, folder in folders.items():
         scores[name] = score_bm25(data) if name == BM25 else _score(name, data, max_length, precision, notes.append)

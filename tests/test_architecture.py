@@ -165,6 +165,11 @@ def test_no_folder_has_too_many_modules():
     assert not {name: count for name, count in counts.items() if count > MAX_MODULES}
 
 
+def test_nothing_changes_the_working_directory():
+    """All threads share it: those that write heartbeats and read blocks ahead would follow relative paths elsewhere."""
+    assert not {module for module, path in source_files().items() if re.search(r"\bchdir\b", path.read_text("utf-8"))}
+
+
 # What is installed ----------------------------------------------------------------------------------------------
 
 

@@ -43,7 +43,7 @@ LIMITS = """- One language, two kinds of text, two small encoders, two small tes
   pre-training from start (a) begins with the same pair head, which that start carries untrained; for
   start (b) each seed draws one.
 - The settings of a start were chosen with one seed on a dev set of {dev} questions: a finer search could favour any
-  arm.
+  arm. The rate of fine-tuning was chosen on *no continued pre-training* alone, which favours that arm over all others.
 - p values judge these test sets as a sample of questions like these; WikiQA's come from one search engine's log.
 - With few training questions, equal seeds of two arms draw the same ones; the tests over seeds do not use that.
 - Contaminated are questions whose candidates stand in the text at hand, word for word or nearly. What start (b) had

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,15 @@ def format_per_question(systems: dict[str, Figures], question_ids: Sequence[str]
 
 
 def name_folders(names: Sequence[str]) -> list[str]:
-    """Returns a folder name for each system: the last parts of its path, as few as tell all systems apart."""
+    """Returns a folder name for each system: the last parts of its path, as few as tell it from the others."""
     parts = [Path(name).absolute().parts for name in names]
+    found: list[str] = [""] * len(names)
     for depth in range(1, max(map(len, parts)) + 1):
-        folders = [re.sub(r"[^\w.-]+", "_", "-".join(of_name[-depth:])) for of_name in parts]
-        if len({folder.casefold() for folder in folders}) == len(folders):
-            return folders
+        folders = [re.sub(r"[^\w.-]+", "_", "-".join(own[-depth:])) for own in parts]
+        counts = Counter(map(str.casefold, folders))
+        found = [
+            known or (own if counts[own.casefold()] == 1 else "") for known, own in zip(found, folders, strict=True)
+        ]
+    if all(found) and len(set(map(str.casefold, found))) == len(found):
+        return found
     return [f"{number}-{folder}" for number, folder in enumerate(folders, 1)]

@@ -8,7 +8,7 @@ import torch
 
 from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub
-from data_pipeline.tokenizers import shorten_name
+from data_pipeline.tokenizers import check_vocabulary, shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter
 
@@ -66,15 +66,19 @@ def _has_modules(name_or_dir: str) -> bool:
 def load_bi_encoder(name_or_dir: str) -> Any:
     """A ``SentenceTransformer`` in fp32; of an encoder without a head, the mean over its tokens is the embedding.
 
-    Raises KinspanError where the model cannot be loaded.
+    Raises KinspanError where the model cannot be loaded, or has no tokenizer.
     """
     from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedTokenizerBase
 
     silence_transformers()
     try:
-        return SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
+        model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
     except Exception as error:
         raise KinspanError(f"--model {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
+    if isinstance(model.tokenizer, PreTrainedTokenizerBase):
+        check_vocabulary(model.tokenizer, name_or_dir)
+    return model
 
 
 def score_by_similarity(name_or_dir: str, data: AnswerSet, max_length: int) -> tuple[np.ndarray, str]:

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError, quote_first_line
-from data_pipeline.hub import expect_hub
-from data_pipeline.tokenizers import shorten_name
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer_as_it_is, shorten_name
 from pretrain.modeling import attention
 from pretrain.modeling.adapters.bottleneck import AdaptedNorm
 from pretrain.modeling.adapters.folder import is_adapter
@@ -129,16 +128,7 @@ def load_own_tokenizer(name_or_dir: str) -> Any:
 
     Raises KinspanError where there is none, or none with a fast implementation.
     """
-    silence_transformers()
-    name_or_dir = find_model(name_or_dir)
-    expect_hub(name_or_dir)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False)
-    except Exception as error:
-        raise KinspanError(f"no tokenizer at {name_or_dir}: {quote_first_line(error)}") from error
-    if not tokenizer.is_fast:
-        raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
-    return tokenizer
+    return load_tokenizer_as_it_is(find_model(name_or_dir))
 
 
 def save_ranker(config: Any, tokenizer: Any, weights: dict[str, torch.Tensor], folder: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 from finetune.evaluation.metrics import MAP, METRICS, TITLES
 from finetune.evaluation.significance import format_p
 
+from .card import AS_STARTED
+
 WIDTH = 120  # of the note below the tables
 
 
@@ -41,7 +43,8 @@ def format_study(results: dict[str, Any]) -> str:
             for row in table["rows"]
             if row.get("seeds", 1) > 1 and row[metrics[0]]["sd"] is None
         ]
-        lines += [*_describe_drops(table), *_describe_kept_transfers(table), f"page: {table['report']}"]
+        lines += [*_describe_drops(table), *_describe_kept_transfers(table), *_describe_kept_starts(table)]
+        lines.append(f"page: {table['report']}")
     if results["about"]:
         lines += ["", *textwrap.wrap(results["about"], WIDTH)]
     return "\n".join(lines)
@@ -101,4 +104,13 @@ def _describe_kept_transfers(table: dict[str, Any]) -> list[str]:
         "of the adaptation beat on the dev set"
         for row in table["rows"]
         if row.get("as_transferred")
+    ]
+
+
+def _describe_kept_starts(table: dict[str, Any]) -> list[str]:
+    """Says for how many seeds no update of fine-tuning did better on the dev set than the start."""
+    return [
+        f"{row['name']}: {row['as_started']} of {row['seeds']} seeds: {AS_STARTED}"
+        for row in table["rows"]
+        if row.get("as_started")
     ]

@@ -306,10 +306,10 @@ def _summarize_row(
     """Returns a row's line of the table.
 
     "clean" names the row with the same settings and no flipped labels; "as_transferred" counts the seeds whose best
-    ranker is the transferred one, which no update of the adaptation improved.
+    ranker is the transferred one, which no update of the adaptation improved, and "as_started" those of fine-tuning.
     """
     config = row.config
-    kept = sum(run["run"]["best_step"] == 0 for run in runs) if row.row.tanda and config.epochs else 0
+    kept = sum(run["run"]["best_step"] == 0 for run in runs) if config.epochs else 0
     return {
         "name": row.row.name,
         **figures,
@@ -318,7 +318,8 @@ def _summarize_row(
         "seeds": len(list_seeds(config)),
         "label_noise": config.label_noise,
         "clean": _find_clean_row(config, rows),
-        "as_transferred": kept,
+        "as_transferred": kept if row.row.tanda else 0,
+        "as_started": 0 if row.row.tanda else kept,
     }
 
 

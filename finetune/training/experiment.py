@@ -25,6 +25,7 @@ from finetune.evaluation.metrics import (
 )
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
 from finetune.ranking.score import score_answers
+from finetune.reports.card import AS_STARTED
 from finetune.reports.facts import describe_surroundings, name_model, write_card
 from finetune.reports.study_report import Entry, write_page
 from finetune.reports.study_table import format_cell
@@ -75,6 +76,7 @@ def run_experiment(config: FinetuneConfig, say: Callable[[str], None] = print) -
 
 def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[str, Any]:
     ranks = join_ranks(config)
+    _check_output(Path(config.output_dir))
     say = say if ranks.rank == 0 else _be_silent
     data = load_data(config)
     for line in data.notes:
@@ -97,6 +99,14 @@ def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[s
     say(format_results(results, choose_metrics(config)))
     say(f"page: {output / PAGE}")
     return results
+
+
+def _check_output(output: Path) -> None:
+    """Raises KinspanError where the folder holds something, and nothing of an experiment."""
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    if not any(any(output.glob(name)) for name in (RESULTS, "search", "seed-*", "transfer-*")):
+        raise KinspanError(f"--output_dir {output} is not empty and holds no fine-tuning: choose another folder")
 
 
 def _be_silent(_: str) -> None:
@@ -210,6 +220,7 @@ def format_results(results: dict[str, Any], metrics: Sequence[str] = METRICS) ->
             )
         cells = [format_cell(results[split][m]) for m in metrics]
         lines.append(f"{split} mean".ljust(14) + "".join(f"{cell:>18}" for cell in cells))
+    lines += [f"seed {run['seed']}: {AS_STARTED}" for run in results["seeds"] if run["run"]["best_step"] == 0]
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from pretrain.checkpoints.reader import find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.deepspeed_compat import disable_overflow_error, release_engine
 from pretrain.runtime.engine import learning_rate_of, set_learning_rate
-from pretrain.runtime.finite import Skips
+from pretrain.runtime.finite import Skips, is_ordinary_overflow
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.log import Log
@@ -344,7 +344,8 @@ class _Run:
             progress.skipped += skipped
             if skipped and self.log:
                 self.log.write(step + 1, "skipped", {"skipped_steps": progress.skipped})
-                self.say(f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks")
+                if not is_ordinary_overflow(self.precision, progress.skipped_in_row):
+                    self.say(f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks")
             if progress.skipped_in_row >= self.config.max_skipped_steps:
                 raise KinspanError(
                     f"no loss or gradient was finite in {progress.skipped_in_row} steps in a row, up to step {step}: "

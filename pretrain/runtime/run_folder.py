@@ -19,9 +19,9 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from pretrain.runtime import ranks
 
-from .lock import LOCK
+from .lock import LOCK, RUN
 
-RUN, SUMMARY, CHECKPOINTS = "run.json", "summary.json", "checkpoints"
+SUMMARY, CHECKPOINTS = "summary.json", "checkpoints"
 SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
 ADVICE = "choose another --output_dir, or delete that folder"
 DEEPSPEED = "deepspeed"  # the key of an identity that holds DeepSpeed's settings

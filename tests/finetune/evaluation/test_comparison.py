@@ -41,6 +41,9 @@ def test_folder_names_tell_systems_apart(tmp_path):
     assert name_folders(["runs/a", "org/model-1.5", "BM25"]) == ["a", "model-1.5", "BM25"]
     assert name_folders(["runs/a/release", "runs/b/release/", "BM25"])[:2] == ["a-release", "b-release"]
     assert name_folders(["x/BM25", "BM25"])[0] == "x-BM25"
+    runs = ["releases/ssp", "runs/a/seed-1/best", "runs/b/seed-1/best", "BM25"]
+    assert name_folders(runs) == ["ssp", "a-seed-1-best", "b-seed-1-best", "BM25"]
+    assert name_folders(["runs/a/best", "runs/a/old/best"]) == ["a-best", "old-best"]
     alike = name_folders(["/a b", "/a_b"])
     assert len(set(alike)) == 2
     assert all("/" not in name and " " not in name for name in alike)

@@ -163,6 +163,16 @@ def test_what_cannot_score(made, make_model, data):
         score_answers("nowhere/at-all", data)
 
 
+@pytest.mark.parametrize("kind", ["cross-encoder", "plain encoder", "bi-encoder"])
+def test_nothing_scores_without_a_tokenizer(kind, made, make_model, bi_encoder, data, tmp_path):
+    """Of weights alone transformers makes a tokenizer that takes every word for unknown, and scores by chance."""
+    made_of = {"cross-encoder": made, "plain encoder": lambda: make_model(headless=True), "bi-encoder": bi_encoder}
+    ignored = shutil.ignore_patterns("tokenizer*", "vocab*", "special_tokens*")
+    folder = shutil.copytree(made_of[kind](), tmp_path / "bare", ignore=ignored)
+    with pytest.raises(KinspanError, match=rf"{folder} has no tokenizer \(no tokenizer\.json\)"):
+        score_answers(str(folder), data, MAX_LENGTH)
+
+
 @pytest.mark.parametrize("family", ["bert", "electra"])
 def test_two_labels_fine_tune_and_save_as_one_logit(family, made, data, tmp_path):
     folder = made(family, num_labels=2)
