@@ -16,14 +16,12 @@ from finetune.data.answers import AnswerSet
 from finetune.data.filters import filter_questions
 from finetune.data.registry import describe_measure, load_split, parse_columns
 from finetune.evaluation import trec
-from finetune.evaluation.bm25 import score_bm25
+from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
 from finetune.evaluation.contamination import find_contamination, format_contamination, summarize_contamination
 from finetune.evaluation.metrics import Figures, compute_question_metrics, compute_run_metrics
 from finetune.reports.comparison_page import render_comparison
 from pretrain.release.folder import fingerprint_model
-
-BM25 = "BM25"
 
 
 def measure_files(runs: list[str], qrels: str, csv: str | None = None, *, as_json: bool = False) -> None:
@@ -53,11 +51,13 @@ def measure_models(
     columns: str | None = None,
     max_length: int = 128,
     precision: str = "fp32",
+    no_bm25: bool = False,
     as_json: bool = False,
     output_dir: str | None = None,
 ) -> None:
     """Measures models, of which the first is the baseline, and BM25 on a data set such as "wikiqa=FOLDER".
 
+    no_bm25:    measure the models alone
     output_dir: folder for the predictions and the page
     """
     whole, notes = load_split(spec, split, parse_columns(columns))
@@ -70,13 +70,15 @@ def measure_models(
         flush=True,
     )
     notes += describe_measure(whole, data, eval_filter)
-    names = [*models, BM25]
+    names = models if no_bm25 else [*models, BM25]
     folders = dict(zip(names, name_folders(names), strict=True))
     scores: dict[str, np.ndarray] = {}
     for name, folder in folders.items():
         scores[name] = score_bm25(data) if name == BM25 else _score(name, data, max_length, precision, notes.append)
         if output:
             _call_for(name, trec.write_predictions, output / folder, data, scores[name], folder)
+    if not no_bm25:
+        notes.append(ABOUT)
     systems = {name: _call_for(name, compute_question_metrics, data, scores[name]) for name in names}
     rows = compare_systems(systems)
     if output:

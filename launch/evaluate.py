@@ -46,12 +46,13 @@ def main() -> None:
     if mode == "run":
         measure_files(config.run, str(config.qrels), config.per_question, as_json=config.json)
         return
-    of_data = {name: getattr(config, name) for name in MODES["model"][1:-1]} | {"as_json": config.json}
+    shared = [name for name in MODES["model"][1:] if name in MODES["contamination"]]
+    of_data = {name: getattr(config, name) for name in shared} | {"as_json": config.json}
     if mode == "contamination":
         corpus = Corpus(str(config.contamination), cache=cache_settings(config))
         measure_contamination(corpus, str(config.data), config.model, **of_data)
     else:
-        measure_models(config.model, str(config.data), **of_data, output_dir=config.output_dir)
+        measure_models(config.model, str(config.data), **of_data, no_bm25=config.no_bm25, output_dir=config.output_dir)
 
 
 if __name__ == "__main__":

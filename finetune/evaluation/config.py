@@ -31,6 +31,7 @@ class EvaluateConfig:
     )
     max_length: int = setting(128, "With --model: most tokens of a question with a candidate.", within=ABOVE_0)
     precision: Literal["fp32", "bf16"] = setting("fp32", "With --model: bf16 is faster, and rounds scores.")
+    no_bm25: bool = setting(False, "With --model: leave BM25 out.")
     output_dir: str | None = setting(None, "With --model: folder for the predictions and the page.", old_name="output")
     cache_dir: str | None = cache_dir()
     cache_gb: float = cache_gb()
@@ -42,7 +43,7 @@ CACHE = ("cache_dir", "cache_gb")
 MODES = {
     "run": ("qrels", "per_question"),
     "contamination": ("data", "columns", "split", "eval_filter", "max_length", "precision", "model", *CACHE),
-    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "output_dir"),
+    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "no_bm25", "output_dir"),
 }
 
 

@@ -41,6 +41,7 @@ def format_study(results: dict[str, Any]) -> str:
             for row in table["rows"]
             if row.get("seeds", 1) > 1 and row[metrics[0]]["sd"] is None
         ]
+        lines += [table["bm25"]] if table.get("bm25") else []
         lines += [*_describe_drops(table), *_describe_kept_transfers(table), f"page: {table['report']}"]
     if results["about"]:
         lines += ["", *textwrap.wrap(results["about"], WIDTH)]

@@ -15,6 +15,7 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import hash_file, read_object, write_atomically
 from finetune.data.answers import AnswerSet
+from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import (
     METRICS,
     TITLES,
@@ -180,7 +181,9 @@ def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:
     if data.transfer is not None:
         splits.insert(0, (data.transfer, config.train_filter))
     entry = Entry(results["model"], config, read_figures(config, data.measured[-1]), {})
-    write_page(output / PAGE, f"{results['model']} on {results['data']}", data.notes, splits, [entry])
+    title, measured = f"{results['model']} on {results['data']}", data.measured[-1]
+    untrained = {BM25: compute_question_metrics(measured, score_bm25(measured), list_metrics(config))}
+    write_page(output / PAGE, title, data.notes, splits, [entry], untrained)
 
 
 def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float | None]]:
