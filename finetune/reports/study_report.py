@@ -15,7 +15,7 @@ from finetune.data.answers import AnswerSet
 from finetune.data.registry import get_paper_counts
 from finetune.evaluation.bm25 import ABOUT, BM25
 from finetune.evaluation.metrics import MAP, Figures
-from finetune.evaluation.significance import compare_rows, drop_equal_seeds, is_established, take_greater_p
+from finetune.evaluation.significance import compare_rows, drop_equal_seeds, is_established
 from finetune.evaluation.trec import read_run
 from finetune.training.config import FinetuneConfig, choose_metrics, list_metrics, list_seeds
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
@@ -87,7 +87,7 @@ def write_page(
         )
         figures = figures[: len(of_seeds)]
         means = {m: np.array([seed[m].mean() for seed in figures]) for m in metrics}
-        p = {shown[0]: take_greater_p(difference)} if difference else {}
+        p = {shown[0]: difference["corrected"]} if difference else {}
         starred = [shown[0]] if difference and is_established(difference) else []
         rows.append(ResultRow(name, means, p, {m: (v, None) for m, v in paper.items()}, starred, name not in untrained))
     own, shared = _part_settings(entries)
