@@ -49,7 +49,7 @@ def measure_models(
     split: str,
     eval_filter: str,
     columns: str | None = None,
-    max_length: int = 128,
+    max_length: int | None = None,
     precision: str = "fp32",
     no_bm25: bool = False,
     as_json: bool = False,
@@ -123,7 +123,7 @@ def measure_contamination(
     split: str,
     eval_filter: str,
     columns: str | None = None,
-    max_length: int = 128,
+    max_length: int | None = None,
     precision: str = "fp32",
     as_json: bool = False,
 ) -> None:
@@ -139,7 +139,9 @@ def measure_contamination(
         print(json.dumps({"notes": notes, **summarize_contamination(data, corpus, found, scores)}, ensure_ascii=False))
 
 
-def _score(name: str, data: AnswerSet, max_length: int, precision: str, say: Callable[[str], None]) -> np.ndarray:
+def _score(
+    name: str, data: AnswerSet, max_length: int | None, precision: str, say: Callable[[str], None]
+) -> np.ndarray:
     from finetune.ranking.score import score_answers  # torch takes seconds to import
 
     return score_answers(name, data, max_length, precision=precision, say=say)

@@ -33,9 +33,7 @@ def format_study(results: dict[str, Any]) -> str:
         lines += _describe_unseen(table, metrics, width)
         num_tests = sum(row["p"] is not None for row in table["rows"])
         if num_tests > 1:
-            lines.append(
-                f"corrected is the greater p, by Holm's method for {num_tests} rows compared with the first"
-            )
+            lines.append(f"corrected is the greater p, by Holm's method for {num_tests} rows compared with the first")
         if any(row.get("seeds") == 1 for row in table["rows"]):
             lines.append("a row of one seed says nothing of how other seeds would do")
         lines += [

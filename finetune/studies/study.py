@@ -246,7 +246,7 @@ def _summarize_set(
     if study.bm25:
         untrained[BM25] = compute_question_metrics(measured, score_bm25(measured), metrics)
     if study.zero_shot:
-        scores = score_answers(rows[0].start or default_model(), measured, first.max_length)
+        scores = score_answers(rows[0].start or default_model(), measured)
         untrained[ZERO_SHOT] = compute_question_metrics(measured, scores, metrics)
     runs = [*figures, *([of_name] for of_name in untrained.values())]
     tests = compare_rows([np.stack([seed[shown[0]] for seed in row]) for row in runs])
