@@ -136,7 +136,7 @@ def load_reranker(model: str, max_length: int) -> Callable[[AnswerSet], np.ndarr
     """What gives the probability of each row of an AnswerSet. Raises KinspanError for a bi-encoder."""
     if is_bi_encoder(model):
         raise KinspanError(f"--cross_encoder {model} embeds each text alone: give it as --model")
-    score = load_classifier(model, max_length)
+    score, _ = load_classifier(model, max_length)
     return lambda data: 1 / (1 + np.exp(-score(data)))
 
 

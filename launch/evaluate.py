@@ -17,7 +17,7 @@ DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@
 --run and --qrels score TREC files of any system: lines of `question Q0 candidate rank score tag` and of
 `question 0 candidate relevance`. --model and --data score models on a data set, with BM25 for comparison: any sequence
 classifier, or a bi-encoder of sentence-transformers by its own similarity. Of several, each is tested against the
-first, paired over questions, by t-test and by randomisation test.
+first by a randomisation test, paired over questions.
 
 --contamination and --data count the test sentences that a pre-training corpus contains, word for word or nearly
 (by 8-grams), and show examples; with --model also the metrics with and without the questions whose answers it contains.
@@ -46,12 +46,13 @@ def main() -> None:
     if mode == "run":
         measure_files(config.run, str(config.qrels), config.per_question, as_json=config.json)
         return
-    of_data = {name: getattr(config, name) for name in MODES["model"][1:-1]} | {"as_json": config.json}
+    shared = [name for name in MODES["model"][1:] if name in MODES["contamination"]]
+    of_data = {name: getattr(config, name) for name in shared} | {"as_json": config.json}
     if mode == "contamination":
         corpus = Corpus(str(config.contamination), cache=cache_settings(config))
         measure_contamination(corpus, str(config.data), config.model, **of_data)
     else:
-        measure_models(config.model, str(config.data), **of_data, output_dir=config.output_dir)
+        measure_models(config.model, str(config.data), **of_data, no_bm25=config.no_bm25, output_dir=config.output_dir)
 
 
 if __name__ == "__main__":

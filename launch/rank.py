@@ -34,8 +34,10 @@ class RankConfig:
     )
     output_dir: str = setting(REQUIRED, "Folder for run.txt and ranking.jsonl.")
     columns: str | None = setting(None, "Names of the columns, as question=query,answer=passage.")
-    max_length: int = setting(
-        128, "Most tokens of a question with a candidate; give that of fine-tuning.", within=ABOVE_0
+    max_length: int | None = setting(
+        None,
+        "Most tokens of a question with a candidate. Without it: the model's own, that of its training.",
+        within=ABOVE_0,
     )
     precision: Literal["fp32", "bf16"] = setting("fp32", "bf16 is faster, and rounds scores.")
 

@@ -55,9 +55,9 @@ class SearchConfig:
     candidates: int = setting(100, "Candidates of the first stage.", within=ABOVE_0)
     exact: bool = setting(False, "Compare all vectors, also where the index has an approximate one.")
     model: str | None = setting(None, "The bi-encoder of the index, where its folder has moved.")
-    max_length: int = setting(
-        128,
-        "Most tokens of a question with an answer, for the cross-encoder: that of fine-tuning.",
+    max_length: int | None = setting(
+        None,
+        "Most tokens of a question with an answer, for the cross-encoder. Without it: its own, that of its training.",
         within=ABOVE_0,
     )
     precision: Literal["fp32", "bf16"] = setting(

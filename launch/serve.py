@@ -52,8 +52,10 @@ class ServeConfig:
         "bi_encoder", "What finds the candidates where a question does not say; fusion adds up reciprocal ranks."
     )
     model: str | None = setting(None, "The bi-encoder of the index, where its folder has moved.")
-    max_length: int = setting(
-        128, "Most tokens of a question with an answer, for the cross-encoder: that of fine-tuning.", within=ABOVE_0
+    max_length: int | None = setting(
+        None,
+        "Most tokens of a question with an answer, for the cross-encoder. Without it: its own, that of its training.",
+        within=ABOVE_0,
     )
     precision: Literal["fp32", "bf16"] = setting(
         "fp32", "Of the cross-encoder. bf16 is faster where the processor computes in it, and rounds scores."

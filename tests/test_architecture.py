@@ -30,6 +30,7 @@ BRINGS_TORCH = {"torch", "deepspeed", "transformers", "sentence_transformers"}
 MAX_LINES = 400
 MAX_MODULES = 15
 OTHER_NAMES = {
+    "Stemmer": "pystemmer",
     "docx": "python-docx",
     "markdown_it": "markdown-it-py",
     "pytrec_eval": "pytrec-eval-terrier",

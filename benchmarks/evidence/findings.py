@@ -152,7 +152,7 @@ def compare_without_contaminated(evidence: Evidence, finding: Finding) -> tuple[
     one, other = (np.delete(evidence.outcomes[row.name].ap, told, axis=1) for row in finding.rows)
     test = compare(one, other)
     seeds = compare_seeds(one.mean(axis=1), other.mean(axis=1)) if min(len(one), len(other)) > 1 else None
-    return test.difference, test.randomisation, seeds
+    return test.difference, test.over_questions, seeds
 
 
 def compare_in_half_precision(evidence: Evidence, finding: Finding) -> Contrast | None:

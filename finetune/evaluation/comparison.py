@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .metrics import METRICS, TITLES, Figures, compute_means
-from .significance import OVER_QUESTIONS, compare_rows, format_p
+from .significance import compare_rows, format_p
 
 
 def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
@@ -31,15 +31,15 @@ def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """Returns the metrics to four decimals, and below them the differences from the first row with p of both tests."""
+    """Returns the metrics to four decimals, and below them the differences from the first row with p."""
     width = max(len(row["name"]) for row in rows)
     lines = [" " * width + "".join(f"  {TITLES[metric]:>7}" for metric in METRICS)]
     lines += [f"{row['name']:<{width}}" + "".join(f"  {row[metric]:7.4f}" for metric in METRICS) for row in rows]
     others = [row for row in rows if row["against_first"]]
     if others:
-        tests = "p of the paired t-test, of the paired randomisation test"
+        tests = "p of the paired randomisation test over questions"
         if len(others) > 1:
-            tests += f", both corrected by Holm's method for {len(others)} comparisons"
+            tests += f", corrected by Holm's method for {len(others)} comparisons"
         lines += [
             "",
             f"against {rows[0]['name']}: difference ({tests})",
@@ -52,9 +52,8 @@ def format_table(rows: list[dict[str, Any]]) -> str:
 
 
 def format_difference(test: dict[str, Any]) -> str:
-    """Returns the difference from the first system, and the corrected p of both tests in brackets."""
-    p = [format_p(test["corrected"][name]) for name in OVER_QUESTIONS]
-    return f"{test['difference']:+.4f} ({', '.join(p)})"
+    """Returns the difference from the first system, and the corrected p in brackets."""
+    return f"{test['difference']:+.4f} ({format_p(test['corrected'])})"
 
 
 def format_per_question(systems: dict[str, Figures], question_ids: Sequence[str]) -> str:

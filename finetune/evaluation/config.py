@@ -29,8 +29,14 @@ class EvaluateConfig:
         "have both answers and non-answers (clean).",
         old_name="filter",
     )
-    max_length: int = setting(128, "With --model: most tokens of a question with a candidate.", within=ABOVE_0)
+    max_length: int | None = setting(
+        None,
+        "With --model: most tokens of a question with a candidate, or of a text for a bi-encoder. Without it: each "
+        "model's own, that of its training.",
+        within=ABOVE_0,
+    )
     precision: Literal["fp32", "bf16"] = setting("fp32", "With --model: bf16 is faster, and rounds scores.")
+    no_bm25: bool = setting(False, "With --model: leave BM25 out.")
     output_dir: str | None = setting(None, "With --model: folder for the predictions and the page.", old_name="output")
     cache_dir: str | None = cache_dir()
     cache_gb: float = cache_gb()
@@ -42,7 +48,7 @@ CACHE = ("cache_dir", "cache_gb")
 MODES = {
     "run": ("qrels", "per_question"),
     "contamination": ("data", "columns", "split", "eval_filter", "max_length", "precision", "model", *CACHE),
-    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "output_dir"),
+    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "no_bm25", "output_dir"),
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from finetune.evaluation.metrics import MAP, METRICS, TITLES
-from finetune.evaluation.significance import format_p
+from finetune.evaluation.significance import OVER_QUESTIONS, OVER_SEEDS, format_p
 
 from .card import AS_STARTED
 
@@ -22,7 +22,7 @@ def format_study(results: dict[str, Any]) -> str:
             "",
             f"{table['data']}: {table['questions']:,} {table['split']} questions, {table['pairs']:,} candidates",
         ]
-        tests = f"   p of {TITLES[metrics[0]]}: t-test, random, seeds"
+        tests = f"   p of {TITLES[metrics[0]]}: questions, seeds, corrected"
         lines.append(" " * width + "".join(f"{TITLES[m]:>18}" for m in metrics) + tests)
         for row in table["rows"]:
             cells = "".join(f"{format_cell(row[m]):>18}" for m in metrics)
@@ -35,7 +35,7 @@ def format_study(results: dict[str, Any]) -> str:
         lines += _describe_unseen(table, metrics, width)
         num_tests = sum(row["p"] is not None for row in table["rows"])
         if num_tests > 1:
-            lines.append(f"p is corrected by Holm's method for the {num_tests} rows that are compared with the first")
+            lines.append(f"corrected is the greater p, by Holm's method for {num_tests} rows compared with the first")
         if any(row.get("seeds") == 1 for row in table["rows"]):
             lines.append("a row of one seed says nothing of how other seeds would do")
         lines += [
@@ -43,6 +43,7 @@ def format_study(results: dict[str, Any]) -> str:
             for row in table["rows"]
             if row.get("seeds", 1) > 1 and row[metrics[0]]["sd"] is None
         ]
+        lines += [table["bm25"]] if table.get("bm25") else []
         lines += [*_describe_drops(table), *_describe_kept_transfers(table), *_describe_kept_starts(table)]
         lines.append(f"page: {table['report']}")
     if results["about"]:
@@ -57,10 +58,11 @@ def format_cell(figure: dict[str, float | None]) -> str:
 
 
 def _format_tests(test: dict[str, Any] | None) -> str:
-    """Returns the difference from the first row in the metric that is tested, and the corrected p of each test."""
+    """Returns the difference from the first row, p over questions and over seeds, and the corrected p."""
     if test is None:
         return ""
-    return f"   {test['difference']:+.4f}: {', '.join(format_p(p) for p in test['corrected'].values())}"
+    shown = [format_p(test[name]) if name in test else "-" for name in (OVER_QUESTIONS, OVER_SEEDS, "corrected")]
+    return f"   {test['difference']:+.4f}: {', '.join(shown)}"
 
 
 def _describe_intervals(table: dict[str, Any], metric: str) -> list[str]:

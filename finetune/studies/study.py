@@ -12,12 +12,12 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.data.overlap import find_unseen
-from finetune.evaluation.bm25 import score_bm25
+from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.metrics import Figures, compute_means, compute_question_metrics
 from finetune.evaluation.significance import compare_rows, compute_interval
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.score import score_answers
-from finetune.reports.study_report import BM25, ZERO_SHOT, Entry, write_page
+from finetune.reports.study_report import ZERO_SHOT, Entry, write_page
 from finetune.reports.study_table import format_study
 from finetune.training.config import CONTRASTIVE, FinetuneConfig, choose_metrics, list_metrics, list_seeds
 from finetune.training.experiment import read_figures, run_experiment, summarize_seeds
@@ -232,7 +232,7 @@ def _make_row_config(
 def _summarize_set(
     study: Study, spec: str, rows: list[PlannedRow], experiments: list[dict[str, Any]], page: Path, writes_page: bool
 ) -> dict[str, Any]:
-    """Returns the table of one data set: BM25 first, then each row, tested against the study's first; writes its page.
+    """Returns the table of one data set, tested against the study's first row; writes its page.
 
     experiments: what ``run_experiment`` returned for each row
     """
@@ -242,9 +242,11 @@ def _summarize_set(
     shown, metrics = choose_metrics(first), list_metrics(first)
     unseen = find_unseen(measured, _list_seen(rows, data)) if first.loss == CONTRASTIVE else None
     figures = [read_figures(row.config, measured) for row in rows]
-    untrained = {BM25: compute_question_metrics(measured, score_bm25(measured), metrics)}
+    untrained = {}
+    if study.bm25:
+        untrained[BM25] = compute_question_metrics(measured, score_bm25(measured), metrics)
     if study.zero_shot:
-        scores = score_answers(rows[0].start or default_model(), measured, first.max_length)
+        scores = score_answers(rows[0].start or default_model(), measured)
         untrained[ZERO_SHOT] = compute_question_metrics(measured, scores, metrics)
     runs = [*figures, *([of_name] for of_name in untrained.values())]
     tests = compare_rows([np.stack([seed[shown[0]] for seed in row]) for row in runs])
@@ -271,7 +273,7 @@ def _summarize_set(
         ]
         notes = [line for line in (study.source, study.about) if line]
         title = f"{study.title}: {name_set(spec)}"
-        write_page(page, title, [*notes, *data.notes], splits, entries, untrained.get(ZERO_SHOT))
+        write_page(page, title, [*notes, *data.notes], splits, entries, untrained)
     return {
         "data": name_set(spec),
         "split": measured.split,
@@ -279,6 +281,7 @@ def _summarize_set(
         "pairs": measured.num_pairs,
         "report": str(page),
         "metrics": list(shown),
+        "bm25": ABOUT if study.bm25 else None,
         "unseen_questions": None if unseen is None else int(unseen.sum()),
         "rows": lines,
     }

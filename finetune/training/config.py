@@ -74,9 +74,10 @@ class FinetuneConfig:
         DATA,
         may_change=True,
     )
-    max_length: int = setting(
-        128,
-        "Most tokens of a pair; the longer text is cut first. For --loss contrastive most tokens of each text.",
+    max_length: int | None = setting(
+        None,
+        "Most tokens of a pair; the longer text is cut first. For --loss contrastive most tokens of each text. Without "
+        "it: as many as --model was trained on, where its folder says so, or else 128.",
         DATA,
         ABOVE_0,
     )
@@ -373,6 +374,11 @@ def _check_contrastive(config: FinetuneConfig) -> None:
         raise KinspanError("--fresh_head is not for --loss contrastive: a bi-encoder has no head")
     if config.batch_size < 2 and not config.own_negatives:
         raise KinspanError("--batch_size 1: --loss contrastive has nothing to compare an answer with: use 2 or more")
+
+
+def get_max_length(config: FinetuneConfig) -> int:
+    """The most tokens of a pair; 128, where the settings do not say, are both papers' (Garg et al., 2020, 5.2)."""
+    return config.max_length or 128
 
 
 def choose_metrics(config: FinetuneConfig) -> tuple[str, ...]:

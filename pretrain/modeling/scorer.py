@@ -134,7 +134,7 @@ def _first(logits: torch.Tensor) -> torch.Tensor:
 def check_fits(scorer: Scorer, max_length: int) -> None:
     """Raises KinspanError where pairs of this length, or the tokenizer's ids, are more than the model embeds."""
     config = scorer.model.config
-    positions = _positions(scorer.model)
+    positions = count_positions(scorer.model)
     if positions is not None and max_length > positions:
         raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {scorer.name}")
     if len(scorer.tokenizer) > config.vocab_size:
@@ -150,7 +150,7 @@ def check_fits(scorer: Scorer, max_length: int) -> None:
         )
 
 
-def _positions(model: Any) -> int | None:
+def count_positions(model: Any) -> int | None:
     """The longest input that the model has positions for; None where it has no table of them."""
     config = model.config
     rows = getattr(config, "max_position_embeddings", None)

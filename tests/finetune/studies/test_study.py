@@ -211,8 +211,8 @@ def test_a_study_shows_what_doing_nothing_comes_to(study_file, tmp_path, sets, m
     monkeypatch.setattr("finetune.studies.study.is_bi_encoder", lambda model: model == encoder)
     seen = []
 
-    def score_by_length(model, data, max_length):
-        seen.append((model, max_length))
+    def score_by_length(model, data):  # at the encoder's own length
+        seen.append(model)
         return np.array([float(len(text)) for text in data.answers.to_pylist()])
 
     monkeypatch.setattr("finetune.studies.study.score_answers", score_by_length)
@@ -220,7 +220,7 @@ def test_a_study_shows_what_doing_nothing_comes_to(study_file, tmp_path, sets, m
     results = run_study(
         read_study(study_file(content)), [f"files={sets}"], tmp_path, {"model": encoder}, None, lambda _: None
     )
-    assert seen == [(encoder, 32)]
+    assert seen == [encoder]
     _, cosine, tuned = results["tables"][0]["rows"]
     data = answer_set(sets, "test")
     lengths = np.array([float(len(text)) for text in data.answers.to_pylist()])
