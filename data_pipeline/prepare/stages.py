@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from data_pipeline import tokenizers
 from data_pipeline.corpus import ShardInfo
 from data_pipeline.errors import KinspanError
@@ -19,6 +21,7 @@ from data_pipeline.sampling.pairs import Objective
 from .cleaning import Rules, Tally
 from .duplicates.exact import RANGE_DOCUMENTS, RANGE_PARAGRAPHS, FindDocuments, FindParagraphs, Inputs
 from .duplicates.near import NUM_BANDS, Decide, FindMatches, link_signatures
+from .duplicates.survivors import DecideSurvivors, FindAtRisk, FindContested
 from .encode_inputs import EncodeInputs, signature_folder
 from .engine.inputs import InputTask, count_buckets, cut_tasks, estimate_total, write_tasks
 from .engine.spill import Buckets, forget, is_written, load_facts, make_spill_schema
@@ -249,11 +252,11 @@ def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
 
 def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
     """Find duplicates, write the shards, and put them into ``plan.folder / "shards"`` under their final names."""
-    num_ranges = _find_duplicates(plan, engine, encoded)
+    fate, removed, num_ranges = _find_duplicates(plan, engine, encoded)
     work = WriteShards(
         encoded.inputs,
-        plan.run / "fate.npy",
-        plan.run,
+        fate,
+        removed,
         num_ranges,
         plan.buckets.train,
         plan.run / "buckets",
@@ -283,8 +286,11 @@ def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
     return written
 
 
-def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> int:
-    """Find out what becomes of each document and paragraph; return in how many files the paragraphs stand."""
+def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> tuple[Path, Path, int]:
+    """Find out what becomes of each document and paragraph.
+
+    Returns the file of the documents, the folder of the paragraphs that are removed, and how many files it has.
+    """
     exact = plan.settings["duplicates"] != "keep"
     inputs, fate = encoded.inputs, plan.run / "fate.npy"
     if exact:
@@ -299,11 +305,31 @@ def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> int:
     decide = Decide(inputs, plan.run if exact else None, plan.run / "matches" if plan.near else None, fate)
     engine.run(plan.make_stage("decide", "deciding what is kept", decide, 1))
     if not exact:
-        return 0
+        return fate, plan.run, 0
+    return _find_repeated_paragraphs(plan, engine, encoded, fate)
+
+
+def _find_repeated_paragraphs(plan: Plan, engine: "Engine", encoded: Encoded, fate: Path) -> tuple[Path, Path, int]:
+    """As ``_find_duplicates``, where no paragraph is to be kept twice.
+
+    Documents that are too short without what repeats hold no copy: where there are any, copies are chosen anew.
+    """
     count = max(1, -(-encoded.num_paragraphs // RANGE_PARAGRAPHS))
-    finding = FindParagraphs(inputs, fate, plan.run, count, plan.settings["boilerplate"])
+    inputs, run, boilerplate = encoded.inputs, plan.run, plan.settings["boilerplate"]
+    removed, at_risk, survivors = run / "removed", run / "at_risk.npy", run / "survivors.npy"
+    finding = FindParagraphs(inputs, fate, removed, count, boilerplate)
     engine.run(plan.make_stage("paragraphs", "finding repeated paragraphs", finding, count))
-    return count
+    looking = FindAtRisk(inputs, fate, removed, at_risk)
+    engine.run(plan.make_stage("risk", "finding documents that are too short without them", looking, 1))
+    if not len(np.load(at_risk, mmap_mode="r")):
+        return fate, removed, count
+    contesting = FindContested(inputs, fate, at_risk, run, count, boilerplate)
+    engine.run(plan.make_stage("contested", "finding what these alone hold", contesting, count))
+    deciding = DecideSurvivors(fate, at_risk, run, survivors)
+    engine.run(plan.make_stage("survivors", "deciding which of these are kept", deciding, 1))
+    again = FindParagraphs(inputs, survivors, run / "removed-again", count, boilerplate)
+    engine.run(plan.make_stage("again", "choosing the copies that are kept", again, count))
+    return survivors, again.output, count
 
 
 def _link(source: Path, target: Path) -> None:

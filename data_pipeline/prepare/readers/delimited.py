@@ -29,6 +29,8 @@ def _read_rows(source: Source, part: Part | None) -> Iterator[tuple[int, dict | 
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         lines = _read_lines(text)
         first = next(lines, "")
+        if not first:
+            return
         delimiter = "\t" if name.lower().endswith(".tsv") else _find_delimiter(first)
         rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         header = next(rows, None)

@@ -33,7 +33,7 @@ MAX_GROUPS = 500  # temporary files that are open at once
 _QUESTION, _ANSWER, _DUPLICATE = b"1", b"2", b"3"
 _LINKS = "PostLinks.xml"
 _END = b"</posts>"
-_FRAME = re.compile(rb"(?:\xef\xbb\xbf)?\s*</?(?:\?xml\b|posts\b|!--)")  # what stands around the rows
+_FRAME = re.compile(rb"(?:\xef\xbb\xbf)?\s*</?(?:\?xml\b|posts\b|!)")  # what stands around the rows
 _CONTROLS = re.compile(rb"&#x(?:[0-8BCEF]|1[0-9A-F]|FFF[EF]);", re.I)  # which XML does not allow, and dumps have
 
 # Until 2013 the site itself wrote this above a question that was closed as a duplicate, with the title of the original:
