@@ -7,12 +7,13 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
+from data_pipeline.prepare.rejection import ALLOW_REJECTED, format_bytes
 from finetune.data.asnq import ASNQ, PAPER_GRADE_COUNTS
 from finetune.data.builders.asnq import Tally, build_asnq
 from finetune.data.builders.natural_questions import LABELS
 from finetune.data.filters import RAW
 from launch._cli import parse, run
-from pretrain.runtime.settings import REQUIRED, WORKERS, setting
+from pretrain.runtime.settings import FROM_0_TO_1, REQUIRED, WORKERS, setting
 
 DESCRIPTION = """Builds ASNQ from Natural Questions as section 4 of Garg et al., 2020 (TANDA) does: every sentence of a
 question's Wikipedia page, labelled by whether it is in the long answer and holds a short answer.
@@ -52,6 +53,7 @@ class BuildAsnqConfig:
         "Two files with the questions of dev and of test, one per line: the published unique.dev and unique.test. "
         "Without it: a hash of the question puts half of them into each.",
     )
+    allow_rejected: float | None = setting(None, ALLOW_REJECTED, within=FROM_0_TO_1)
     num_workers: int = setting(1, "Processes that cut pages into sentences.", within=WORKERS)
 
 
@@ -67,13 +69,21 @@ def as_text(name: str, tally: Tally) -> str:
     questions = [tally.questions[split] for split in splits] + [ASNQ.paper_counts[name, RAW][0].questions]
     lines.append(f"  {'questions':<53}" + "".join(f"{count:>14,}" for count in questions))
     if tally.rejected:
-        lines.append(f"  {tally.rejected:,} lines are not of the data; the first: {tally.first_rejected}")
+        sizes = f"{format_bytes(tally.read.total.rejected_bytes)} of {format_bytes(tally.read.total.bytes)}"
+        lines.append(f"  {tally.rejected:,} lines could not be parsed ({sizes}); the first: {tally.first_rejected}")
     return "\n".join(lines)
 
 
 def main() -> None:
     config = parse(BuildAsnqConfig, DESCRIPTION, EPILOG)
-    tallies = build_asnq(config.train, config.dev, config.output_dir, config.num_workers, config.split_questions)
+    tallies = build_asnq(
+        config.train,
+        config.dev,
+        config.output_dir,
+        config.num_workers,
+        config.split_questions,
+        config.allow_rejected,
+    )
     for name, tally in tallies.items():
         print(as_text(name, tally))
 

@@ -10,9 +10,10 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.rejection import ALLOW_REJECTED
 from finetune.data.builders.forum import CANDIDATES, SPLITS, build_forum_set, read_questions
 from launch._cli import parse, run
-from pretrain.runtime.settings import AT_LEAST_2, FROM_0_TO_BELOW_1, REQUIRED, setting
+from pretrain.runtime.settings import AT_LEAST_2, FROM_0_TO_1, FROM_0_TO_BELOW_1, REQUIRED, setting
 
 DESCRIPTION = """Builds a data set of answer selection from a forum, as LAS was made (Rücklé et al., 2019).
 
@@ -41,6 +42,7 @@ class BuildLasConfig:
     output_dir: str = setting(REQUIRED, "Folder to write to; its train, dev and test are replaced.")
     kind: Literal["title_answer", "title_body", "duplicate"] = setting("title_answer", "What is to be found.")
     candidates: int = setting(CANDIDATES, "Candidates of a question, the right one among them.", within=AT_LEAST_2)
+    allow_rejected: float | None = setting(None, ALLOW_REJECTED, within=FROM_0_TO_1)
     dev_share: float = setting(0.15, "Share of the questions that are for dev.", within=FROM_0_TO_BELOW_1)
     test_share: float = setting(0.15, "Share of the questions that are for test.", within=FROM_0_TO_BELOW_1)
 
@@ -50,7 +52,7 @@ def main() -> None:
     shares = {"dev": config.dev_share, "test": config.test_share}
     if sum(shares.values()) >= 1:
         raise KinspanError("--dev_share and --test_share: together they must be below 1")
-    questions = read_questions(config.input, print)
+    questions = read_questions(config.input, print, config.allow_rejected)
     print(f"{len(questions):,} questions, {sum(bool(q.answer) for q in questions):,} with an accepted answer")
     groups = Counter(question.group for question in questions)
     connected = [size for size in groups.values() if size > 1]

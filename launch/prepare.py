@@ -13,7 +13,14 @@ from data_pipeline.prepare.benchmark import check_benchmark, read_benchmark
 from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import BOILERPLATE, prepare
 from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS, get_reader
-from data_pipeline.prepare.summary import check_trainable, describe_rejected, find_lacks, format_counts
+from data_pipeline.prepare.rejection import ALLOW_REJECTED
+from data_pipeline.prepare.summary import (
+    check_trainable,
+    describe_cut_texts,
+    describe_rejected,
+    find_lacks,
+    format_counts,
+)
 from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import NAMES, load_split
@@ -21,14 +28,14 @@ from launch._cli import parse, run
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus_folder
-from pretrain.runtime.settings import ABOVE_0, FROM_0_TO_BELOW_1, NOT_BELOW_0, WORKERS, setting
+from pretrain.runtime.settings import ABOVE_0, FROM_0_TO_1, FROM_0_TO_BELOW_1, NOT_BELOW_0, WORKERS, setting
 
 DESCRIPTION = f"""Turns documents into a corpus of token ids that launch/pretrain.py samples from.
 
 Input: {FORMATS};
 files, globs, folders, URLs such as s3://bucket/folder, and hf:NAME for a data set of the Hugging Face hub.
   .jsonl, .parquet  a document per line or row: "paragraphs" (list of strings) or "text", optional "id", "title"
-  .txt              a document per file, blank lines between paragraphs
+  .txt              a document per file, blank lines between paragraphs; above 64 MB, documents of about 1 MB
   .xml.bz2          a dump of Wikipedia; Posts.xml: a forum of StackExchange; see docs/corpora.md for all of them
 Without --input: the documentation of Python and of the pinned packages ({PYTHON_DOCS}).
 
@@ -112,6 +119,7 @@ class PrepareConfig:
         "Go without files in folders and archives that are of no known format or need a library that is not installed, "
         "without tables that have no text, and without links that lead nowhere.",
     )
+    allow_rejected: float | None = setting(None, ALLOW_REJECTED, within=FROM_0_TO_1)
     licence: str = setting("", "Licence of the input, for the manifest and model cards.")
 
 
@@ -160,6 +168,7 @@ def main() -> None:
         config.licence,
         allow_damaged=config.allow_damaged,
         allow_skipped=config.allow_skipped,
+        allow_rejected=config.allow_rejected,
         duplicates=config.duplicates,
         boilerplate=config.boilerplate,
         decontaminate=_read_test_sentences(config.decontaminate),
@@ -175,6 +184,8 @@ def main() -> None:
         print(f"report: {output}/report.html")
         if rejected := describe_rejected(output, result.tally):
             print(f"note: {rejected}")
+        if cut := describe_cut_texts(result.tally):
+            print(f"note: {cut}")
     for lack in find_lacks(result.manifest, OBJECTIVES):
         print(f"note: {lack}")
     check_trainable(result.manifest, output)

@@ -20,6 +20,8 @@ class Document:
     group:         names the documents that links connect with it, see ``forums.groups``; "" where there are none
     title_is_text: whether the title is kept as token ids too, because it is a text of its own, such as a question
     is_post:       whether a person's post is the document, which is kept whatever its length and form
+
+    is_part:       whether it was cut off a text that is too long for one document
     """
 
     id: str
@@ -32,10 +34,18 @@ class Document:
     group: str = ""
     title_is_text: bool = False
     is_post: bool = False
+    is_part: bool = False
 
 
 class Rejected(Exception):
-    """A record is not a document. The text is the reason that ``rejected.jsonl`` states."""
+    """A record is not a document. The text is the reason that ``rejected.jsonl`` states.
+
+    size: how many bytes of the input are lost with it, where the record itself does not come with them
+    """
+
+    def __init__(self, reason: str, size: int = 0) -> None:
+        super().__init__(reason)
+        self.size = size
 
 
 class Omitted(Rejected):

@@ -13,10 +13,11 @@ from data_pipeline.tokenizers import check_joins
 
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, clean, normalise, split_sentences
-from .document import Document, Omitted, Rejected
+from .document import Document, Omitted, Rejected, Unreadable
 from .engine.spill import KEY_BYTES, make_chunk_schema
 from .readers import parse_record
-from .readers.reader import Record
+from .readers.reader import Record, measure_content
+from .rejection import ReadTally
 
 WITH_BENCHMARK = "documents with a sentence of --decontaminate"
 
@@ -29,7 +30,7 @@ class Encoded:
     documents: ``[D]`` uint64, a hash of each document's text
     texts:     ``[D]`` paragraphs, a hash of each in ``paragraphs``: ``[P]`` uint64
     tally:     counts what was read, kept and dropped
-    rejected:  holds ``{file, line, reason}`` of each broken record
+    rejected:  holds ``{file, line, reason, bytes}`` of each broken record
     """
 
     rows: pa.RecordBatch | None
@@ -76,6 +77,31 @@ def hash_text(document: Document, paragraphs: list[int]) -> int:
     return xxh3_64_intdigest(np.array(parts, dtype=np.uint64).tobytes())
 
 
+def _parse_records(records: list[Record], tally: Tally, read: ReadTally) -> tuple[list[Document], list[dict]]:
+    """Parse records to documents, and to an entry of ``rejected.jsonl`` for each that is none.
+
+    What could not be read to its end, or is of no known format, has flags of its own, and is not counted in ``read``.
+    """
+    documents: list[Document] = []
+    rejected = []
+    for record in records:
+        size = measure_content(record.content)
+        try:
+            found = parse_record(record)
+        except Omitted as reason:
+            tally.counts[f"records omitted: {reason}"] += 1
+            read.count(record.file, 0, size, str(reason))
+        except Rejected as reason:
+            rejected.append({"file": record.file, "line": record.line, "reason": str(reason), "bytes": size})
+            if not isinstance(reason, Unreadable):
+                read.count(record.file, 0, size, str(reason), is_rejected=True)
+        else:
+            documents += found
+            read.count(record.file, len(found), size)
+        tally.counts["bytes read"] += size
+    return documents, rejected
+
+
 def _is_answered(document: Document) -> bool:
     """Whether a title with its accepted answer is to be trained on, even where there is no body."""
     if not document.title_is_text or document.accepted is None:
@@ -102,16 +128,13 @@ class Encoder:
         self.name, self.rules, self.wide, self.benchmark = name, rules, wide, benchmark
         self._joins = False  # whether it was checked that ids of sentences may be joined
 
-    def __call__(self, records: list[Record]) -> Encoded:
-        tally, rejected, documents = Tally(), [], []
-        for record in records:
-            try:
-                documents += parse_record(record)
-            except Omitted as reason:
-                tally.counts[f"records omitted: {reason}"] += 1
-            except Rejected as reason:
-                rejected.append({"file": record.file, "line": record.line, "reason": str(reason)})
+    def __call__(self, records: list[Record], read: ReadTally) -> Encoded:
+        """Encode a chunk of records, and count in ``read`` what each file yields."""
+        tally = Tally()
+        documents, rejected = _parse_records(records, tally, read)
         tally.counts["records rejected"] += len(rejected)
+        tally.counts["bytes rejected"] += sum(entry["bytes"] for entry in rejected)
+        tally.counts["documents cut off a longer text"] += sum(document.is_part for document in documents)
         if self.rules.title_texts:
             documents = [replace(document, title_is_text=True) for document in documents]
         cleaned = [(document, clean(document, self.rules, tally)) for document in documents]

@@ -15,7 +15,8 @@ from .engine.inputs import InputTask, read_tasks
 from .engine.spill import Buckets, SpillWriter, is_written
 from .engine.stage import Progress, measure_peak
 from .readers import SKIPPED, UNREADABLE
-from .readers.reader import Record
+from .readers.reader import Record, measure_content
+from .rejection import ReadTally
 
 THREADS = "TOKENIZERS_PARALLELISM"
 CHUNK_BYTES = 1 << 20  # of raw records that are encoded together
@@ -49,23 +50,30 @@ class EncodeInputs:
             return
         writer = SpillWriter(self.output, task.key, self.wide, self.buckets)
         unread: set[str] = set()
-        tally = Tally()
+        tally, read = Tally(), ReadTally(piece.file.name for piece in task.pieces if piece.part)
         with use_one_thread():
-            texts = self._encode(task, writer, tally, unread, progress)
+            texts = self._encode(task, writer, tally, read, unread, progress)
             if self.signatures:
                 self._write_signatures(task, texts)
             else:
                 for _ in texts:
                     pass
-        writer.finish({"tally": vars(tally), "unread": sorted(unread), "peak_bytes": measure_peak()})
+        facts = {"tally": vars(tally), "read": read.to_json(), "unread": sorted(unread), "peak_bytes": measure_peak()}
+        writer.finish(facts)
 
     def _encode(
-        self, task: InputTask, writer: SpillWriter, tally: Tally, unread: set[str], progress: Progress
+        self,
+        task: InputTask,
+        writer: SpillWriter,
+        tally: Tally,
+        read: ReadTally,
+        unread: set[str],
+        progress: Progress,
     ) -> Iterator[str]:
         """Yield the text of each kept document, after it was put where it belongs."""
         encoder = get_encoder(self)
         for chunk in cut_chunks(task.read()):
-            encoded = encoder(chunk)
+            encoded = encoder(chunk, read)
             tally.add(encoded.tally)
             writer.reject(encoded.rejected)
             unread |= find_unread(encoded.rejected)
@@ -113,7 +121,7 @@ def cut_chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
     size = 0
     for record in records:
         chunk.append(record)
-        size += len(record.content if isinstance(record.content, bytes) else str(record.content))
+        size += measure_content(record.content)
         if size >= CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0

@@ -7,33 +7,39 @@ from data_pipeline.corpus import Corpus, Manifest
 from data_pipeline.errors import KinspanError
 
 from .readers import SKIPPED, UNREADABLE
+from .rejection import Allowed, ReadTally, refuse_rejected
 
 # what a corpus holds beside its manifest
 CORPUS_PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json", "report.html")
 
 
-def find_finished(folder: Path, request: dict, allow_damaged: bool, allow_skipped: bool) -> Manifest | None:
+def find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | None:
     """Return the manifest of a corpus that is already there, whole, and what this request would make; else None.
 
-    Raises KinspanError where the folder holds the corpus of another request, or one that lacks the rest of a damaged
-    file, unless ``allow_damaged``, or a file of an archive, unless ``allow_skipped``.
+    Raises KinspanError where the folder holds the corpus of another request, or one that lacks text which is not
+    allowed to be missing: the rest of a damaged file, a file of an archive, or too many rejected records.
     """
     if not (folder / "manifest.json").exists():
         return None
     try:
-        same = json.loads((folder / "request.json").read_text()) == request
-    except (OSError, ValueError):
+        made = json.loads((folder / "request.json").read_text())
+        read = made.pop("read", ReadTally().to_json())
+        same = made == request
+    except (OSError, ValueError, AttributeError):
         same = False
     if not same:
         raise KinspanError(
             f"--output_dir {folder} already holds another corpus (other inputs, settings or tokenizer): "
             "choose another folder, or delete it first"
         )
-    for kind, allowed, flag, what in (
-        (UNREADABLE, allow_damaged, "--allow_damaged", "the rest of "),
-        (SKIPPED, allow_skipped, "--allow_skipped", ""),
+    refuse_rejected(
+        ReadTally.from_json(read), allowed.rejected, f"--output_dir {folder} holds this corpus, but --input"
+    )
+    for kind, is_allowed, flag, what in (
+        (UNREADABLE, allowed.damaged, "--allow_damaged", "the rest of "),
+        (SKIPPED, allowed.skipped, "--allow_skipped", ""),
     ):
-        missing = None if allowed else _find_rejected(folder / "rejected.jsonl", kind)
+        missing = None if is_allowed else _find_rejected(folder / "rejected.jsonl", kind)
         if missing:
             raise KinspanError(
                 f"--output_dir {folder} holds this corpus without {what}{missing}, which could not be read: choose "

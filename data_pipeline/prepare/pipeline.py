@@ -32,6 +32,7 @@ from .cleaning import Rules, Tally, check_rules
 from .engine.execution import Execution, parse_sbatch
 from .finished import CORPUS_PARTS, find_finished
 from .readers import PYTHON_DOCS, InputFile, find_input_files
+from .rejection import Allowed
 from .report import write_report
 from .stages import Plan, encode_all, write_all
 from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest
@@ -72,6 +73,7 @@ def prepare(
     quiet: bool = False,
     allow_damaged: bool = False,
     allow_skipped: bool = False,
+    allow_rejected: float | None = None,
     duplicates: str = "exact",
     boilerplate: int = BOILERPLATE,
     decontaminate: list[str] | None = None,
@@ -91,6 +93,7 @@ def prepare(
         licence: of the inputs, for the manifest
         allow_damaged: go without the rest of a file that cannot be read to its end
         allow_skipped: go without the files of folders and archives that cannot be read, and links that lead nowhere
+        allow_rejected: the share of the bytes that may be rejected, see ``rejection``; None: 1%, and of no file all
         duplicates: "exact" drops documents and paragraphs that repeat earlier ones, "near" also documents much like an
             earlier one, "keep" nothing
         boilerplate: a paragraph that stands in so many documents is dropped from all of them; 0 for never
@@ -112,7 +115,8 @@ def prepare(
     if decontaminate:
         settings["decontaminate"] = Benchmark(decontaminate).fingerprint()
     request = {"inputs": _identify_inputs(files), "settings": settings, "tokenizer": described["fingerprint"]}
-    old = find_finished(folder, request, allow_damaged, allow_skipped)
+    allowed = Allowed(allow_damaged, allow_skipped, allow_rejected)
+    old = find_finished(folder, request, allowed)
     if old:
         shutil.rmtree(folder / "partial", ignore_errors=True)  # of a run that was killed at its very end
         return Prepared(old, Tally(), time.monotonic() - began, reused=True, skipped=skipped)
@@ -121,10 +125,10 @@ def prepare(
         _make_partial_folder(folder, partial)
         with _lock(partial), Engine(execution, quiet) as engine:
             plan = Plan(partial, files, settings, rules, tokenizer, described, objectives, decontaminate or [])
-            encoded = encode_all(plan, engine, allow_damaged, allow_skipped)
+            encoded = encode_all(plan, engine, allowed)
             done = write_all(plan, engine, encoded)
             manifest = _make_manifest(done.shards, described, settings, done.tally, inputs, licence)
-            (partial / "request.json").write_text(json.dumps(request))
+            (partial / "request.json").write_text(json.dumps({**request, "read": done.read.to_json()}))
             tokenizer.save_pretrained(str(partial / "tokenizer"))
             write_report(partial, manifest, done.tally, done.lengths)
             _move_parts(partial, folder)

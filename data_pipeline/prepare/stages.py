@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from data_pipeline import tokenizers
 from data_pipeline.corpus import ShardInfo
 from data_pipeline.errors import KinspanError
@@ -19,12 +21,14 @@ from data_pipeline.sampling.pairs import Objective
 from .cleaning import Rules, Tally
 from .duplicates.exact import RANGE_DOCUMENTS, RANGE_PARAGRAPHS, FindDocuments, FindParagraphs, Inputs
 from .duplicates.near import NUM_BANDS, Decide, FindMatches, link_signatures
+from .duplicates.survivors import DecideSurvivors, FindAtRisk, FindContested
 from .encode_inputs import EncodeInputs, signature_folder
 from .engine.inputs import InputTask, count_buckets, cut_tasks, estimate_total, write_tasks
 from .engine.spill import Buckets, forget, is_written, load_facts, make_spill_schema
 from .engine.stage import Stage, Work
 from .lengths import Lengths
 from .readers import SKIPPED, UNREADABLE, InputFile, check_unchanged
+from .rejection import Allowed, ReadTally, refuse_rejected
 from .write import WriteShards, name_columns
 
 if TYPE_CHECKING:
@@ -103,6 +107,7 @@ class Encoded:
     num_paragraphs: int
     filled: set[str]
     tally: Tally
+    read: ReadTally
     peak_bytes: list[int]
 
 
@@ -111,19 +116,22 @@ class Written:
     """What all stages came to."""
 
     tally: Tally
+    read: ReadTally
     peak_bytes: list[int]
     lengths: Lengths = field(default_factory=Lengths)
     shards: list[ShardInfo] = field(default_factory=list)
 
 
-def encode_all(plan: Plan, engine: "Engine", allow_damaged: bool, allow_skipped: bool) -> Encoded:
+def encode_all(plan: Plan, engine: "Engine", allowed: Allowed) -> Encoded:
     """Run the first stage, and gather what was counted and rejected.
+
+    allowed: what may be missing
 
     Raises KinspanError where no document is kept, where text is missing that is not allowed to be, and where a file
     was changed meanwhile.
     """
     _clear_remains(plan)
-    _forget_unread(plan, allow_damaged, allow_skipped)
+    _forget_unread(plan, allowed)
     plan.run.mkdir(exist_ok=True)
     write_atomically(plan.tokenizer_file, tokenizers.serialize_backend(plan.tokenizer))
     write_tasks(plan.tasks, plan.run / "tasks.json")
@@ -146,10 +154,11 @@ def encode_all(plan: Plan, engine: "Engine", allow_damaged: bool, allow_skipped:
     engine.run(Stage("encode", "tokenising", work, sizes, names, plan.run / "encode"))
     check_unchanged(plan.files)
     encoded = _gather(plan)
-    _refuse_missing(plan, allow_damaged, allow_skipped)
+    _refuse_missing(plan, allowed)
     if not sum(encoded.inputs.counts):
         reason = _explain_nothing_kept(encoded.tally, plan.folder / "rejected.jsonl")
         raise KinspanError(f"no document was kept of {len(plan.files)} input files: {reason}")
+    refuse_rejected(encoded.read, allowed.rejected, "--input")
     return encoded
 
 
@@ -164,13 +173,13 @@ def _clear_remains(plan: Plan) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _forget_unread(plan: Plan, allow_damaged: bool, allow_skipped: bool) -> None:
+def _forget_unread(plan: Plan, allowed: Allowed) -> None:
     """Have those input tasks done again that lack text which must not be missing.
 
     What kept it from being read may be gone, though the file is as it was: a store that did not answer, a permission,
     a library that was not installed.
     """
-    refused = {kind for kind, allowed in ((UNREADABLE, allow_damaged), (SKIPPED, allow_skipped)) if not allowed}
+    refused = {kind for kind, allowed in ((UNREADABLE, allowed.damaged), (SKIPPED, allowed.skipped)) if not allowed}
     written = [task.key for task in plan.tasks if is_written(plan.encoded, task.key)]
     again = [key for key in written if refused.intersection(load_facts(plan.encoded, key)["unread"])]
     if again and plan.run.exists():
@@ -182,10 +191,11 @@ def _forget_unread(plan: Plan, allow_damaged: bool, allow_skipped: bool) -> None
 def _gather(plan: Plan) -> Encoded:
     """Add up what the input tasks have counted, and write what they rejected to ``rejected.jsonl``, in their order."""
     keys = [task.key for task in plan.tasks]
-    tally, counts, filled, peaks, num_paragraphs = Tally(), [], set(), [], 0
+    tally, read, counts, filled, peaks, num_paragraphs = Tally(), ReadTally(), [], set(), [], 0
     for key in keys:
         facts = load_facts(plan.encoded, key)
         tally.add(load_tally(facts["tally"]))
+        read.add(ReadTally.from_json(facts["read"]))
         counts.append(facts["documents"])
         num_paragraphs += facts["paragraphs"]
         filled |= set(facts["filled"])
@@ -196,7 +206,7 @@ def _gather(plan: Plan) -> Encoded:
             with (plan.encoded / f"{key}.rejected.jsonl").open("rb") as part:
                 shutil.copyfileobj(part, file)
     partial.replace(plan.folder / "rejected.jsonl")
-    return Encoded(Inputs(plan.encoded, keys, counts), num_paragraphs, filled, tally, peaks)
+    return Encoded(Inputs(plan.encoded, keys, counts), num_paragraphs, filled, tally, read, peaks)
 
 
 def load_tally(fields: dict[str, Any]) -> Tally:
@@ -210,20 +220,20 @@ def _list_rejected(path: Path) -> Iterator[dict]:
         yield from map(json.loads, file)
 
 
-def _refuse_missing(plan: Plan, allow_damaged: bool, allow_skipped: bool) -> None:
+def _refuse_missing(plan: Plan, allowed: Allowed) -> None:
     """Raise KinspanError for input that could not be read to its end, or is of no known format, if not allowed."""
     found: dict[str, list[dict]] = {UNREADABLE: [], SKIPPED: []}
     for entry in _list_rejected(plan.folder / "rejected.jsonl"):
         for beginning, entries in found.items():
             if entry["reason"].startswith(beginning):
                 entries.append(entry)
-    if found[UNREADABLE] and not allow_damaged:
+    if found[UNREADABLE] and not allowed.damaged:
         first = found[UNREADABLE][0]
         raise KinspanError(
             f"--input {first['file']}, record {first['line']}: {first['reason']}{_count_others(found[UNREADABLE])}; "
             "copy or fetch the file again, or give --allow_damaged to go without the rest of it"
         )
-    if found[SKIPPED] and not allow_skipped:
+    if found[SKIPPED] and not allowed.skipped:
         first = found[SKIPPED][0]
         raise KinspanError(f"--input {first['file']}{_count_others(found[SKIPPED])}: {first['reason']}")
 
@@ -242,11 +252,11 @@ def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
 
 def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
     """Find duplicates, write the shards, and put them into ``plan.folder / "shards"`` under their final names."""
-    num_ranges = _find_duplicates(plan, engine, encoded)
+    fate, removed, num_ranges = _find_duplicates(plan, engine, encoded)
     work = WriteShards(
         encoded.inputs,
-        plan.run / "fate.npy",
-        plan.run,
+        fate,
+        removed,
         num_ranges,
         plan.buckets.train,
         plan.run / "buckets",
@@ -260,7 +270,7 @@ def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
     names = [f"bucket {number + 1} of {count}" for number in range(count)]
     total = sum(encoded.inputs.counts)
     engine.run(Stage("shards", "writing shards", work, [1] * count, names, plan.run / "shards", total))
-    written = Written(encoded.tally, encoded.peak_bytes)
+    written = Written(encoded.tally, encoded.read, encoded.peak_bytes)
     target = plan.folder / "shards"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
@@ -276,8 +286,11 @@ def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
     return written
 
 
-def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> int:
-    """Find out what becomes of each document and paragraph; return in how many files the paragraphs stand."""
+def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> tuple[Path, Path, int]:
+    """Find out what becomes of each document and paragraph.
+
+    Returns the file of the documents, the folder of the paragraphs that are removed, and how many files it has.
+    """
     exact = plan.settings["duplicates"] != "keep"
     inputs, fate = encoded.inputs, plan.run / "fate.npy"
     if exact:
@@ -292,11 +305,31 @@ def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> int:
     decide = Decide(inputs, plan.run if exact else None, plan.run / "matches" if plan.near else None, fate)
     engine.run(plan.make_stage("decide", "deciding what is kept", decide, 1))
     if not exact:
-        return 0
+        return fate, plan.run, 0
+    return _find_repeated_paragraphs(plan, engine, encoded, fate)
+
+
+def _find_repeated_paragraphs(plan: Plan, engine: "Engine", encoded: Encoded, fate: Path) -> tuple[Path, Path, int]:
+    """As ``_find_duplicates``, where no paragraph is to be kept twice.
+
+    Documents that are too short without what repeats hold no copy: where there are any, copies are chosen anew.
+    """
     count = max(1, -(-encoded.num_paragraphs // RANGE_PARAGRAPHS))
-    finding = FindParagraphs(inputs, fate, plan.run, count, plan.settings["boilerplate"])
+    inputs, run, boilerplate = encoded.inputs, plan.run, plan.settings["boilerplate"]
+    removed, at_risk, survivors = run / "removed", run / "at_risk.npy", run / "survivors.npy"
+    finding = FindParagraphs(inputs, fate, removed, count, boilerplate)
     engine.run(plan.make_stage("paragraphs", "finding repeated paragraphs", finding, count))
-    return count
+    looking = FindAtRisk(inputs, fate, removed, at_risk)
+    engine.run(plan.make_stage("risk", "finding documents that are too short without them", looking, 1))
+    if not len(np.load(at_risk, mmap_mode="r")):
+        return fate, removed, count
+    contesting = FindContested(inputs, fate, at_risk, run, count, boilerplate)
+    engine.run(plan.make_stage("contested", "finding what these alone hold", contesting, count))
+    deciding = DecideSurvivors(fate, at_risk, run, survivors)
+    engine.run(plan.make_stage("survivors", "deciding which of these are kept", deciding, 1))
+    again = FindParagraphs(inputs, survivors, run / "removed-again", count, boilerplate)
+    engine.run(plan.make_stage("again", "choosing the copies that are kept", again, count))
+    return survivors, again.output, count
 
 
 def _link(source: Path, target: Path) -> None:

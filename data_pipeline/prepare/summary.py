@@ -12,6 +12,9 @@ from data_pipeline.sampling.pairs import Objective
 
 from .cleaning import Tally
 from .readers import format_skipped
+from .readers.reader import MAX_RECORD_BYTES
+from .readers.text import PIECE_BYTES
+from .rejection import format_bytes
 
 # What the tally counts, in its order and by its name there; and how it is shown.
 SHOWN_COUNTS = {
@@ -25,7 +28,10 @@ SHOWN_COUNTS = {
     "documents that repeat another": "  dropped: repeats another",
     "documents much like another": "  dropped: much like another",
     "documents too short without repeated paragraphs": "  dropped: too short without what repeats",
+    "documents cut off a longer text": "documents cut off longer texts",
+    "bytes read": "bytes of records read",
     "records rejected": "records rejected",
+    "bytes rejected": "  their bytes",
     "records omitted": "records that are no documents",
     "paragraphs read": "paragraphs read",
     "paragraphs kept": "  kept",
@@ -72,11 +78,23 @@ def describe_rejected(folder: str | Path, tally: Tally) -> str | None:
     if first is None:
         return None
     number = tally.counts["records rejected"]
+    sizes = f"{format_bytes(tally.counts['bytes rejected'])} of {format_bytes(tally.counts['bytes read'])}"
     said = (
-        f"{number:,} record{'s' * (number > 1)} rejected, the first in {first['file']}, record {first['line']}: "
-        f"{first['reason']}; all are in {rejected}"
+        f"{number:,} record{'s' * (number > 1)} rejected ({sizes}), the first in {first['file']}, record "
+        f"{first['line']}: {first['reason']}; all are in {rejected}"
     )
     return said.encode("utf-8", "backslashreplace").decode()  # names of files may hold any bytes
+
+
+def describe_cut_texts(tally: Tally) -> str | None:
+    """Say that texts were cut into documents; None where none was."""
+    number = tally.counts["documents cut off a longer text"]
+    if not number:
+        return None
+    return (
+        f"texts above {MAX_RECORD_BYTES >> 20} MB were cut into {number:,} documents of about {PIECE_BYTES >> 20} MB, "
+        "at blank lines where there are any: cut them yourself where a document is to be something else"
+    )
 
 
 def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[str]:

@@ -17,7 +17,7 @@ from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
 
 from .cleaning import Tally
-from .duplicates.exact import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, Inputs, read_removed
+from .duplicates.exact import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, TOO_SHORT, Inputs, read_removed
 from .engine.spill import HIDDEN_COLUMNS, read_bucket, read_keys
 from .engine.stage import Progress, measure_peak
 from .lengths import Lengths
@@ -35,7 +35,7 @@ class WriteShards:
     So the result depends neither on the order in which tasks ran nor on the number of workers. The task of number k
     leaves ``00k-000.arrow`` and so on, and ``00k.json``.
 
-    dropped:     a file of what becomes of each document, see ``near.Decide``
+    dropped:     a file of what becomes of each document, see ``near.Decide`` and ``survivors``
     removed:     the folder of what ``FindParagraphs`` found, by range of hashes
     train:       how many buckets come first, which have documents of the training split
     columns:     of a shard
@@ -85,6 +85,7 @@ class WriteShards:
         for reason, name in (
             (DUPLICATE, "documents that repeat another"),
             (NEAR_DUPLICATE, "documents much like another"),
+            (TOO_SHORT, "documents too short without repeated paragraphs"),
         ):
             tally.counts[name] += int((fate == reason).sum())
             sampler.add_documents(name, np.flatnonzero(fate == reason))
@@ -94,12 +95,7 @@ class WriteShards:
         ):
             tally.counts[name] += int((why == reason).sum())
             sampler.add_paragraphs(name, np.flatnonzero(why == reason))
-        before = sum_by_document(rows, np.ones(len(why), dtype=bool))
-        after = sum_by_document(rows, why == KEPT)
-        least = np.maximum(1, rows.column("least").to_numpy())
-        short = (fate == KEPT) & (after < before) & (after < least)
-        tally.counts["documents too short without repeated paragraphs"] += int(short.sum())
-        stay = np.flatnonzero((fate == KEPT) & ~short)
+        stay = np.flatnonzero(fate == KEPT)
         left, paragraphs_left = remove_paragraphs(rows, why == KEPT)
         tally.counts["paragraphs of dropped documents"] += int(np.delete(paragraphs_left, stay).sum())
         return left.take(pa.array(stay)), stay
@@ -141,12 +137,6 @@ def find_places(rows: pa.RecordBatch, task_of: np.ndarray, removed: np.ndarray) 
     row = np.searchsorted(row_keys, wanted)  # rows stand in the order of tasks and numbers
     why[starts[row] + removed["paragraph"]] = removed["why"]
     return why
-
-
-def sum_by_document(rows: pa.RecordBatch, counted: np.ndarray) -> np.ndarray:
-    """Add up the characters of those paragraphs of each document that are counted, ``[paragraphs]`` bool."""
-    chars = rows.column("chars").flatten().to_numpy() * counted
-    return np.diff(np.concatenate([[0], np.cumsum(chars, dtype=np.int64)])[_starts(rows.column("chars"))])
 
 
 def remove_paragraphs(rows: pa.RecordBatch, kept: np.ndarray) -> tuple[pa.RecordBatch, np.ndarray]:

@@ -39,6 +39,7 @@ class Range:
 ABOVE_0 = Range("must be above 0", lambda number: number > 0)
 NOT_BELOW_0 = Range("must not be below 0", lambda number: number >= 0)
 BETWEEN_0_AND_1 = Range("must lie between 0 and 1", lambda number: 0 < number < 1)
+FROM_0_TO_1 = Range("must be from 0 to 1", lambda number: 0 <= number <= 1)
 FROM_0_TO_BELOW_1 = Range("must be from 0 to less than 1", lambda number: 0 <= number < 1)
 AT_LEAST_2 = Range("must be 2 or more", lambda number: number >= 2)
 WORKERS = Range(f"must be from 1 to {MAX_WORKERS}", lambda number: 1 <= number <= MAX_WORKERS)

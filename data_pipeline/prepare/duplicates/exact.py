@@ -1,7 +1,8 @@
 """Documents and paragraphs that occur more than once, found by their hashes, a range of hashes at a time.
 
-The first in the order of the input is kept, whatever task or process comes first. Hashes have 64 bits: among a billion
-paragraphs, one is expected to be taken for another with a chance of 3%.
+The first in the order of the input is kept, of paragraphs the first in a document that is kept (``survivors``),
+whatever task or process comes first. Hashes have 64 bits: among a billion paragraphs, one is expected to be taken for
+another with a chance of 3%.
 """
 
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from data_pipeline.prepare.engine.spill import PARAGRAPH, load_array
 from data_pipeline.prepare.engine.stage import Progress
 
 RANGE_DOCUMENTS, RANGE_PARAGRAPHS = 1 << 23, 1 << 22  # that one range of hashes has, about: 200 MB in memory
-KEPT, DUPLICATE, NEAR_DUPLICATE = 0, 1, 2  # what becomes of a document
+KEPT, DUPLICATE, NEAR_DUPLICATE, TOO_SHORT = 0, 1, 2, 3  # what becomes of a document
 REPEATED, BOILERPLATE = 1, 2  # why a paragraph is removed
-REMOVED = np.dtype([("bucket", "<u4"), ("task", "<u4"), ("number", "<u4"), ("paragraph", "<u4"), ("why", "u1")])
+REMOVED = np.dtype(
+    [("bucket", "<u4"), ("task", "<u4"), ("number", "<u4"), ("paragraph", "<u4"), ("chars", "<u4"), ("why", "u1")]
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class FindDocuments:
         hashes, documents = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
         low, high = _range_of(number, self.num_ranges)
         for task in range(len(self.inputs.keys)):
-            of_task = np.asarray(self.inputs.load(task, "documents"))
+            of_task = np.asarray(self.inputs.load(task, "documents")["text"])
             mine = np.flatnonzero((of_task >= low) & (of_task <= high))
             hashes.append(of_task[mine])
             documents.append(mine + self.inputs.starts[task])
@@ -67,53 +70,81 @@ class FindDocuments:
 class FindParagraphs:
     """Finds paragraphs of one range of hashes that are to be removed: ``paragraphs-00000.npy`` has REMOVED, sorted.
 
-    dropped:     a file of ``[documents]`` uint8: the paragraphs of documents that are not kept count for nothing
+    fate:        a file of ``[documents]`` uint8, what becomes of each. Only documents that are kept hold a copy; those
+                 that are too short without their repeated paragraphs still count for ``boilerplate``
     boilerplate: in how many documents a paragraph must occur to be removed from all of them; 0 for never
     """
 
     inputs: Inputs
-    dropped: Path
+    fate: Path
     output: Path
     num_ranges: int
     boilerplate: int
 
     def __call__(self, number: int, progress: Progress) -> None:
-        found, document = self._read_range(number)
-        order = np.argsort(found["hash"], kind="stable")
-        hashes = found["hash"][order]
-        first = np.concatenate([[True], hashes[1:] != hashes[:-1]])[: len(hashes)]  # of its group
-        group = np.cumsum(first) - 1
-        new_document = first | np.concatenate([[True], np.diff(document[order]) != 0])[: len(hashes)]
-        spread = np.bincount(group, new_document).astype(np.int64)  # documents that each group occurs in
-        why = np.where(first, 0, REPEATED).astype(np.uint8)
-        if self.boilerplate:
-            why[spread[group] >= self.boilerplate] = BOILERPLATE
-        removed = np.flatnonzero(why)
-        places, document = found[order[removed]], document[order[removed]]
+        copies = read_copies(self.inputs, self.fate, number, self.num_ranges, self.boilerplate)
+        kept = np.flatnonzero(copies.fate == KEPT)
+        _, first = np.unique(copies.group[kept], return_index=True)
+        why = np.full(len(kept), REPEATED, dtype=np.uint8)
+        why[first] = 0
+        why[copies.in_many[kept]] = BOILERPLATE
+        removed = kept[why > 0]
+        places, document = copies.found[removed], copies.document[removed]
         out = np.empty(len(removed), dtype=REMOVED)
         out["task"] = np.searchsorted(self.inputs.starts, document, side="right") - 1
-        out["number"], out["paragraph"], out["why"] = places["number"], places["paragraph"], why[removed]
+        out["why"] = why[why > 0]
+        for name in ("number", "paragraph", "chars"):
+            out[name] = places[name]
         for task in np.unique(out["task"]).tolist():
             mine = out["task"] == task
             out["bucket"][mine] = self.inputs.load(task, "buckets")[out["number"][mine]]
         order = np.lexsort([out[name] for name in ("paragraph", "number", "task", "bucket")])
+        self.output.mkdir(parents=True, exist_ok=True)
         save_whole(self.output / f"paragraphs-{number:05d}.npy", out[order])
 
-    def _read_range(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Read the range's paragraphs, ``[N]`` PARAGRAPH in the order of the input, and the document of each."""
-        found, documents = [np.empty(0, PARAGRAPH)], [np.empty(0, np.int64)]
-        dropped = np.load(self.dropped, mmap_mode="r")
-        low, high = _range_of(number, self.num_ranges)
-        for task in range(len(self.inputs.keys)):
-            of_task = self.inputs.load(task, "paragraphs")
-            start = int(np.searchsorted(of_task["hash"], low, side="left"))
-            end = int(np.searchsorted(of_task["hash"], high, side="right"))
-            mine = np.asarray(of_task[start:end])
-            document = mine["number"] + self.inputs.starts[task]
-            kept = dropped[document] == KEPT
-            found.append(mine[kept])
-            documents.append(document[kept])
-        return np.concatenate(found), np.concatenate(documents)
+
+@dataclass(frozen=True)
+class Copies:
+    """The N paragraphs of a range of hashes, those of one text side by side, in the order of the input.
+
+    found:    ``[N]`` PARAGRAPH
+    document: ``[N]`` the number of each one's document, among all
+    fate:     ``[N]`` what becomes of that
+    group:    ``[N]`` numbers the texts
+    in_many:  ``[N]`` whether the text stands in so many documents that it is removed from all
+    """
+
+    found: np.ndarray
+    document: np.ndarray
+    fate: np.ndarray
+    group: np.ndarray
+    in_many: np.ndarray
+
+
+def read_copies(inputs: Inputs, fate: Path, number: int, num_ranges: int, boilerplate: int) -> Copies:
+    """Read the paragraphs of a range of hashes, but for those of documents that repeat others."""
+    parts, documents, fates = [np.empty(0, PARAGRAPH)], [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
+    of_document = np.load(fate, mmap_mode="r")
+    low, high = _range_of(number, num_ranges)
+    for task in range(len(inputs.keys)):
+        of_task = inputs.load(task, "paragraphs")
+        start = int(np.searchsorted(of_task["hash"], low, side="left"))
+        end = int(np.searchsorted(of_task["hash"], high, side="right"))
+        mine = np.asarray(of_task[start:end])
+        document = mine["number"] + inputs.starts[task]
+        counts = np.isin(of_document[document], (KEPT, TOO_SHORT))
+        parts.append(mine[counts])
+        documents.append(document[counts])
+        fates.append(of_document[document[counts]])
+    found = np.concatenate(parts)
+    order = np.argsort(found["hash"], kind="stable")
+    found, document = found[order], np.concatenate(documents)[order]
+    is_new = np.append(True, found["hash"][1:] != found["hash"][:-1])[: len(found)]
+    group = np.cumsum(is_new) - 1
+    new_document = is_new | np.append(True, np.diff(document) != 0)[: len(found)]
+    spread = np.bincount(group, new_document).astype(np.int64)  # documents that each text occurs in
+    in_many = spread[group] >= boilerplate if boilerplate else np.zeros(len(found), dtype=bool)
+    return Copies(found, document, np.concatenate(fates)[order], group, in_many)
 
 
 def _range_of(number: int, num_ranges: int) -> tuple[np.uint64, np.uint64]:

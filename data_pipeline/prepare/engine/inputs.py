@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from data_pipeline.files import write_atomically
+from data_pipeline.prepare.document import Omitted
 from data_pipeline.prepare.readers import InputFile, Part, Record, find_parts, read_records
 
 from .spill import Buckets
@@ -45,8 +46,15 @@ class InputTask:
         return f"--input {first.file.name}{part}" + (f" and {len(self.pieces) - 1} more" * (len(self.pieces) > 1))
 
     def read(self) -> Iterator[Record]:
+        """Yield the records of all pieces. A file in which there is none comes as a record, too, which says so."""
         for piece in self.pieces:
-            yield from read_records(piece.file.name, piece.part, piece.file.called)
+            is_empty = True
+            for record in read_records(piece.file.name, piece.part, piece.file.called):
+                is_empty = False
+                yield record
+            if is_empty and (piece.part is None or not piece.part.begin):
+                why = "a file in which there is no record" if piece.file.size else "an empty file"
+                yield Record(piece.file.name, 1, Omitted(why, piece.file.size), piece.file.called)
 
 
 def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:

@@ -5,7 +5,7 @@ An input task of the key K leaves in its folder:
 K.arrow           record batches of documents, each of one bucket
 K.batches.npy     ``[batches]`` the bucket of each
 K.buckets.npy     ``[D]`` the bucket of each document; a document's number is its place in the task's input
-K.documents.npy   ``[D]`` a hash of each document's text
+K.documents.npy   ``[D]`` DOCUMENT: a hash of each document's text, its characters, and how many it must have
 K.paragraphs.npy  ``[P]`` PARAGRAPH, ascending: the hash of each paragraph and where it stands
 K.rejected.jsonl  the records that are no documents
 K.json            counts; written last, so that it marks the others as whole
@@ -26,7 +26,8 @@ from data_pipeline.files import sync, write_atomically
 
 KEY_BYTES = 16
 SEGMENT_BYTES = 1 << 26  # of documents in memory before they are grouped by bucket and written
-PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4")])
+DOCUMENT = np.dtype([("text", "<u8"), ("chars", "<u4"), ("least", "<u4")])
+PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4"), ("chars", "<u4")])
 HIDDEN_COLUMNS = ("key", "chars", "least", "number")  # that shards do not have
 
 
@@ -100,12 +101,16 @@ class SpillWriter:
         """Add the documents of a chunk, with the hashes of their texts, ``[D]``, and of their paragraphs, ``[P]``."""
         numbers = np.arange(self.num_documents, self.num_documents + rows.num_rows, dtype=np.uint32)
         self.num_documents += rows.num_rows
-        lengths = np.diff(rows.column("chars").offsets.to_numpy())
+        lengths, chars = np.diff(rows.column("chars").offsets.to_numpy()), rows.column("chars").flatten().to_numpy()
         placed = np.empty(len(paragraphs), dtype=PARAGRAPH)
         placed["hash"], placed["number"] = paragraphs, np.repeat(numbers, lengths)
         placed["paragraph"] = np.arange(len(paragraphs)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        placed["chars"] = chars
         self._paragraphs.append(placed)
-        self._documents.append(documents)
+        described = np.empty(rows.num_rows, dtype=DOCUMENT)
+        described["text"], described["least"] = documents, rows.column("least").to_numpy()
+        described["chars"] = np.diff(np.concatenate([[0], np.cumsum(chars, dtype=np.int64)])[np.cumsum([0, *lengths])])
+        self._documents.append(described)
         self.filled |= find_filled(rows)
         columns = [*rows.columns, pa.array(numbers)]
         self._waiting.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
@@ -141,7 +146,7 @@ class SpillWriter:
         self._partial(".arrow").replace(self.folder / f"{self.key}.arrow")
         paragraphs = np.concatenate([np.empty(0, PARAGRAPH), *self._paragraphs])
         self._save("paragraphs", paragraphs[np.argsort(paragraphs["hash"], kind="stable")])
-        self._save("documents", np.concatenate([np.empty(0, np.uint64), *self._documents]))
+        self._save("documents", np.concatenate([np.empty(0, DOCUMENT), *self._documents]))
         self._save("buckets", np.concatenate([np.empty(0, np.uint32), *self._bucket_of]))
         self._save("batches", np.array(self._bucket_of_batch, dtype=np.uint32))
         self._rejected.close()

@@ -1,15 +1,19 @@
-"""``.csv`` and ``.tsv``: a row is a document. Its columns are named in the first row; ``text`` is one of them."""
+"""``.csv`` and ``.tsv``: a row is a document. Its columns are named in the first row; ``text`` is one of them.
+
+Columns of a ``.csv`` may be separated by semicolons, as some spreadsheets write them: the first row shows it.
+"""
 
 import csv
 import io
 from collections.abc import Iterator
+from itertools import chain
 from typing import IO
 
 from data_pipeline.prepare.document import Document, Rejected, Skipped
 
 from . import reader
 from .compression import is_compressed, open_source
-from .reader import Part, Reader, Record, Source
+from .reader import Part, Reader, Record, Source, find_utf_16, measure_content, pass_rest, reject_utf_16
 from .tables import parse_row
 
 COLUMNS = ("id", "title", "text")
@@ -18,11 +22,17 @@ COLUMNS = ("id", "title", "text")
 def _read_rows(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
     csv.field_size_limit(reader.MAX_RECORD_BYTES)
     name = source.name.rpartition(".")[0] if is_compressed(source.name) else source.name
-    with (
-        open_source(source) as file,
-        io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
-    ):
-        rows = csv.reader(_read_lines(text), delimiter="\t" if name.lower().endswith(".tsv") else ",", strict=True)
+    with open_source(source) as file:
+        if find_utf_16(file):
+            yield 1, reject_utf_16(pass_rest(file))
+            return
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        lines = _read_lines(text)
+        first = next(lines, "")
+        if not first:
+            return
+        delimiter = "\t" if name.lower().endswith(".tsv") else _find_delimiter(first)
+        rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         header = next(rows, None)
         if header is not None and "text" not in header:
             yield (
@@ -37,6 +47,11 @@ def _read_rows(source: Source, part: Part | None) -> Iterator[tuple[int, dict | 
             yield rows.line_num, _name_fields(header or [], row)
 
 
+def _find_delimiter(first: str) -> str:
+    """Find what separates columns: a semicolon where it parts a column ``text`` off the first row, else a comma."""
+    return ";" if "text" in next(csv.reader([first], delimiter=";")) else ","
+
+
 def _read_lines(text: IO[str]) -> Iterator[str]:
     """Yield the lines. Raises ValueError for one that is too long: ``csv`` would have it in memory as a whole."""
     while line := text.readline(reader.MAX_RECORD_BYTES + 1):
@@ -47,10 +62,10 @@ def _read_lines(text: IO[str]) -> Iterator[str]:
 
 def _name_fields(header: list[str], row: list[str]) -> dict | Rejected:
     if len(row) != len(header):
-        return Rejected(f"the row has {len(row)} columns, and the first row {len(header)}")
+        return Rejected(f"the row has {len(row)} columns, and the first row {len(header)}", measure_content(row))
     fields = {name: value for name, value in zip(header, row, strict=True) if name in COLUMNS}
     if any("\udc80" <= character <= "\udcff" for value in fields.values() for character in value):
-        return Rejected("not UTF-8")
+        return Rejected("not UTF-8", measure_content(row))
     return fields
 
 

@@ -35,6 +35,8 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
 
 def load_json(content: bytes) -> Any:
     """Parse JSON. Raises Rejected where it is none, or not UTF-8."""
+    if b"\x00" in content:
+        raise Rejected("it holds NULs, as UTF-16 and binary files do: convert it to UTF-8")
     try:
         return json.loads(decode(content))
     except (ValueError, RecursionError) as error:
@@ -50,7 +52,7 @@ def _read(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Reje
 
 def check_end(line: bytes) -> None:
     """Raise EOFError where a line is a file's last and is cut off: then others may be missing behind it."""
-    if line.endswith(b"\n"):
+    if line.endswith(b"\n") or b"\x00" in line:  # a line of UTF-16 ends with a NUL
         return
     try:
         load_json(line)

@@ -7,7 +7,7 @@ from data_pipeline.prepare.document import Rejected
 
 from . import reader
 from .compression import is_compressed, open_source
-from .reader import PART_BYTES, Part, Source
+from .reader import PART_BYTES, Part, Source, find_utf_16, pass_rest, reject_utf_16
 
 
 def split_bytes(name: str, size: int) -> list[Part]:
@@ -19,13 +19,16 @@ def split_bytes(name: str, size: int) -> list[Part]:
 def read_lines(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Rejected]]:
     """Yield the lines that are not blank, each with its number, or with its first byte in all parts but the first.
 
-    A line belongs to the part in which it begins. One that is longer than MAX_RECORD_BYTES comes as Rejected.
+    A line belongs to the part in which it begins. One that is longer than MAX_RECORD_BYTES comes as Rejected, and so
+    does the whole of a file in UTF-16, in whose first part it is.
     """
     with open_source(source) as file:
         if is_compressed(source.name) or part is None or part.begin == 0:
             end = None if part is None or is_compressed(source.name) else part.end
             lines = cut_lines(file, 0, end)
             yield from ((number, line) for number, (_, line) in enumerate(lines, 1) if line is not None)
+            return
+        if find_utf_16(file):
             return
         file.seek(part.begin - 1)
         begin = part.begin - 1 + _pass_line(file)
@@ -40,6 +43,9 @@ def cut_lines(file: IO[bytes], begin: int, end: int | None) -> Iterator[tuple[in
     """
     limit = reader.MAX_RECORD_BYTES
     at = begin
+    if not begin and find_utf_16(file):
+        yield 0, reject_utf_16(pass_rest(file))
+        return
     while end is None or at < end:
         line = file.readline(limit + 1)
         if not line:
@@ -47,7 +53,7 @@ def cut_lines(file: IO[bytes], begin: int, end: int | None) -> Iterator[tuple[in
         here, at = at, at + len(line)
         if len(line) > limit and not line.endswith(b"\n"):
             at += _pass_line(file)
-            yield here, reader.reject_too_long("line")
+            yield here, reader.reject_too_long("line", at - here)
         else:
             yield here, line if not line.isspace() else None
 

@@ -1,7 +1,7 @@
 """What a reader is: the types of each format's ``READER``, of what it reads from, and of what it yields."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -9,6 +9,7 @@ from data_pipeline.prepare.document import Document, Rejected
 
 MAX_RECORD_BYTES = 64 << 20  # a longer line, row, page or file is rejected, so that memory stays bounded
 PART_BYTES = 64 << 20  # about how much of a large file one part holds
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Reader:
     read: Callable[[Source, Part | None], Iterator[tuple[int, Any]]]
     parse: Callable[[Record], list[Document]]
     may_be_compressed: bool = False
-    split: Callable[[str, int], list[Part]] | None = None
+    split: Callable[[str, int], Sequence[Part | None]] | None = None
     names: str = ""
     companions: str = ""
     ignored: str = ""
@@ -94,6 +95,38 @@ def name_record(record: Record) -> str:
     return record.called or name_file(record.file)
 
 
-def reject_too_long(what: str) -> Rejected:
-    """Say that a record is larger than MAX_RECORD_BYTES."""
-    return Rejected(f"the {what} is larger than {MAX_RECORD_BYTES >> 20} MB: cut it into several documents")
+def reject_too_long(what: str, size: int) -> Rejected:
+    """Say that a record of ``size`` bytes is larger than MAX_RECORD_BYTES."""
+    return Rejected(f"the {what} is larger than {MAX_RECORD_BYTES >> 20} MB: cut it into several documents", size)
+
+
+def measure_content(content: Any) -> int:
+    """Measure how many bytes of text a record's content holds."""
+    if isinstance(content, bytes):
+        return len(content)
+    if isinstance(content, str):
+        return len(content.encode("utf-8", "surrogatepass"))
+    if isinstance(content, Rejected):
+        return content.size
+    if isinstance(content, Document):
+        return measure_content(content.paragraphs)
+    if isinstance(content, dict | list):
+        return sum(map(measure_content, content.values() if isinstance(content, dict) else content))
+    return 0 if content is None else len(str(content))
+
+
+def pass_rest(file: IO[bytes]) -> int:
+    """Read a file on to its end, and count its bytes."""
+    passed = 0
+    while chunk := file.read(1 << 20):
+        passed += len(chunk)
+    return passed
+
+
+def find_utf_16(file: IO[bytes]) -> bool:
+    """Whether a file that stands at its start begins as UTF-16 does, with a byte order mark."""
+    return file.peek(2)[:2] in _UTF_16  # type: ignore[attr-defined]  # all that open files return buffered ones
+
+
+def reject_utf_16(size: int) -> Rejected:
+    return Rejected("it is UTF-16, not UTF-8: convert it, such as with iconv -f UTF-16 -t UTF-8", size)

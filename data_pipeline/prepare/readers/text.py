@@ -1,20 +1,44 @@
-"""``.txt``: a file is a document, and blank lines separate its paragraphs."""
+"""``.txt``: a file is a document, and blank lines separate its paragraphs.
 
+A file above MAX_RECORD_BYTES is a collection: it is read as a stream, and cut into documents of about PIECE_BYTES, each
+of which ends at a blank line, or where there is none at the end of a line, of a word or of a character.
+"""
+
+import re
 from collections.abc import Iterator
+from typing import IO
 
 from data_pipeline.prepare.document import Document, Rejected
 
 from . import reader
-from .compression import open_source
-from .reader import Part, Reader, Record, Source, name_file, name_record
+from .compression import is_compressed, open_source
+from .reader import (
+    PART_BYTES,
+    Part,
+    Reader,
+    Record,
+    Source,
+    find_utf_16,
+    name_file,
+    name_record,
+    pass_rest,
+    reject_utf_16,
+)
 
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+PIECE_BYTES = 1 << 20  # of a text that is too long for one document: about a book
+WINDOW_BYTES = 1 << 16  # behind them, in which an end is looked for
+_ENDS = [  # where a text may be cut, the best first
+    re.compile(rb"\n[ \t\r]*\n\s*"),
+    re.compile(rb"\n"),
+    re.compile(rb"[ \t]"),
+    re.compile(rb"(?=[^\x80-\xbf])"),  # before the first byte of a character
+]
 
 
 def decode(content: bytes) -> str:
     """Decode UTF-8, with or without a byte order mark. Raises Rejected where it is not UTF-8."""
-    if content.startswith(_UTF_16):
-        raise Rejected("not UTF-8 but UTF-16: convert it")
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise reject_utf_16(len(content))
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -33,7 +57,62 @@ def read_whole(source: Source, part: Part | None) -> Iterator[tuple[int, bytes |
     """Yield a whole file as one record, or Rejected where it is larger than a document can be."""
     with open_source(source) as file:
         content = file.read(reader.MAX_RECORD_BYTES + 1)
-    yield 1, content if len(content) <= reader.MAX_RECORD_BYTES else reader.reject_too_long("file")
+        rest = pass_rest(file) if len(content) > reader.MAX_RECORD_BYTES else 0
+    yield 1, reader.reject_too_long("file", len(content) + rest) if rest else content
+
+
+def _read_text(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | dict | Rejected]]:
+    """Yield a text as one record, or in pieces, ``{"text": bytes}``, each with the number of its first byte from 1."""
+    with open_source(source) as file:
+        if find_utf_16(file):
+            if part is None or not part.begin:
+                yield 1, reject_utf_16(pass_rest(file))
+            return
+        if part is None or is_compressed(source.name):
+            content = file.read(reader.MAX_RECORD_BYTES + 1)
+            if len(content) <= reader.MAX_RECORD_BYTES:
+                yield 1, content
+                return
+            yield from _cut_pieces(content, file, 0, None)
+        else:
+            begin, end = (_find_boundary(file, at) for at in (part.begin, part.end))
+            file.seek(begin)
+            yield from _cut_pieces(b"", file, begin, end)
+
+
+def _cut_pieces(data: bytes, file: IO[bytes], begin: int, end: int | None) -> Iterator[tuple[int, dict]]:
+    """Cut the text from byte ``begin`` to ``end`` into pieces; ``data`` is what was already read of it."""
+    at = begin
+    while True:
+        wanted = PIECE_BYTES + WINDOW_BYTES - len(data)
+        data += file.read(max(0, wanted if end is None else min(wanted, end - at - len(data))))
+        if not data:
+            return
+        window = data[PIECE_BYTES : PIECE_BYTES + WINDOW_BYTES]
+        size = PIECE_BYTES + _find_end(window) if len(window) == WINDOW_BYTES else len(data)  # the rest is one piece
+        yield at + 1, {"text": data[:size]}
+        at, data = at + size, data[size:]
+
+
+def _find_boundary(file: IO[bytes], at: int) -> int:
+    """Find where the first piece of a part begins that is cut at the byte ``at``: its neighbour finds the same."""
+    if not at:
+        return 0
+    file.seek(at)
+    return at + _find_end(file.read(WINDOW_BYTES))
+
+
+def _find_end(window: bytes) -> int:
+    """Find the first byte of a window that may begin another document; its length where there is none."""
+    ends = (pattern.search(window) for pattern in _ENDS)
+    return next((end.end() for end in ends if end), len(window))
+
+
+def _split(name: str, size: int) -> list[Part | None]:
+    """Cut a file that is too long for one document into ranges of bytes; any other is read as a whole."""
+    if is_compressed(name) or size <= reader.MAX_RECORD_BYTES:
+        return [None]
+    return [Part(begin, min(begin + PART_BYTES, size)) for begin in range(0, size, PART_BYTES)]
 
 
 def name_title(record: Record) -> tuple[str, str]:
@@ -44,10 +123,12 @@ def name_title(record: Record) -> tuple[str, str]:
 
 def _parse(record: Record) -> list[Document]:
     name, title = name_title(record)
-    text = decode(record.content)
+    is_part = isinstance(record.content, dict)
+    text = decode(record.content["text"] if is_part else record.content)
     if text.count("\x00") > len(text) // 100:
         raise Rejected("not text but binary: it holds NULs")
-    return [Document(name, title, split_paragraphs(text), name_file(record.file))]
+    own_id = f"{name}:{record.line}" if is_part else name
+    return [Document(own_id, title, split_paragraphs(text), name_file(record.file), is_part=is_part)]
 
 
-READER = Reader(read_whole, _parse, may_be_compressed=True)
+READER = Reader(_read_text, _parse, may_be_compressed=True, split=_split)

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.executors import check_workers, map_chunks
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
+from data_pipeline.prepare.rejection import ReadTally, refuse_rejected
 from finetune.data.tables import read_lines
 
 from .natural_questions import LABELS, build_chunk
@@ -34,6 +35,7 @@ class Tally:
     questions:      number of questions of each split
     rejected:       number of lines that are not of the form of Natural Questions
     first_rejected: where the first of them is, and what is wrong with it
+    read:           how many bytes they are, and of which files
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -41,6 +43,7 @@ class Tally:
     questions: Counter[str] = field(default_factory=Counter)
     rejected: int = 0
     first_rejected: str = ""
+    read: ReadTally = field(default_factory=ReadTally)
 
 
 def build_asnq(
@@ -49,17 +52,19 @@ def build_asnq(
     output: str | Path,
     num_workers: int = 1,
     split_questions: list[str] | None = None,
+    allow_rejected: float | None = None,
 ) -> dict[str, Tally]:
     """Writes train.tsv from the ``train`` files, and dev.tsv and test.tsv from ``dev``; one list may be empty.
 
     split_questions: two files with the questions of dev and of test, one per line, as Soldaini and Moschitti, 2020,
                      published theirs (unique.dev and unique.test). Without them, the questions are ordered by a hash
                      and halved
+    allow_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/rejection.py
 
     Questions stand in the order of the files, whatever the number of workers. A file is written whole or not at all.
 
     Returns a Tally for "train" and for "dev". Raises KinspanError, naming the flag or the file and line, for a file
-    that is missing or cannot be read or written, and where no question is kept.
+    that is missing or cannot be read or written, where no question is kept, and where too much is rejected.
     """
     folder = Path(output)
     inputs = {flag: _find_inputs(flag, names) for flag, names in (("train", train), ("dev", dev)) if names}
@@ -76,11 +81,13 @@ def build_asnq(
     try:
         if "train" in inputs:
             with temporary["train"].open("wb") as file:
-                tallies["train"] = _build("train", inputs["train"], num_workers, partial(_write_train, file))
+                write = partial(_write_train, file)
+                tallies["train"] = _build("train", inputs["train"], num_workers, write, allow_rejected)
         if "dev" in inputs:
             with temporary["undivided"].open("w+b") as file:
                 kept: list[tuple[str, int, list[int]]] = []
-                tallies["dev"] = _build("dev", inputs["dev"], num_workers, partial(_write_undivided, file, kept))
+                write = partial(_write_undivided, file, kept)
+                tallies["dev"] = _build("dev", inputs["dev"], num_workers, write, allow_rejected)
                 _divide(file, kept, lists, temporary, tallies["dev"])
         for name in ("train",) * ("train" in inputs) + ("dev", "test") * ("dev" in inputs):
             temporary[name].replace(folder / f"{name}.tsv")
@@ -156,12 +163,19 @@ def _count_question(tally: Tally, split: str, counts: list[int]) -> None:
     tally.labels.setdefault(split, Counter()).update(dict(zip(LABELS, counts, strict=True)))
 
 
-def _build(name: str, files: list[Path], num_workers: int, write: Callable[..., None]) -> Tally:
-    """Passes each kept question to ``write``, in order. Raises KinspanError where no question is kept."""
+def _build(
+    name: str, files: list[Path], num_workers: int, write: Callable[..., None], allow_rejected: float | None
+) -> Tally:
+    """Passes each kept question to ``write``, in order.
+
+    Raises KinspanError where no question is kept, and where too much is rejected.
+    """
     tally, seen = Tally(), set[bytes]()
     with tqdm(desc=name, unit=" questions", mininterval=1.0, disable=None) as bar:
         for built in map_chunks(_make_worker, (), _read_chunks(files, bar), num_workers):
             tally.outcomes.update(built.outcomes)
+            for file, size, reason in built.read:
+                tally.read.count(file, not reason, size, reason, is_rejected=bool(reason))
             for file, line, reason in built.rejected:
                 tally.first_rejected = tally.first_rejected or f"{file} line {line}: {reason}"
                 tally.rejected += 1
@@ -177,6 +191,7 @@ def _build(name: str, files: list[Path], num_workers: int, write: Callable[..., 
         reasons = [f"{n:,} {reason}" for reason, n in tally.outcomes.items() if n]
         reasons += [f"{tally.rejected:,} bad lines; first: {tally.first_rejected}"] if tally.rejected else []
         raise KinspanError(f"--{name}: no question was kept of {len(files)} files: {', '.join(reasons) or 'empty'}")
+    refuse_rejected(tally.read, allow_rejected, f"--{name}")
     return tally
 
 

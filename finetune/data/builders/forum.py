@@ -27,7 +27,9 @@ from data_pipeline.prepare.cleaning.cleaner import clean
 from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 from data_pipeline.prepare.encode import is_held_out, name_group
 from data_pipeline.prepare.readers.files import find_input_files
+from data_pipeline.prepare.readers.reader import measure_content
 from data_pipeline.prepare.readers.registry import parse_record, read_records
+from data_pipeline.prepare.rejection import ReadTally, format_bytes, refuse_rejected
 from finetune.data.answers import fold_text
 
 CANDIDATES = 100  # of a question (Rücklé et al., 2020, section 3.2)
@@ -51,35 +53,47 @@ class Question:
     group: str
 
 
-def read_questions(inputs: list[str], say: Callable[[str], None] = lambda note: None) -> list[Question]:
+def read_questions(
+    inputs: list[str], say: Callable[[str], None] = lambda note: None, allow_rejected: float | None = None
+) -> list[Question]:
     """All questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as launch/prepare.py cleans them.
 
     say: is told of the records that are not as they must be
+    allow_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/rejection.py
 
-    Raises KinspanError where a file cannot be read to its end, there is no question in the input, or a link leads from
-    one file to another, since the groups of duplicates are those of each file.
+    Raises KinspanError where a file cannot be read to its end, there is no question in the input, too much of it is
+    rejected, or a link leads from one file to another, since the groups of duplicates are those of each file.
     """
     files, _ = find_input_files(inputs)
     found: list[Question] = []
     rejected: list[str] = []
+    read = ReadTally()
     for file in files:
         for record in tqdm(read_records(file.name), desc="reading", unit=" records", mininterval=1.0, disable=None):
+            size = measure_content(record.content)
             try:
-                documents = parse_record(record)
+                questions = [document for document in parse_record(record) if document.title_is_text]
+                if not questions:
+                    raise Rejected("no question but a document: name the reader, such as questions:FILE.jsonl")
             except Unreadable as error:
                 raise KinspanError(f"{record.file}: {error}") from error
-            except Omitted:
+            except Omitted as error:
+                read.count(record.file, 0, size, str(error))
                 continue
             except Rejected as error:
+                read.count(record.file, 0, size, str(error), is_rejected=True)
                 rejected.append(f"{record.file}, record {record.line}: {error}")
                 continue
-            found += [_make_question(document) for document in documents if document.title_is_text]
-    if rejected:
-        say(f"rejected: {len(rejected):,} records; the first is {rejected[0]}")
+            read.count(record.file, len(questions), size)
+            found += map(_make_question, questions)
     if not found:
         raise KinspanError(
             f"--input {' '.join(inputs)}: no questions in it: name a forum's Posts.xml, its .7z or questions:FILE.jsonl"
         )
+    refuse_rejected(read, allow_rejected, "--input")
+    if rejected:
+        sizes = f"{format_bytes(read.total.rejected_bytes)} of {format_bytes(read.total.bytes)}"
+        say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")
     _check_links(found)
     return found
 

@@ -189,22 +189,26 @@ class Built:
     questions: for each kept question, its text, its lines of the file, and the number of sentences with each label
     outcomes:  number of questions by outcome
     rejected:  file, line number and reason of each line that is not of the form of Natural Questions
+    read:      file, bytes and reason of each line; the reason is "" where it is of that form
     """
 
     questions: list[tuple[str, bytes, list[int]]]
     outcomes: Counter[str]
     rejected: list[tuple[str, int, str]]
+    read: list[tuple[str, int, str]]
 
 
 def build_chunk(chunk: list[tuple[str, int, bytes]]) -> Built:
     """Makes lines ``question \\t sentence \\t label`` of each example of a chunk of (file, line number, line)."""
-    built = Built([], Counter(), [])
+    built = Built([], Counter(), [], [])
     for file, number, line in chunk:
         try:
             example = parse_example(line)
         except Rejected as reason:
             built.rejected.append((file, number, str(reason)))
+            built.read.append((file, len(line), str(reason)))
             continue
+        built.read.append((file, len(line), ""))
         if isinstance(example, str):
             built.outcomes[example] += 1
             continue

@@ -236,7 +236,7 @@ def test_prepare_counts_what_is_broken_by_file_line_and_reason(tmp_path, helpers
     )
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(JSONL * 50)[:150])
     (tmp_path / "latin.txt").write_bytes("Café".encode("latin-1"))
-    result = helpers.prepare([tmp_path], default_model(), tmp_path / "out", allow_damaged=True)
+    result = helpers.prepare([tmp_path], default_model(), tmp_path / "out", allow_damaged=True, allow_rejected=0.1)
     lines = (tmp_path / "out/rejected.jsonl").read_text().splitlines()
     rejected = {(e["file"].rsplit("/", 1)[1], e["line"]): e["reason"] for e in map(json.loads, lines)}
     assert result.tally.counts["records rejected"] == len(lines) == len(rejected)
@@ -294,7 +294,7 @@ def test_a_corpus_that_nothing_can_train_on_says_what_is_missing(tmp_path, helpe
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"{broken\n", "line 1: not JSON"), (b"", "they are empty"), (b'{"text": "Short."}\n', "documents")],
+    [(b"{broken\n", "line 1: not JSON"), (b"", "an empty file"), (b'{"text": "Short."}\n', "documents")],
 )
 def test_nothing_to_keep_is_a_one_line_error_that_says_why(tmp_path, helpers, content, reason):
     source = written(tmp_path / "a.jsonl", content)
@@ -317,4 +317,4 @@ def test_a_file_name_that_is_not_utf8_is_read_and_reported(tmp_path, helpers):
     assert result.tally.counts["documents kept"] == 3
     assert result.tally.counts["records rejected"] == 1
     said = describe_rejected(tmp_path / "out", result.tally)
-    assert said.encode().startswith(b"1 record rejected, the first in ")  # it can be printed
+    assert said.encode().startswith(b"1 record rejected (8 bytes of ")  # it can be printed

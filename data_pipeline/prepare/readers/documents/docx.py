@@ -17,7 +17,7 @@ def _parse(record: Record) -> list[Document]:
 
     with zipfile.ZipFile(io.BytesIO(record.content)) as archive:
         if sum(info.file_size for info in archive.infolist()) > limits.MAX_RECORD_BYTES:
-            raise limits.reject_too_long("unpacked document")
+            raise limits.reject_too_long("unpacked document", len(record.content))
     opened = docx.Document(io.BytesIO(record.content))
     name, title = name_title(record)
     paragraphs = [p.text for p in opened.paragraphs if not _name_style(p).startswith(_DROPPED_STYLES)]

@@ -34,6 +34,7 @@ MAX_GROUPS = 500  # temporary files that are open at once
 _QUESTION, _ANSWER, _DUPLICATE = b"1", b"2", b"3"
 _LINKS = "PostLinks.xml"
 _END = b"</posts>"
+_FRAME = re.compile(rb"(?:\xef\xbb\xbf)?\s*</?(?:\?xml\b|posts\b|!)")  # what stands around the rows
 _CONTROLS = re.compile(rb"&#x(?:[0-8BCEF]|1[0-9A-F]|FFF[EF]);", re.I)  # which XML does not allow, and dumps have
 
 # Until 2013 the site itself wrote this above a question that was closed as a duplicate, with the title of the original:
@@ -121,13 +122,15 @@ def _deal_out(source: Source, stack: contextlib.ExitStack) -> tuple[list[IO[byte
             rejected.append((number, row))
             continue
         if not row.lstrip().startswith(b"<row "):
+            if not _FRAME.match(row):
+                rejected.append((number, Rejected("a line that is no row of posts", len(row))))
             continue
         kind = _find(_TYPE, row)
         thread = _find(_ID if kind == _QUESTION else _PARENT, row)
         if kind not in (_QUESTION, _ANSWER):
             rejected.append((number, Omitted("a post that is neither question nor answer")))
         elif not thread:
-            rejected.append((number, Rejected("a post without a number")))
+            rejected.append((number, Rejected("a post without a number", len(row))))
         else:
             groups[int(thread) % count].write(row if row.endswith(b"\n") else row + b"\n")
     if isinstance(row, bytes) and _END not in row:

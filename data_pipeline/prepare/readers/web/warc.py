@@ -44,12 +44,12 @@ def _read_responses(source: Source, part: Part | None) -> Iterator[tuple[int, di
                     yield number, content
                 return
             except ArchiveLoadFailed as error:
-                reason = " ".join(str(error).split())
+                reason, begin = " ".join(str(error).split()), records.offset
                 stream = _find_next(records)
                 if stream is None:
                     raise OSError(reason) from error
                 number += 1
-                yield number, Rejected(f"a broken record: {reason}")
+                yield number, Rejected(f"a broken record: {reason}", max(0, stream.at - begin))
 
 
 def _open_archive(stream: "_Stream") -> Any:
@@ -125,15 +125,18 @@ def _read_page(record: Any) -> dict | Rejected:
     kind = (headers or record.rec_headers).get_header("Content-Type") or ""
     if not kind.lower().startswith(_PAGES):
         return Omitted(f"not HTML but {re.split('[;,]', kind.strip())[0].lower()[:50] or 'of no stated type'}")
+    stated = max(0, int(record.length or 0))  # bytes
     try:
         content = record.content_stream().read(limits.MAX_RECORD_BYTES + 1)
     except (OSError, ValueError, zlib.error) as error:
-        return Rejected(f"the page cannot be unpacked: {error}")
+        return Rejected(f"the page cannot be unpacked: {error}", stated)
     if len(content) > limits.MAX_RECORD_BYTES:
-        return limits.reject_too_long("page")
+        return limits.reject_too_long("page", max(len(content), stated))
     url = (record.rec_headers.get_header("WARC-Target-URI") or record.rec_headers.get_header("uri") or "").strip("<>")
     declared = record.rec_headers.get_header("WARC-Truncated")
-    return Rejected(f"the page was cut when it was fetched ({declared})") if declared else {"url": url, "page": content}
+    if declared:
+        return Rejected(f"the page was cut when it was fetched ({declared})", len(content))
+    return {"url": url, "page": content}
 
 
 def _parse(record: Record) -> list[Document]:

@@ -102,7 +102,7 @@ def _cut_pages(chunks: Iterable[bytes], begin: int, end: int, is_whole: bool) ->
 
     Raises EOFError where the dump is cut off.
     """
-    data, at, passing = b"", begin, False
+    data, at, passing, passed = b"", begin, False, 0
     for chunk in chunks:
         data += chunk
         while True:
@@ -114,16 +114,19 @@ def _cut_pages(chunks: Iterable[bytes], begin: int, end: int, is_whole: bool) ->
                 return
             stop = data.find(_END, start)
             if stop >= 0:
-                if not passing:
+                if passing:
+                    yield limits.reject_too_long("page", passed + stop + len(_END))
+                else:
                     yield data[start : stop + len(_END)]
                 at, data, passing = at + stop + len(_END), data[stop + len(_END) :], False
                 continue
             at, data = at + start, data[start:]
             if passing or len(data) > limits.MAX_RECORD_BYTES:
-                if not passing:
-                    yield limits.reject_too_long("page")
+                passed = (passed if passing else 0) + len(data) - len(data[-_TAIL:])
                 at, data, passing = at + len(data) - len(data[-_TAIL:]), data[-_TAIL:], True
             break
+    if passing:
+        yield limits.reject_too_long("page", passed + len(data))
     if passing or _BEGIN in data or (is_whole and _LAST not in data):
         raise EOFError("the dump is cut off")
 

@@ -35,7 +35,7 @@ def _read_blocks(source: Source, part: Part | None) -> Iterator[tuple[int, bytes
                 if is_json:
                     check_end(line)
                 if not line.isspace():
-                    yield number, line if is_json else Rejected("not inside of <doc ...> and </doc>")
+                    yield number, line if is_json else Rejected("not inside of <doc ...> and </doc>", len(line))
                 continue
             first, size = (first, size) if block else (number, 0)
             size += len(line)
@@ -43,7 +43,7 @@ def _read_blocks(source: Source, part: Part | None) -> Iterator[tuple[int, bytes
                 block.append(line)
             if line.startswith(b"</doc>"):
                 whole = size <= limits.MAX_RECORD_BYTES
-                yield first, b"".join(block) if whole else limits.reject_too_long("document")
+                yield first, b"".join(block) if whole else limits.reject_too_long("document", size)
                 block = []
     if block:
         raise EOFError(f"the document that begins in line {first} has no </doc>")

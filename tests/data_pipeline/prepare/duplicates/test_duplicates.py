@@ -111,6 +111,19 @@ def test_a_document_that_is_too_short_without_its_repeats_is_dropped(run, docume
     assert adds_up(result.tally)
 
 
+def test_a_paragraph_outlives_the_first_document_that_held_it(run, documents):
+    """That one is too short without what repeats an earlier one, so that it holds no copy."""
+    shared = "A paragraph that two documents share is long enough to be kept, as it has more than sixty characters."
+    short = {"id": "short", "paragraphs": [documents[0]["paragraphs"][0] * 2, shared]}
+    first = {"id": "first", "paragraphs": [documents[0]["paragraphs"][0] * 2, *documents[0]["paragraphs"]]}
+    later = {"id": "later", "paragraphs": [*documents[1]["paragraphs"], shared]}
+    kept, result = run([first, short, later])
+    assert kept == {"first": len(first["paragraphs"]), "later": len(later["paragraphs"])}
+    assert result.tally.counts["paragraphs that repeat another"] == 0
+    assert result.tally.counts["documents too short without repeated paragraphs"] == 1
+    assert adds_up(result.tally)
+
+
 # Near-duplicates ----------------------------------------------------------------------------------------------------
 
 
