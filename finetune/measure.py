@@ -4,7 +4,7 @@ Each function prints its notes and a table, and where that is asked for last a l
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,21 @@ from finetune.evaluation import trec
 from finetune.evaluation.bm25 import score_bm25
 from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
 from finetune.evaluation.contamination import find_contamination, format_contamination, summarize_contamination
-from finetune.evaluation.metrics import Figures, compute_question_metrics, compute_run_metrics
+from finetune.evaluation.metrics import METRICS, Figures
+from finetune.evaluation.named_metrics import measure_answers, measure_run
 from finetune.reports.comparison_page import render_comparison
 from pretrain.release.folder import fingerprint_model
 
 BM25 = "BM25"
 
 
-def measure_files(runs: list[str], qrels: str, csv: str | None = None, *, as_json: bool = False) -> None:
+def measure_files(
+    runs: list[str], qrels: str, csv: str | None = None, *, metrics: Sequence[str] = METRICS, as_json: bool = False
+) -> None:
     """Measures TREC run files, of which the first is the baseline, by the judgements of ``qrels``.
 
-    csv: file for the metrics of every question
+    csv:     file for the metrics of every question
+    metrics: by our own names, or by those of ir_measures
     """
     judged = trec.read_qrels(Path(qrels))
     systems: dict[str, Figures] = {}
@@ -37,7 +41,7 @@ def measure_files(runs: list[str], qrels: str, csv: str | None = None, *, as_jso
     for name in runs:
         scores = trec.read_run(Path(name))
         notes += [f"{name}: {note}" for note in _call_for(name, trec.describe_coverage, judged, scores)]
-        systems[name] = _call_for(name, compute_run_metrics, judged, scores)
+        systems[name] = _call_for(name, measure_run, judged, scores, metrics)
     if csv:
         trec.write_lines(Path(csv), [format_per_question(systems, list(judged))])
     print(f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged")
@@ -53,11 +57,13 @@ def measure_models(
     columns: str | None = None,
     max_length: int = 128,
     precision: str = "fp32",
+    metrics: Sequence[str] = METRICS,
     as_json: bool = False,
     output_dir: str | None = None,
 ) -> None:
     """Measures models, of which the first is the baseline, and BM25 on a data set such as "wikiqa=FOLDER".
 
+    metrics:    by our own names, or by those of ir_measures
     output_dir: folder for the predictions and the page
     """
     whole, notes = load_split(spec, split, parse_columns(columns))
@@ -77,12 +83,12 @@ def measure_models(
         scores[name] = score_bm25(data) if name == BM25 else _score(name, data, max_length, precision, notes.append)
         if output:
             _call_for(name, trec.write_predictions, output / folder, data, scores[name], folder)
-    systems = {name: _call_for(name, compute_question_metrics, data, scores[name]) for name in names}
+    systems = {name: _call_for(name, measure_answers, data, scores[name], metrics) for name in names}
     rows = compare_systems(systems)
     if output:
         trec.write_lines(output / "per_question.csv", [format_per_question(systems, data.question_ids)])
         short = {name: BM25 if name == BM25 else folder for name, folder in folders.items()}
-        page = _render_page(title, data, scores, systems, rows, short, models if len(models) > 1 else names)
+        page = _render_page(title, data, scores, rows, short, models if len(models) > 1 else names)
         trec.write_lines(output / "comparison.html", [page])
         notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
@@ -96,7 +102,6 @@ def _render_page(
     title: str,
     data: AnswerSet,
     scores: dict[str, np.ndarray],
-    systems: dict[str, Figures],
     rows: list[dict[str, Any]],
     names: dict[str, str],
     shown: list[str],
@@ -106,7 +111,6 @@ def _render_page(
         title,
         data,
         {names[name]: values for name, values in scores.items()},
-        {names[name]: figures for name, figures in systems.items()},
         [{**row, "name": names[row["name"]]} for row in rows],
         [names[name] for name in shown],
         [f"{short} is {name}" for name, short in names.items() if short != name],

@@ -29,6 +29,11 @@ class EvaluateConfig:
         "have both answers and non-answers (clean).",
         old_name="filter",
     )
+    metrics: list[str] = setting(
+        [],
+        "What to measure, by any name that ir_measures knows: nDCG@20, MRR@10, R@100, AP(rel=2), Success@5, Judged@10. "
+        "Without it: MAP, MRR, P@1 and nDCG@10.",
+    )
     max_length: int = setting(128, "With --model: most tokens of a question with a candidate.", within=ABOVE_0)
     precision: Literal["fp32", "bf16"] = setting("fp32", "With --model: bf16 is faster, and rounds scores.")
     output_dir: str | None = setting(None, "With --model: folder for the predictions and the page.", old_name="output")
@@ -40,9 +45,9 @@ class EvaluateConfig:
 CACHE = ("cache_dir", "cache_gb")
 # What is done, by the flag that asks for it: the flags that go with it, of which the first must be given.
 MODES = {
-    "run": ("qrels", "per_question"),
+    "run": ("qrels", "per_question", "metrics"),
     "contamination": ("data", "columns", "split", "eval_filter", "max_length", "precision", "model", *CACHE),
-    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "output_dir"),
+    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "metrics", "output_dir"),
 }
 
 
