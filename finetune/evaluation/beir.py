@@ -9,7 +9,7 @@ from pathlib import Path
 
 from data_pipeline.errors import KinspanError
 from finetune.data.dataset import find_files
-from finetune.data.tables import read_quoted_tsv
+from finetune.data.tables import read_lines, read_quoted_tsv
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"
 COLUMNS = ("query-id", "corpus-id", "score")
@@ -28,9 +28,10 @@ def read_beir_qrels(path: Path) -> dict[str, dict[str, int]]:
     Raises KinspanError, naming the line, for a score that is not an integer, and for a pair with two scores. Some files
     repeat lines: they count once.
     """
-    table = read_quoted_tsv(path)
-    if len(table.fields) != len(COLUMNS) or table.fields[-1] != COLUMNS[-1]:
+    first = next((line.split("\t") for _, line in read_lines(path)), [])
+    if len(first) != len(COLUMNS) or first[-1] != COLUMNS[-1]:
         raise KinspanError(f"{path} line 1: not the column names of BEIR's judgements: {' '.join(COLUMNS)}")
+    table = read_quoted_tsv(path)
     judged: dict[str, dict[str, int]] = {}
     for number, record in table.records(list(COLUMNS)):
         question, candidate, given = (record[name] for name in table.fields)
