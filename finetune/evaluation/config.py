@@ -12,7 +12,9 @@ class EvaluateConfig:
     """Settings of ``launch/evaluate.py``; each is a flag, or a line of a ``--config`` file."""
 
     run: list[str] = setting([], "TREC run files, of which the first is the baseline.")
-    qrels: str | None = setting(None, "With --run: the judgements, a TREC qrels file.")
+    qrels: str | None = setting(
+        None, "With --run: the judgements, a TREC qrels file, or a folder or file in BEIR's form."
+    )
     per_question: str | None = setting(None, "With --run: CSV file for the metrics of every question.")
     contamination: str | None = setting(None, "Corpus folder or address: which sentences of --data stand in it?")
     model: list[str] = setting([], "Model folders or hub names, of which the first is the baseline.")
