@@ -4,7 +4,7 @@ Each function prints its notes and a table, and where that is asked for last a l
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,19 @@ from finetune.evaluation import trec
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
 from finetune.evaluation.contamination import find_contamination, format_contamination, summarize_contamination
-from finetune.evaluation.metrics import Figures, compute_question_metrics, compute_run_metrics
+from finetune.evaluation.metrics import METRICS, Figures
+from finetune.evaluation.named_metrics import measure_answers, measure_run
 from finetune.reports.comparison_page import render_comparison
 from pretrain.release.folder import fingerprint_model
 
 
-def measure_files(runs: list[str], qrels: str, csv: str | None = None, *, as_json: bool = False) -> None:
+def measure_files(
+    runs: list[str], qrels: str, csv: str | None = None, *, metrics: Sequence[str] = METRICS, as_json: bool = False
+) -> None:
     """Measures TREC run files, of which the first is the baseline, by the judgements of ``qrels``.
 
-    csv: file for the metrics of every question
+    csv:     file for the metrics of every question
+    metrics: by our own names, or by those of ir_measures
     """
     judged = trec.read_qrels(Path(qrels))
     systems: dict[str, Figures] = {}
@@ -35,7 +39,7 @@ def measure_files(runs: list[str], qrels: str, csv: str | None = None, *, as_jso
     for name in runs:
         scores = trec.read_run(Path(name))
         notes += [f"{name}: {note}" for note in _call_for(name, trec.describe_coverage, judged, scores)]
-        systems[name] = _call_for(name, compute_run_metrics, judged, scores)
+        systems[name] = _call_for(name, measure_run, judged, scores, metrics)
     if csv:
         trec.write_lines(Path(csv), [format_per_question(systems, list(judged))])
     print(f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged")
@@ -52,12 +56,14 @@ def measure_models(
     max_length: int | None = None,
     precision: str = "fp32",
     no_bm25: bool = False,
+    metrics: Sequence[str] = METRICS,
     as_json: bool = False,
     output_dir: str | None = None,
 ) -> None:
     """Measures models, of which the first is the baseline, and BM25 on a data set such as "wikiqa=FOLDER".
 
     no_bm25:    measure the models alone
+    metrics:    by our own names, or by those of ir_measures
     output_dir: folder for the predictions and the page
     """
     whole, notes = load_split(spec, split, parse_columns(columns))
@@ -80,11 +86,11 @@ def measure_models(
             _call_for(name, trec.write_predictions, output / folder, data, scores[name], folder)
     if not no_bm25:
         notes.append(ABOUT)
-    systems = {name: _call_for(name, compute_question_metrics, data, scores[name]) for name in names}
+    systems = {name: _call_for(name, measure_answers, data, scores[name], metrics) for name in names}
     rows = compare_systems(systems)
     if output:
         trec.write_lines(output / "per_question.csv", [format_per_question(systems, data.question_ids)])
-        page = _render_page(title, data, scores, systems, rows, folders, models if len(models) > 1 else names)
+        page = _render_page(title, data, scores, rows, folders, models if len(models) > 1 else names)
         trec.write_lines(output / "comparison.html", [page])
         notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
@@ -98,7 +104,6 @@ def _render_page(
     title: str,
     data: AnswerSet,
     scores: dict[str, np.ndarray],
-    systems: dict[str, Figures],
     rows: list[dict[str, Any]],
     names: dict[str, str],
     shown: list[str],
@@ -108,7 +113,6 @@ def _render_page(
         title,
         data,
         {names[name]: values for name, values in scores.items()},
-        {names[name]: figures for name, figures in systems.items()},
         [{**row, "name": names[row["name"]]} for row in rows],
         [names[name] for name in shown],
         [f"{short} is {name}" for name, short in names.items() if short != name],

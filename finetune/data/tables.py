@@ -94,6 +94,29 @@ def read_quoted_tsv(path: Path) -> Table:
     return _read_separated(path, partial(_read_csv, delimiter="\t", strict=False))
 
 
+def lacks_names(path: Path, table: Table, known: Iterable[str]) -> bool:
+    """Whether a .tsv file begins with an id and a text, and not with names of columns, which have no digits."""
+    return (
+        ".tsv" in path.suffixes
+        and len(table.fields) == 2
+        and not set(table.fields) & set(known)
+        and any(map(str.isdigit, table.fields[0]))
+    )
+
+
+def read_nameless_tsv(path: Path, fields: list[str]) -> Table:
+    """Opens a .tsv file whose first line is a row already, as in MS MARCO's queries.tsv and collection.tsv."""
+
+    def records(columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, values in _read_tsv(path):
+            if len(values) != len(fields):
+                form = "<tab>".join(fields)
+                raise KinspanError(f"{path} line {number}: {len(values)} fields, not the {len(fields)} of `{form}`")
+            yield number, dict(zip(fields, values, strict=True))
+
+    return Table(f"{path} line", fields, records)
+
+
 def _read_parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .metrics import METRICS, TITLES, Figures, compute_means
+from .metrics import TITLES, Figures, compute_means
 from .significance import compare_rows, format_p
 
 
@@ -19,22 +19,32 @@ def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str
     the number of systems; it is None for the first system itself. ``systems`` has the metrics by question, and ``seed``
     is the randomisation test's.
     """
-    tests = {metric: compare_rows([f[metric][None] for f in systems.values()], seed) for metric in METRICS}
+    metrics = list(next(iter(systems.values())))
+    tests = {metric: compare_rows([f[metric][None] for f in systems.values()], seed) for metric in metrics}
     return [
         {
             "name": name,
             **compute_means(figures),
-            "against_first": {metric: tests[metric][row] for metric in METRICS} if row else None,
+            "against_first": {metric: tests[metric][row] for metric in metrics} if row else None,
         }
         for row, (name, figures) in enumerate(systems.items())
     ]
 
 
+def list_metrics(rows: list[dict[str, Any]]) -> list[str]:
+    """Returns the metrics of the rows of ``compare_systems``."""
+    return [key for key in rows[0] if key not in ("name", "against_first")]
+
+
 def format_table(rows: list[dict[str, Any]]) -> str:
     """Returns the metrics to four decimals, and below them the differences from the first row with p."""
     width = max(len(row["name"]) for row in rows)
-    lines = [" " * width + "".join(f"  {TITLES[metric]:>7}" for metric in METRICS)]
-    lines += [f"{row['name']:<{width}}" + "".join(f"  {row[metric]:7.4f}" for metric in METRICS) for row in rows]
+    titles = {metric: f"{TITLES.get(metric, metric):>7}" for metric in list_metrics(rows)}
+    lines = [" " * width + "".join(f"  {title}" for title in titles.values())]
+    lines += [
+        f"{row['name']:<{width}}" + "".join(f"  {row[metric]:{len(title)}.4f}" for metric, title in titles.items())
+        for row in rows
+    ]
     others = [row for row in rows if row["against_first"]]
     if others:
         tests = "p of the paired randomisation test over questions"
@@ -43,10 +53,10 @@ def format_table(rows: list[dict[str, Any]]) -> str:
         lines += [
             "",
             f"against {rows[0]['name']}: difference ({tests})",
-            " " * width + "".join(f"  {TITLES[metric]:<22}" for metric in METRICS).rstrip(),
+            " " * width + "".join(f"  {title.strip():<22}" for title in titles.values()).rstrip(),
         ]
     for row in others:
-        cells = [format_difference(row["against_first"][metric]) for metric in METRICS]
+        cells = [format_difference(row["against_first"][metric]) for metric in titles]
         lines.append(f"{row['name']:<{width}}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
     return "\n".join(lines)
 
@@ -57,12 +67,13 @@ def format_difference(test: dict[str, Any]) -> str:
 
 
 def format_per_question(systems: dict[str, Figures], question_ids: Sequence[str]) -> str:
-    """Returns the metrics of every question as CSV: ``system, question_id, map, mrr, p@1, ndcg@10``."""
+    """Returns the metrics of every question as CSV: ``system, question_id, map, mrr, p@1, ndcg@10``, say."""
+    metrics = list(next(iter(systems.values())))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["system", "question_id", *METRICS])
+    writer.writerow(["system", "question_id", *metrics])
     for name, figures in systems.items():
-        columns = [figures[metric].tolist() for metric in METRICS]
+        columns = [figures[metric].tolist() for metric in metrics]
         writer.writerows([name, *row] for row in zip(question_ids, *columns, strict=True))
     return text.getvalue()
 
