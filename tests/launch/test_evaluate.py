@@ -62,6 +62,7 @@ def test_help_teaches(tmp_path):
         (["--run", "run.txt", "--qrels", "absent"], "absent cannot be read"),
         (["--model", "m", "--data", "wikiqa=absent"], "wikiqa=absent"),
         ([], "nothing to evaluate"),
+        (["--run", "run.txt", "--qrels", "qrels.txt", "--metrics", "P@5 nope"], "--metrics nope: not a metric"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(files, arguments, text):
@@ -170,6 +171,18 @@ def test_bm25_can_be_left_out_and_else_its_words_are_named(data_set, scored, mon
     assert "BM25" not in (tmp_path / "out/comparison.html").read_text(encoding="utf-8")
     text, _ = evaluate_here(monkeypatch, capsys, *flags)
     assert "BM25 compares all words, in lower case, stemmed by Snowball's English stemmer" in text
+
+
+def test_metrics_by_name_of_models_and_their_page(data_set, scored, monkeypatch, capsys, tmp_path):
+    flags = ["--model", "knows", "--data", data_set, "--output_dir", tmp_path / "out", "--metrics", "P@2 RR"]
+    text, result = evaluate_here(monkeypatch, capsys, *flags)
+    knows = result["systems"][0]
+    assert (knows["P@2"], knows["mrr"]) == (0.5, 1)
+    assert "map" not in knows
+    assert any(line.split() == ["P@2", "MRR"] for line in text)
+    assert "<th>P@2</th><th>MRR</th>" in (tmp_path / "out/comparison.html").read_text(encoding="utf-8")
+    header = (tmp_path / "out/per_question.csv").read_text().splitlines()[0]
+    assert header == "system,question_id,P@2,mrr"
 
 
 def test_the_filter_and_one_model(data_set, scored, monkeypatch, capsys, tmp_path):
