@@ -199,7 +199,7 @@ def judge_power(evidence: Evidence) -> str:
     contrast = finding and finding.contrast
     if contrast is None:
         return say_unfinished(finding)
-    alone = contrast.greater_p
+    alone = max(contrast.p)
     verdict = "found by both tests" if alone < SIGNIFICANT else "NOT found"
     after = "and after correction too" if contrast.is_shown else "but NOT after correction"
     return f"{verdict} (the greater p {format_p(alone)}), {after}: {say_contrast(contrast)}"

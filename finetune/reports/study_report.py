@@ -36,6 +36,7 @@ from .report import (
     pick_examples,
     write_report,
 )
+from .study_table import describe_shared_stages
 
 NUM_EXAMPLES = 8
 ZERO_SHOT = "zero-shot cosine"  # the name of a row that no training comes before
@@ -51,6 +52,7 @@ class Entry:
     figures: for each seed, the metrics of every test question
     paper:   a paper's figures by metric
     tanda:   whether the experiment transfers first
+    shares:  whether what came before its fine-tuning ran once for all its seeds
     """
 
     name: str
@@ -58,6 +60,7 @@ class Entry:
     figures: list[Figures]
     paper: dict[str, float]
     tanda: bool = False
+    shares: bool = False
 
 
 def write_page(
@@ -79,6 +82,7 @@ def write_page(
     named: list[tuple[str, list[Figures], dict[str, float]]]
     named = [(entry.name, entry.figures, entry.paper) for entry in entries]
     named += [(name, [figures], {}) for name, figures in untrained.items()]
+    shared_stages = [entry.name for entry in entries if entry.shares]
     tests = compare_rows([np.stack([seed[shown[0]] for seed in figures]) for _, figures, _ in named])
     rows = []
     for (name, figures, paper), difference in zip(named, tests, strict=True):
@@ -88,13 +92,14 @@ def write_page(
         figures = figures[: len(of_seeds)]
         means = {m: np.array([seed[m].mean() for seed in figures]) for m in metrics}
         p = {shown[0]: difference["corrected"]} if difference else {}
-        starred = [shown[0]] if difference and is_established(difference) else []
+        shares = {name, entries[0].name} & set(shared_stages)
+        starred = [shown[0]] if difference and is_established(difference) and not shares else []
         rows.append(ResultRow(name, means, p, {m: (v, None) for m, v in paper.items()}, starred, name not in untrained))
     own, shared = _part_settings(entries)
     examples, examples_are = _pick_examples(test, entries)
     report = Report(
         title=title,
-        notes=[*notes, *([ABOUT] if BM25 in untrained else [])],
+        notes=[*notes, *([ABOUT] if BM25 in untrained else []), *map(describe_shared_stages, shared_stages)],
         splits=[_count_beside_paper(data, mode) for data, mode in splits],
         rows=rows,
         curves=[_read_curves(entry) for entry in entries],

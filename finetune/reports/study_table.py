@@ -44,6 +44,7 @@ def format_study(results: dict[str, Any]) -> str:
             if row.get("seeds", 1) > 1 and row[metrics[0]]["sd"] is None
         ]
         lines += [table["bm25"]] if table.get("bm25") else []
+        lines += [describe_shared_stages(row["name"]) for row in table["rows"] if row.get("shares_stages")]
         lines += [*_describe_drops(table), *_describe_kept_transfers(table), *_describe_kept_starts(table)]
         lines.append(f"page: {table['report']}")
     if results["about"]:
@@ -97,6 +98,14 @@ def _describe_drops(table: dict[str, Any]) -> list[str]:
                 theirs = f" (paper: {100 * (1 - row['paper'][MAP] / base['paper'][MAP]):.2f}%)"
             lines.append(f"{row['name']}: MAP drops by {drop:.2f}%{theirs}")
     return lines
+
+
+def describe_shared_stages(name: str) -> str:
+    """Says what the seeds of a row do not show whose training before fine-tuning ran once for all of them."""
+    return (
+        f"{name}: what came before fine-tuning ran once for all seeds, which do not say how another run would do: "
+        "no star (--repeat_stages)"
+    )
 
 
 def _describe_kept_transfers(table: dict[str, Any]) -> list[str]:

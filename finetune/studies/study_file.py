@@ -65,6 +65,7 @@ class Study:
     settings:  of all rows
     zero_shot: whether the table has the start of the first row too, as a bi-encoder without any training
     bm25:      whether the table has BM25 too
+    repeat_stages: whether what comes before fine-tuning runs once for each seed, and not once for all
     where:     what each ``$name`` in the stages stands for, unless the command says otherwise
     """
 
@@ -76,6 +77,7 @@ class Study:
     zero_shot: bool = False
     where: dict[str, str] = field(default_factory=dict)
     bm25: bool = True
+    repeat_stages: bool = False
 
 
 def read_study(path: Path) -> Study:
