@@ -65,7 +65,7 @@ def read_answers(source: str, columns: dict[str, str], say: Say) -> list[Answer]
     elif name in NAMES and place:
         found = _read_data_set(source)
     elif Path(source).is_dir():
-        found = _read_corpus(Path(source))
+        found = _read_corpus(Path(source), say)
     else:
         found = _read_table(Path(source), columns, say)
     every = list(found)
@@ -174,17 +174,26 @@ def _read_data_set(source: str) -> Iterator[Answer]:
 
 
 def _read_forum(place: str, say: Say) -> Iterator[Answer]:
-    for question in read_questions([place], say):
-        yield Answer(question.id, question.answer, question.title)
+    questions = read_questions([place], say)
+    _tell_unaccepted(sum(not question.answer for question in questions), say)
+    yield from (Answer(question.id, question.answer, question.title) for question in questions if question.answer)
 
 
-def _read_corpus(folder: Path) -> Iterator[Answer]:
+def _tell_unaccepted(count: int, say: Say) -> None:
+    left = f"{count:,} questions without an accepted answer: left out; " if count else ""
+    say(f"{left}of each question only the accepted answer is indexed, and no other")
+
+
+def _read_corpus(folder: Path, say: Say) -> Iterator[Answer]:
     """The accepted answers of a corpus of questions, as far as its token ids tell their text."""
     corpus = Corpus(folder)
     decoder = load_decoder(folder)
+    unaccepted = 0
     for number in range(len(corpus.manifest.shards)):
         shard = corpus.shard(number)
         for row in range(len(shard.held_out)):
             shown = show_document(shard, row, decoder)
+            unaccepted += shown.accepted < 0
             if shown.accepted >= 0:
                 yield Answer(shown.id, shown.answers[shown.accepted], shown.title)
+    _tell_unaccepted(unaccepted, say)
