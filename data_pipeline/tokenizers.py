@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import KinspanError, quote_first_line
-from .hub import expect_hub
+from .errors import KinspanError
+from .hub import expect_hub, explain_absence
 
 MIN_ENTRIES = 100
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # of which one at least belongs to every tokenizer
@@ -53,7 +53,7 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: Any) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False, **options)
     except Exception as error:  # the hub, a missing file, broken JSON: to the user they are the same
         _check_files(name_or_dir)
-        raise KinspanError(f"no tokenizer at {name_or_dir}: {quote_first_line(error)}") from error
+        raise KinspanError(f"no tokenizer at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
     if not tokenizer.is_fast:
         raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
     check_vocabulary(tokenizer, name_or_dir)

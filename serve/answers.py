@@ -86,7 +86,7 @@ def stream_answers(source: str, columns: dict[str, str], say: Say) -> Iterator[A
         return _read_data_set(source)
     if beir := find_beir_file(Path(source), CORPUS):
         return _read_table(beir, columns, say)
-    return _read_corpus(Path(source)) if Path(source).is_dir() else _read_table(Path(source), columns, say)
+    return _read_corpus(Path(source), say) if Path(source).is_dir() else _read_table(Path(source), columns, say)
 
 
 def name_by_hash(text: str, question: str) -> str:
@@ -192,17 +192,26 @@ def _read_data_set(source: str) -> Iterator[Answer]:
 
 
 def _read_forum(place: str, say: Say) -> Iterator[Answer]:
-    for question in read_questions([place], say):
-        yield Answer(question.id, question.answer, question.title)
+    questions = read_questions([place], say)
+    _tell_unaccepted(sum(not question.answer for question in questions), say)
+    yield from (Answer(question.id, question.answer, question.title) for question in questions if question.answer)
 
 
-def _read_corpus(folder: Path) -> Iterator[Answer]:
+def _tell_unaccepted(count: int, say: Say) -> None:
+    left = f"{count:,} questions without an accepted answer: left out; " if count else ""
+    say(f"{left}of each question only the accepted answer is indexed, and no other")
+
+
+def _read_corpus(folder: Path, say: Say) -> Iterator[Answer]:
     """The accepted answers of a corpus of questions, as far as its token ids tell their text."""
     corpus = Corpus(folder)
     decoder = load_decoder(folder)
+    unaccepted = 0
     for number in range(len(corpus.manifest.shards)):
         shard = corpus.shard(number)
         for row in range(len(shard.held_out)):
             shown = show_document(shard, row, decoder)
+            unaccepted += shown.accepted < 0
             if shown.accepted >= 0:
                 yield Answer(shown.id, shown.answers[shown.accepted], shown.title)
+    _tell_unaccepted(unaccepted, say)

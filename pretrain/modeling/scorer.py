@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError, quote_first_line
-from data_pipeline.hub import expect_hub
+from data_pipeline.hub import expect_hub, explain_absence
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
 from .adapters.folder import is_adapter
@@ -78,7 +78,7 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:  # a missing folder, a broken config, the hub: one line to the user
-        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
     if holds_no_weights(name_or_dir):
         raise KinspanError(f"--model {name_or_dir} holds no weights: fresh ones tell nothing")
     architecture = next(iter(config.architectures or []), config.model_type)

@@ -229,10 +229,12 @@ def plain_path(folder: Path) -> Iterator[Path]:
 def load_own_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: bool = False) -> bool:
     """Loads what ``capture_files`` of as many ranks gave; False where DeepSpeed finds nothing to load.
 
+    In bf16 DeepSpeed prints the name of a function of its own meanwhile, which is kept off the screen.
+
     without_frozen: the checkpoint holds only the parameters that are trained
     """
     options = {"custom_load_fn": load_trained} if without_frozen else {}
-    with plain_path(folder) as plain:
+    with plain_path(folder) as plain, redirect_stdout(io.StringIO()):
         path, _ = engine.load_checkpoint(str(plain), tag=tag, **options)
     return path is not None
 

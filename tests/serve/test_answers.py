@@ -114,7 +114,11 @@ def questions(folder):
 
 
 def test_a_forum_gives_its_accepted_answers(tmp_path):
-    answers, _ = read(f"forum={questions(tmp_path)}")
+    answers, said = read(f"forum={questions(tmp_path)}")
+    assert said == [
+        "1 questions without an accepted answer: left out; of each question only the accepted answer is indexed, and "
+        "no other"
+    ]
     (answer,) = answers
     assert (answer.text, answer.question) == ("Switch it off and on again.", "The printer is offline")
 
@@ -124,7 +128,8 @@ def test_so_does_its_corpus(tmp_path, helpers):
 
     options = {"validation_share": 0.0, "duplicates": "keep"}
     helpers.prepare([questions(tmp_path)], default_model(), tmp_path / "corpus", **options)
-    (answer,), _ = read(tmp_path / "corpus")
+    (answer,), said = read(tmp_path / "corpus")
+    assert said[0].startswith("1 questions without an accepted answer: left out; ")
     assert answer.text == "switch it off and on again."
     assert answer.question == "The printer is offline"
     shutil.rmtree(tmp_path / "corpus/tokenizer")
