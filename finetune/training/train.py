@@ -40,7 +40,7 @@ from pretrain.runtime.run_folder import CHECKPOINTS, SUMMARY, check_shared, clai
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import Watch, watch_ranks
 
-from .config import FinetuneConfig, list_metrics
+from .config import FinetuneConfig, get_max_length, list_metrics
 from .engine import Ranks, check_begun_alike, make_engine
 from .groups import Groups
 from .materials import Materials, load_materials
@@ -98,7 +98,7 @@ def describe_out_of_memory(config: FinetuneConfig, layout: Layout) -> str:
     """One line with the flags to change. No micro-batch can be smaller than one group."""
     group = largest_group(config)
     pairs = layout.largest * group
-    short = f"out of memory with {pairs} pairs of {config.max_length} tokens"
+    short = f"out of memory with {pairs} pairs of {get_max_length(config)} tokens"
     if pairs > group:
         return f"{short}: start it again with --micro_batch_size below {pairs} (the batch stays, and the run goes on)"
     lower = "--max_length" if group == 1 else "--list_size or --max_length"
