@@ -117,4 +117,4 @@ def test_lengths_alone_tell_positives_from_negatives_no_better_than_chance(lengt
 def test_lengths_drawn_freely_give_the_label_away(lengths, corpus, name):
     """So that the test above can fail. Each where it shows in so few documents."""
     for kind in NEGATIVES[name]:
-        assert auc_of_classifier(*rows_of(*lengths(corpus, name, "paper"), kind)) > 0.54
+        assert auc_of_classifier(*rows_of(*lengths(corpus, name, "paper"), kind)) > 0.535

@@ -240,7 +240,7 @@ def test_whole_words_are_masked(make_model, tiny_corpus, tmp_path):
     known = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
     setup = set_up(PretrainConfig(**known, whole_word_masking=True))
     assert setup.train_stream.masking.continues is not None
-    batch = setup.train_stream.batch(0, 50)
+    batch = setup.train_stream.batch(0, 1000)
     original = batch.input_ids.copy()
     original[batch.masked_positions] = batch.masked_labels
     goes_on = np.array([t.startswith("##") for t in setup.tokenizer.convert_ids_to_tokens(original.tolist())])

@@ -35,16 +35,16 @@ def test_trained_checkpointed_and_released(family, make_model, tiny_corpus, make
         micro_batch_size=5,
         max_length=48,
         learning_rate=3e-3,
-        max_steps=4,
-        save_steps=4,
+        max_steps=8,
+        save_steps=8,
         eval_pairs=20,
-        eval_steps=4,
+        eval_steps=8,
     )
     summary = pretrain(config)
     assert summary["last_validation"]["mlm_loss"] < summary["first_validation"]["mlm_loss"]
 
     trained, _ = load_model(str(small), seed=1)
-    weights = load_file(str(tmp_path / "run/checkpoints/step-00000004/weights.safetensors"))
+    weights = load_file(str(tmp_path / "run/checkpoints/step-00000008/weights.safetensors"))
     lost = trained.eval().load_state_dict(weights, strict=False)
     assert not lost.unexpected_keys
     assert {n for n, _ in trained.named_parameters()} == weights.keys()

@@ -79,7 +79,7 @@ def test_an_index_that_cannot_be_opened_ends_the_service(tmp_path, index, bi_enc
         (["--token_file", "{}/none"], "--token_file .* cannot be read"),
         (["--token_file", "{}/empty"], "16 characters"),
         (["--port", "65536"], "--port 65536"),
-        (["--host", "no.such.host.invalid"], "cannot be listened on"),
+        (["--host", "no.such.host.invalid", "--allow_anonymous"], "cannot be listened on"),
         (["--max_k", "101"], "--max_k 101"),
         (["--timeout", "0"], "--timeout"),
     ],
