@@ -6,7 +6,8 @@ RUN = runs/quickstart
 GPUS = $(shell nvidia-smi -L 2>/dev/null | wc -l)
 RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 
-.PHONY: quickstart demo help as2 as2-noise transtqa rerank evidence format lint test-fast test test-slow bench gpu-kit gpu
+.PHONY: quickstart demo help as2 as2-noise transtqa rerank evidence dose format lint test-fast test find-browser test-slow bench \
+	gpu-kit gpu
 
 # `make` alone is `make quickstart`. `make help` prints what stands behind ## in this file.
 .DEFAULT_GOAL = quickstart
@@ -94,6 +95,18 @@ evidence: $(INSTALLED)  ## Pre-train and fine-tune with every objective, and wri
 	$(if $(filter --dry_run --page,$(EVIDENCE_FLAGS)),,$(BIN)/python launch/prepare.py --input $(EVIDENCE_TEXT) --output_dir corpora/evidence --num_workers 2)
 	$(BIN)/python -m benchmarks.evidence --corpus corpora/evidence --data $(EVIDENCE_DATA) $(EVIDENCE_FLAGS)
 
+# How many labels SSP saves, and with how many pairs: 40 hours of one core, in as many runs as one likes. DOSE_CORPUS lies
+# outside of a worktree that is thrown away, and so does DOSE_WORK, where trainings are resumed from; results are lines in
+# benchmarks/evidence/results-dose. DOSE_FLAGS: as EVIDENCE_FLAGS.
+DOSE_CORPUS ?= corpora/dose
+DOSE_WORK ?= runs/dose
+DOSE_DATA ?= selqa=../shared/data/as2/selqa wikiqa=../shared/data/as2/wikiqa
+
+dose: $(INSTALLED)  ## Pre-train by several doses of SSP, fine-tune on few labels, and write benchmarks/DOSE.md: 40 hours.
+	$(if $(filter --dry_run --page,$(DOSE_FLAGS)),,$(call require,EVIDENCE_TEXT))
+	$(if $(filter --dry_run --page,$(DOSE_FLAGS)),,test -f $(DOSE_CORPUS)/manifest.json || $(BIN)/python launch/prepare.py --input $(EVIDENCE_TEXT) --title_texts --output_dir $(DOSE_CORPUS))
+	$(BIN)/python -m benchmarks.evidence --recipe benchmarks/evidence/dose.yaml --corpus $(DOSE_CORPUS) --data $(DOSE_DATA) --work $(DOSE_WORK) $(DOSE_FLAGS)
+
 format: $(INSTALLED)  ## Format the code, and mend what the linter can mend.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -115,8 +128,13 @@ test-fast: $(INSTALLED)  ## Run the tests of a minute, which suit every edit; ad
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(FAST) $(SLOWER)
 
 # Two at a time, each with one thread. What takes longest is listed, so that it can be made cheaper.
-test: lint  ## Lint and run all tests but the slow ones.
+test: lint find-browser  ## Lint and run all tests but the slow ones.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 30 --durations-min 5
+
+# Tests of the service's pages run in a browser, and are skipped where there is none: .ci/run installs it as root.
+find-browser:
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || \
+		echo "no browser: tests of the service's pages are skipped; to run them: sudo apt-get install chromium"
 
 test-slow: $(INSTALLED)  ## Run the tests that take minutes each.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal

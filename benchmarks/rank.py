@@ -44,7 +44,9 @@ def ranker_of(name_or_dir: str, folder: Path) -> str:
     ranker, notes = load_ranker(name_or_dir)
     if not notes:
         return name_or_dir
-    save_ranker(ranker.classifier.config, load_own_tokenizer(name_or_dir), ranker.state_dict(), folder)
+    save_ranker(
+        ranker.classifier.config, load_own_tokenizer(name_or_dir), _common.MAX_LENGTH, ranker.state_dict(), folder
+    )
     return str(folder)
 
 

@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from .errors import KinspanError
+from .errors import KinspanError, quote_first_line
 
 
 def expect_hub(name_or_dir: str) -> None:
@@ -21,6 +21,12 @@ def expect_hub(name_or_dir: str) -> None:
         raise KinspanError(f"no model at {name_or_dir}: there is no such folder")
     else:
         _go_offline_if_unreachable()
+
+
+def explain_absence(name_or_dir: str, error: Exception) -> str:
+    """Explain why a model or a tokenizer could not be read: no folder has its name, and what the library says."""
+    said = quote_first_line(error)
+    return said if Path(name_or_dir).is_dir() else f"there is no such folder, and from the hub: {said}"
 
 
 def _expect_no_run(folder: Path) -> None:

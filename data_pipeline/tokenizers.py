@@ -15,8 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from .errors import KinspanError, quote_first_line
-from .hub import expect_hub
+from .errors import KinspanError
+from .hub import expect_hub, explain_absence
+
+MIN_ENTRIES = 100
+TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # of which one at least belongs to every tokenizer
 
 
 def load_tokenizer(name_or_dir: str) -> Any:
@@ -24,29 +27,64 @@ def load_tokenizer(name_or_dir: str) -> Any:
 
     Raises KinspanError where there is none, or it has no fast (``tokenizers``) implementation.
     """
+    if os.path.sep in name_or_dir and not Path(name_or_dir).is_dir() and name_or_dir.count("/") != 1:
+        raise KinspanError(f"--tokenizer {name_or_dir}: no such folder")
+    tokenizer = load_tokenizer_as_it_is(name_or_dir)
+    if _is_byte_level(tokenizer):
+        tokenizer = load_tokenizer_as_it_is(name_or_dir, add_prefix_space=True)
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    return tokenizer
+
+
+def load_tokenizer_as_it_is(name_or_dir: str, **options: Any) -> Any:
+    """Load a fast ``transformers`` tokenizer by its hub name or folder; it may cut and pad by itself.
+
+    options: of ``from_pretrained``
+
+    Raises KinspanError where there is none, it has no fast implementation, or it is not that of an encoder.
+    """
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
     logging.set_verbosity_error()
-    if os.path.sep in name_or_dir and not Path(name_or_dir).is_dir() and name_or_dir.count("/") != 1:
-        raise KinspanError(f"--tokenizer {name_or_dir}: no such folder")
     expect_hub(name_or_dir)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False)
-        if _is_byte_level(tokenizer):
-            tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False, add_prefix_space=True)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False, **options)
     except Exception as error:  # the hub, a missing file, broken JSON: to the user they are the same
-        raise KinspanError(f"no tokenizer at {name_or_dir}: {quote_first_line(error)}") from error
+        _check_files(name_or_dir)
+        raise KinspanError(f"no tokenizer at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
     if not tokenizer.is_fast:
         raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
-    if len(tokenizer) <= 100 or tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
+    check_vocabulary(tokenizer, name_or_dir)
+    if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
         raise KinspanError(
-            f"tokenizer {name_or_dir} has {len(tokenizer)} entries and no usable first and separator tokens; "
-            "give the tokenizer of an encoder such as roberta-base"
+            f"tokenizer {name_or_dir} has no usable first and separator tokens; give the tokenizer of an encoder such "
+            "as roberta-base"
         )
-    tokenizer.backend_tokenizer.no_truncation()
-    tokenizer.backend_tokenizer.no_padding()
     return tokenizer
+
+
+def check_vocabulary(tokenizer: Any, name_or_dir: str) -> None:
+    """Raise KinspanError where a tokenizer has hardly any entries.
+
+    Of a folder that holds weights alone, ``transformers`` makes a tokenizer of the special tokens, which takes every
+    word for unknown, and says nothing.
+    """
+    if len(tokenizer) > MIN_ENTRIES:
+        return
+    _check_files(name_or_dir)
+    raise KinspanError(
+        f"tokenizer {name_or_dir} has {len(tokenizer)} entries; give the tokenizer of an encoder such as roberta-base"
+    )
+
+
+def _check_files(name_or_dir: str) -> None:
+    folder = Path(name_or_dir)
+    if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
+        raise KinspanError(
+            f"{name_or_dir} has no tokenizer (no tokenizer.json): copy the tokenizer of the model into that folder"
+        )
 
 
 def _is_byte_level(tokenizer: Any) -> bool:

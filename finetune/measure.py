@@ -4,7 +4,7 @@ Each function prints its notes and a table, and where that is asked for last a l
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,22 @@ from finetune.data.answers import AnswerSet
 from finetune.data.filters import filter_questions
 from finetune.data.registry import describe_measure, load_split, parse_columns
 from finetune.evaluation import trec
-from finetune.evaluation.bm25 import score_bm25
+from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
 from finetune.evaluation.contamination import find_contamination, format_contamination, summarize_contamination
-from finetune.evaluation.metrics import Figures, compute_question_metrics, compute_run_metrics
+from finetune.evaluation.metrics import METRICS, Figures
+from finetune.evaluation.named_metrics import measure_answers, measure_run
 from finetune.reports.comparison_page import render_comparison
 from pretrain.release.folder import fingerprint_model
 
-BM25 = "BM25"
 
-
-def measure_files(runs: list[str], qrels: str, csv: str | None = None, *, as_json: bool = False) -> None:
+def measure_files(
+    runs: list[str], qrels: str, csv: str | None = None, *, metrics: Sequence[str] = METRICS, as_json: bool = False
+) -> None:
     """Measures TREC run files, of which the first is the baseline, by the judgements of ``qrels``.
 
-    csv: file for the metrics of every question
+    csv:     file for the metrics of every question
+    metrics: by our own names, or by those of ir_measures
     """
     judged = trec.read_qrels(Path(qrels))
     systems: dict[str, Figures] = {}
@@ -37,7 +39,7 @@ def measure_files(runs: list[str], qrels: str, csv: str | None = None, *, as_jso
     for name in runs:
         scores = trec.read_run(Path(name))
         notes += [f"{name}: {note}" for note in _call_for(name, trec.describe_coverage, judged, scores)]
-        systems[name] = _call_for(name, compute_run_metrics, judged, scores)
+        systems[name] = _call_for(name, measure_run, judged, scores, metrics)
     if csv:
         trec.write_lines(Path(csv), [format_per_question(systems, list(judged))])
     print(f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged")
@@ -51,13 +53,17 @@ def measure_models(
     split: str,
     eval_filter: str,
     columns: str | None = None,
-    max_length: int = 128,
+    max_length: int | None = None,
     precision: str = "fp32",
+    no_bm25: bool = False,
+    metrics: Sequence[str] = METRICS,
     as_json: bool = False,
     output_dir: str | None = None,
 ) -> None:
     """Measures models, of which the first is the baseline, and BM25 on a data set such as "wikiqa=FOLDER".
 
+    no_bm25:    measure the models alone
+    metrics:    by our own names, or by those of ir_measures
     output_dir: folder for the predictions and the page
     """
     whole, notes = load_split(spec, split, parse_columns(columns))
@@ -70,19 +76,21 @@ def measure_models(
         flush=True,
     )
     notes += describe_measure(whole, data, eval_filter)
-    names = [*models, BM25]
-    folders = dict(zip(names, name_folders(names), strict=True))
+    names = models if no_bm25 else [*models, BM25]
+    of_paths = zip(names, name_folders(names), strict=True)
+    folders = {name: BM25 if name == BM25 else folder for name, folder in of_paths}  # BM25 is no path
     scores: dict[str, np.ndarray] = {}
     for name, folder in folders.items():
         scores[name] = score_bm25(data) if name == BM25 else _score(name, data, max_length, precision, notes.append)
         if output:
             _call_for(name, trec.write_predictions, output / folder, data, scores[name], folder)
-    systems = {name: _call_for(name, compute_question_metrics, data, scores[name]) for name in names}
+    if not no_bm25:
+        notes.append(ABOUT)
+    systems = {name: _call_for(name, measure_answers, data, scores[name], metrics) for name in names}
     rows = compare_systems(systems)
     if output:
         trec.write_lines(output / "per_question.csv", [format_per_question(systems, data.question_ids)])
-        short = {name: BM25 if name == BM25 else folder for name, folder in folders.items()}
-        page = _render_page(title, data, scores, systems, rows, short, models if len(models) > 1 else names)
+        page = _render_page(title, data, scores, rows, folders, models if len(models) > 1 else names)
         trec.write_lines(output / "comparison.html", [page])
         notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
@@ -96,7 +104,6 @@ def _render_page(
     title: str,
     data: AnswerSet,
     scores: dict[str, np.ndarray],
-    systems: dict[str, Figures],
     rows: list[dict[str, Any]],
     names: dict[str, str],
     shown: list[str],
@@ -106,7 +113,6 @@ def _render_page(
         title,
         data,
         {names[name]: values for name, values in scores.items()},
-        {names[name]: figures for name, figures in systems.items()},
         [{**row, "name": names[row["name"]]} for row in rows],
         [names[name] for name in shown],
         [f"{short} is {name}" for name, short in names.items() if short != name],
@@ -121,7 +127,7 @@ def measure_contamination(
     split: str,
     eval_filter: str,
     columns: str | None = None,
-    max_length: int = 128,
+    max_length: int | None = None,
     precision: str = "fp32",
     as_json: bool = False,
 ) -> None:
@@ -137,7 +143,9 @@ def measure_contamination(
         print(json.dumps({"notes": notes, **summarize_contamination(data, corpus, found, scores)}, ensure_ascii=False))
 
 
-def _score(name: str, data: AnswerSet, max_length: int, precision: str, say: Callable[[str], None]) -> np.ndarray:
+def _score(
+    name: str, data: AnswerSet, max_length: int | None, precision: str, say: Callable[[str], None]
+) -> np.ndarray:
     from finetune.ranking.score import score_answers  # torch takes seconds to import
 
     return score_answers(name, data, max_length, precision=precision, say=say)

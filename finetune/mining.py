@@ -22,16 +22,14 @@ from tqdm import tqdm
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from data_pipeline.tokenizers import shorten_name
-from finetune.data.answers import AnswerSet
+from finetune.data.answers import AnswerSet, Distinct
 from finetune.data.filters import NO_ALL_NEGATIVE, filter_questions
-from finetune.data.overlap import fold_text
 from finetune.data.registry import load_split, parse_columns
 from finetune.evaluation.trec import make_folder
 from finetune.ranking.best import take_best
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.embedder import Embedder
 from finetune.ranking.score import load_classifier
-from finetune.training.groups import Distinct, find_distinct
 
 TRAIN, FACTS = "train.jsonl", "mined.json"
 MOST_COSINES = 1 << 27  # of questions to all candidates, in memory at once: half a gigabyte
@@ -95,7 +93,7 @@ def mine_file(
     data = filter_questions(whole, NO_ALL_NEGATIVE)
     data = data.keep(data.labels == 1)
     make_folder(output)
-    corpus = find_distinct(data)
+    corpus = data.distinct
     say("\n".join([*notes, f"{data.num_questions:,} questions, {len(corpus.rows):,} distinct right answers"]))
     asked, found = embed(data, corpus, model, max_length)
     rank = load_reranker(cross_encoder, max_length) if cross_encoder else None
@@ -138,7 +136,7 @@ def load_reranker(model: str, max_length: int) -> Callable[[AnswerSet], np.ndarr
     """What gives the probability of each row of an AnswerSet. Raises KinspanError for a bi-encoder."""
     if is_bi_encoder(model):
         raise KinspanError(f"--cross_encoder {model} embeds each text alone: give it as --model")
-    score = load_classifier(model, max_length)
+    score, _ = load_classifier(model, max_length)
     return lambda data: 1 / (1 + np.exp(-score(data)))
 
 
@@ -158,13 +156,12 @@ def mine(
     """
     chosen, scores, lowest, dropped = [], [], np.zeros(data.num_questions), 0
     bar = tqdm(total=data.num_questions, desc="mining", unit=" questions", disable=None)
-    right_of = _find_right(data, corpus)
     chunk = max(1, MOST_COSINES // len(found))
     for first in range(0, data.num_questions, chunk):
         cosines = asked[first : first + chunk] @ found.T
         for question, own in enumerate(cosines, first):
             bar.update()
-            right = right_of[fold_text(data.questions[question])]
+            right = corpus.find_right(question)
             top = take_best(own, rules.depth + len(right) if rank else len(own))
             top = top[~np.isin(top, right)]
             if rank:
@@ -184,14 +181,6 @@ def mine(
             scores.append(of_top[far])
     bar.close()
     return Mined(chosen, scores, lowest, dropped)
-
-
-def _find_right(data: AnswerSet, corpus: Distinct) -> dict[str, np.ndarray]:
-    """The candidates that are right for a question, by its text: two questions may ask the same."""
-    right: dict[str, list[np.ndarray]] = {}
-    for question, rows in zip(data.questions, data.rows(), strict=True):
-        right.setdefault(fold_text(question), []).append(corpus.which[rows][data.labels[rows] == 1])
-    return {text: np.unique(np.concatenate(found)) for text, found in right.items()}
 
 
 def find_far(scores: np.ndarray, positive: float, share: float) -> np.ndarray:

@@ -10,7 +10,9 @@ from finetune.data.tables import read_candidates, read_table
 from finetune.evaluation.trec import make_folder, write_ranking
 
 
-def rank_file(model: str, path: Path, output: Path, columns: str | None, max_length: int, precision: str) -> None:
+def rank_file(
+    model: str, path: Path, output: Path, columns: str | None, max_length: int | None, precision: str
+) -> None:
     """Ranks the candidates of a table by a model's scores, and writes ``run.txt`` and ``ranking.jsonl``.
 
     Raises KinspanError, naming the flag or the line, for what the user can mend.

@@ -120,7 +120,13 @@ def _train_one(config: PretrainConfig) -> None:
 
 def merge_adapter(folder: str, output: Path) -> None:
     """Writes the plain model that an adapter of LoRA makes of its base. Raises KinspanError for any other adapter."""
-    from finetune.ranking.ranker import load_own_tokenizer, load_ranker, save_ranker  # torch takes seconds to import
+    from finetune.ranking.ranker import (  # torch takes seconds to import
+        find_max_length,
+        find_trained_length,
+        load_own_tokenizer,
+        load_ranker,
+        save_ranker,
+    )
     from pretrain.modeling.adapters.folder import read_spec
     from pretrain.release.folder import replace_release
 
@@ -130,7 +136,9 @@ def merge_adapter(folder: str, output: Path) -> None:
     ranker, _ = load_ranker(folder)
     with replace_release(output) as partial:
         partial.mkdir(parents=True)
-        save_ranker(ranker.classifier.config, load_own_tokenizer(folder), ranker.state_dict(), partial)
+        tokenizer = load_own_tokenizer(folder)
+        length = find_trained_length(folder) or find_max_length(tokenizer, ranker.classifier)
+        save_ranker(ranker.classifier.config, tokenizer, length, ranker.state_dict(), partial)
         facts = {"merged": parts[0].name, "base": {"name": base.name, "fingerprint": base.fingerprint}}
         (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
         (partial / "README.md").write_text(

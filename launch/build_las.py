@@ -1,6 +1,7 @@
 """Turns a forum's dump into a data set of answer selection: its own questions with candidates that BM25 found."""
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,8 @@ launch/evaluate.py read as files=FOLDER. What a question's candidates are:
   title_answer  its accepted answer, and those of the questions that BM25 finds most similar: LAS
   title_body    its body, and those of similar questions
   duplicate     the question that it is a duplicate of, and similar ones; titles and bodies of both
+Questions that links of duplicates connect, directly or by way of others, come into one split, and what one of them has
+to offer is never a wrong candidate of another.
 
 To measure a model that was pre-trained on the same forum, hold the questions of dev and test out of its corpus: the
 same hash of their ids decides in launch/prepare.py --validation_share, with dev's and test's shares added up."""
@@ -51,6 +54,9 @@ def main() -> None:
         raise KinspanError("--dev_share and --test_share: together they must be below 1")
     questions = read_questions(config.input, print, config.allow_rejected)
     print(f"{len(questions):,} questions, {sum(bool(q.answer) for q in questions):,} with an accepted answer")
+    groups = Counter(question.group for question in questions)
+    connected = [size for size in groups.values() if size > 1]
+    print(f"{sum(connected):,} of them are duplicates of one another, in {len(connected):,} groups")
     counts = build_forum_set(questions, config.kind, Path(config.output_dir), shares, config.candidates)
     print(", ".join(f"{split}: {counts[split]:,} questions" for split in SPLITS))
     print(f"files={config.output_dir}")

@@ -22,9 +22,10 @@ DESCRIPTION = """Encodes answers once, by a bi-encoder, into a folder that launc
 
 Answers: a table (.jsonl, .tsv, .csv, .parquet) with a column text (or answer), and optionally id, question (or title)
 and url; forum=DUMP for the accepted answers of a StackExchange dump or of forum=questions:FILE.jsonl; the folder of a
-corpus of questions; a data set such as insuranceqa=FOLDER or files=FOLDER, whose candidates are the answers; or
-python-docs, the documentation of Python itself. Only the texts are searched: the question that an answer came from is
-shown beside it.
+corpus of questions; a data set such as insuranceqa=FOLDER or files=FOLDER, whose candidates are the answers; a folder
+in BEIR's form, whose corpus.jsonl has the answers; a .tsv file of ids and texts without column names; or python-docs,
+the documentation of Python itself. Only the texts are searched: the question that an answer came from is shown beside
+it.
 
 The same command again continues an index that was cut short. --add and --remove change one, without encoding anything
 twice: an answer whose id is there replaces the older one. Whenever the process is killed, the index is as it was before

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -59,7 +60,9 @@ def run_command() -> None:
         return
     command = name.replace("-", "_")
     if command not in COMMANDS:
-        raise KinspanError(f"kinspan {name}: there is no such command; choose one of {', '.join(COMMANDS)}")
+        near = get_close_matches(command, COMMANDS)
+        advice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(COMMANDS)}"
+        raise KinspanError(f"kinspan {name}: there is no such command; {advice}")
     sys.argv = [f"kinspan {command}", *arguments]  # the name that its --help gives
     importlib.import_module(f"launch.{command}").main()
 

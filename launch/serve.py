@@ -52,8 +52,10 @@ class ServeConfig:
         "bi_encoder", "What finds the candidates where a question does not say; fusion adds up reciprocal ranks."
     )
     model: str | None = setting(None, "The bi-encoder of the index, where its folder has moved.")
-    max_length: int = setting(
-        128, "Most tokens of a question with an answer, for the cross-encoder: that of fine-tuning.", within=ABOVE_0
+    max_length: int | None = setting(
+        None,
+        "Most tokens of a question with an answer, for the cross-encoder. Without it: its own, that of its training.",
+        within=ABOVE_0,
     )
     precision: Literal["fp32", "bf16"] = setting(
         "fp32", "Of the cross-encoder. bf16 is faster where the processor computes in it, and rounds scores."
@@ -63,6 +65,7 @@ class ServeConfig:
     token_file: str | None = setting(
         None, "File with a token that every caller has to bear: Authorization: Bearer TOKEN. Pages ask for it."
     )
+    allow_anonymous: bool = setting(False, "Let callers from other machines ask without a token.")
     examples: str | None = setting(
         None, "File of questions to pick from on the page, one a line. Without it: questions of the index."
     )
@@ -85,11 +88,10 @@ def main() -> None:
     from serve.service.guard import is_local
 
     token = read_token(Path(config.token_file)) if config.token_file else None
-    if not token and not is_local(config.host):
-        print(
-            f"warning: whoever reaches {config.host} can ask, and read all answers: set --token_file",
-            file=sys.stderr,
-            flush=True,
+    if not token and not config.allow_anonymous and not is_local(config.host):
+        raise KinspanError(
+            f"--host {config.host}: whoever reaches it could ask, and read all answers: give --token_file FILE with a "
+            "token, or --allow_anonymous to let everybody"
         )
     service = Service(
         config.index,

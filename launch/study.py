@@ -53,6 +53,12 @@ class StudyConfig:
         "NAME=VALUE: settings of launch/finetune.py that replace the study's; those that a row sets itself cannot be "
         "replaced.",
     )
+    repeat_stages: bool = setting(
+        False,
+        "Run `pretrain:` and `stages:` once for each seed, with this seed. Without it they run once for all seeds, "
+        "which then say nothing of how another pre-training would do: such rows have no star.",
+    )
+    no_bm25: bool = setting(False, "Leave BM25 out of the tables.")
     json: bool = setting(False, "Print the tables as a line of JSON too, last.")
     where: list[str] = setting(
         [],
@@ -95,6 +101,7 @@ def main() -> None:
     given, study = overrides(config.set), read_study(find_file(config.study) or Path(config.study))
     if config.model:
         study = replace(study, settings={**study.settings, "model": config.model})
+    study = replace(study, bm25=not config.no_bm25, repeat_stages=config.repeat_stages)
     runners = {"pretrain": prepare_pretraining}
     results = run_study(
         study,

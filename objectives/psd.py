@@ -7,9 +7,9 @@ pairs:
 - the positive's B is another paragraph of its document, wherever it stands;
 - an easy negative's B is a paragraph of another document (all four negatives). There are no hard ones.
 
-A negative's B is drawn among the paragraphs whose number of tokens is nearest to that of the positive's B. Paragraphs
-of one document are alike in length, so that if they were drawn freely, lengths would tell the label; ``PSD_PAPER``
-draws so, for comparison.
+A negative's B is drawn among the other documents' paragraphs whose number of tokens is nearest to that of the
+positive's B; a document of one paragraph gives negatives, too. Paragraphs of one document are alike in length, so that
+if they were drawn freely, lengths would tell the label; ``PSD_PAPER`` draws so, for comparison.
 
 Two pairs of one anchor (from Wikipedia, "Audi" and "Atomic physics", CC BY-SA):
 
@@ -71,9 +71,8 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
         return block.take_whole(pool.draw(tries[:, attempt]))
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
-        """Those of the anchor's own document, and those with the text of A or of the positive's B."""
-        own = block.document[texts.paragraph] == document[rows]
-        return own | find_equal_texts(block, a[rows], texts) | find_equal_texts(block, positive[rows], texts)
+        """Those with the text of A or of the positive's B."""
+        return find_equal_texts(block, a[rows], texts) | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
         return block.take_whole(np.array([paragraph]))
@@ -83,52 +82,85 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
 
 @dataclass(frozen=True)
 class ByLength:
-    """Paragraphs by number of tokens: ``order`` ``[U]``, and each one's place there, ``position`` ``[U]``."""
+    """Paragraphs by number of tokens, and where in that order those of each document stand.
+
+    order     [P] paragraphs, the shortest first
+    position  [P] each paragraph's place in ``order``
+    number    [P] its number among those of its document, the shortest first
+    outside   [P] document by document, the shortest first: document * (P + 1) + how many paragraphs of other documents
+              come before it in ``order``; ascending
+    """
 
     order: np.ndarray
     position: np.ndarray
+    number: np.ndarray
+    outside: np.ndarray
 
     @staticmethod
     def of(block: Block) -> "ByLength":
-        length = block.count_tokens(block.take_whole(np.arange(len(block.paragraph))))
-        order = np.argsort(length, kind="stable").astype(np.int32)
-        position = np.empty_like(order)
-        position[order] = np.arange(len(order), dtype=np.int32)
-        return ByLength(order, position)
+        count = len(block.paragraph)
+        order = np.argsort(block.count_tokens(block.take_whole(np.arange(count))), kind="stable")
+        position = np.empty(count, dtype=np.int64)
+        position[order] = np.arange(count)
+        by_document = order[np.argsort(block.document[order], kind="stable")]
+        number = np.empty(count, dtype=np.int64)
+        number[by_document] = np.arange(count) - block.document_first[block.document[by_document]]
+        outside = block.document[by_document] * np.int64(count + 1) + (position - number)[by_document]
+        return ByLength(order.astype(np.int32), position.astype(np.int32), number.astype(np.int32), outside)
 
 
 @dataclass(frozen=True)
 class _Near:
-    """Draws paragraphs about as long as the positive's B. Those of the anchor's document are drawn again.
+    """Draws paragraphs of other documents, about as long as the positive's B.
 
-    hard ``[n, 4]``: none;  centre ``[n]``: the place of the positive's B by length
+    Those of other documents are numbered from the shortest to the longest; the window of an anchor is as many of them
+    around the place where the positive's B would stand.
+
+    document, first, size  [n]  the anchor's document, its first paragraph, and how many it has
+    low, width             [n]  the window
+    centre                 [n]  the place of the positive's B
+    hard                   [n, 4]  none
     """
 
     by_length: ByLength
+    document: np.ndarray
+    first: np.ndarray
+    size: np.ndarray
+    low: np.ndarray
+    width: np.ndarray
     centre: np.ndarray
     hard: np.ndarray
 
     @staticmethod
     def of(block: Block, anchors: np.ndarray, b: np.ndarray) -> "_Near":
-        by_length = block.make_once(ByLength.of)
-        return _Near(
-            by_length, by_length.position[b].astype(np.int64), np.zeros((len(anchors), NUM_NEGATIVES), dtype=bool)
-        )
+        by_length, document = block.make_once(ByLength.of), block.document[anchors]
+        first = block.document_first[document].astype(np.int64)
+        size = block.document_first[document + 1] - first
+        reach = max(NEAR_LEAST, int(NEAR_SHARE * len(block.paragraph)))
+        others = len(block.paragraph) - size
+        width = np.minimum(2 * reach + 1, others)
+        centre = by_length.position[b].astype(np.int64) - by_length.number[b]
+        low = np.clip(centre - reach, 0, others - width)
+        hard = np.zeros((len(anchors), NUM_NEGATIVES), dtype=bool)
+        return _Near(by_length, document, first, size, low, width, centre, hard)
 
     def draw(self, random_bits: np.ndarray) -> np.ndarray:
-        everything = len(self.by_length.order)
-        reach = max(NEAR_LEAST, int(NEAR_SHARE * everything))
-        width = min(2 * reach + 1, everything)
-        low = np.clip(self.centre - reach, 0, everything - width)[:, None]
-        return self.by_length.order[low + draw_below(random_bits, width)].astype(np.int64)
+        number = self.low[:, None] + draw_below(random_bits, self.width[:, None])
+        return self._find_paragraphs(np.arange(len(self.low))[:, None], number)
+
+    def _find_paragraphs(self, rows: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """The paragraphs of other documents with these numbers: the rows' own that come before are skipped."""
+        sought = self.document[rows] * np.int64(len(self.by_length.order) + 1) + number
+        own_before = np.searchsorted(self.by_length.outside, sought, side="right") - self.first[rows]
+        return self.by_length.order[number + own_before].astype(np.int64)
 
     def walk_outside(self, row: int) -> Iterator[int]:
-        """Yields paragraphs from the positive's B outwards, by length."""
-        order, centre = self.by_length.order, int(self.centre[row])
-        for step in range(1, min(MAX_WALKED, len(order))):
-            for at in (centre - step, centre + step):
-                if 0 <= at < len(order):
-                    yield int(order[at])
+        """Yields paragraphs of other documents from the length of the positive's B outwards."""
+        others, centre = len(self.by_length.order) - int(self.size[row]), int(self.centre[row])
+        for step in range(min(MAX_WALKED, others)):
+            for number in (centre + step, centre - step - 1):
+                if 0 <= number < others:
+                    yield int(self._find_paragraphs(np.array(row), np.array(number)))
 
 
 def _everything(block: Block) -> ClassIndex:

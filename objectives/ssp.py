@@ -9,8 +9,9 @@ Selection", sections 4 and A.1. An anchor is a paragraph P of at least two sente
 - an easy negative's B is a span of a paragraph of another document (the rest).
 
 Where the paper contradicts itself (A.1 has hard negatives "from the same paragraph"), this follows section 4.
-A negative's B has as many sentences as the positive's. If it were drawn freely, B's length alone would tell positives
-from negatives, since a positive's B must leave room for A; ``SSP_PAPER`` draws so, for comparison.
+A negative's B has as many sentences as the positive's, and is of a paragraph of at least two, as that is. If it were
+drawn freely, B's length alone would tell positives from negatives: a positive's B must leave room for A, and a sentence
+that is a paragraph by itself is longer than others. ``SSP_PAPER`` draws so, for comparison.
 
 Three pairs of one anchor (from Wikipedia, "Aardvark" and "Asgard", CC BY-SA):
 
@@ -45,8 +46,9 @@ NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
 
 def index_by_least_sentences(block: Block) -> ClassIndex:
-    """Class c, for c = 0 .. MAX_B, is the paragraphs of at least c sentences."""
-    return ClassIndex.of(block.num_sentences >= np.arange(MAX_B + 1, dtype=np.int32)[:, None])
+    """Class c, for c = 1 .. MAX_B, is the paragraphs of at least c sentences, and two; class 0 is all paragraphs."""
+    least = np.array([0, 2, *range(2, MAX_B + 1)], dtype=np.int32)
+    return ClassIndex.of(block.num_sentences >= least[:, None])
 
 
 def sample(
@@ -102,7 +104,7 @@ def _longest_negative(block: Block, anchors: np.ndarray) -> np.ndarray:
     index = block.make_once(index_by_least_sentences)
     inside = index.before[:, bounds[1]] - index.before[:, bounds[0]]  # [counts, n]
     own = block.num_sentences[anchors] >= np.arange(MAX_B + 1)[:, None]
-    possible = (index.total[:, None] > inside) & ((inside > own) | (inside[0] == 1))
+    possible = (index.total[:, None] > inside) & ((inside > own) | (inside[1] == 1))
     return np.maximum(possible.sum(axis=0) - 1, 1)  # possible is true up to some count, then false
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.reader import newest_on_all_ranks, remove_later
+from pretrain.runtime.finite import is_ordinary_overflow
 from pretrain.runtime.history import LEAPT, REWOUND, SKIPPED
 from pretrain.runtime.run_folder import CHECKPOINTS
 
@@ -35,12 +36,13 @@ def count_skips(run: Run) -> None:
             first = find_batch(step, progress.left_out) * size
             run.log.write(step + 1, "skipped", {"skipped_steps": progress.skipped, "example": first, "count": size})
             run.note(SKIPPED, step + 1, example=first, count=size)
-            run.say(
-                f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see "
-                f"its pairs: launch/inspect_pairs.py --start {first} --count {size} --seed {config.seed} "
-                f"--objective {config.objective}, with this run's --corpus and --max_length"
-                f"{', --pair_loss and --own_negatives' if config.pair_loss else ''}"
-            )
+            if not is_ordinary_overflow(run.setup.facts["precision"], progress.skipped_in_row):
+                run.say(
+                    f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see "
+                    f"its pairs: launch/inspect_pairs.py --start {first} --count {size} --seed {config.seed} "
+                    f"--objective {config.objective}, with this run's --corpus and --max_length"
+                    f"{', --pair_loss and --own_negatives' if config.pair_loss else ''}"
+                )
         if progress.skipped_in_row >= config.max_skipped_steps:
             raise KinspanError(
                 f"no loss or gradient was finite in {progress.skipped_in_row} steps in a row, up to step {step}: "

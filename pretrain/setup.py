@@ -30,6 +30,7 @@ from pretrain.modeling.siamese.model import TEMPERATURE, load_siamese_model
 from pretrain.planning.corpora import (
     describe_corpora,
     drop_untrainable,
+    explain_other_corpora,
     identify_corpora,
     list_sources,
     mix_as,
@@ -388,7 +389,8 @@ def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
     """What to say where a folder holds a run of another identity, by its keys; see run_folder.holds_this_run."""
     edited = f"the code of {setup.config.objective} was edited since: undo the edit, or choose another --output_dir"
     longer = dict.fromkeys(LENGTHS, f"let it finish as it is; {advise(folder)}")
-    return {"own_objectives": edited, **explain_base(folder, setup.facts), **longer}
+    others = explain_other_corpora(folder, as_dict(setup.config)["corpus"])
+    return {"own_objectives": edited, **explain_base(folder, setup.facts), **others, **longer}
 
 
 def _list_configs(model: TrainedModel) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def train_step(
         with decide_dropout(seed, step, rank * layout.accumulation + number, shown.sequences):
             return engine(**to_tensors(shown, engine.device), scales=None if alone else own)
 
-    slopes = _find_slopes(engine.module, counted.batches, forward, layout, rank)
+    slopes = _find_slopes(engine, counted.batches, filler, forward, layout, rank)
     if slopes:
         stats[-len(slopes.sums) :] += slopes.sums
     for number, batch in enumerate(counted.batches):
@@ -136,14 +136,20 @@ def train_step(
 
 
 def _find_slopes(
-    model: Any, batches: list[Batch | None], forward: Callable[..., Any], layout: Layout, rank: int
+    engine: Any, batches: list[Batch | None], filler: Batch, forward: Callable[..., Any], layout: Layout, rank: int
 ) -> Slopes | None:
     """What the micro-batches of a bi-encoder go on from; None of other models."""
+    model = engine.module
     if not isinstance(model, SiameseModel):
         return None
     share = layout.share(rank)
     sizes = [batch.num_pairs if batch else 0 for batch in batches]
-    compare = compare_objectives(model, batches, share[0])
+    groups = torch.zeros(layout.size, filler.per_pair, 2, dtype=torch.int64, device=engine.device)
+    if any(sizes):
+        own = np.concatenate([batch.groups for batch in batches if batch])
+        groups[share[0] : share[1]] = torch.from_numpy(own).to(engine.device).unflatten(0, (-1, filler.per_pair))
+    groups = ranks.sum_over_ranks(groups)  # each row is filled by one rank
+    compare = compare_objectives(model, batches, share[0], groups)
     return find_slopes(compare, len(model.pair_sum_names), sizes, forward, share, layout.size)
 
 
@@ -184,6 +190,7 @@ def make_largest_batch(stream: PairStream, pairs: int) -> Batch:
         kinds=np.zeros(pairs, dtype=np.int8),
         part=np.zeros(pairs, dtype=np.int16),
         index=np.zeros(pairs, dtype=np.int64),
+        groups=np.zeros((sequences if stream.apart else 0, 2), dtype=np.int64),
     )
 
 

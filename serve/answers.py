@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +14,17 @@ from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
 from finetune.data.builders.forum import read_questions
 from finetune.data.dataset import MissingSplit
 from finetune.data.registry import NAMES, load_split
-from finetune.data.tables import FORMATS, Table, read_table
+from finetune.data.tables import FORMATS, Table, lacks_names, read_nameless_tsv, read_table
+from finetune.evaluation.beir import CORPUS, find_beir_file
 
 from .python_docs import read_python_docs
 
 FIELDS = ("text", "id", "question", "url")
+BEIR_ID = "_id"
 # What tables call the fields; --columns names others
 COLUMNS = {
     "text": ("text", "answer", "passage"),
-    "id": ("id", "answer_id", "aid"),
+    "id": ("id", "answer_id", "aid", BEIR_ID),
     "question": ("question", "title"),
     "url": ("url", "link"),
 }
@@ -51,24 +54,13 @@ def read_answers(source: str, columns: dict[str, str], say: Say) -> list[Answer]
     """Reads the answers that ``--answers`` names; an answer without text is left out, and ``say`` is told.
 
     source:  a table with a row for each answer; ``NAME=PLACE`` for the candidates of a data set, of all its splits;
-             ``forum=DUMP`` for the accepted answers of a forum; or the folder of a corpus of questions, likewise;
-             ``python-docs`` for passages of Python's documentation
+             ``forum=DUMP`` for the accepted answers of a forum; or the folder of a corpus of questions, likewise; a
+             folder in BEIR's form; ``python-docs`` for passages of Python's documentation
     columns: what the table calls its fields, where it is not one of COLUMNS
 
     Raises KinspanError for what cannot be read, where an id stands twice, and where no answer is left.
     """
-    name, _, place = source.partition("=")
-    if source == PYTHON_DOCS:
-        found: Iterator[Answer] = (Answer(*passage) for passage in read_python_docs())
-    elif name == FORUM and place:
-        found = _read_forum(place, say)
-    elif name in NAMES and place:
-        found = _read_data_set(source)
-    elif Path(source).is_dir():
-        found = _read_corpus(Path(source))
-    else:
-        found = _read_table(Path(source), columns, say)
-    every = list(found)
+    every = list(stream_answers(source, columns, say))
     answers = [answer for answer in every if answer.text]
     if len(answers) < len(every):
         say(f"{len(every) - len(answers):,} answers without text: left out")
@@ -83,6 +75,20 @@ def read_answers(source: str, columns: dict[str, str], say: Say) -> list[Answer]
     return [answers[number] for number in seen.values()]
 
 
+def stream_answers(source: str, columns: dict[str, str], say: Say) -> Iterator[Answer]:
+    """Yields what stands in a source of ``read_answers`` as it is read, what has no text or stands twice too."""
+    name, _, place = source.partition("=")
+    if source == PYTHON_DOCS:
+        return (Answer(*passage) for passage in read_python_docs())
+    if name == FORUM and place:
+        return _read_forum(place, say)
+    if name in NAMES and place:
+        return _read_data_set(source)
+    if beir := find_beir_file(Path(source), CORPUS):
+        return _read_table(beir, columns, say)
+    return _read_corpus(Path(source), say) if Path(source).is_dir() else _read_table(Path(source), columns, say)
+
+
 def name_by_hash(text: str, question: str) -> str:
     """The id of an answer whose source gives none: the same answer gets the same one."""
     return hashlib.blake2b(f"{question}\0{text}".encode("utf-8", "replace"), digest_size=ID_BYTES).hexdigest()
@@ -92,13 +98,17 @@ def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answe
     suffix = Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
     if not path.exists() or suffix not in FORMATS:
         files = f"a file ({', '.join(FORMATS)})"
-        known = f"{files}, a corpus folder, {FORUM}=DUMP, {PYTHON_DOCS}, or NAME=PLACE with one of {', '.join(NAMES)}"
+        folders = f"a corpus folder, a folder in BEIR's form, {FORUM}=DUMP, {PYTHON_DOCS}"
+        known = f"{files}, {folders}, or NAME=PLACE with one of {', '.join(NAMES)}"
         reason = "there is no such file" if not path.exists() else "not a known format"
         raise KinspanError(f"{path}: {reason}; give {known}")
     if unknown := [field for field in columns if field not in FIELDS]:
         raise KinspanError(f"--columns: there is no field {unknown[0]!r}; known are {', '.join(FIELDS)}")
     table = read_table(path)
     names = {field: (columns[field],) if field in columns else COLUMNS[field] for field in FIELDS}
+    if not columns and lacks_names(path, table, chain.from_iterable(COLUMNS.values())):
+        table = read_nameless_tsv(path, ["id", "text"])
+        say(f"{path}: its first line names no columns: read as ids and texts")
     if not table.fields:
         raise KinspanError(f"{path}: no answer in it")
     if not any(name in table.fields for name in names["text"]):
@@ -111,16 +121,24 @@ def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answe
             f"{path} has a column label: what is labelled wrong is an answer here too, with the question that it does "
             "not answer; files=FOLDER reads questions with labelled candidates"
         )
+    if BEIR_ID in table.fields and not columns:
+        say(f"{path}: in BEIR's form, and so texts are searched and ranked with their titles in front")
+        return _take_rows(table, names, say, join_title=True)
     return _take_rows(table, names, say)
 
 
-def _take_rows(table: Table, names: dict[str, tuple[str, ...]], say: Say) -> Iterator[Answer]:
-    """The rows that have a text; of others ``say`` is told the lines."""
+def _take_rows(table: Table, names: dict[str, tuple[str, ...]], say: Say, join_title: bool = False) -> Iterator[Answer]:
+    """The rows that have a text; of others ``say`` is told the lines.
+
+    join_title: the title is a part of the text, as BEIR's models read it, and not the question
+    """
     empty = []
     wanted = [name for name in table.fields if any(name in of_field for of_field in names.values())]
     for number, record in table.records(wanted):
         values = {field: _take_text(record, names[field], f"{table.place} {number}") for field in FIELDS}
         text, question = values["text"], values["question"]
+        if join_title:
+            text, question = f"{question} {text}".strip(), ""
         if text:
             yield Answer(values["id"] or name_by_hash(text, question), text, question, values["url"])
         else:
@@ -174,17 +192,26 @@ def _read_data_set(source: str) -> Iterator[Answer]:
 
 
 def _read_forum(place: str, say: Say) -> Iterator[Answer]:
-    for question in read_questions([place], say):
-        yield Answer(question.id, question.answer, question.title)
+    questions = read_questions([place], say)
+    _tell_unaccepted(sum(not question.answer for question in questions), say)
+    yield from (Answer(question.id, question.answer, question.title) for question in questions if question.answer)
 
 
-def _read_corpus(folder: Path) -> Iterator[Answer]:
+def _tell_unaccepted(count: int, say: Say) -> None:
+    left = f"{count:,} questions without an accepted answer: left out; " if count else ""
+    say(f"{left}of each question only the accepted answer is indexed, and no other")
+
+
+def _read_corpus(folder: Path, say: Say) -> Iterator[Answer]:
     """The accepted answers of a corpus of questions, as far as its token ids tell their text."""
     corpus = Corpus(folder)
     decoder = load_decoder(folder)
+    unaccepted = 0
     for number in range(len(corpus.manifest.shards)):
         shard = corpus.shard(number)
         for row in range(len(shard.held_out)):
             shown = show_document(shard, row, decoder)
+            unaccepted += shown.accepted < 0
             if shown.accepted >= 0:
                 yield Answer(shown.id, shown.answers[shown.accepted], shown.title)
+    _tell_unaccepted(unaccepted, say)

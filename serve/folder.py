@@ -22,7 +22,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import hash_file, read_object, sync, write_atomically
 from data_pipeline.verification import verify_once
 
-FORMAT = 1
+FORMAT = 2  # 1 counted words without their stems, and left function words out
 MANIFEST, LOCK = "index.json", "lock"
 VECTORS, WORDS, REMOVED = "vectors", "words", "removed"
 ROWS = "rows.npy"  # the file of REMOVED

@@ -17,21 +17,22 @@ MAX_CHARS = 50  # of a token: texts are cut to this many times the most tokens b
 class ReRanker:
     """A sequence classifier, loaded once.
 
-    max_length: most tokens of a question with an answer
+    max_length: most tokens of a question with an answer; None: the model's own
+    say:        told where that is not the model's own
     precision:  "bf16" is faster where the processor computes in it, and rounds
 
     Raises KinspanError where there is no such model, or it is a bi-encoder.
     """
 
-    def __init__(self, name_or_dir: str, max_length: int = 128, precision: str = "fp32") -> None:
+    def __init__(self, name_or_dir: str, max_length: int | None = None, precision: str = "fp32") -> None:
         if is_bi_encoder(name_or_dir):
             raise KinspanError(
                 f"--cross_encoder {name_or_dir} is a bi-encoder, which reads question and answer apart: give a "
                 "release or a ranker"
             )
         self.name = shorten_name(name_or_dir)
-        self._room = MAX_CHARS * max_length
-        self._score = load_classifier(name_or_dir, max_length, precision=precision)
+        self._score, self.max_length = load_classifier(name_or_dir, max_length, precision=precision)
+        self._room = MAX_CHARS * self.max_length
 
     def score(self, questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The score of each candidate of each question, all in as few forward passes as fit."""

@@ -55,7 +55,7 @@ class Searcher:
     cross_encoder: a release, a ranker or any sequence classifier of one or two labels
     model:         the bi-encoder, where its folder has moved since the index was built
     precision:     of the cross-encoder
-    max_length:    most tokens of a question with an answer, for the cross-encoder
+    max_length:    most tokens of a question with an answer, for the cross-encoder; None: its own
     blend:         what the cross-encoder reads is ranked by the reciprocal ranks of its order and of the first stage's,
                    and not by its scores alone: a weak cross-encoder then does less harm, and may add what it knows
 
@@ -68,7 +68,7 @@ class Searcher:
         cross_encoder: str | None = None,
         model: str | None = None,
         precision: str = "fp32",
-        max_length: int = 128,
+        max_length: int | None = None,
         blend: bool = False,
     ) -> None:
         if blend and not cross_encoder:

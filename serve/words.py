@@ -7,6 +7,7 @@ from typing import Any
 import bm25s
 import numpy as np
 
+from finetune.evaluation.bm25 import cut_words, index_words
 from finetune.ranking.best import take_best
 
 ROW_OF = "row_of.npy"  # of each document of BM25 its row of the index
@@ -19,10 +20,8 @@ def write_words(folder: Path, texts: Iterable[str], rows: np.ndarray) -> None:
     Words and settings are those of ``finetune.evaluation.bm25``. Texts without a word leave nothing but ROW_OF.
     """
     np.save(folder / ROW_OF, rows.astype(np.int64))
-    documents = bm25s.tokenize(list(texts), show_progress=False)
-    if documents.vocab:
-        index = bm25s.BM25()
-        index.index(documents, show_progress=False)
+    index = index_words(list(texts))
+    if index is not None:
         index.save(str(folder), show_progress=False)
 
 
@@ -40,7 +39,7 @@ class Words:
 
         alive: ``[rows]`` whether each row counts; None where all do
         """
-        words = bm25s.tokenize(question, return_ids=False, show_progress=False)[0] if self._index else []
+        words = cut_words([question])[0] if self._index else []
         ids = self._index.get_tokens_ids(words) if words else []
         if not ids:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)

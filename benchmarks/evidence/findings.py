@@ -1,5 +1,6 @@
 """What the results say: every comparison of the recipe, the bars, and the sentences that follow from them by rule."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -70,8 +71,12 @@ class Evidence:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """Every comparison of the recipe; a row counts once all its seeds have run."""
-        listed = [tuple(self.rows[name] for name in names) for names in self.recipe.content["comparisons"]]
+        """Every comparison of the recipe."""
+        return self.measure_findings(self.recipe.content["comparisons"])
+
+    def measure_findings(self, comparisons: Sequence[Sequence[str]]) -> list[Finding]:
+        """These comparisons, corrected for their number; a row counts once all its seeds have run."""
+        listed = [tuple(self.rows[name] for name in names) for names in comparisons]
         complete = [all(self.is_complete(row.name) for row in rows) for rows in listed]
         measured = [self._measure(rows) for rows in listed]
         corrected = correct([m if done else None for m, done in zip(measured, complete, strict=True)])
@@ -147,7 +152,7 @@ def compare_without_contaminated(evidence: Evidence, finding: Finding) -> tuple[
     one, other = (np.delete(evidence.outcomes[row.name].ap, told, axis=1) for row in finding.rows)
     test = compare(one, other)
     seeds = compare_seeds(one.mean(axis=1), other.mean(axis=1)) if min(len(one), len(other)) > 1 else None
-    return test.difference, test.randomisation, seeds
+    return test.difference, test.over_questions, seeds
 
 
 def compare_in_half_precision(evidence: Evidence, finding: Finding) -> Contrast | None:
@@ -194,7 +199,7 @@ def judge_power(evidence: Evidence) -> str:
     contrast = finding and finding.contrast
     if contrast is None:
         return say_unfinished(finding)
-    alone = contrast.greater_p
+    alone = max(contrast.p)
     verdict = "found by both tests" if alone < SIGNIFICANT else "NOT found"
     after = "and after correction too" if contrast.is_shown else "but NOT after correction"
     return f"{verdict} (the greater p {format_p(alone)}), {after}: {say_contrast(contrast)}"

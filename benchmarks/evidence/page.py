@@ -43,7 +43,7 @@ LIMITS = """- One language, two kinds of text, two small encoders, two small tes
   pre-training from start (a) begins with the same pair head, which that start carries untrained; for
   start (b) each seed draws one.
 - The settings of a start were chosen with one seed on a dev set of {dev} questions: a finer search could favour any
-  arm.
+  arm. The rate of fine-tuning was chosen on *no continued pre-training* alone, which favours that arm over all others.
 - p values judge these test sets as a sample of questions like these; WikiQA's come from one search engine's log.
 - With few training questions, equal seeds of two arms draw the same ones; the tests over seeds do not use that.
 - Contaminated are questions whose candidates stand in the text at hand, word for word or nearly. What start (b) had
@@ -96,6 +96,34 @@ def write_page(evidence: Evidence, budget: Budget | None, page: Path = PAGE, fig
     write_atomically(page, "\n\n".join(part for part in parts if part) + "\n")
 
 
+def write_confirmation(evidence: Evidence, budget: Budget | None, page: Path) -> None:
+    """Writes the page of a study with one primary comparison: its results as far as they have run, in tables alone."""
+    (finding,) = evidence.measure_findings([evidence.recipe.content["primary"]])
+    one, other = (row.title for row in finding.rows)
+    told = judge(finding.contrast, one, other) if finding.contrast else f"{finding.title}: {say_unfinished(finding)}."
+    parts = [
+        "# How many labels does pre-training save?",
+        f"**The primary comparison, {finding.rows[0].set}.** {told}",
+        tables.describe_state(evidence),
+        *_list_tables(evidence),
+        "## Secondary comparisons",
+        tables.list_findings(evidence),
+        f"```\n{format_budget(budget)}\n```" if budget else "",
+        tables.describe_machines(evidence),
+    ]
+    write_atomically(page, "\n\n".join(part for part in parts if part) + "\n")
+
+
+def _list_tables(evidence: Evidence) -> list[str]:
+    """A table for each start and set that has rows."""
+    parts = []
+    for start, content in evidence.recipe.content["starts"].items():
+        for set_name in evidence.recipe.content["sets"]:
+            if table := tables.list_rows(evidence, start, set_name):
+                parts += [f"### Start {content['title']}: {set_name}", table]
+    return parts
+
+
 def _write_headline(evidence: Evidence) -> str:
     """The answer, in a sentence for each start."""
     lines = []
@@ -109,12 +137,7 @@ def _write_headline(evidence: Evidence) -> str:
 
 
 def _write_results(evidence: Evidence, page: Path, figures: Path) -> list[str]:
-    parts = []
-    for start, content in evidence.recipe.content["starts"].items():
-        for set_name in evidence.recipe.content["sets"]:
-            if table := tables.list_rows(evidence, start, set_name):
-                parts += [f"### Start {content['title']}: {set_name}", table]
-    parts.append(tables.describe_pretrainings(evidence))
+    parts = [*_list_tables(evidence), tables.describe_pretrainings(evidence)]
     panels: dict[str, list] = {}
     for finding in evidence.findings:
         if finding.contrast and len(finding.rows) == 2:

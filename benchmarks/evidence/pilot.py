@@ -42,7 +42,7 @@ def measure(recipe: Recipe, places: Places) -> dict[str, Any]:
     began = psutil.Process().create_time()
     pilot: dict[str, Any] = {"startup_seconds": round(time.time() - began, 1), **describe_machine()}
     pilot["tokens_of_pair"] = {str(length): measure_tokens(places.corpus, length) for length in (48, 64, 128)}
-    pilot["sets"] = {name: {"train_positives": _count_positives(spec)} for name, spec in places.data.items()}
+    pilot["sets"] = {name: _count_training(spec) for name, spec in places.data.items()}
     models = _make_models(recipe, Path(places.work))
     for name, model in models.items():
         start = name if name in recipe.content["starts"] else next(iter(recipe.content["starts"]))
@@ -82,8 +82,9 @@ def measure_tokens(corpus: str, max_length: int) -> float:
     return round(float(average_tokens(stream)), 1)
 
 
-def _count_positives(spec: str) -> int:
-    return int(load_data(make_config({"data": spec, "model": default_model()})).train.labels.sum())
+def _count_training(spec: str) -> dict[str, int]:
+    train = load_data(make_config({"data": spec, "model": default_model()})).train
+    return {"train_questions": train.num_questions, "train_positives": int(train.labels.sum())}
 
 
 def measure_pretraining(row: Row, name: str, model: Path, places: Places) -> float:
@@ -107,7 +108,7 @@ def measure_fine_tuning(recipe: Recipe, start: str, set_name: str, model: Path, 
     settings = rows[0].finetune | {"learning_rate": RATE, "epochs": 2, "fresh_head": True}
 
     def time_row(steps: int, every: int) -> float:
-        row = replace(rows[0], share=1.0, finetune=settings | {"max_steps": steps, "eval_steps": every})
+        row = replace(rows[0], share=1.0, questions=None, finetune=settings | {"max_steps": steps, "eval_steps": every})
         began = time.monotonic()
         measure_row(row, 1, model, places)
         return time.monotonic() - began

@@ -69,7 +69,7 @@ def plan_jobs(recipe: Recipe, store: Store) -> list[Job]:
             begun.add(start)
             jobs += _plan_start(recipe, store, start)
         jobs += _plan_rows(store, group, rows)
-        if recipe.content["rerun"]["after"] == group:
+        if recipe.content.get("rerun", {}).get("after") == group:
             jobs += _plan_rerun(recipe, store, group)
     return jobs
 
@@ -164,8 +164,11 @@ def _estimate_row(row: Row, recipe: Recipe, pilot: dict[str, Any], store: Store)
     if row.measure != FINETUNE:
         return SHORT_SECONDS
     settings, of_set = row.finetune, pilot["sets"][row.set]
-    positives = of_set["train_positives"] * row.share
-    epoch = math.ceil(positives * (1 + settings["negatives_per_positive"]) / settings["batch_size"])
+    share = row.share
+    if row.questions is not None:
+        share = min(1.0, row.questions / of_set["train_questions"])
+    positives = of_set["train_positives"] * share
+    epoch = math.ceil(positives * (1 + settings["negatives_ratio"]) / settings["batch_size"])
     updates = min(settings["epochs"] * epoch, settings.get("max_steps") or math.inf)
     validations = 1 + updates / (settings.get("eval_steps") or epoch)
     times = pilot[row.start]["sets"][row.set]

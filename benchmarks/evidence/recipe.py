@@ -18,6 +18,9 @@ CHOSEN = "chosen"  # stands in settings for a value that a choice has not settle
 
 Settings = dict[str, Any]
 
+# Names that settings had when rows ran: fingerprints of results keep them.
+FORMER_NAMES = {"negatives_ratio": "negatives_per_positive"}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -30,7 +33,8 @@ class Row:
     compared: the seeds that comparisons take; the others are for the bars alone
     pretrain: settings of launch/pretrain.py beside model, corpus, seed and folder; None: the start as it is
     finetune: settings of launch/finetune.py beside model, data, seed and folder
-    share:    of the training questions
+    share:     of the training questions
+    questions: how many training questions are drawn, and at most half as many dev questions; None: all
     """
 
     name: str
@@ -45,13 +49,15 @@ class Row:
     finetune: Settings
     share: float
     identity: Settings
+    questions: int | None = None
 
     @property
     def fingerprint(self) -> str | None:
         """Names the settings of the row; None as long as one of them is not chosen yet."""
         if CHOSEN in (*(self.pretrain or {}).values(), *self.finetune.values()):
             return None
-        return hash_settings(self.identity | {"pretrain": self.pretrain, "finetune": self.finetune})
+        finetune = {FORMER_NAMES.get(name, name): value for name, value in self.finetune.items()}
+        return hash_settings(self.identity | {"pretrain": self.pretrain, "finetune": finetune})
 
 
 @dataclass(frozen=True)
@@ -110,23 +116,23 @@ class Recipe:
 
     def _list_rows(self, group: Settings) -> list[Row]:
         return [
-            self._make_row(group, arm, name, measure)
+            self._make_row(group, arm, name, measure, questions)
             for name in group["sets"]
             for measure in group.get("measures", [FINETUNE])
+            for questions in group.get("questions", [None])
             for arm in group["arms"]
         ]
 
-    def _make_row(self, group: Settings, arm: str, set_name: str, measure: str) -> Row:
+    def _make_row(self, group: Settings, arm: str, set_name: str, measure: str, questions: int | None = None) -> Row:
         start, seeds = group["start"], group["seeds"]
         seeds = tuple(range(1, seeds + 1)) if isinstance(seeds, int) else tuple(seeds)
         pretrain = self._merge_pretraining(group, arm)
         finetune = self._merge_fine_tuning(group, arm, set_name)
         if measure != FINETUNE:
             finetune = {name: value for name, value in finetune.items() if name == "fresh_head"}
-        label = ", ".join(filter(None, [arm, group.get("variant"), MEASURED.get(measure)]))
-        title = ", ".join(
-            filter(None, [self.content["arms"][arm]["title"], group.get("variant"), MEASURED.get(measure)])
-        )
+        told = [group.get("variant"), questions and f"{questions} questions", MEASURED.get(measure)]
+        label = ", ".join(filter(None, [arm, *told]))
+        title = ", ".join(filter(None, [self.content["arms"][arm]["title"], *told]))
         share = group.get("share", 1.0)
         identity = {
             "start": self.content["starts"][start].get("scratch"),
@@ -137,10 +143,13 @@ class Recipe:
             "precision": self.content["precision"],
             "threads": self.content["threads"],
         }
+        if questions:
+            identity["questions"] = questions
+        if fingerprints := self.content.get("fingerprints"):
+            identity |= {"corpus": fingerprints["corpus"], "data": fingerprints[set_name]}
         name = f"{start}/{label}/{set_name}"
-        return Row(
-            name, title, start, set_name, group["name"], measure, seeds, seeds, pretrain, finetune, share, identity
-        )
+        of_row = (name, title, start, set_name, group["name"], measure, seeds, seeds, pretrain, finetune, share)
+        return Row(*of_row, identity, questions)
 
     def _merge_pretraining(self, group: Settings, arm: str) -> Settings | None:
         content, of_arm = self.content, self.content["arms"][arm].get("pretrain")
@@ -202,11 +211,12 @@ def read_recipe(path: Path = RECIPE) -> Recipe:
     """Reads the recipe. Raises KinspanError where a comparison names a row that no group has."""
     recipe = Recipe(yaml.safe_load(path.read_text(encoding="utf-8")))
     names = {row.name for row in recipe.rows}
-    calibration = recipe.content["calibration"]
-    named = [
-        *recipe.content["comparisons"],
-        [calibration["row"], calibration["flipped"], recipe.content["rerun"]["row"]],
-    ]
+    content = recipe.content
+    named = [*content["comparisons"], content.get("primary", [])]
+    if "calibration" in content:
+        named.append([content["calibration"]["row"], content["calibration"]["flipped"]])
+    if "rerun" in content:
+        named.append([content["rerun"]["row"]])
     for rows in named:
         if unknown := [name for name in rows if name not in names]:
             raise KinspanError(f"{path.name}: {unknown[0]} is the name of no row: {', '.join(sorted(names))}")

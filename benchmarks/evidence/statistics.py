@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm, t
 
-from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, correct_holm
+from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, correct_greater
 
 DRAWS = 10_000  # of the bootstrap
 ASSIGNMENTS = 100_000  # of random signs: 43 comparisons multiply the error of a p by as much
@@ -81,9 +81,9 @@ class Contrast:
     corrected: float = 1.0
 
     @property
-    def greater_p(self) -> float:
+    def p(self) -> list[float]:
         """Of both tests; 1 where there is no test over seeds."""
-        return 1.0 if self.over_seeds is None else max(self.over_questions, self.over_seeds)
+        return [self.over_questions, 1.0 if self.over_seeds is None else self.over_seeds]
 
     @property
     def is_shown(self) -> bool:
@@ -102,7 +102,7 @@ def measure_contrast(rows: Sequence[np.ndarray], seed: int = 0) -> Contrast:
         low=low,
         high=high,
         parts=parts,
-        over_questions=compare(by_question, np.zeros_like(by_question), seed, ASSIGNMENTS).randomisation,
+        over_questions=compare(by_question, np.zeros_like(by_question), seed, ASSIGNMENTS).over_questions,
         over_seeds=compute_p_over_seeds([row.mean(axis=1) for row in rows], signs),
     )
 
@@ -180,11 +180,9 @@ def compute_p_over_seeds(maps: Sequence[np.ndarray], signs: Sequence[int]) -> fl
 def correct(contrasts: Sequence[Contrast | None]) -> list[Contrast | None]:
     """Corrects p by Holm's method over all comparisons of the recipe, in which those that have not run count as 1.
 
-    The p of a comparison is the greater one of its two tests: a difference must be more than chance over questions,
-    which does not see that seeds differ, and over seeds, which does not see that questions differ. Of a single seed
-    nothing is shown.
+    Of a single seed nothing is shown.
     """
-    corrected = correct_holm([1.0 if c is None else c.greater_p for c in contrasts])
+    corrected = correct_greater([[1.0] if c is None else c.p for c in contrasts])
     return [c and replace(c, corrected=p) for c, p in zip(contrasts, corrected, strict=True)]
 
 
@@ -222,7 +220,7 @@ def measure_error_rate(row: np.ndarray) -> dict[str, Any]:
     splits are of the same ten runs, so that the shares are no more exact than ten runs are.
     """
     tests = [
-        (compare(one, other).randomisation, compare_seeds(one.mean(axis=1), other.mean(axis=1)))
+        (compare(one, other).over_questions, compare_seeds(one.mean(axis=1), other.mean(axis=1)))
         for one, other in split_in_halves(row)
     ]
     found = np.array(tests) < SIGNIFICANT

@@ -24,7 +24,7 @@ from .statistics import find_detectable
 
 ARMS_OF_CURVES = ("none", "mlm", "ssp")
 TOKENS = "max_tokens"
-BASELINES = {"BM25": "BM25", "cosine": "zero-shot cosine of all-MiniLM-L6-v2"}
+BASELINES = {"BM25": "BM25 (all words, stemmed)", "cosine": "zero-shot cosine of all-MiniLM-L6-v2"}
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks._common import cpu_model
+from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MAP, MRR, compute_question_metrics
 from finetune.ranking.bi_encoder import score_by_similarity
@@ -25,10 +26,10 @@ from finetune.ranking.ranker import load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_answers, score_pairs
 from finetune.studies.study_file import make_config
 from finetune.training.engine import Ranks
-from finetune.training.fingerprints import fingerprint_model
+from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
 from finetune.training.groups import make_generator
 from finetune.training.plan import BEST
-from finetune.training.stages import load_data, make_target_stage
+from finetune.training.stages import Data, load_data, make_target_stage
 from finetune.training.train import train_ranker
 from pretrain.runtime.stop import listen_for_stop
 
@@ -37,7 +38,8 @@ from .recipe import FINETUNE, HEAD, Row, hash_settings, read_recipe, settle_prec
 from .results import Store, pack_figures, settle_choices
 from .starts import find_start, make_start, pretrain_and_release
 
-SHARE_KEY = 2**35  # of the random numbers that draw training questions
+# Of the random numbers that draw a share of the training questions, or a number of training and of dev questions
+SHARE_KEY, TRAIN_KEY, DEV_KEY = 2**35, 2**36, 2**36 + 1
 MAX_LENGTH = 128  # tokens of a question and a candidate, the default of fine-tuning
 
 
@@ -79,6 +81,7 @@ def run_fit(job: Job, scratch: dict[str, Any] | None, places: Places, store: Sto
         line |= {
             "start": weights,
             "pretrain": pretrained,
+            **{name: row.identity[name] for name in ("corpus", "data") if name in row.identity},
             "seconds": round(time.monotonic() - began, 1),
             **describe_machine(),
         }
@@ -117,10 +120,13 @@ def measure_row(row: Row, seed: int, model: Path, places: Places) -> dict[str, A
     )
     data = load_data(config)
     assert data.test is not None
+    check_data(row, data)
     if row.measure != FINETUNE:
         scores = score_zero_shot(row, seed, model, data.test)
         return {**summarize(data.test, scores), "dev_map": None, "dev_scores": None, "finetune": None}
     data = replace(data, train=draw_share(data.train, row.share, seed))
+    if row.questions is not None:
+        data = draw_questions(data, row.questions, seed)
     folder = Path(places.work) / "finetune" / f"{hash_settings([row.name, row.fingerprint])}-{seed}"
     stage = make_target_stage(config, data, seed, str(model), "fine-tuning")
     summary = train_ranker(config, stage, seed, folder, Ranks())
@@ -142,6 +148,31 @@ def draw_share(train: AnswerSet, share: float, seed: int) -> AnswerSet:
     count = max(1, round(share * train.num_questions))
     drawn = make_generator(seed, SHARE_KEY).choice(train.num_questions, count, replace=False)
     return train.take(np.sort(drawn))
+
+
+def draw_questions(data: Data, count: int, seed: int) -> Data:
+    """``count`` training questions and at most half as many dev questions, drawn together by the seed.
+
+    Of equal seeds the same, whatever the arm; those of a smaller count are among those of a larger one.
+    """
+
+    def draw(split: AnswerSet, count: int, key: int) -> AnswerSet:
+        order = make_generator(seed, key).permutation(split.num_questions)
+        return split.take(np.sort(order[:count]))
+
+    return replace(data, train=draw(data.train, count, TRAIN_KEY), dev=draw(data.dev, count // 2, DEV_KEY))
+
+
+def check_data(row: Row, data: Data) -> None:
+    """Raises KinspanError where the recipe names the fingerprint of another data set than this one."""
+    wanted, found = row.identity.get("data"), fingerprint_data(data)
+    if wanted not in (None, found):
+        raise KinspanError(f"{row.set}: the recipe is of data with the fingerprint {wanted}, and this has {found}")
+
+
+def fingerprint_data(data: Data) -> str:
+    """Names the questions and labels of all splits, as they are after the filters."""
+    return hash_settings([fingerprint_answers(split) for split in (data.train, *data.measured)])
 
 
 def score_zero_shot(row: Row, seed: int, model: Path, data: AnswerSet) -> np.ndarray:

@@ -28,7 +28,7 @@ from finetune.data.answers import AnswerSet
 from finetune.data.registry import SPECS, load_split
 from finetune.evaluation.metrics import MRR, RETRIEVAL_METRICS, Figures
 from finetune.evaluation.retrieval import measure_retrieval
-from finetune.evaluation.significance import OVER_SEEDS, compare_rows, correct_holm, format_p
+from finetune.evaluation.significance import OVER_QUESTIONS, OVER_SEEDS, compare_rows, correct_greater, format_p, list_p
 from pretrain.release.folder import fingerprint_model
 
 BLENDED = "&"  # the fusion of a first stage's order with a cross-encoder's
@@ -258,7 +258,7 @@ def tabulate_quality(rows: dict[str, Figures], latency: dict[str, dict[str, floa
                 f"{of_seed.mean():.3f}{spread}",
                 *(f"{own[metric].mean():.3f}" for metric in RETRIEVAL_METRICS[1:]),
                 "" if test is None else f"{test['difference']:+.3f}",
-                "" if test is None else format_p(test["corrected"]["randomisation"]),
+                "" if test is None else format_p(test["corrected"]),
                 *(f"{times[of]:.1f}" if times else "" for of in ("clock", "processor")),
             )
         )
@@ -269,7 +269,7 @@ def tabulate_quality(rows: dict[str, Figures], latency: dict[str, dict[str, floa
 def tabulate_differences(by_stage: dict[str, dict[str, np.ndarray]]) -> list[str]:
     """Each cross-encoder against the first, after each first stage; MRR ``[seeds, questions]`` of each.
 
-    p is corrected for all lines of the table, by Holm's method.
+    The corrected p is the greater of both, by Holm's method for all lines of the table.
     """
     ways, tests = [], []
     for stage, rows in by_stage.items():
@@ -278,10 +278,9 @@ def tabulate_differences(by_stage: dict[str, dict[str, np.ndarray]]) -> list[str
                 ways.append(f"{stage} {row}")
                 tests.append(test)
     columns = [[f"{test['difference']:+.3f}" for test in tests]]
-    for of in ("randomisation", OVER_SEEDS):
-        seen = [test[of] for test in tests if of in test]
-        columns.append([format_p(p) for p in correct_holm(seen)] if len(seen) == len(tests) else [""] * len(tests))
-    header = ("", "difference", "p over questions", "p over seeds")
+    columns += [[format_p(test[of]) if of in test else "" for test in tests] for of in (OVER_QUESTIONS, OVER_SEEDS)]
+    columns.append([format_p(p) for p in correct_greater([list_p(test) for test in tests])])
+    header = ("", "difference", "p over questions", "p over seeds", "corrected")
     return as_markdown(header, list(zip(ways, *columns, strict=True)))
 
 

@@ -17,6 +17,7 @@ class Document:
     answers:       running text, one string per answer
     accepted:      the number of the accepted answer; None where there is none
     links:         ids of the documents that this one refers to
+    group:         names the documents that links connect with it, see ``forums.groups``; "" where there are none
     title_is_text: whether the title is kept as token ids too, because it is a text of its own, such as a question
     is_post:       whether a person's post is the document, which is kept whatever its length and form
 
@@ -30,6 +31,7 @@ class Document:
     answers: list[str] = field(default_factory=list)
     accepted: int | None = None
     links: list[str] = field(default_factory=list)
+    group: str = ""
     title_is_text: bool = False
     is_post: bool = False
     is_part: bool = False

@@ -48,8 +48,8 @@ def is_held_out(document_id: str, share: float) -> bool:
 
 
 def name_group(document: Document) -> str:
-    """Name the documents that are kept together, in one split and side by side: a question and its duplicates."""
-    return document.links[0] if document.links else document.id
+    """Name the documents that are kept together, in one split and side by side: questions that links connect."""
+    return document.group or document.id
 
 
 def name_text(document: Document, text: int) -> str:

@@ -47,7 +47,7 @@ def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objec
     """
     block = Block([objective.see(shard) for shard in corpus.shards(shard_numbers)], split, objective.usable)
     promised = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
-    if all(promised) and sum(p[split]["anchors"] for p in promised if p) != len(block.paragraph):
+    if all(promised) and sum(p[split]["anchors"] for p in promised if p) != len(block.anchors):
         raise KinspanError(
             f"{corpus.name}/manifest.json is damaged (its usable paragraphs for {objective.name} are not those of "
             "the shards): prepare the corpus again"

@@ -26,6 +26,8 @@ class Batch:
     kinds            [n] int8     POSITIVE, HARD or EASY
     part             [n] int16    which part of the mixture the pair is of
     index            [n] int64    the example's number in the global order
+    groups           [n * m, 2] int64  of each sequence the number of its document, and a number that equal texts share;
+                     [0, 2] where the texts of a pair are joined
     """
 
     input_ids: np.ndarray
@@ -39,6 +41,7 @@ class Batch:
     kinds: np.ndarray
     part: np.ndarray
     index: np.ndarray
+    groups: np.ndarray
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -91,6 +94,7 @@ class Batch:
             kinds=self.kinds[pairs],
             part=self.part[pairs],
             index=self.index[pairs],
+            groups=self.groups[start * m : end * m] if len(self.groups) else self.groups,
         )
 
 

@@ -1,4 +1,4 @@
-"""A block: the usable paragraphs of a few shards, as flat arrays that samplers index."""
+"""A block: the paragraphs of a few shards, as flat arrays that samplers index, and which of them are anchors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ UsableRule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class ClassIndex:
-    """The usable paragraphs that belong to each of K classes, in the block's order.
+    """The paragraphs that belong to each of K classes, in the block's order.
 
     paragraphs  those of class 0, then those of class 1, ...; classes may overlap
     first       [K]         where those of each class begin in ``paragraphs``
     total       [K]         how many there are
-    before      [K, U + 1]  how many of them come before each paragraph: a paragraph's position in its class
+    before      [K, P + 1]  how many of them come before each paragraph: a paragraph's position in its class
     """
 
     paragraphs: np.ndarray
@@ -32,7 +32,7 @@ class ClassIndex:
 
     @staticmethod
     def of(member: np.ndarray) -> "ClassIndex":
-        """``member``: ``[K, U]``, whether a usable paragraph is of a class."""
+        """``member``: ``[K, P]``, whether a paragraph is of a class."""
         before = np.zeros((len(member), member.shape[1] + 1), dtype=np.int32)
         np.cumsum(member, axis=1, out=before[:, 1:])
         total = before[:, -1].astype(np.int64)
@@ -41,19 +41,22 @@ class ClassIndex:
 
 
 class Block:
-    """The usable paragraphs of one split in some shards, in the order of shard, document and paragraph.
+    """The paragraphs of one split in some shards, in the order of shard, document and paragraph.
+
+    Any of them can be a negative; only the usable ones are anchors.
 
     shards          the shards' arrays
-    shard_number    [U]     which of them a usable paragraph lies in
-    paragraph       [U]     its number in that shard
-    num_sentences   [U]
-    document        [U]     dense numbers, 0 .. D
-    document_first  [D + 1] the document's first usable paragraph
+    shard_number    [P]     which of them a paragraph lies in
+    paragraph       [P]     its number in that shard
+    num_sentences   [P]
+    document        [P]     dense numbers, 0 .. D
+    document_first  [D + 1] the document's first paragraph
+    anchors         [U]     the block's usable paragraphs, ascending
     """
 
     def __init__(self, shards: list[Shard], split: str, usable: UsableRule) -> None:
         self.shards = shards
-        parts = [find_usable(shard, split, usable) for shard in shards]
+        parts = [find_usable(shard, split, _has_text) for shard in shards]
         self.shard_number = np.repeat(np.arange(len(shards), dtype=np.int16), [len(p) for p, _ in parts])
         self.paragraph = np.concatenate([p for p, _ in parts]).astype(np.int32)
         self.num_sentences = np.concatenate(
@@ -64,6 +67,8 @@ class Block:
         new_document[1:] = (np.diff(rows) != 0) | (np.diff(self.shard_number) != 0)
         self.document = (np.cumsum(new_document) - 1).astype(np.int32)
         self.document_first = np.append(np.flatnonzero(new_document), len(rows)).astype(np.int32)
+        per_document = np.diff(self.document_first)[self.document]
+        self.anchors = np.flatnonzero(usable(self.num_sentences, per_document)).astype(np.int32)
         self._made: dict[Callable[[Block], Any], Any] = {}
 
     def make_once(self, make: Callable[["Block"], Made]) -> Made:
@@ -114,12 +119,23 @@ class Block:
         at = shard.sentence_starts[[first + x for x in ends]].tolist()
         return np.concatenate([shard.tokens[a:b] for a, b in zip(at[::2], at[1::2], strict=True)])
 
+    def find_rows(self, paragraphs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of each paragraph which of the block's shards it lies in, and its document's row there."""
+        rows = np.empty(paragraphs.shape, dtype=np.int64)
+        for shard, own in self.split_by_shard(paragraphs):
+            rows[own] = np.searchsorted(shard.document_starts, self.paragraph[paragraphs[own]], side="right") - 1
+        return self.shard_number[paragraphs], rows
+
     def locate(self, paragraph: Any) -> tuple[Shard, int, int]:
         """The paragraph's shard, its document's row there, and its number within the document."""
         shard = self.shards[self.shard_number[paragraph]]
         number = int(self.paragraph[paragraph])
         row = int(np.searchsorted(shard.document_starts, number, side="right")) - 1
         return shard, row, number - int(shard.document_starts[row])
+
+
+def _has_text(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
+    return num_sentences > 0
 
 
 def find_usable(shard: Shard, split: str, usable: UsableRule) -> tuple[np.ndarray, np.ndarray]:

@@ -35,6 +35,12 @@ class Part:
     source: int = 0
     name: str = ""
 
+    @property
+    def key(self) -> str:
+        """What keys the part's random numbers: objective and corpus, so that two corpora do not draw alike."""
+        assert self.corpus is not None, "Mixture.read_from says which corpus a part reads"
+        return f"{self.objective.name}/{self.corpus.manifest.fingerprint}"
+
 
 @dataclass(frozen=True)
 class Mixture:

@@ -42,9 +42,10 @@ class Order:
 
     anchors:   usable paragraphs of each shard
     documents: documents with at least one of them, of each shard
-    name:      of the objective. All objectives go through the shards in one order, and through the anchors of a block
-               each in an order of its own
+    name:      of the objective. All objectives go through a corpus's shards in one order, and through the anchors of a
+               block each in an order of its own
     block_anchors, block_shards: a block has no more, unless one shard or two documents need it; None is no bound
+    corpus:    its fingerprint
     """
 
     anchors: tuple[int, ...]
@@ -53,6 +54,7 @@ class Order:
     block_anchors: int = BLOCK_ANCHORS
     name: str = ""
     block_shards: int | None = None
+    corpus: str = ""
 
     def __post_init__(self) -> None:
         if sum(self.documents) < MIN_DOCUMENTS:
@@ -82,7 +84,7 @@ class Order:
             size = int(starts[number + 1] - starts[number])
             inside = place - int(starts[number])
             n = min(count, size - inside)
-            key = make_philox_key(self.seed, f"anchors/{self.name}/{epoch}/{number}")
+            key = make_philox_key(self.seed, f"anchors/{self.name}/{self.corpus}/{epoch}/{number}")
             yield Segment(first_anchor, blocks[number], permute(np.arange(inside, inside + n), size, key))
             first_anchor, count = first_anchor + n, count - n
 
@@ -107,7 +109,7 @@ def _blocks(order: Order, epoch: int) -> tuple[np.ndarray, list[tuple[int, ...]]
     fewer than two documents joins the one before it, since it could give no easy negatives.
     """
     num_shards = len(order.anchors)
-    permuted = permute(np.arange(num_shards), num_shards, make_philox_key(order.seed, f"shards/{epoch}"))
+    permuted = permute(np.arange(num_shards), num_shards, make_philox_key(order.seed, f"shards/{order.corpus}/{epoch}"))
     blocks: list[list[int]] = []
     anchors = documents = 0
     for shard in permuted.tolist():

@@ -42,12 +42,12 @@ class Objective:
     max_length: tokens of a pair, special tokens included, where the user gives no ``--max_length``
     num_draws:  how many random 64-bit numbers one anchor owns (a multiple of 4)
     usable:     (sentences of each paragraph ``[P]``, paragraphs in its document ``[P]``) -> which paragraphs can be
-                anchors ``[P]``. Negatives, too, come from these paragraphs alone
+                anchors ``[P]``. Negatives may come from any paragraph of a block
     needs:      what a usable paragraph is, for error messages
     view:       how the objective sees a shard, such as documents of whole texts (see texts.py); None: as it is
     column:     the optional column of a corpus (see corpus.py) without which it finds nothing; "": none
-    sample:     (block, anchors ``[n]``, random_bits ``[n, num_draws]`` uint64) -> Pairs. All its randomness comes from
-                ``random_bits``
+    sample:     (block, anchors ``[n]``, random_bits ``[n, num_draws]`` uint64) -> Pairs. The anchors are numbers of
+                usable paragraphs of the block. All its randomness comes from ``random_bits``
     pairs_per_anchor: one positive, the rest negatives
     num_texts:  of an example: more than two where an anchor's negatives stand in the same example as its positive
     apart:      the texts are encoded each alone, and an anchor may be one example, its positive

@@ -55,9 +55,13 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
 
 
 def _mix(values: np.ndarray, key: np.ndarray, round_number: int) -> np.ndarray:
-    """The Feistel round function: a 64-bit finaliser (SplitMix64's constants) of the value and the key."""
+    """The Feistel round function: a finaliser of the value and the key."""
     offset = (int(key[round_number % 2]) + round_number * 0x9E3779B97F4A7C15) % 2**64
-    x = values + np.uint64(offset)
+    return scramble(values + np.uint64(offset))
+
+
+def scramble(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser (Steele et al., 2014): uint64 to uint64, one to one, each bit changed by every other."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -17,7 +17,7 @@ from .block import Block
 from .block_cache import BlockCache
 from .mixture import Mixture, Part
 from .order import BLOCK_ANCHORS, BLOCK_SHARDS, MIN_DOCUMENTS, VALIDATION_ANCHORS, Order, TooFewDocuments
-from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, lay_out, lay_out_apart
+from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, hash_texts, lay_out, lay_out_apart
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
 from .spans import Spans
@@ -35,6 +35,7 @@ class PairRows:
     labels: ``[n]`` bools: what the pair loss is to learn
     index: ``[n]`` the examples' numbers in the global order, ascending
     part:  its number in the mixture
+    shards: the corpus's numbers of the block's shards
     """
 
     block: Block
@@ -43,6 +44,7 @@ class PairRows:
     labels: np.ndarray
     index: np.ndarray
     part: int
+    shards: tuple[int, ...]
 
 
 class Masking(Protocol):
@@ -106,8 +108,13 @@ class PairStream:
         self._require_cache()
 
     @property
+    def apart(self) -> bool:
+        """Whether the texts of a pair are sequences of their own, as for a bi-encoder."""
+        return self.template.num_texts == 1
+
+    @property
     def per_pair(self) -> int:
-        """Sequences of a pair, see Batch: one, or as many as it has texts where the template takes one text."""
+        """Sequences of a pair, see Batch: one, or as many as it has texts where they are apart."""
         return self.num_texts // self.template.num_texts
 
     @property
@@ -136,22 +143,22 @@ class PairStream:
         objective, group = part.objective, part.objective.pairs_per_anchor
         first_anchor = first // group
         for segment in self.orders[number].segments(first_anchor, -(-end // group) - first_anchor):
-            purpose, n = f"pairs/{objective.name}", len(segment.anchors)
+            purpose, n = f"pairs/{part.key}", len(segment.anchors)
             block = self._blocks.get(*self._describe_block(part, segment.shards))
             ahead = self.orders[number].look_ahead(segment.first_anchor + n - 1)
             if ahead is not None:
                 self._blocks.fetch_ahead(*self._describe_block(part, ahead))
             random_bits = draw_random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_draws)
-            pairs = objective.sample(block, segment.anchors, random_bits)
+            pairs = objective.sample(block, block.anchors[segment.anchors].astype(np.int64), random_bits)
             objective.check(pairs, n)
             labels = pairs.kind == POSITIVE
             if self.permute_labels:
-                labels = _permute_rows(labels, self.seed, objective.name, segment.first_anchor)
+                labels = _permute_rows(labels, self.seed, part.key, segment.first_anchor)
             start = segment.first_anchor * group
             rows = slice(max(first - start, 0), min(end - start, n * group))
             index = self.mixture.index_of(number, np.arange(start + rows.start, start + rows.stop))
             texts = tuple(spans.map(lambda x: x.ravel()[rows]) for spans in pairs.texts)  # noqa: B023
-            yield PairRows(block, texts, pairs.kind.ravel()[rows], labels.ravel()[rows], index, number)
+            yield PairRows(block, texts, pairs.kind.ravel()[rows], labels.ravel()[rows], index, number, segment.shards)
 
     def _describe_block(self, part: Part, shards: tuple[int, ...]) -> tuple[tuple, Callable[[], Block]]:
         """The key and the maker of the part's block. Parts that use the same paragraphs of one corpus share it."""
@@ -167,7 +174,7 @@ class PairStream:
             same = (objective.usable, objective.view) == (part.objective.usable, part.objective.view)
             if other.corpus is part.corpus and same:
                 random_bits = draw_random_bits(self.seed, "first pairs of a block", 0, 1, objective.num_draws)
-                objective.sample(block, np.zeros(1, dtype=np.int64), random_bits)
+                objective.sample(block, block.anchors[:1].astype(np.int64), random_bits)
         return block
 
     def _require_cache(self) -> None:
@@ -205,7 +212,7 @@ class PairStream:
                 length[at] = sum(stop - start for start, stop in of_text)
             kinds[at], labels[at], part[at] = rows.kinds, rows.labels, rows.part
         room = self.max_length - self.template.num_special
-        if self.template.num_texts == 1:
+        if self.apart:
             lengths, row, text_starts = lay_out_apart(self.template, full, room)
         else:
             lengths = cut_longest_first(full, room)
@@ -215,6 +222,7 @@ class PairStream:
             at = rows.index - first
             for spans, of_text, start, length in zip(rows.texts, of_texts, text_starts, lengths, strict=True):
                 copy_text(row.ids, start[at], length[at], rows.block, spans.paragraph, of_text)
+        groups = self._group(row, parts, first) if self.apart else np.zeros((0, 2), dtype=np.int64)
         positions, masked_labels, noise = self._mask(row, first * self.per_pair)
         return Batch(
             input_ids=row.ids,
@@ -228,7 +236,19 @@ class PairStream:
             kinds=kinds,
             part=part,
             index=np.arange(first, first + n),
+            groups=groups,
         )
+
+    def _group(self, row: PackedRow, parts: list[PairRows], first: int) -> np.ndarray:
+        """Batch.groups of a row whose tokens are in place."""
+        documents = np.empty(((len(row.starts) - 1) // self.num_texts, self.num_texts), dtype=np.int64)
+        for rows in parts:
+            source = self.mixture.parts[rows.part].source
+            shards = np.array(rows.shards, dtype=np.int64)
+            for number, spans in enumerate(rows.texts):
+                shard, document = rows.block.find_rows(spans.paragraph)
+                documents[rows.index - first, number] = source << 52 | shards[shard] << 32 | document
+        return np.column_stack([documents.ravel(), hash_texts(row.ids, row.starts)])
 
     def _mask(self, row: PackedRow, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Masks the row's ids in place; returns positions, labels and noise as of Batch. ``first``: of the sequences"""
@@ -247,10 +267,10 @@ class PairStream:
         return positions.astype(np.int64), labels.astype(np.int64), noise
 
 
-def _permute_rows(labels: np.ndarray, seed: int, objective: str, first_anchor: int) -> np.ndarray:
+def _permute_rows(labels: np.ndarray, seed: int, key: str, first_anchor: int) -> np.ndarray:
     """The labels ``[n, g]`` of n anchors in a row, each anchor's among its pairs in an order of its own."""
     n, g = labels.shape
-    random_bits = draw_random_bits(seed, f"permuted labels/{objective}", first_anchor, n, -(-g // 4) * 4)
+    random_bits = draw_random_bits(seed, f"permuted labels/{key}", first_anchor, n, -(-g // 4) * 4)
     return np.take_along_axis(labels, random_bits[:, :g].argsort(axis=1, kind="stable"), axis=1)
 
 
@@ -272,4 +292,5 @@ def _order_anchors(part: Part, seed: int, split: str, block_anchors: int) -> Ord
     if part.corpus.manifest.format_version >= 2:  # the order of version 1 stays as it was
         block_shards = BLOCK_SHARDS
         block_anchors = min(block_anchors, VALIDATION_ANCHORS) if split == "validation" else block_anchors
-    return Order(anchors, documents, seed, block_anchors, part.objective.name, block_shards)
+    fingerprint = part.corpus.manifest.fingerprint
+    return Order(anchors, documents, seed, block_anchors, part.objective.name, block_shards, fingerprint)

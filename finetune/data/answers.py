@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from xxhash import xxh3_64_intdigest
 
 # ASNQ's labels. 4: the sentence is in the long answer and holds the short answer, which makes it the right one
 POSITIVE_GRADE, NEGATIVE_GRADES = 4, (1, 2, 3)
@@ -71,6 +73,11 @@ class AnswerSet:
         """``[Q]``: how many candidates of each question answer it."""
         return np.bincount(self.question_of, weights=self.labels, minlength=self.num_questions).astype(np.int64)
 
+    @cached_property
+    def distinct(self) -> "Distinct":
+        """The distinct candidates, and what is right and wrong by their texts."""
+        return _find_distinct(self)
+
     def take(self, questions: np.ndarray) -> "AnswerSet":
         """Returns these questions (numbers, or a mask ``[Q]``) with all their candidates, in the given order."""
         numbers = np.arange(self.num_questions)[questions]
@@ -93,6 +100,59 @@ class AnswerSet:
     def _take_rows(self, rows: np.ndarray) -> "AnswerSet":
         """Returns these rows of every column; the caller sets ``starts``."""
         return replace(self, **{name: take_rows(getattr(self, name), rows) for name in COLUMNS})
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The distinct candidates of an AnswerSet, D of them, by their folded texts, in the order of their first rows.
+
+    A candidate is right for a question if it has the label 1 there, or at a question of the same folded text: two ids
+    may ask the same, and two candidates say the same.
+
+    rows:   ``[D]`` the first row that has it
+    which:  ``[N]`` which of them each row has
+    wrong:  ``[N]`` bool, the rows with the label 0 whose candidate is not right for their question
+    groups: ``[Q]`` numbers the distinct texts of the questions
+    right:  ascending, ``D * group + candidate`` of what is right
+    """
+
+    rows: np.ndarray
+    which: np.ndarray
+    wrong: np.ndarray
+    groups: np.ndarray
+    right: np.ndarray
+
+    def find_right(self, question: int) -> np.ndarray:
+        """The candidates that are right for the question of this number, ascending."""
+        first = len(self.rows) * int(self.groups[question])
+        begin, end = np.searchsorted(self.right, [first, first + len(self.rows)])
+        return self.right[begin:end] - first
+
+
+def _find_distinct(data: AnswerSet) -> Distinct:
+    encoded = data.answers.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
+    which = _number_texts(encoded.dictionary)[encoded.indices.to_numpy()]
+    rows = np.unique(which, return_index=True)[1]
+    groups = _number_texts(pa.array(data.questions, pa.large_string()))
+    codes = len(rows) * groups[data.question_of] + which
+    right = np.unique(codes[data.labels == 1])
+    return Distinct(rows, which, (data.labels == 0) & ~np.isin(codes, right), groups, right)
+
+
+def _number_texts(texts: pa.LargeStringArray) -> np.ndarray:
+    """Numbers texts by what they are when folded, ``[T]``, from 0 on in the order of their first places."""
+    chunks = (texts.slice(first, 10_000).to_pylist() for first in range(0, len(texts), 10_000))
+    folded = (xxh3_64_intdigest(fold_text(text).encode("utf-8", "surrogatepass")) for chunk in chunks for text in chunk)
+    _, first, which = np.unique(np.fromiter(folded, np.uint64, len(texts)), return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[which]
+
+
+def fold_text(text: str) -> str:
+    """The text by which questions and answers count as the same: without case, and with single spaces."""
+    return " ".join(text.casefold().split())
 
 
 def number_pairs(data: AnswerSet, questions: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from data_pipeline.errors import KinspanError
 
-from .answers import AnswerSet
+from .answers import AnswerSet, fold_text
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,6 @@ def find_unseen(data: AnswerSet, others: Sequence[AnswerSet]) -> np.ndarray:
 
 def _name(data: AnswerSet) -> str:
     return f"{data.name} {data.split}"
-
-
-def fold_text(text: str) -> str:
-    """The text by which questions and answers count as the same: without case, and with single spaces."""
-    return " ".join(text.casefold().split())
 
 
 def _number_questions(data: AnswerSet) -> dict[str, list[int]]:

@@ -15,19 +15,19 @@ from .asnq import ASNQ
 from .dataset import DataSet, PaperCount
 from .filters import find_kept
 from .insuranceqa import INSURANCEQA
-from .jacana import JACANA
 from .multicqa.askubuntu import ASKUBUNTU
 from .multicqa.insuranceqa_v2 import INSURANCEQA_V2
 from .multicqa.semeval import SEMEVAL2016, SEMEVAL2017
 from .multicqa.wikipassageqa import WIKIPASSAGEQA
+from .selqa import SELQA
 from .techqa import ASKUBUNTU_QA, TECHQA, TECHQA_POOL
-from .trecqa import TRECQA
+from .trecqa import JACANA, TRECQA
 from .wikiqa import WIKIQA
 
 PUBLIC: dict[str, DataSet] = {
     data_set.name: data_set
     for data_set in (
-        *(WIKIQA, TRECQA, JACANA, ASNQ, INSURANCEQA, TECHQA, TECHQA_POOL, ASKUBUNTU_QA),
+        *(WIKIQA, TRECQA, JACANA, SELQA, ASNQ, INSURANCEQA, TECHQA, TECHQA_POOL, ASKUBUNTU_QA),
         *(INSURANCEQA_V2, WIKIPASSAGEQA, SEMEVAL2016, SEMEVAL2017, ASKUBUNTU),
     )
 }

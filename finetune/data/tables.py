@@ -66,6 +66,18 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, record
 
 
+def read_json_list(path: Path) -> list[Any]:
+    """Returns the list that a .json file holds. Raises KinspanError where it holds none."""
+    try:
+        with open_decompressed(path) as file:
+            records = json.loads(file.read())
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, ValueError, RecursionError) as error:
+        raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
+    if not isinstance(records, list):
+        raise KinspanError(f"{path}: not a list of questions")
+    return records
+
+
 def read_table(path: Path) -> Table:
     """Opens the table in a file, whose name tells the format. Raises KinspanError where it is not of that format."""
     suffix = Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
@@ -80,6 +92,29 @@ def read_table(path: Path) -> Table:
 def read_quoted_tsv(path: Path) -> Table:
     """Opens a file of tab-separated fields, around which quotation marks may stand, as pandas writes them."""
     return _read_separated(path, partial(_read_csv, delimiter="\t", strict=False))
+
+
+def lacks_names(path: Path, table: Table, known: Iterable[str]) -> bool:
+    """Whether a .tsv file begins with an id and a text, and not with names of columns, which have no digits."""
+    return (
+        ".tsv" in path.suffixes
+        and len(table.fields) == 2
+        and not set(table.fields) & set(known)
+        and any(map(str.isdigit, table.fields[0]))
+    )
+
+
+def read_nameless_tsv(path: Path, fields: list[str]) -> Table:
+    """Opens a .tsv file whose first line is a row already, as in MS MARCO's queries.tsv and collection.tsv."""
+
+    def records(columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, values in _read_tsv(path):
+            if len(values) != len(fields):
+                form = "<tab>".join(fields)
+                raise KinspanError(f"{path} line {number}: {len(values)} fields, not the {len(fields)} of `{form}`")
+            yield number, dict(zip(fields, values, strict=True))
+
+    return Table(f"{path} line", fields, records)
 
 
 def _read_parquet(path: Path) -> Table:

@@ -9,7 +9,6 @@ was accepted.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from data_pipeline.prepare.readers.compression import open_decompressed
 from .answers import AnswerSet
 from .collect import SourceRow, collect_answers
 from .dataset import DataSet, MissingSplit, explain_missing, find_files
+from .tables import read_json_list
 
 SPLITS = {"train": "training_Q_A.json", "dev": "dev_Q_A.json", "test": "test_Q_A.json"}
 FIELDS = ("QUESTION_ID", "QUESTION_TITLE", "QUESTION_TEXT", "ANSWER", "ANSWERABLE")
@@ -55,13 +55,7 @@ def read_answerable(path: Path) -> Iterator[SourceRow]:
 
 
 def _read_records(path: Path) -> list[dict[str, str]]:
-    try:
-        with open_decompressed(path) as file:
-            records = json.loads(file.read())
-    except (OSError, EOFError, ValueError, RecursionError) as error:
-        raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
-    if not isinstance(records, list):
-        raise KinspanError(f"{path}: not a list of questions")
+    records = read_json_list(path)
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict) or not all(isinstance(record.get(field), str) for field in FIELDS):
             raise KinspanError(f"{path} question {number}: {', '.join(FIELDS)} must all be there, as strings")

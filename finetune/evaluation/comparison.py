@@ -3,12 +3,13 @@
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .metrics import METRICS, TITLES, Figures, compute_means
-from .significance import OVER_QUESTIONS, compare_rows, format_p
+from .metrics import TITLES, Figures, compute_means
+from .significance import compare_rows, format_p
 
 
 def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
@@ -18,60 +19,75 @@ def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str
     the number of systems; it is None for the first system itself. ``systems`` has the metrics by question, and ``seed``
     is the randomisation test's.
     """
-    tests = {metric: compare_rows([f[metric][None] for f in systems.values()], seed) for metric in METRICS}
+    metrics = list(next(iter(systems.values())))
+    tests = {metric: compare_rows([f[metric][None] for f in systems.values()], seed) for metric in metrics}
     return [
         {
             "name": name,
             **compute_means(figures),
-            "against_first": {metric: tests[metric][row] for metric in METRICS} if row else None,
+            "against_first": {metric: tests[metric][row] for metric in metrics} if row else None,
         }
         for row, (name, figures) in enumerate(systems.items())
     ]
 
 
+def list_metrics(rows: list[dict[str, Any]]) -> list[str]:
+    """Returns the metrics of the rows of ``compare_systems``."""
+    return [key for key in rows[0] if key not in ("name", "against_first")]
+
+
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """Returns the metrics to four decimals, and below them the differences from the first row with p of both tests."""
+    """Returns the metrics to four decimals, and below them the differences from the first row with p."""
     width = max(len(row["name"]) for row in rows)
-    lines = [" " * width + "".join(f"  {TITLES[metric]:>7}" for metric in METRICS)]
-    lines += [f"{row['name']:<{width}}" + "".join(f"  {row[metric]:7.4f}" for metric in METRICS) for row in rows]
+    titles = {metric: f"{TITLES.get(metric, metric):>7}" for metric in list_metrics(rows)}
+    lines = [" " * width + "".join(f"  {title}" for title in titles.values())]
+    lines += [
+        f"{row['name']:<{width}}" + "".join(f"  {row[metric]:{len(title)}.4f}" for metric, title in titles.items())
+        for row in rows
+    ]
     others = [row for row in rows if row["against_first"]]
     if others:
-        tests = "p of the paired t-test, of the paired randomisation test"
+        tests = "p of the paired randomisation test over questions"
         if len(others) > 1:
-            tests += f", both corrected by Holm's method for {len(others)} comparisons"
+            tests += f", corrected by Holm's method for {len(others)} comparisons"
         lines += [
             "",
             f"against {rows[0]['name']}: difference ({tests})",
-            " " * width + "".join(f"  {TITLES[metric]:<22}" for metric in METRICS).rstrip(),
+            " " * width + "".join(f"  {title.strip():<22}" for title in titles.values()).rstrip(),
         ]
     for row in others:
-        cells = [format_difference(row["against_first"][metric]) for metric in METRICS]
+        cells = [format_difference(row["against_first"][metric]) for metric in titles]
         lines.append(f"{row['name']:<{width}}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
     return "\n".join(lines)
 
 
 def format_difference(test: dict[str, Any]) -> str:
-    """Returns the difference from the first system, and the corrected p of both tests in brackets."""
-    p = [format_p(test["corrected"][name]) for name in OVER_QUESTIONS]
-    return f"{test['difference']:+.4f} ({', '.join(p)})"
+    """Returns the difference from the first system, and the corrected p in brackets."""
+    return f"{test['difference']:+.4f} ({format_p(test['corrected'])})"
 
 
 def format_per_question(systems: dict[str, Figures], question_ids: Sequence[str]) -> str:
-    """Returns the metrics of every question as CSV: ``system, question_id, map, mrr, p@1, ndcg@10``."""
+    """Returns the metrics of every question as CSV: ``system, question_id, map, mrr, p@1, ndcg@10``, say."""
+    metrics = list(next(iter(systems.values())))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["system", "question_id", *METRICS])
+    writer.writerow(["system", "question_id", *metrics])
     for name, figures in systems.items():
-        columns = [figures[metric].tolist() for metric in METRICS]
+        columns = [figures[metric].tolist() for metric in metrics]
         writer.writerows([name, *row] for row in zip(question_ids, *columns, strict=True))
     return text.getvalue()
 
 
 def name_folders(names: Sequence[str]) -> list[str]:
-    """Returns a folder name for each system: the last parts of its path, as few as tell all systems apart."""
+    """Returns a folder name for each system: the last parts of its path, as few as tell it from the others."""
     parts = [Path(name).absolute().parts for name in names]
+    found: list[str] = [""] * len(names)
     for depth in range(1, max(map(len, parts)) + 1):
-        folders = [re.sub(r"[^\w.-]+", "_", "-".join(of_name[-depth:])) for of_name in parts]
-        if len({folder.casefold() for folder in folders}) == len(folders):
-            return folders
+        folders = [re.sub(r"[^\w.-]+", "_", "-".join(own[-depth:])) for own in parts]
+        counts = Counter(map(str.casefold, folders))
+        found = [
+            known or (own if counts[own.casefold()] == 1 else "") for known, own in zip(found, folders, strict=True)
+        ]
+    if all(found) and len(set(map(str.casefold, found))) == len(found):
+        return found
     return [f"{number}-{folder}" for number, folder in enumerate(folders, 1)]

@@ -12,7 +12,9 @@ class EvaluateConfig:
     """Settings of ``launch/evaluate.py``; each is a flag, or a line of a ``--config`` file."""
 
     run: list[str] = setting([], "TREC run files, of which the first is the baseline.")
-    qrels: str | None = setting(None, "With --run: the judgements, a TREC qrels file.")
+    qrels: str | None = setting(
+        None, "With --run: the judgements, a TREC qrels file, or a folder or file in BEIR's form."
+    )
     per_question: str | None = setting(None, "With --run: CSV file for the metrics of every question.")
     contamination: str | None = setting(None, "Corpus folder or address: which sentences of --data stand in it?")
     model: list[str] = setting([], "Model folders or hub names, of which the first is the baseline.")
@@ -29,8 +31,19 @@ class EvaluateConfig:
         "have both answers and non-answers (clean).",
         old_name="filter",
     )
-    max_length: int = setting(128, "With --model: most tokens of a question with a candidate.", within=ABOVE_0)
+    metrics: list[str] = setting(
+        [],
+        "What to measure, by any name that ir_measures knows: nDCG@20, MRR@10, R@100, AP(rel=2), Success@5, Judged@10. "
+        "Without it: MAP, MRR, P@1 and nDCG@10.",
+    )
+    max_length: int | None = setting(
+        None,
+        "With --model: most tokens of a question with a candidate, or of a text for a bi-encoder. Without it: each "
+        "model's own, that of its training.",
+        within=ABOVE_0,
+    )
     precision: Literal["fp32", "bf16"] = setting("fp32", "With --model: bf16 is faster, and rounds scores.")
+    no_bm25: bool = setting(False, "With --model: leave BM25 out.")
     output_dir: str | None = setting(None, "With --model: folder for the predictions and the page.", old_name="output")
     cache_dir: str | None = cache_dir()
     cache_gb: float = cache_gb()
@@ -40,9 +53,9 @@ class EvaluateConfig:
 CACHE = ("cache_dir", "cache_gb")
 # What is done, by the flag that asks for it: the flags that go with it, of which the first must be given.
 MODES = {
-    "run": ("qrels", "per_question"),
+    "run": ("qrels", "per_question", "metrics"),
     "contamination": ("data", "columns", "split", "eval_filter", "max_length", "precision", "model", *CACHE),
-    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "output_dir"),
+    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "no_bm25", "metrics", "output_dir"),
 }
 
 

@@ -9,6 +9,7 @@ Conventions of trec_eval 9 (form_res_rels.c, m_map.c, m_recip_rank.c, m_P.c, m_n
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -44,15 +45,24 @@ def compute_run_metrics(qrels: Qrels, run: Run, metrics: Sequence[str] = METRICS
 
     Questions of the run that are not in ``qrels`` are ignored. Raises as ``compute_question_metrics`` does.
     """
-    numbers = {name: number for number, name in enumerate(qrels)}
-    rows = [(numbers[q], q, c, score) for q in run if q in numbers for c, score in run[q].items()]
-    question = np.array([row[0] for row in rows], dtype=np.int64)
-    gains = np.array([max(qrels[q].get(c, 0), 0) for _, q, c, _ in rows], dtype=np.int64)
-    values = _round_scores(np.array([row[3] for row in rows], dtype=np.float64), lambda n: (rows[n][1], rows[n][2]))
-    order = _sort_rows(question, values, pa.array([row[2] for row in rows], pa.large_string()))
+    ranked = rank_run({name: run.get(name, {}) for name in qrels})
+    question = np.repeat(np.arange(len(qrels)), [len(ids) for ids in ranked.values()])
+    gains = np.array([max(qrels[q].get(c, 0), 0) for q, ids in ranked.items() for c in ids], dtype=np.int64)
     judged = np.repeat(np.arange(len(qrels)), [len(of_question) for of_question in qrels.values()])
     judged_gains = np.array([max(r, 0) for of_question in qrels.values() for r in of_question.values()], dtype=np.int64)
-    return _compute_figures(question[order], gains[order], judged, judged_gains, len(qrels), metrics)
+    return _compute_figures(question, gains, judged, judged_gains, len(qrels), metrics)
+
+
+def rank_run(run: Run) -> dict[str, list[str]]:
+    """Returns the candidates of each question best first, as trec_eval ranks them. Raises as ``rank_rows`` does."""
+    rows = [(question, candidate) for question, of_question in run.items() for candidate in of_question]
+    sizes = [len(of_question) for of_question in run.values()]
+    scores = np.array([score for of_question in run.values() for score in of_question.values()], dtype=np.float64)
+    question = np.repeat(np.arange(len(run)), sizes)
+    ids = pa.array([candidate for _, candidate in rows], pa.large_string())
+    order = _sort_rows(question, _round_scores(scores, lambda row: rows[row]), ids).tolist()
+    ranked = iter([rows[row][1] for row in order])
+    return {name: list(islice(ranked, size)) for name, size in zip(run, sizes, strict=True)}
 
 
 def compute_means(figures: Figures) -> dict[str, float]:

@@ -1,13 +1,13 @@
 """Rankings and judgements as TREC files, which other tools read, and predictions for people to read.
 
 run:   lines of `question Q0 candidate rank score tag`; trec_eval ranks by the score and ignores the rank
-qrels: lines of `question 0 candidate relevance`
+qrels: lines of `question 0 candidate relevance`, or BEIR's form (see beir.py)
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,8 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from finetune.data.answers import AnswerSet
 
-from .metrics import Qrels, Run, rank_rows
+from .beir import QRELS, find_beir_file, read_beir_qrels
+from .metrics import Qrels, Run, rank_rows, rank_run
 
 RUN_LINE, QRELS_LINE = "question Q0 candidate rank score tag", "question 0 candidate relevance"
 MOST_RELEVANCE = 2**31 - 1
@@ -39,9 +40,21 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Returns the relevance by question and candidate, in the order of the file; below 0 it means not judged.
 
+    path: a TREC file, a file of BEIR's judgements, whose first line tells it, or a folder in BEIR's form
+
     Raises KinspanError as ``read_run`` does, and for a relevance that is not an integer.
     """
+    if beir := find_beir_file(path, QRELS):
+        return read_beir_qrels(beir)
+    if next((line for _, line in _read_lines(path)), b"").split()[2:] == [b"score"]:
+        return read_beir_qrels(path)
     return _read_table(path, QRELS_LINE, 3, _parse_relevance)
+
+
+def find_line(path: Path, question: str, candidate: str | None = None) -> int:
+    """Returns the number of the first line of a run that has this question, and this candidate of it."""
+    wanted = [question.encode()] + ([candidate.encode()] if candidate is not None else [])
+    return next(number for number, line in _read_lines(path) if line.split()[: 2 * len(wanted) : 2] == wanted)
 
 
 def describe_coverage(qrels: Qrels, run: Run) -> list[str]:
@@ -94,6 +107,38 @@ def write_ranking(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -
     write_lines(folder / "ranking.jsonl", _list_questions(data, scores, order))
 
 
+def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], tag: str) -> int:
+    """Writes the candidates of each question as TREC's lines, best first as trec_eval ranks them; returns their number.
+
+    rankings: the scores by candidate of each question; written as they come
+
+    Raises as ``write_predictions`` does.
+    """
+    count = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal count
+        for question, scores in rankings:
+            _check_id(f"{path}: the question", question)
+            ranked = rank_run({question: scores})[question]
+            for rank, candidate in enumerate(ranked, 1):
+                _check_id(f"{path}: the candidate", candidate)
+                yield f"{question} Q0 {candidate} {rank} {scores[candidate]!r} {_WHITE_SPACE.sub('_', tag)}\n"
+            count += len(ranked)
+
+    write_lines(path, lines())
+    return count
+
+
+def append_below(scores: Mapping[str, float], rest: Iterable[str]) -> dict[str, float]:
+    """Returns the scores, and those of ``rest``, whose candidates rank below them in the order that they have.
+
+    Scores of two stages do not compare: what the second did not rank gets whole numbers, which 32 bits hold exactly.
+    """
+    lowest = math.floor(min(scores.values(), default=0))
+    return {**scores, **{candidate: float(lowest - place) for place, candidate in enumerate(rest, 1)}}
+
+
 def _write_run(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> np.ndarray:
     """Writes run.txt, and returns the rows of each question best first, as ``metrics.rank_rows`` does."""
     _check_ids(data)
@@ -130,11 +175,19 @@ def _check_ids(data: AnswerSet) -> None:
     """Raises KinspanError for an id that a TREC file cannot hold: an empty one, or one with white space."""
     for kind, ids in (("question", data.question_ids), ("candidate", data.answer_ids.to_pylist())):
         for name in ids:
-            if not name or _WHITE_SPACE.search(name):
-                raise KinspanError(
-                    f"{data.name} {data.split}: the {kind} id {name!r} is empty or has white space, which a TREC file "
-                    "cannot hold: give it another"
-                )
+            _check_id(f"{data.name} {data.split}: the {kind}", name)
+
+
+def _check_id(place: str, name: str) -> None:
+    if not is_trec_id(name):
+        raise KinspanError(
+            f"{place} id {name!r} is empty or has white space, which a TREC file cannot hold: give it another"
+        )
+
+
+def is_trec_id(name: str) -> bool:
+    """Can a TREC file hold it?"""
+    return bool(name) and not _WHITE_SPACE.search(name)
 
 
 def make_folder(folder: Path) -> None:

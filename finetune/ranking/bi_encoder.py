@@ -1,17 +1,20 @@
 """Baselines that embed questions and candidates apart: models of sentence-transformers, and plain encoders."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from data_pipeline.errors import KinspanError, quote_first_line
-from data_pipeline.hub import expect_hub
-from data_pipeline.tokenizers import shorten_name
+from data_pipeline.hub import expect_hub, explain_absence
+from data_pipeline.tokenizers import check_vocabulary, shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter
 
+from .encode import say_cut
 from .ranker import silence_transformers
 
 MODULES = "modules.json"  # what sentence-transformers keeps beside the weights
@@ -44,7 +47,7 @@ def _read_architectures(name_or_dir: str) -> list[str]:
     except Exception as error:
         if _has_modules(name_or_dir):
             return []
-        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
     return list(config.architectures or [])
 
 
@@ -66,28 +69,55 @@ def _has_modules(name_or_dir: str) -> bool:
 def load_bi_encoder(name_or_dir: str) -> Any:
     """A ``SentenceTransformer`` in fp32; of an encoder without a head, the mean over its tokens is the embedding.
 
-    Raises KinspanError where the model cannot be loaded.
+    Raises KinspanError where the model cannot be loaded, or has no tokenizer.
     """
     from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedTokenizerBase
 
     silence_transformers()
     try:
-        return SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
+        model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
     except Exception as error:
         raise KinspanError(f"--model {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
+    if isinstance(model.tokenizer, PreTrainedTokenizerBase):
+        check_vocabulary(model.tokenizer, name_or_dir)
+    return model
 
 
-def score_by_similarity(name_or_dir: str, data: AnswerSet, max_length: int) -> tuple[np.ndarray, str]:
+def _describe_cut(model: Any, data: AnswerSet) -> list[str]:
+    """A line that says how many pairs have a text that is cut, where any has and the tokenizer tells."""
+    length = model.max_seq_length
+    if not length or not isinstance(model.tokenizer, PreTrainedTokenizerBase):
+        return []
+
+    def is_cut(texts: list[str]) -> np.ndarray:
+        ids = model.tokenizer(texts, truncation=True, max_length=length + 1, return_attention_mask=False)["input_ids"]
+        return np.array([len(own) > length for own in ids], dtype=bool)
+
+    distinct = data.answers.dictionary_encode()
+    cut = is_cut(list(data.questions))[data.question_of]
+    return say_cut(data, cut | is_cut(distinct.dictionary.to_pylist())[distinct.indices.to_numpy()], length)
+
+
+def score_by_similarity(
+    name_or_dir: str, data: AnswerSet, max_length: int | None = None, say: Callable[[str], None] = lambda note: None
+) -> tuple[np.ndarray, str]:
     """Returns the similarity of each candidate's embedding to its question's, ``[N]``, and in words what it is.
 
     Prompts and similarity are the model's own; where it has none, the similarity is the cosine. Each question, and
     each text that is a candidate, is encoded once, since pools share theirs. Raises KinspanError where the model cannot
     be loaded.
 
-    max_length: most tokens of a text, where the model does not take fewer
+    max_length: most tokens of a text, where the model does not take fewer; None: the model's own
+    say:        told where that is not the model's own, and how many pairs have a text that is cut
     """
     model = load_bi_encoder(name_or_dir)
-    model.max_seq_length = min(max_length, model.max_seq_length or max_length)
+    own = model.max_seq_length
+    if max_length and max_length < (own or max_length + 1):
+        model.max_seq_length = max_length
+        say(f"{shorten_name(name_or_dir)}: texts are cut at --max_length {max_length}, where the model's own is {own}")
+    for line in _describe_cut(model, data):
+        say(line)
     options: dict[str, Any] = {"show_progress_bar": False, "batch_size": 64, "convert_to_tensor": True}
     asked = model.encode_query(list(data.questions), **options)
     distinct = data.answers.dictionary_encode()

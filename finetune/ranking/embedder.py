@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from data_pipeline.errors import KinspanError, quote_first_line
+from data_pipeline.errors import KinspanError
+from data_pipeline.hub import explain_absence
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
@@ -213,7 +214,7 @@ def _find_commit(name: str) -> str:
         try:
             found = extract_commit_hash(cached_file(name, file, **absent), None)
         except (OSError, ValueError) as error:
-            raise KinspanError(f"no model at {name}: {quote_first_line(error)}") from error
+            raise KinspanError(f"no model at {name}: {explain_absence(name, error)}") from error
         if found:
             return found
     raise KinspanError(f"no model at {name}: neither a folder nor a name on the hub that answers")

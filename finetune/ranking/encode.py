@@ -80,9 +80,28 @@ def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) ->
         first += size
 
 
+def describe_cut(pairs: EncodedPairs, data: AnswerSet) -> list[str]:
+    """A line that says how many pairs lose text, where any does; of labelled ones, how many of these are right."""
+    whole = pairs.questions.lengths[pairs.question_of] + pairs.answers.lengths + pairs.template.num_special
+    return say_cut(data, whole > pairs.lengths, pairs.max_length)
+
+
+def say_cut(data: AnswerSet, cut: np.ndarray, max_length: int) -> list[str]:
+    """The line of ``describe_cut``.
+
+    cut: ``[N]`` whether each pair, or one of its texts, is cut
+    """
+    if not cut.any():
+        return []
+    right = f", {int(data.labels[cut].sum()):,} of them right ones" if data.labels.any() else ""
+    count = f"{int(cut.sum()):,} of {len(cut):,} pairs"
+    return [f"{data.name} {data.split}: {count} cut{right} (--max_length {max_length})"]
+
+
 def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> EncodedPairs:
-    """Every pair's ids equal ``tokenizer(question, candidate, truncation="longest_first", max_length=max_length,
-    split_special_tokens=True)``: a text that says ``[SEP]`` injects none.
+    """Every pair's ids equal ``tokenizer([question], [candidate], truncation="longest_first", max_length=max_length,
+    split_special_tokens=True)``: a text that says ``[SEP]`` injects none. An empty candidate has its place between two
+    separators, as CrossEncoder has it; ``tokenizer(question, "")``, which is not given lists, would take it for none.
 
     128 tokens are both papers' (Garg et al., 2020, section 5.2). Raises KinspanError where ``max_length`` leaves no
     room for two texts.

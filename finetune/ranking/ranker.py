@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError, quote_first_line
-from data_pipeline.hub import expect_hub
-from data_pipeline.tokenizers import shorten_name
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object
+from data_pipeline.tokenizers import load_tokenizer_as_it_is, shorten_name
 from pretrain.modeling import attention
 from pretrain.modeling.adapters.bottleneck import AdaptedNorm
 from pretrain.modeling.adapters.folder import is_adapter
@@ -21,9 +21,11 @@ from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_head import fold_two_labels, redraw_head
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
-from pretrain.modeling.scorer import Scorer, check_fits
+from pretrain.modeling.scorer import Scorer, check_fits, count_positions
+from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config
 
+UNLIMITED = 10**9  # transformers states a greater number where it knows none
 FRESH_SEED = 1_000_003  # added to the seed of fresh weights, see load_ranker
 
 
@@ -129,22 +131,34 @@ def load_own_tokenizer(name_or_dir: str) -> Any:
 
     Raises KinspanError where there is none, or none with a fast implementation.
     """
-    silence_transformers()
-    name_or_dir = find_model(name_or_dir)
-    expect_hub(name_or_dir)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False)
-    except Exception as error:
-        raise KinspanError(f"no tokenizer at {name_or_dir}: {quote_first_line(error)}") from error
-    if not tokenizer.is_fast:
-        raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
-    return tokenizer
+    return load_tokenizer_as_it_is(find_model(name_or_dir))
 
 
-def save_ranker(config: Any, tokenizer: Any, weights: dict[str, torch.Tensor], folder: Path) -> None:
+def find_max_length(tokenizer: Any, model: Any) -> int:
+    """The most tokens of a pair that a folder states, as CrossEncoder reads it: the tokenizer's, where that is a number
+    that the model has positions for, and else all its positions; 512 where it states neither."""
+    known = [n for n in (tokenizer.model_max_length, count_positions(model)) if n is not None and n < UNLIMITED]
+    return min(known, default=512)
+
+
+def find_trained_length(name_or_dir: str) -> int | None:
+    """The most tokens that a folder says it was trained on: a release's facts do, or a tokenizer's number below what
+    the model has positions for. None of any other model, whose number is what it can read at most."""
+    folder = Path(name_or_dir)
+    if (folder / FACTS).is_file():
+        return read_object(folder / FACTS, "release it again").get("max_length")  # a merged adapter may have none
+    if not (folder / "tokenizer_config.json").is_file() or not (folder / "config.json").is_file():
+        return None
+    own = read_object(folder / "tokenizer_config.json", "write it again").get("model_max_length", UNLIMITED)
+    positions = read_object(folder / "config.json", "write it again").get("max_position_embeddings", 0)
+    return own if own < positions - 2 else None  # RoBERTa's positions are two more
+
+
+def save_ranker(config: Any, tokenizer: Any, max_length: int, weights: dict[str, torch.Tensor], folder: Path) -> None:
     """Writes a folder that AutoModelForSequenceClassification and CrossEncoder load.
 
-    weights: by the names of Ranker's parameters
+    max_length: most tokens of a pair, which whoever loads the folder takes over
+    weights:    by the names of Ranker's parameters
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = {name.removeprefix("classifier."): tensor for name, tensor in weights.items()}
@@ -152,6 +166,7 @@ def save_ranker(config: Any, tokenizer: Any, weights: dict[str, torch.Tensor], f
     released = make_release_config(config.to_dict(), FAMILIES[config.model_type].classifier)
     (folder / "config.json").write_text(json.dumps(released, indent=2, sort_keys=True) + "\n")
     tokenizer.save_pretrained(folder)
+    write_max_length(folder, max_length)
 
 
 def silence_transformers() -> None:

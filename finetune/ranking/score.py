@@ -18,8 +18,8 @@ from pretrain.modeling.scorer import score_padded as score_padded
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
 from .bi_encoder import is_bi_encoder, score_by_similarity
-from .encode import EncodedPairs, encode_pairs
-from .ranker import Ranker, load_own_tokenizer
+from .encode import EncodedPairs, describe_cut, encode_pairs
+from .ranker import Ranker, find_max_length, find_trained_length, load_own_tokenizer
 
 BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; more than a processor's cache holds are slower
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
@@ -110,7 +110,7 @@ def pass_all(
 def score_answers(
     name_or_dir: str,
     data: AnswerSet,
-    max_length: int = 128,
+    max_length: int | None = None,
     batch_tokens: int | None = None,
     precision: str = "fp32",
     say: Callable[[str], None] = lambda note: None,
@@ -120,16 +120,18 @@ def score_answers(
     name_or_dir: a sequence classifier of one or two labels (a release, a fine-tuned model, a CrossEncoder), BERT or
         ALBERT with its head of pre-training; or a bi-encoder of sentence-transformers or an encoder without a head,
         which score by the similarity of their embeddings
-    precision: "bf16" is taken only where the model's pairs can be packed
-    say:       told where the scores are not those of a head that reads both texts
+    max_length: most tokens of a pair, or of a text for a bi-encoder; None: the model's own
+    precision:  "bf16" is taken only where the model's pairs can be packed
+    say:        told where the scores are not those of a head that reads both texts, where ``max_length`` is not the
+                model's own, and how many pairs are cut
 
     Raises KinspanError where there is no such model, or a score is not finite.
     """
     if is_bi_encoder(name_or_dir):
-        scores, note = score_by_similarity(name_or_dir, data, max_length)
+        scores, note = score_by_similarity(name_or_dir, data, max_length, say)
         say(note)
     else:
-        scores = load_classifier(name_or_dir, max_length, batch_tokens, precision)(data)
+        scores = load_classifier(name_or_dir, max_length, batch_tokens, precision, say)[0](data)
     if not np.isfinite(scores).all():
         row = int(np.flatnonzero(~np.isfinite(scores))[0])
         raise KinspanError(f"{name_or_dir}: its score of candidate {data.answer_ids[row]} is not finite")
@@ -137,28 +139,44 @@ def score_answers(
 
 
 def load_classifier(
-    name_or_dir: str, max_length: int = 128, batch_tokens: int | None = None, precision: str = "fp32"
-) -> Callable[[AnswerSet], np.ndarray]:
-    """What scores the candidates of any AnswerSet, ``[N]``, by a sequence classifier that is loaded once.
+    name_or_dir: str,
+    max_length: int | None = None,
+    batch_tokens: int | None = None,
+    precision: str = "fp32",
+    say: Callable[[str], None] = lambda note: None,
+) -> tuple[Callable[[AnswerSet], np.ndarray], int]:
+    """What scores the candidates of any AnswerSet, ``[N]``, by a sequence classifier that is loaded once; and the most
+    tokens of a pair.
 
     Arguments and errors are those of ``score_answers``.
     """
     scorer = load_scorer(name_or_dir)
     scorer = Scorer(scorer.name, scorer.model, load_own_tokenizer(name_or_dir), scorer.head, scorer.score)
-    check_fits(scorer, max_length)
+    own = find_trained_length(name_or_dir) or find_max_length(scorer.tokenizer, scorer.model)
+    length = max_length or own
+    check_fits(scorer, length)
+    if length != own:
+        say(f"{scorer.name}: pairs are cut at --max_length {length}, where the model's own is {own}")
     tokens = batch_tokens or BATCH_TOKENS[scorer.model.device.type]
+
+    def encode(data: AnswerSet) -> EncodedPairs:
+        pairs = encode_pairs(data, scorer.tokenizer, length)
+        for line in describe_cut(pairs, data):
+            say(line)
+        return pairs
+
     if not can_pack(scorer.model):
-        size = max(1, tokens // max_length)
-        return lambda data: score_padded(scorer, unpack(encode_pairs(data, scorer.tokenizer, max_length)), size)
+        size = max(1, tokens // length)
+        return lambda data: score_padded(scorer, unpack(encode(data)), size), length
     scorer.model.set_attn_implementation(attention.NAME)
     ranker = Ranker(scorer.model).eval()
 
     def score(data: AnswerSet) -> np.ndarray:
-        pairs = encode_pairs(data, scorer.tokenizer, max_length)
+        pairs = encode(data)
         name = f"scoring {data.name} {data.split} with {scorer.name}"
         return score_pairs(ranker, pairs, scorer.model.device, tokens, name, precision)
 
-    return score
+    return score, length
 
 
 def can_pack(model: Any) -> bool:

@@ -27,7 +27,7 @@ from pretrain.modeling.scorer import Scorer, check_fits
 from pretrain.modeling.siamese.model import load_siamese_model, pool_mean
 from pretrain.release.siamese import fill_siamese_folder
 
-from .encode import group_by_length
+from .encode import group_by_length, say_cut
 from .ranker import FRESH_SEED, silence_transformers
 from .score import BATCH_TOKENS, pass_all
 from .token_ids import TokenizedTexts, tokenise_texts
@@ -124,6 +124,12 @@ def encode_texts(data: AnswerSet, tokenizer: Any, max_length: int) -> EncodedTex
     lengths = np.minimum(texts.lengths, room) + template.num_special
     numbers = len(asked) + answers.indices.to_numpy().astype(np.int64)
     return EncodedTexts(texts, first[1][first[2]], numbers, template, lengths)
+
+
+def describe_cut_texts(texts: EncodedTexts, data: AnswerSet, max_length: int) -> list[str]:
+    """A line that says how many pairs have a text that is cut, where any has; ``texts`` are those of ``data``."""
+    cut = texts.texts.lengths + texts.template.num_special > texts.lengths
+    return say_cut(data, cut[texts.questions[data.question_of]] | cut[texts.answers], max_length)
 
 
 def score_texts(

@@ -12,6 +12,10 @@ from pretrain.release.usage import format_usage
 
 TEST, WIDTH = "test", 120
 CROSS_ENCODER, BI_ENCODER = "cross-encoder", "bi-encoder"
+# Of a ranker that was best at step 0: by its figures alone it passes for a trained one
+AS_STARTED = (
+    "no update improved the dev MAP, so this is the model that training started from; a head that it lacked is random"
+)
 
 _TEXT = """---
 {metadata}

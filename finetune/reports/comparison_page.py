@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.comparison import format_difference
-from finetune.evaluation.metrics import MAP, METRICS, TITLES, Figures, rank_rows
+from finetune.evaluation.comparison import format_difference, list_metrics
+from finetune.evaluation.metrics import MAP, TITLES, compute_question_metrics, rank_rows
 
 from .pages import pick_candidates, render_template
 
@@ -19,7 +19,6 @@ def render_comparison(
     title: str,
     data: AnswerSet,
     scores: dict[str, np.ndarray],
-    systems: dict[str, Figures],
     rows: list[dict[str, Any]],
     shown: Sequence[str],
     notes: Sequence[str] = (),
@@ -29,11 +28,11 @@ def render_comparison(
     They differ by the range of their average precisions.
 
     scores:  of each system, ``[N]``
-    systems: of each system, its metrics by question
     rows:    what ``comparison.compare_systems`` returns
     notes:   what a reader must know, a line each
     """
-    precision = np.stack([systems[name][MAP] for name in shown])  # [systems, Q]
+    by_name = {name: compute_question_metrics(data, scores[name], (MAP,))[MAP] for name in shown}
+    precision = np.stack(list(by_name.values()))  # [systems, Q]
     spread = np.ptp(precision, axis=0)
     furthest = [q for q in np.argsort(-spread, kind="stable")[:NUM_QUESTIONS].tolist() if spread[q] > 0]
     orders = {name: rank_rows(data, scores[name]) for name in shown}
@@ -44,7 +43,7 @@ def render_comparison(
             "columns": [
                 {
                     "name": name,
-                    "precision": systems[name][MAP][q],
+                    "precision": by_name[name][q],
                     "answers": pick_candidates(data, scores[name], orders[name], q, NUM_ANSWERS),
                 }
                 for name in shown
@@ -57,8 +56,8 @@ def render_comparison(
         title=title,
         notes=notes,
         rows=rows,
-        metrics=METRICS,
-        titles=TITLES,
+        metrics=list_metrics(rows),
+        titles={metric: TITLES.get(metric, metric) for metric in list_metrics(rows)},
         against=format_difference,
         questions=questions,
         num_answers=NUM_ANSWERS,

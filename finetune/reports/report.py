@@ -12,6 +12,7 @@ from finetune.evaluation.metrics import METRICS, TITLES, rank_rows
 from finetune.evaluation.significance import SIGNIFICANT
 from finetune.evaluation.trec import write_lines
 
+from .card import AS_STARTED
 from .pages import ShownCandidate, pick_candidates, render_template
 from .plots import LEAST_RANGE, Curve, compute_deviation, plot_curves, plot_dots, plot_histograms, plot_noise
 
@@ -183,6 +184,7 @@ def render_report(report: Report) -> str:
         metrics={name: TITLES[name] for name in report.shown},
         plots=_plot_sections(report),
         significant=SIGNIFICANT,
+        as_started=AS_STARTED,
     )
 
 

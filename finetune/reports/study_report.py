@@ -1,7 +1,7 @@
 """Gathers the report of an experiment or a study from the folders of its runs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -13,9 +13,9 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import get_paper_counts
-from finetune.evaluation.bm25 import score_bm25
-from finetune.evaluation.metrics import MAP, Figures, compute_question_metrics
-from finetune.evaluation.significance import compare_rows, drop_equal_seeds, is_established, take_greater_p
+from finetune.evaluation.bm25 import ABOUT, BM25
+from finetune.evaluation.metrics import MAP, Figures
+from finetune.evaluation.significance import compare_rows, drop_equal_seeds, is_established
 from finetune.evaluation.trec import read_run
 from finetune.training.config import FinetuneConfig, choose_metrics, list_metrics, list_seeds
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
@@ -36,9 +36,10 @@ from .report import (
     pick_examples,
     write_report,
 )
+from .study_table import describe_shared_stages
 
 NUM_EXAMPLES = 8
-BM25, ZERO_SHOT = "BM25", "zero-shot cosine"  # the names of rows that no training comes before
+ZERO_SHOT = "zero-shot cosine"  # the name of a row that no training comes before
 UNSHOWN = {"output_dir", "local_rank", "save_steps", "stall_minutes", "max_skipped_steps", "log_steps", "max_hours"}
 ALWAYS_SHOWN = {"model", "data", "loss", "epochs", "learning_rate", "batch_size", "max_length", "seeds", "patience"}
 ALWAYS_SHOWN |= {"train_filter", "eval_filter", "precision"}
@@ -51,6 +52,7 @@ class Entry:
     figures: for each seed, the metrics of every test question
     paper:   a paper's figures by metric
     tanda:   whether the experiment transfers first
+    shares:  whether what came before its fine-tuning ran once for all its seeds
     """
 
     name: str
@@ -58,6 +60,7 @@ class Entry:
     figures: list[Figures]
     paper: dict[str, float]
     tanda: bool = False
+    shares: bool = False
 
 
 def write_page(
@@ -66,22 +69,20 @@ def write_page(
     notes: list[str],
     splits: Sequence[tuple[AnswerSet, str]],
     entries: list[Entry],
-    zero_shot: Figures | None = None,
+    untrained: Mapping[str, Figures],
 ) -> None:
-    """Writes the page of experiments that share their data, and of BM25.
+    """Writes the page of experiments that share their data.
 
     splits:    each with the filter that it has been through, last the one that is measured: test, or dev without one
-    zero_shot: the metrics of every measured question by the start's cosine, which then has a row too
+    untrained: rows that no training comes before, BM25 mostly, with their metrics of every measured question
 
     Raises KinspanError where ``path`` cannot be written.
     """
     test, shown, metrics = splits[-1][0], choose_metrics(entries[0].config), list_metrics(entries[0].config)
-    untrained = {BM25: compute_question_metrics(test, score_bm25(test), metrics)}
-    if zero_shot is not None:
-        untrained[ZERO_SHOT] = zero_shot
     named: list[tuple[str, list[Figures], dict[str, float]]]
     named = [(entry.name, entry.figures, entry.paper) for entry in entries]
     named += [(name, [figures], {}) for name, figures in untrained.items()]
+    shared_stages = [entry.name for entry in entries if entry.shares]
     tests = compare_rows([np.stack([seed[shown[0]] for seed in figures]) for _, figures, _ in named])
     rows = []
     for (name, figures, paper), difference in zip(named, tests, strict=True):
@@ -90,14 +91,15 @@ def write_page(
         )
         figures = figures[: len(of_seeds)]
         means = {m: np.array([seed[m].mean() for seed in figures]) for m in metrics}
-        p = {shown[0]: take_greater_p(difference)} if difference else {}
-        starred = [shown[0]] if difference and is_established(difference) else []
+        p = {shown[0]: difference["corrected"]} if difference else {}
+        shares = {name, entries[0].name} & set(shared_stages)
+        starred = [shown[0]] if difference and is_established(difference) and not shares else []
         rows.append(ResultRow(name, means, p, {m: (v, None) for m, v in paper.items()}, starred, name not in untrained))
     own, shared = _part_settings(entries)
     examples, examples_are = _pick_examples(test, entries)
     report = Report(
         title=title,
-        notes=notes,
+        notes=[*notes, *([ABOUT] if BM25 in untrained else []), *map(describe_shared_stages, shared_stages)],
         splits=[_count_beside_paper(data, mode) for data, mode in splits],
         rows=rows,
         curves=[_read_curves(entry) for entry in entries],

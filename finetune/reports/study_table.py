@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from finetune.evaluation.metrics import MAP, METRICS, TITLES
-from finetune.evaluation.significance import format_p
+from finetune.evaluation.significance import OVER_QUESTIONS, OVER_SEEDS, format_p
+
+from .card import AS_STARTED
 
 WIDTH = 120  # of the note below the tables
 
@@ -20,7 +22,7 @@ def format_study(results: dict[str, Any]) -> str:
             "",
             f"{table['data']}: {table['questions']:,} {table['split']} questions, {table['pairs']:,} candidates",
         ]
-        tests = f"   p of {TITLES[metrics[0]]}: t-test, random, seeds"
+        tests = f"   p of {TITLES[metrics[0]]}: questions, seeds, corrected"
         lines.append(" " * width + "".join(f"{TITLES[m]:>18}" for m in metrics) + tests)
         for row in table["rows"]:
             cells = "".join(f"{format_cell(row[m]):>18}" for m in metrics)
@@ -33,7 +35,7 @@ def format_study(results: dict[str, Any]) -> str:
         lines += _describe_unseen(table, metrics, width)
         num_tests = sum(row["p"] is not None for row in table["rows"])
         if num_tests > 1:
-            lines.append(f"p is corrected by Holm's method for the {num_tests} rows that are compared with the first")
+            lines.append(f"corrected is the greater p, by Holm's method for {num_tests} rows compared with the first")
         if any(row.get("seeds") == 1 for row in table["rows"]):
             lines.append("a row of one seed says nothing of how other seeds would do")
         lines += [
@@ -41,7 +43,10 @@ def format_study(results: dict[str, Any]) -> str:
             for row in table["rows"]
             if row.get("seeds", 1) > 1 and row[metrics[0]]["sd"] is None
         ]
-        lines += [*_describe_drops(table), *_describe_kept_transfers(table), f"page: {table['report']}"]
+        lines += [table["bm25"]] if table.get("bm25") else []
+        lines += [describe_shared_stages(row["name"]) for row in table["rows"] if row.get("shares_stages")]
+        lines += [*_describe_drops(table), *_describe_kept_transfers(table), *_describe_kept_starts(table)]
+        lines.append(f"page: {table['report']}")
     if results["about"]:
         lines += ["", *textwrap.wrap(results["about"], WIDTH)]
     return "\n".join(lines)
@@ -54,10 +59,11 @@ def format_cell(figure: dict[str, float | None]) -> str:
 
 
 def _format_tests(test: dict[str, Any] | None) -> str:
-    """Returns the difference from the first row in the metric that is tested, and the corrected p of each test."""
+    """Returns the difference from the first row, p over questions and over seeds, and the corrected p."""
     if test is None:
         return ""
-    return f"   {test['difference']:+.4f}: {', '.join(format_p(p) for p in test['corrected'].values())}"
+    shown = [format_p(test[name]) if name in test else "-" for name in (OVER_QUESTIONS, OVER_SEEDS, "corrected")]
+    return f"   {test['difference']:+.4f}: {', '.join(shown)}"
 
 
 def _describe_intervals(table: dict[str, Any], metric: str) -> list[str]:
@@ -94,6 +100,14 @@ def _describe_drops(table: dict[str, Any]) -> list[str]:
     return lines
 
 
+def describe_shared_stages(name: str) -> str:
+    """Says what the seeds of a row do not show whose training before fine-tuning ran once for all of them."""
+    return (
+        f"{name}: what came before fine-tuning ran once for all seeds, which do not say how another run would do: "
+        "no star (--repeat_stages)"
+    )
+
+
 def _describe_kept_transfers(table: dict[str, Any]) -> list[str]:
     """Says for how many seeds of TANDA the adaptation never did better on the dev set than the transferred ranker."""
     return [
@@ -101,4 +115,13 @@ def _describe_kept_transfers(table: dict[str, Any]) -> list[str]:
         "of the adaptation beat on the dev set"
         for row in table["rows"]
         if row.get("as_transferred")
+    ]
+
+
+def _describe_kept_starts(table: dict[str, Any]) -> list[str]:
+    """Says for how many seeds no update of fine-tuning did better on the dev set than the start."""
+    return [
+        f"{row['name']}: {row['as_started']} of {row['seeds']} seeds: {AS_STARTED}"
+        for row in table["rows"]
+        if row.get("as_started")
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import KinspanError
-from finetune.training.config import FinetuneConfig
+from finetune.training.config import FinetuneConfig, get_max_length
 from finetune.training.experiment import run_experiment
 from finetune.training.plan import BEST
 from pretrain.runtime.settings import settings_of_identity
@@ -56,6 +56,7 @@ def plan_stages(
     output: Path,
     runners: Mapping[str, StageRunner],
     say: Callable[[str], None],
+    seed: int | None = None,
 ) -> list[PlannedStage]:
     """The stages of a row, in their order.
 
@@ -64,6 +65,7 @@ def plan_stages(
     common:  settings of fine-tuning that all rows share; a stage's own take precedence
     output:  the study's folder
     runners: what runs stages of other kinds than "finetune"
+    seed:    of every stage; None: their own, which serve all seeds of the row
 
     Raises KinspanError, naming the stage, for settings that cannot be meant.
     """
@@ -74,13 +76,14 @@ def plan_stages(
         try:
             if stage.kind == "finetune":
                 own = {"train_data": stage.settings.get("data"), **stage.settings, "data": spec}
-                config = make_config({**common, **own, "model": start, "seed": [SEED], "output_dir": "-"})
-                made_of.append([stage.kind, config.data, config.train_data, settings_of_identity(config)])
+                config = make_config({**common, **own, "model": start, "seed": [seed or SEED], "output_dir": "-"})
+                identity = settings_of_identity(config) | {"max_length": get_max_length(config)}
+                made_of.append([stage.kind, config.data, config.train_data, identity])
                 folder = _name_folder(output, stage.kind, made_of)
-                config.output_dir, model = str(folder), folder / f"seed-{SEED}" / BEST
+                config.output_dir, model = str(folder), folder / f"seed-{seed or SEED}" / BEST
                 run: Callable[[], Any] = partial(run_experiment, config, say)
             elif stage.kind in runners:
-                settings = {"model": start, **stage.settings}
+                settings = {"model": start, **stage.settings, **({} if seed is None else {"seed": seed})}
                 made_of.append([stage.kind, settings])
                 folder = _name_folder(output, stage.kind, made_of)
                 run, model = runners[stage.kind](settings, folder), folder / RELEASE

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.data.overlap import find_unseen
-from finetune.evaluation.bm25 import score_bm25
+from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.metrics import Figures, compute_means, compute_question_metrics
 from finetune.evaluation.significance import compare_rows, compute_interval
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.score import score_answers
-from finetune.reports.study_report import BM25, ZERO_SHOT, Entry, write_page
+from finetune.reports.study_report import ZERO_SHOT, Entry, write_page
 from finetune.reports.study_table import format_study
 from finetune.training.config import CONTRASTIVE, FinetuneConfig, choose_metrics, list_metrics, list_seeds
 from finetune.training.experiment import read_figures, run_experiment, summarize_seeds
@@ -28,7 +29,7 @@ from pretrain.runtime.stop import listen_for_stop
 from pretrain.runtime.world import read_launcher_variables
 
 from .chains import RELEASE, PlannedStage, StageRunner, fill_names, plan_stages
-from .study_file import Study, StudyRow, make_config
+from .study_file import StageOfRow, Study, StudyRow, make_config
 
 RESULTS, PAGE = "study.json", "report.html"
 PRETRAINED, TRANSFERS = "pretrained", "transfers"  # folders of a study
@@ -39,13 +40,21 @@ PAPERS_NAME = {"jacana": "trecqa"}  # how papers call a data set that we have in
 class PlannedRow:
     """A row of a study on one data set, with all its settings, and the stages before it.
 
-    start: the model that all of it begins with, as the settings name it
+    start:    the model that all of it begins with, as the settings name it
+    of_seeds: with ``repeat_stages``, the row once more for each of its seeds, with stages of its own
     """
 
     row: StudyRow
     start: str | None
     config: FinetuneConfig
     stages: list[PlannedStage]
+    of_seeds: tuple["PlannedRow", ...] = ()
+
+    @property
+    def shares_stages(self) -> bool:
+        """Whether what comes before the row's own training ran once for several seeds."""
+        trains_before = self.row.pretrain is not None or self.row.stages or self.row.tanda
+        return bool(trains_before) and not self.of_seeds and len(list_seeds(self.config)) > 1
 
 
 def run_study(
@@ -70,6 +79,8 @@ def run_study(
     The same call again resumes. Raises KinspanError for what the user can mend.
     """
     _check_request(study, specs, overrides, transfer)
+    if study.repeat_stages:
+        study = replace(study, rows=[unfold_pretraining(row) for row in study.rows])
     leads = read_launcher_variables()[0] == 0
     say = say if leads else _be_silent
     # The settings of every row are checked before the first row runs, so that a wrong one costs no hours.
@@ -104,14 +115,36 @@ def _run_set(
     experiments = []
     done: set[Path] = set()
     for row in rows:
-        for stage in row.stages:
-            if stage.model not in done:  # rows share what they have in common
-                say(f"\n== {row.row.name}: {stage.title}: {stage.model}")
-                stage.run()
-                done.add(stage.model)
-        say(f"\n== {row.row.name}: {row.config.output_dir}")
-        experiments.append(run_experiment(row.config, say))
+        found = [_run_row(one, done, say) for one in row.of_seeds or (row,)]
+        experiments.append(join_seeds(found))
     return _summarize_set(study, spec, rows, experiments, folder / PAGE, leads)
+
+
+def _run_row(row: PlannedRow, done: set[Path], say: Callable[[str], None]) -> dict[str, Any]:
+    """Runs the stages of a row that are not ``done``, then its own training."""
+    for stage in row.stages:
+        if stage.model not in done:  # rows share what they have in common
+            say(f"\n== {row.row.name}: {stage.title}: {stage.model}")
+            stage.run()
+            done.add(stage.model)
+    say(f"\n== {row.row.name}: {row.config.output_dir}")
+    return run_experiment(row.config, say)
+
+
+def join_seeds(experiments: list[dict[str, Any]]) -> dict[str, Any]:
+    """Joins the results of one row whose seeds ran as experiments of their own."""
+    if len(experiments) == 1:
+        return experiments[0]
+    runs = [run for experiment in experiments for run in experiment["seeds"]]
+    splits = [split for split in ("dev", "test") if split in runs[0]]
+    return {**experiments[0], "seeds": runs, **{s: summarize_seeds([run[s] for run in runs]) for s in splits}}
+
+
+def unfold_pretraining(row: StudyRow) -> StudyRow:
+    """Returns the row with its ``pretrain`` block as a stage, which can run once for each seed."""
+    if row.pretrain is None:
+        return row
+    return replace(row, pretrain=None, stages=(StageOfRow("pretrain", row.pretrain),))
 
 
 def _prepare_pretrainings(
@@ -151,6 +184,10 @@ def _check_request(study: Study, specs: list[str], overrides: dict[str, Any], tr
     """Raises KinspanError where the flags do not suit the study."""
     if transfer is None and any(row.tanda for row in study.rows):
         raise KinspanError(f"{study.title}: the rows of TANDA need --transfer, such as asnq=FOLDER")
+    if study.repeat_stages and any(row.tanda for row in study.rows):
+        raise KinspanError(
+            f"{study.title}: --repeat_stages: a row of TANDA transfers once: write its transfer as a stage"
+        )
     for spec in specs:
         if [name_set(other) for other in specs].count(name_set(spec)) > 1:
             raise KinspanError(f"--data {spec}: two of {name_set(spec)}=: give each an --output_dir of its own")
@@ -194,9 +231,18 @@ def _plan_row(
     names, common = {**study.where, **where}, {**study.settings, **overrides}
     try:
         filled = [replace(stage, settings=fill_names(stage.settings, names)) for stage in row.stages]
-        stages = plan_stages(filled, config.model, spec, common, output, runners, say)
+        plan = partial(plan_stages, filled, config.model, spec, common, output, runners, say)
+        if not study.repeat_stages:
+            return _follow(row, start, config, plan())
+        seeds = list_seeds(config)
+        chains = [_follow(row, start, replace(config, seed=[seed]), plan(seed)) for seed in seeds]
     except KinspanError as error:
         raise KinspanError(f"{study.title}: {row.name}: {error}") from error
+    return PlannedRow(row, start, config, chains[0].stages, tuple(chains))
+
+
+def _follow(row: StudyRow, start: str | None, config: FinetuneConfig, stages: list[PlannedStage]) -> PlannedRow:
+    """A row that trains the model of its last stage."""
     return PlannedRow(row, start, replace(config, model=str(stages[-1].model)), stages)
 
 
@@ -232,7 +278,7 @@ def _make_row_config(
 def _summarize_set(
     study: Study, spec: str, rows: list[PlannedRow], experiments: list[dict[str, Any]], page: Path, writes_page: bool
 ) -> dict[str, Any]:
-    """Returns the table of one data set: BM25 first, then each row, tested against the study's first; writes its page.
+    """Returns the table of one data set, tested against the study's first row; writes its page.
 
     experiments: what ``run_experiment`` returned for each row
     """
@@ -242,9 +288,11 @@ def _summarize_set(
     shown, metrics = choose_metrics(first), list_metrics(first)
     unseen = find_unseen(measured, _list_seen(rows, data)) if first.loss == CONTRASTIVE else None
     figures = [read_figures(row.config, measured) for row in rows]
-    untrained = {BM25: compute_question_metrics(measured, score_bm25(measured), metrics)}
+    untrained = {}
+    if study.bm25:
+        untrained[BM25] = compute_question_metrics(measured, score_bm25(measured), metrics)
     if study.zero_shot:
-        scores = score_answers(rows[0].start or default_model(), measured, first.max_length)
+        scores = score_answers(rows[0].start or default_model(), measured)
         untrained[ZERO_SHOT] = compute_question_metrics(measured, scores, metrics)
     runs = [*figures, *([of_name] for of_name in untrained.values())]
     tests = compare_rows([np.stack([seed[shown[0]] for seed in row]) for row in runs])
@@ -266,12 +314,12 @@ def _summarize_set(
         splits.insert(0, (data.transfer, first.train_filter))
     if writes_page:
         entries = [
-            Entry(row.row.name, row.config, of_row, paper, row.row.tanda)
+            Entry(row.row.name, row.config, of_row, paper, row.row.tanda, row.shares_stages)
             for row, of_row, paper in zip(rows, figures, papers, strict=True)
         ]
         notes = [line for line in (study.source, study.about) if line]
         title = f"{study.title}: {name_set(spec)}"
-        write_page(page, title, [*notes, *data.notes], splits, entries, untrained.get(ZERO_SHOT))
+        write_page(page, title, [*notes, *data.notes], splits, entries, untrained)
     return {
         "data": name_set(spec),
         "split": measured.split,
@@ -279,6 +327,7 @@ def _summarize_set(
         "pairs": measured.num_pairs,
         "report": str(page),
         "metrics": list(shown),
+        "bm25": ABOUT if study.bm25 else None,
         "unseen_questions": None if unseen is None else int(unseen.sum()),
         "rows": lines,
     }
@@ -306,10 +355,10 @@ def _summarize_row(
     """Returns a row's line of the table.
 
     "clean" names the row with the same settings and no flipped labels; "as_transferred" counts the seeds whose best
-    ranker is the transferred one, which no update of the adaptation improved.
+    ranker is the transferred one, which no update of the adaptation improved, and "as_started" those of fine-tuning.
     """
     config = row.config
-    kept = sum(run["run"]["best_step"] == 0 for run in runs) if row.row.tanda and config.epochs else 0
+    kept = sum(run["run"]["best_step"] == 0 for run in runs) if config.epochs else 0
     return {
         "name": row.row.name,
         **figures,
@@ -318,7 +367,9 @@ def _summarize_row(
         "seeds": len(list_seeds(config)),
         "label_noise": config.label_noise,
         "clean": _find_clean_row(config, rows),
-        "as_transferred": kept,
+        "as_transferred": kept if row.row.tanda else 0,
+        "as_started": 0 if row.row.tanda else kept,
+        "shares_stages": row.shares_stages,
     }
 
 

@@ -64,6 +64,8 @@ class Study:
     about:     what a reader of the results must keep in mind; it is printed below the tables
     settings:  of all rows
     zero_shot: whether the table has the start of the first row too, as a bi-encoder without any training
+    bm25:      whether the table has BM25 too
+    repeat_stages: whether what comes before fine-tuning runs once for each seed, and not once for all
     where:     what each ``$name`` in the stages stands for, unless the command says otherwise
     """
 
@@ -74,6 +76,8 @@ class Study:
     rows: list[StudyRow]
     zero_shot: bool = False
     where: dict[str, str] = field(default_factory=dict)
+    bm25: bool = True
+    repeat_stages: bool = False
 
 
 def read_study(path: Path) -> Study:

@@ -28,6 +28,7 @@ from pretrain.runtime.settings import (
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see launch/evaluate.py --help), files=FOLDER or hub=OWNER/NAME"
 CORPUS = "corpus"
+NEGATIVES = ("negatives_per_positive", "negatives_ratio", "negatives_per_question")  # one says what is drawn
 CONTRASTIVE = "contrastive"
 TEMPERATURE = 0.05  # that of pre-training, and sentence-transformers' scale of 20
 
@@ -73,9 +74,10 @@ class FinetuneConfig:
         DATA,
         may_change=True,
     )
-    max_length: int = setting(
-        128,
-        "Most tokens of a pair; the longer text is cut first. For --loss contrastive most tokens of each text.",
+    max_length: int | None = setting(
+        None,
+        "Most tokens of a pair; the longer text is cut first. For --loss contrastive most tokens of each text. Without "
+        "it: as many as --model was trained on, where its folder says so, or else 128.",
         DATA,
         ABOVE_0,
     )
@@ -123,7 +125,15 @@ class FinetuneConfig:
     )
     negatives_per_positive: float | None = setting(
         None,
-        "For pointwise: negatives per answer, drawn anew in every epoch. Without it: all negatives.",
+        "For pointwise: so many negatives of its question for each right answer, or all where there are fewer, drawn "
+        "anew in every epoch. Without it: all negatives.",
+        OBJECTIVE,
+        ABOVE_0,
+    )
+    negatives_ratio: float | None = setting(
+        None,
+        "For pointwise: so many negatives for each right answer of the whole set, drawn anew in every epoch from the "
+        "negatives of all questions alike, those without a right answer among them.",
         OBJECTIVE,
         ABOVE_0,
     )
@@ -138,7 +148,7 @@ class FinetuneConfig:
     negatives_from: Literal["candidates", "corpus"] | None = setting(
         None,
         "With --negatives_per_question: where they are drawn from. candidates: those of the question, which a search "
-        "may have found and are hard; corpus: all candidates of the training set but its right answers, which are easy "
+        "may have found and are hard; corpus: all candidates of the training set but what is right, which are easy "
         "and need no pool. Without it: candidates.",
         OBJECTIVE,
     )
@@ -166,9 +176,7 @@ class FinetuneConfig:
         CHECKPOINTS,
         may_change=True,
     )
-    transfer_negatives: float | None = setting(
-        None, "--negatives_per_positive of the transfer step.", OBJECTIVE, ABOVE_0
-    )
+    transfer_negatives: float | None = setting(None, "--negatives_ratio of the transfer step.", OBJECTIVE, ABOVE_0)
 
     epochs: int = setting(
         40,
@@ -333,12 +341,12 @@ def check(config: FinetuneConfig) -> None:
         raise KinspanError(f"--seed {' '.join(map(str, config.seed))}: name each seed once")
     if config.loss != "pointwise" and config.list_size < 2:
         raise KinspanError(f"--list_size {config.list_size}: an answer and a negative are 2")
-    if config.loss != "pointwise" and (config.negatives_per_positive or config.positive_weight != 1):
-        raise KinspanError(f"--negatives_per_positive and --positive_weight are not for --loss {config.loss}")
-    if config.negatives_per_question is not None and (config.loss != "pointwise" or config.negatives_per_positive):
-        raise KinspanError(
-            "--negatives_per_question is for --loss pointwise, and says what --negatives_per_positive says: give one"
-        )
+    drawn = [f"--{name}" for name in NEGATIVES if getattr(config, name) is not None]
+    weighed = [*drawn, *(["--positive_weight"] if config.positive_weight != 1 else [])]
+    if config.loss != "pointwise" and weighed:
+        raise KinspanError(f"{weighed[0]} is for --loss pointwise, and not for --loss {config.loss}")
+    if len(drawn) > 1:
+        raise KinspanError(f"{drawn[0]} and {drawn[1]} both say which negatives are drawn: give one")
     if config.negatives_from == CORPUS and config.negatives_per_question is None:
         raise KinspanError("--negatives_from corpus says where --negatives_per_question are drawn from: give it too")
     if not config.negative_labels or not set(config.negative_labels) <= {1, 2, 3}:
@@ -366,6 +374,11 @@ def _check_contrastive(config: FinetuneConfig) -> None:
         raise KinspanError("--fresh_head is not for --loss contrastive: a bi-encoder has no head")
     if config.batch_size < 2 and not config.own_negatives:
         raise KinspanError("--batch_size 1: --loss contrastive has nothing to compare an answer with: use 2 or more")
+
+
+def get_max_length(config: FinetuneConfig) -> int:
+    """The most tokens of a pair; 128, where the settings do not say, are both papers' (Garg et al., 2020, 5.2)."""
+    return config.max_length or 128
 
 
 def choose_metrics(config: FinetuneConfig) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import hash_file, read_object, write_atomically
 from finetune.data.answers import AnswerSet
+from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import (
     METRICS,
     TITLES,
@@ -24,7 +25,9 @@ from finetune.evaluation.metrics import (
     compute_run_metrics,
 )
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
+from finetune.ranking.ranker import find_trained_length
 from finetune.ranking.score import score_answers
+from finetune.reports.card import AS_STARTED
 from finetune.reports.facts import describe_surroundings, name_model, write_card
 from finetune.reports.study_report import Entry, write_page
 from finetune.reports.study_table import format_cell
@@ -33,7 +36,7 @@ from pretrain.runtime.ranks import barrier, broadcast_from_rank_0
 from pretrain.runtime.run_folder import SUMMARY
 from pretrain.runtime.stop import listen_for_stop
 
-from .config import FinetuneConfig, check, choose_metrics, list_metrics, list_seeds
+from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
 from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
 from .plan import BEST, DEV, Stage, name_best, plan_stage
@@ -75,12 +78,17 @@ def run_experiment(config: FinetuneConfig, say: Callable[[str], None] = print) -
 
 def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[str, Any]:
     ranks = join_ranks(config)
+    _check_output(Path(config.output_dir))
     say = say if ranks.rank == 0 else _be_silent
     data = load_data(config)
     for line in data.notes:
         say(line)
     output = Path(config.output_dir)
-    config = replace(config, model=config.model or default_model())
+    model = config.model or default_model()
+    trained = find_trained_length(model)
+    config = replace(config, model=model, max_length=config.max_length or trained or get_max_length(config))
+    if trained and config.max_length != trained:
+        say(f"--max_length {config.max_length}: {model} was trained on {trained} tokens")
     for line in warn_of_rates(config):
         say(line)
     if config.search_folds:
@@ -97,6 +105,14 @@ def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[s
     say(format_results(results, choose_metrics(config)))
     say(f"page: {output / PAGE}")
     return results
+
+
+def _check_output(output: Path) -> None:
+    """Raises KinspanError where the folder holds something, and nothing of an experiment."""
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    if not any(any(output.glob(name)) for name in (RESULTS, "search", "seed-*", "transfer-*")):
+        raise KinspanError(f"--output_dir {output} is not empty and holds no fine-tuning: choose another folder")
 
 
 def _be_silent(_: str) -> None:
@@ -149,7 +165,7 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
         return figures
     figures = {"of": measured_on}
     for split in data.measured:
-        scores = score_answers(str(folder / BEST), split, experiment.config.max_length)
+        scores = score_answers(str(folder / BEST), split, experiment.config.max_length, say=experiment.say)
         figures[split.split] = compute_means(compute_question_metrics(split, scores, metrics))
         if experiment.ranks.rank == 0:
             write_predictions(folder / split.split, split, scores, tag)
@@ -180,7 +196,9 @@ def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:
     if data.transfer is not None:
         splits.insert(0, (data.transfer, config.train_filter))
     entry = Entry(results["model"], config, read_figures(config, data.measured[-1]), {})
-    write_page(output / PAGE, f"{results['model']} on {results['data']}", data.notes, splits, [entry])
+    title, measured = f"{results['model']} on {results['data']}", data.measured[-1]
+    untrained = {BM25: compute_question_metrics(measured, score_bm25(measured), list_metrics(config))}
+    write_page(output / PAGE, title, data.notes, splits, [entry], untrained)
 
 
 def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float | None]]:
@@ -210,6 +228,7 @@ def format_results(results: dict[str, Any], metrics: Sequence[str] = METRICS) ->
             )
         cells = [format_cell(results[split][m]) for m in metrics]
         lines.append(f"{split} mean".ljust(14) + "".join(f"{cell:>18}" for cell in cells))
+    lines += [f"seed {run['seed']}: {AS_STARTED}" for run in results["seeds"] if run["run"]["best_step"] == 0]
     return "\n".join(lines)
 
 

@@ -51,99 +51,93 @@ def make_generator(seed: int, epoch: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)))
 
 
-def draw_pairs(data: AnswerSet, seed: int, epoch: int, negatives_per_positive: float | None = None) -> Groups:
+def draw_pairs(data: AnswerSet, seed: int, epoch: int, negatives_ratio: float | None = None) -> Groups:
     """Every pair is a group of its own.
 
-    negatives_per_positive: train on so many negatives per answer, drawn anew in each epoch; None: on all
+    negatives_ratio: train on so many negatives for each right answer of the whole set, drawn anew in each epoch from
+        all negatives alike: most are of questions with many candidates, and some of questions without a right answer;
+        None: on all
     """
     random = make_generator(seed, epoch)
     rows = np.arange(data.num_pairs)
-    if negatives_per_positive is not None:
+    if negatives_ratio is not None:
         negatives = np.flatnonzero(data.labels == 0)
-        count = min(len(negatives), round(negatives_per_positive * int(data.labels.sum())))
+        count = min(len(negatives), round(negatives_ratio * int(data.labels.sum())))
         rows = np.concatenate([np.flatnonzero(data.labels), random.choice(negatives, count, replace=False)])
+    return Groups(random.permutation(rows), np.arange(len(rows) + 1))
+
+
+def draw_per_positive(data: AnswerSet, seed: int, epoch: int, count: float) -> Groups:
+    """Every right answer, and ``count`` negatives of its question for each of them, other ones in each epoch: groups of
+    a pair.
+
+    A question gives each of its negatives once, and has no more to give. Where ``count`` is no whole number, it is
+    rounded up for some questions and down for others, the same in all epochs, which are of one length.
+    """
+    random = make_generator(seed, epoch)
+    wanted = np.diff(np.round(count * np.cumsum([0, *data.positives])))
+    negatives = random.permutation(np.flatnonzero(data.distinct.wrong))
+    asked = data.question_of[negatives]
+    order = np.argsort(asked, kind="stable")
+    place = np.arange(len(order)) - np.searchsorted(asked[order], asked[order])  # among the question's negatives
+    drawn = negatives[order[place < wanted[asked[order]]]]
+    rows = np.concatenate([np.flatnonzero(data.labels), drawn])
     return Groups(random.permutation(rows), np.arange(len(rows) + 1))
 
 
 def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corpus: bool) -> Groups:
     """Every right answer, and ``count`` negatives of each question, which are others in every epoch: groups of a pair.
 
-    from_corpus: draw from all distinct candidates of ``data`` but the question's own right answers, and not from those
-        of the question alone, of which it may have fewer than ``count``
+    from_corpus: draw from all distinct candidates of ``data`` but those that are right for the question, by their
+        texts, and not from those of the question alone, of which it may have fewer than ``count``
 
     Rücklé et al., 2020, "MultiCQA", section 3.3. The negatives of a question are a function of the seed, the epoch and
     its id: they do not depend on the other questions that are drawn for. Raises KinspanError where the corpus has too
     few candidates.
     """
     chosen = [np.flatnonzero(data.labels)]
-    corpus = find_distinct(data) if from_corpus else None
+    corpus = data.distinct
     for number, own in enumerate(data.rows()):
         key = make_philox_key(seed, f"negatives/{epoch}/{data.question_ids[number]}")
         random = np.random.Generator(np.random.Philox(key=key))
-        labels = data.labels[own]
-        if corpus is None:
-            wrong = own.start + np.flatnonzero(labels == 0)
+        if not from_corpus:
+            wrong = own.start + np.flatnonzero(corpus.wrong[own])
             chosen.append(random.choice(wrong, min(count, len(wrong)), replace=False))
         else:
-            right = np.unique(corpus.which[own][labels == 1])
+            right = corpus.find_right(number)
             setting = f"--negatives_per_question {count}"
-            drawn = _draw_others(random, len(corpus.rows), right, count, data, number, setting)
+            drawn = _draw_others(random, right, count, data, number, setting)
             chosen.append(number_pairs(data, np.full(count, number), corpus.rows[drawn]))
     rows = np.concatenate(chosen)
     return Groups(make_generator(seed, epoch).permutation(rows), np.arange(len(rows) + 1))
 
 
-@dataclass(frozen=True)
-class Distinct:
-    """The distinct candidates of an AnswerSet, D of them.
-
-    rows:  ``[D]`` a row that has it
-    which: ``[N]`` which of them each row has
-    """
-
-    rows: np.ndarray
-    which: np.ndarray
-
-
-def find_distinct(data: AnswerSet) -> Distinct:
-    """The candidates that differ by their texts, and a row of each."""
-    encoded = data.answers.dictionary_encode()
-    which = encoded.indices.to_numpy()
-    rows = np.zeros(len(encoded.dictionary), dtype=np.int64)
-    rows[which[::-1]] = np.arange(len(which))[::-1]  # the first row of each
-    return Distinct(rows, which)
-
-
 def _draw_others(
-    random: np.random.Generator,
-    size: int,
-    right: np.ndarray,
-    count: int,
-    data: AnswerSet,
-    number: int,
-    setting: str,
+    random: np.random.Generator, known: np.ndarray, count: int, data: AnswerSet, number: int, setting: str
 ) -> np.ndarray:
-    """``count`` different numbers below ``size``, none of them in ``right``; ``setting`` is what asks for them."""
-    if size - len(right) < count:
+    """``count`` distinct candidates of the data, none of them in ``known``; ``setting`` is what asks for them."""
+    size = len(data.distinct.rows)
+    if size - len(known) < count:
         raise KinspanError(
             f"{setting}: {data.name} {data.split} has {size:,} distinct candidates in all, of "
-            f"which question {data.question_ids[number]} leaves {size - len(right):,}: lower it"
+            f"which question {data.question_ids[number]} leaves {size - len(known):,}: lower it"
         )
-    drawn = random.choice(size, count + len(right), replace=False)
-    return drawn[~np.isin(drawn, right)][:count]
+    drawn = random.choice(size, count + len(known), replace=False)
+    return drawn[~np.isin(drawn, known)][:count]
 
 
 def draw_lists(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Groups:
     """One group per answer: the answer, and at most ``list_size - 1`` negatives of its question, drawn in each epoch.
 
-    A question without an answer, or without a negative, has no group. Raises KinspanError where no question has one.
+    A text that is right for the question is no negative, whatever its label. A question without an answer, or without
+    a negative, has no group. Raises KinspanError where no question has one.
     """
     random = make_generator(seed, epoch)
     key = random.random(data.num_pairs)
     groups = []
     for rows in data.rows():
         labels = data.labels[rows]
-        negatives = rows.start + np.flatnonzero(labels == 0)
+        negatives = rows.start + np.flatnonzero(data.distinct.wrong[rows])
         if len(negatives):
             for answer in rows.start + np.flatnonzero(labels):
                 drawn = negatives[np.argsort(key[negatives])][: list_size - 1]
@@ -166,21 +160,19 @@ def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) ->
     groups = np.empty((len(answers), 1 + own_negatives), dtype=np.int64)
     groups[:, 0] = answers
     question_of = data.question_of
-    corpus = find_distinct(data) if own_negatives else None
     for group, question in zip(groups, question_of[answers], strict=True):
-        if corpus is None:
+        if not own_negatives:
             break
         own = slice(int(data.starts[question]), int(data.starts[question + 1]))
-        wrong = own.start + np.flatnonzero(data.labels[own] == 0)
+        wrong = own.start + np.flatnonzero(data.distinct.wrong[own])
         drawn = random.permutation(wrong)[:own_negatives]
         missing = own_negatives - len(drawn)
         others = np.zeros(0, dtype=np.int64)
         if missing:
-            known = np.unique(corpus.which[own])
-            others = _draw_others(
-                random, len(corpus.rows), known, missing, data, question, f"--own_negatives {own_negatives}"
-            )
-        group[1:] = np.concatenate([drawn, corpus.rows[others]])
+            known = np.union1d(data.distinct.which[own], data.distinct.find_right(question))
+            setting = f"--own_negatives {own_negatives}"
+            others = data.distinct.rows[_draw_others(random, known, missing, data, question, setting)]
+        group[1:] = np.concatenate([drawn, others])
     return Groups(groups.ravel(), np.arange(len(answers) + 1) * (1 + own_negatives))
 
 

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from finetune.data.answers import AnswerSet
-from finetune.ranking.encode import encode_pairs
+from finetune.ranking.encode import describe_cut, encode_pairs
 from finetune.ranking.ranker import Ranker, check_plain, check_takes, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.score import score_pairs
 from finetune.ranking.siamese import (
     SiameseRanker,
     check_takes_texts,
+    describe_cut_texts,
     encode_texts,
     load_siamese_ranker,
     save_siamese_ranker,
@@ -23,7 +24,7 @@ from finetune.ranking.siamese import (
 from pretrain.runtime.layout import Layout
 
 from . import losses
-from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
+from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig, get_max_length
 from .contrast import SiameseTrainer, update_bi_encoder
 from .engine import Ranks
 from .plan import Plan, Stage, largest_group, plan_stage
@@ -70,11 +71,12 @@ def _load_cross_encoder(
     ranker, notes = load_ranker(stage.model, seed, _share_of_positives(config, stage), fresh)
     check_plain(ranker, stage.model)
     tokenizer = load_own_tokenizer(stage.model)
-    check_takes(ranker, tokenizer, stage.model, config.max_length)
-    pairs = encode_pairs(stage.train, tokenizer, config.max_length)
+    check_takes(ranker, tokenizer, stage.model, get_max_length(config))
+    pairs = encode_pairs(stage.train, tokenizer, get_max_length(config))
+    notes.extend(describe_cut(pairs, stage.train))
 
     def prepare(data: AnswerSet) -> Scoring:
-        encoded = encode_pairs(data, tokenizer, config.max_length)
+        encoded = encode_pairs(data, tokenizer, get_max_length(config))
         return lambda model, device, **options: score_pairs(model, encoded, device, **options)
 
     trainer = Trainer(
@@ -87,7 +89,7 @@ def _load_cross_encoder(
         update=lambda engine, *rest: update_ranker(engine, trainer, *rest),
         measure=pairs.measure,
         measured={name: (data, prepare(data)) for name, data in list_measured(stage).items()},
-        save=partial(save_ranker, ranker.classifier.config, tokenizer),
+        save=partial(save_ranker, ranker.classifier.config, tokenizer, get_max_length(config)),
         notes=notes,
     )
 
@@ -97,16 +99,18 @@ def _load_bi_encoder(
 ) -> Materials:
     ranker, notes = load_siamese_ranker(stage.model, seed)
     tokenizer = load_own_tokenizer(stage.model)
-    check_takes_texts(ranker, tokenizer, stage.model, config.max_length)
+    check_takes_texts(ranker, tokenizer, stage.model, get_max_length(config))
+    texts = encode_texts(stage.train, tokenizer, get_max_length(config))
+    notes.extend(describe_cut_texts(texts, stage.train, get_max_length(config)))
     width = int(ranker.config.hidden_size)
 
     def prepare(data: AnswerSet) -> Scoring:
-        encoded = encode_texts(data, tokenizer, config.max_length)
+        encoded = encode_texts(data, tokenizer, get_max_length(config))
         return lambda model, device, **options: score_texts(model, data, encoded, width, device, **options)
 
     trainer = SiameseTrainer(
         data=stage.train,
-        texts=encode_texts(stage.train, tokenizer, config.max_length),
+        texts=texts,
         temperature=config.temperature or TEMPERATURE,
         symmetric=config.symmetric,
         layout=layout,
@@ -120,7 +124,7 @@ def _load_bi_encoder(
         update=lambda engine, *rest: update_bi_encoder(engine, trainer, *rest),
         measure=trainer.measure,
         measured={name: (data, prepare(data)) for name, data in list_measured(stage).items()},
-        save=partial(save_siamese_ranker, ranker.config, tokenizer, config.max_length),
+        save=partial(save_siamese_ranker, ranker.config, tokenizer, get_max_length(config)),
         notes=notes,
     )
 

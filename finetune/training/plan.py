@@ -9,7 +9,7 @@ from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 
 from .config import CONTRASTIVE, CORPUS, FinetuneConfig
-from .groups import Groups, draw_examples, draw_lists, draw_negatives, draw_pairs
+from .groups import Groups, draw_examples, draw_lists, draw_negatives, draw_pairs, draw_per_positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,7 @@ class Stage:
     max_steps: int | None = None
     eval_steps: int | None = None
     negatives_per_positive: float | None = None
+    negatives_ratio: float | None = None
     negatives_per_question: int | None = None
     negatives_from: str | None = None
     identity: dict[str, Any]
@@ -98,6 +99,8 @@ def draw_groups(config: FinetuneConfig, stage: Stage, seed: int, epoch: int) -> 
     if stage.negatives_per_question is not None:
         from_corpus = stage.negatives_from == CORPUS
         return draw_negatives(stage.train, seed, epoch, stage.negatives_per_question, from_corpus)
+    if stage.negatives_per_positive is not None:
+        return draw_per_positive(stage.train, seed, epoch, stage.negatives_per_positive)
     if config.loss == "pointwise":
-        return draw_pairs(stage.train, seed, epoch, stage.negatives_per_positive)
+        return draw_pairs(stage.train, seed, epoch, stage.negatives_ratio)
     return draw_lists(stage.train, seed, epoch, config.list_size)

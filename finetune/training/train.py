@@ -22,7 +22,7 @@ from pretrain.checkpoints.reader import find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.deepspeed_compat import disable_overflow_error, release_engine
 from pretrain.runtime.engine import learning_rate_of, set_learning_rate
-from pretrain.runtime.finite import Skips
+from pretrain.runtime.finite import Skips, is_ordinary_overflow
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.log import Log
@@ -40,7 +40,7 @@ from pretrain.runtime.run_folder import CHECKPOINTS, SUMMARY, check_shared, clai
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import Watch, watch_ranks
 
-from .config import FinetuneConfig, list_metrics
+from .config import FinetuneConfig, get_max_length, list_metrics
 from .engine import Ranks, check_begun_alike, make_engine
 from .groups import Groups
 from .materials import Materials, load_materials
@@ -98,7 +98,7 @@ def describe_out_of_memory(config: FinetuneConfig, layout: Layout) -> str:
     """One line with the flags to change. No micro-batch can be smaller than one group."""
     group = largest_group(config)
     pairs = layout.largest * group
-    short = f"out of memory with {pairs} pairs of {config.max_length} tokens"
+    short = f"out of memory with {pairs} pairs of {get_max_length(config)} tokens"
     if pairs > group:
         return f"{short}: start it again with --micro_batch_size below {pairs} (the batch stays, and the run goes on)"
     lower = "--max_length" if group == 1 else "--list_size or --max_length"
@@ -344,7 +344,8 @@ class _Run:
             progress.skipped += skipped
             if skipped and self.log:
                 self.log.write(step + 1, "skipped", {"skipped_steps": progress.skipped})
-                self.say(f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks")
+                if not is_ordinary_overflow(self.precision, progress.skipped_in_row):
+                    self.say(f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks")
             if progress.skipped_in_row >= self.config.max_skipped_steps:
                 raise KinspanError(
                     f"no loss or gradient was finite in {progress.skipped_in_row} steps in a row, up to step {step}: "

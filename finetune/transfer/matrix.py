@@ -18,12 +18,12 @@ from data_pipeline.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN, filter_questions
 from finetune.data.registry import find_measure, load_split
-from finetune.evaluation.bm25 import score_bm25
+from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import MAP, P_1, compute_question_metrics
 from finetune.ranking.score import score_answers
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
 
-BM25, TF_IDF = "BM25", "TF-IDF"
+TF_IDF = "TF-IDF"
 IN_DOMAIN = "in-domain"
 SEED = 0  # of samples
 

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from safetensors import safe_open
 
 from data_pipeline.errors import KinspanError
 from pretrain.runtime import ranks
-from pretrain.runtime.deepspeed_compat import load_trained
+from pretrain.runtime.deepspeed_compat import load_own_checkpoint
 
 from .capture import BASE, TAG, find_base
 from .elastic import load_universal
@@ -101,9 +100,8 @@ def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path |
     if universal:
         load_universal(engine, universal)
     else:
-        with restricted_unpickling(), chdir(checkpoint):  # a relative path, since DeepSpeed takes [ and * for wildcards
-            options = {"custom_load_fn": load_trained} if base else {}
-            path, _ = engine.load_checkpoint(".", tag=TAG, **options)
-        if path is None:
+        with restricted_unpickling():
+            loaded = load_own_checkpoint(engine, checkpoint, TAG, without_frozen=base is not None)
+        if not loaded:
             raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
     return json.loads((checkpoint / "state.json").read_text()) | {"world_size": world}

@@ -12,7 +12,7 @@ from pretrain.batches import to_tensors
 from pretrain.metrics import compute_figures
 from pretrain.modeling.losses import LossWeights
 from pretrain.modeling.siamese.cached import split_rows
-from pretrain.modeling.siamese.losses import add_up_queries, compare_texts
+from pretrain.modeling.siamese.losses import add_up_queries, bar_known, compare_texts
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.ranks import sum_by_name, sum_over_ranks
 
@@ -41,6 +41,7 @@ def evaluate_retrieval(
     size = (num_pairs, stream.per_pair, model.config.hidden_size)
     every = torch.zeros(size, device=engine.device)
     part = torch.zeros(num_pairs, dtype=torch.int64, device=engine.device)
+    groups = torch.zeros(num_pairs, stream.per_pair, 2, dtype=torch.int64, device=engine.device)
     engine.eval()
     end = layout.share(rank)[1]
     share = stream.batch(first, max(end - first, 1))
@@ -51,15 +52,16 @@ def evaluate_retrieval(
         if b > a:
             every[first + a : first + b] = embeddings
             part[first + a : first + b] = inputs["part"]
+            groups[first + a : first + b] = inputs["groups"].unflatten(0, (-1, stream.per_pair))
             stats += sums
     engine.train()
-    every, part = sum_over_ranks(every), sum_over_ranks(part)  # each row is filled by one rank
+    every, part, groups = (sum_over_ranks(rows) for rows in (every, part, groups))  # each row is filled by one rank
     if not torch.isfinite(every).all():
         raise KinspanError("the model's embeddings are not finite: lower --learning_rate, with another --output_dir")
     cosines = torch.zeros(num_pairs, dtype=torch.float64, device=engine.device)
     of_pairs = stats[-len(model.pair_sum_names) :]
     for rows in split_rows(first, end, num_pairs * (stream.per_pair - 1)):
-        compared = compare_texts(every, rows, model.temperature, model.symmetric)
+        compared = compare_texts(every, rows, model.temperature, model.symmetric, bar_known(groups, rows))
         of_pairs += add_up_queries(compared, part[rows], len(model.objectives))
         cosines[rows] = compared.cosines.double()
     figures = compute_figures(sum_by_name(stats, model.sum_names), weights)

@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError, quote_first_line
-from data_pipeline.hub import expect_hub
+from data_pipeline.hub import expect_hub, explain_absence
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
 from .adapters.folder import is_adapter
@@ -78,7 +78,7 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:  # a missing folder, a broken config, the hub: one line to the user
-        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
     if holds_no_weights(name_or_dir):
         raise KinspanError(f"--model {name_or_dir} holds no weights: fresh ones tell nothing")
     architecture = next(iter(config.architectures or []), config.model_type)
@@ -134,7 +134,7 @@ def _first(logits: torch.Tensor) -> torch.Tensor:
 def check_fits(scorer: Scorer, max_length: int) -> None:
     """Raises KinspanError where pairs of this length, or the tokenizer's ids, are more than the model embeds."""
     config = scorer.model.config
-    positions = _positions(scorer.model)
+    positions = count_positions(scorer.model)
     if positions is not None and max_length > positions:
         raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {scorer.name}")
     if len(scorer.tokenizer) > config.vocab_size:
@@ -150,7 +150,7 @@ def check_fits(scorer: Scorer, max_length: int) -> None:
         )
 
 
-def _positions(model: Any) -> int | None:
+def count_positions(model: Any) -> int | None:
     """The longest input that the model has positions for; None where it has no table of them."""
     config = model.config
     rows = getattr(config, "max_position_embeddings", None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
@@ -24,6 +25,7 @@ from data_pipeline.sources import Source, list_paths, name_corpora, parse_source
 from objectives import parse_mixture
 from objectives.contrastive import contrast
 from objectives.negatives import MAX_WALKED
+from pretrain.runtime.run_folder import ADVICE
 from pretrain.runtime.settings import cache_settings
 
 from .defaults import default_corpus
@@ -76,10 +78,9 @@ def _find_lack(part: Part, split: str) -> str:
     assert part.corpus is not None
     shards = tuple(number for number, count in enumerate(anchors) if count)
     block = open_block(part.corpus, shards, split, part.objective)
-    count = len(block.paragraph)
-    random_bits = draw_random_bits(0, "trial", 0, count, part.objective.num_draws)
+    random_bits = draw_random_bits(0, "trial", 0, len(block.anchors), part.objective.num_draws)
     try:
-        part.objective.sample(block, np.arange(count), random_bits)
+        part.objective.sample(block, block.anchors.astype(np.int64), random_bits)
     except KinspanError:
         return "all of its documents go with one text, so that there are no negatives"
     return ""
@@ -223,6 +224,24 @@ def identify_corpora(mixture: Mixture, sources: Sequence[Source]) -> Any:
         {"corpus": corpus.manifest.fingerprint, "objective": part.objective.name, "weight": part.weight}
         for corpus, part in zip(corpora, mixture.parts, strict=True)
     ]
+
+
+def explain_other_corpora(folder: Path, corpus: Any) -> dict[str, str]:
+    """What to say where a run's folder was begun with other corpora than ``corpus``, see run_folder.holds_this_run.
+
+    Nothing where the folder does not say which: a message then shows their fingerprints.
+    """
+    try:
+        begun = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["corpus"]
+    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
+        return {}
+    old, new = (_join(names) or "the default corpus" for names in (begun, corpus))
+    change = f"{new} has changed since" if old == new else f"it was begun with --corpus {old}, and now it is {new}"
+    return {"corpus_content": f"{change}; give the corpus that it was begun with, or {ADVICE}"}
+
+
+def _join(names: Any) -> str:
+    return names if isinstance(names, str) else " ".join(map(str, names))
 
 
 def describe_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, Any]:

@@ -86,3 +86,13 @@ def fingerprint_model(name_or_dir: str) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
+
+
+def write_max_length(folder: Path, max_length: int) -> None:
+    """Writes the most tokens that a model was trained on to its tokenizer's settings.
+
+    So CrossEncoder and ``transformers`` cut where training did.
+    """
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**settings, "model_max_length": max_length}, indent=2, ensure_ascii=False) + "\n")

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import describe_write_error, read_object
+from data_pipeline.tokenizers import load_tokenizer_as_it_is
 from pretrain.modeling.adapters.folder import is_adapter
 
 from .folder import CARD, FACTS, make_readable, note_card
@@ -145,7 +146,7 @@ def _load(folder: Path) -> tuple[Any, Any]:
         model = AutoModelForSequenceClassification.from_pretrained(
             str(folder), dtype=torch.float32, attn_implementation="eager", trust_remote_code=False
         )
-        return model.eval(), AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        return model.eval(), load_tokenizer_as_it_is(str(folder))
 
 
 def _list_inputs(tokenizer: Any) -> list[str]:

@@ -20,7 +20,7 @@ from .adapter import fill_adapter_release
 from .average import average_weights
 from .card import find_warnings, format_card
 from .curve import CURVE, OF_PRETRAINING, draw_curve
-from .folder import CARD, FACTS, replace_release
+from .folder import CARD, FACTS, replace_release, write_max_length
 from .metadata import Stated, check_card, check_measured
 from .siamese import fill_siamese_folder, format_siamese_card
 
@@ -181,6 +181,7 @@ def _fill_release(run: Path, weights: dict[str, torch.Tensor], facts: dict[str, 
     """Writes models, tokenizers and facts to the folder ``partial``, which does not exist yet."""
     config = read_object(run / MODEL_FOLDER / "config.json", f"{run} cannot be released without it")
     shutil.copytree(run / MODEL_FOLDER, partial)
+    write_max_length(partial, facts["max_length"])
     (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     if facts["settings"].get("pair_loss"):
         fill_siamese_folder(partial, config, weights, facts["max_length"])

@@ -7,9 +7,10 @@ functions, because it takes seconds.
 
 import io
 import logging
+import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -211,27 +212,54 @@ def list_pickled_classes() -> list[Any]:
     return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
 
 
+@contextmanager
+def plain_path(folder: Path) -> Iterator[Path]:
+    """In the block, a path to the folder in which nothing reads as a wildcard.
+
+    DeepSpeed makes wildcards and regular expressions of its paths without escaping them, and finds nothing in
+    ``runs/[3]``. A link in the system's temporary folder leads there. A change of the working directory would do too,
+    but all threads share that: heartbeats and shards behind relative paths would not be found meanwhile.
+    """
+    with tempfile.TemporaryDirectory(prefix="kinspan-") as place:
+        link = Path(place) / "folder"
+        link.symlink_to(folder.resolve())
+        yield link
+
+
+def load_own_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: bool = False) -> bool:
+    """Loads what ``capture_files`` of as many ranks gave; False where DeepSpeed finds nothing to load.
+
+    In bf16 DeepSpeed prints the name of a function of its own meanwhile, which is kept off the screen.
+
+    without_frozen: the checkpoint holds only the parameters that are trained
+    """
+    options = {"custom_load_fn": load_trained} if without_frozen else {}
+    with plain_path(folder) as plain, redirect_stdout(io.StringIO()):
+        path, _ = engine.load_checkpoint(str(plain), tag=tag, **options)
+    return path is not None
+
+
 def write_universal_checkpoint(folder: Path, source: str, target: str) -> None:
     """Runs DeepSpeed's converter on ``folder/source``, without output and in this process.
 
-    In a process of its own the converter would not know our limits on unpickling. It makes regular expressions of its
-    paths, and therefore gets relative ones. ``inject_missing_state`` supplies the facts about pipelines and tensor
-    parallelism that it asks for, although there are none.
+    In a process of its own the converter would not know our limits on unpickling. ``inject_missing_state`` supplies the
+    facts about pipelines and tensor parallelism that it asks for, although there are none.
     """
     from deepspeed.checkpoint import ds_to_universal
 
-    arguments = Namespace(
-        input_folder=source,
-        output_folder=target,
-        num_extract_workers=1,
-        num_merge_workers=1,
-        keep_temp_folder=False,
-        strict=True,
-        inject_missing_state=True,
-    )
     silence = io.StringIO()
-    with chdir(folder), redirect_stdout(silence), redirect_stderr(silence):
-        ds_to_universal.main(arguments)
+    with plain_path(folder) as plain, redirect_stdout(silence), redirect_stderr(silence):
+        ds_to_universal.main(
+            Namespace(
+                input_folder=str(plain / source),
+                output_folder=str(plain / target),
+                num_extract_workers=1,
+                num_merge_workers=1,
+                keep_temp_folder=False,
+                strict=True,
+                inject_missing_state=True,
+            )
+        )
 
 
 def load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
@@ -261,12 +289,11 @@ def load_universal_checkpoint(engine: Any, folder: Path, tag: str, without_froze
     deepspeed_logger.setLevel(logging.ERROR)  # it warns about a model parallelism that nobody asked for
     engine._config.load_universal_checkpoint = True  # the setting "load_universal", for this one load
     try:
-        with chdir(folder):
-            path, _ = engine.load_checkpoint(".", tag=tag, custom_load_fn=load_trained if without_frozen else None)
+        found = load_own_checkpoint(engine, folder, tag, without_frozen)
     finally:
         engine._config.load_universal_checkpoint = False
         deepspeed_logger.setLevel(level)
-    if path is None:
+    if not found:
         return False
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)

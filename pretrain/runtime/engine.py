@@ -32,9 +32,9 @@ FLAGS = {  # keys of a DeepSpeed config that flags of ours set
     "gradient_clipping": "--max_grad_norm",
     "optimizer": "--learning_rate and --weight_decay",
     "scheduler": "--learning_rate and --warmup_steps",
-    "fp16": "--precision",
     "bf16": "--precision",
 }
+SCALING = ("loss_scale_window", "hysteresis")  # of "fp16": steps until the loss scale grows, overflows until it shrinks
 
 
 def read_deepspeed_config(name: str) -> dict[str, Any]:
@@ -54,6 +54,7 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
         raise KinspanError(f"--deepspeed_config {name} is not a JSON object, such as ds_configs/zero2.json")
     for key in FLAGS.keys() & settings.keys():
         raise KinspanError(f'--deepspeed_config {name} sets "{key}", which {FLAGS[key]} sets: remove it from the file')
+    _check_scaling(name, settings.get("fp16", {}))
     zero = settings.get("zero_optimization", {})
     if not isinstance(zero, dict):
         raise KinspanError(f'--deepspeed_config {name}: "zero_optimization" must be an object such as {{"stage": 2}}')
@@ -66,6 +67,20 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
     if type(stage) is not int or stage not in range(4):  # JSON's true would pass for 1
         raise KinspanError(f'--deepspeed_config {name}: "stage" is {json.dumps(stage)}, and must be 0, 1, 2 or 3')
     return settings
+
+
+def _check_scaling(name: str, fp16: Any) -> None:
+    """Raises KinspanError where "fp16" holds anything but how the loss scale moves; --precision sets the rest."""
+    if not isinstance(fp16, dict):
+        raise KinspanError(f'--deepspeed_config {name}: "fp16" must be an object such as {{"hysteresis": 2}}')
+    for key, value in fp16.items():
+        if key not in SCALING:
+            raise KinspanError(
+                f'--deepspeed_config {name} sets "{key}" of "fp16", where only {" and ".join(SCALING)} may be set; '
+                "--precision chooses fp16: remove it from the file"
+            )
+        if type(value) is not int or value < 1:
+            raise KinspanError(f'--deepspeed_config {name}: "{key}" is {json.dumps(value)}, and must be 1 or more')
 
 
 def zero_stage(settings: dict[str, Any]) -> int:
@@ -115,7 +130,7 @@ def complete_settings(
         "train_batch_size": layout.micro * layout.accumulation * layout.world,
         "gradient_clipping": optimizer.max_grad_norm,
         "bf16": {"enabled": precision == "bf16"},
-        "fp16": {"enabled": precision == "fp16"},
+        "fp16": {**settings.get("fp16", {}), "enabled": precision == "fp16"},
     }
 
 

@@ -44,6 +44,12 @@ def read_outcome(engine: Any, norm: torch.Tensor | None) -> tuple[torch.Tensor, 
     return torch.full((), read_overflow(engine), device=engine.device), engine.get_global_grad_norm()
 
 
+def is_ordinary_overflow(precision: str, skipped_in_row: int) -> bool:
+    """Whether a skipped update is only fp16 looking for its loss scale: the first of a row. A second one in a row, and
+    any in bf16 or fp32, is worth a line."""
+    return precision == "fp16" and skipped_in_row == 1
+
+
 class Skips:
     """Whether each update was skipped; kept on the device until the log is written, when the host waits anyway."""
 

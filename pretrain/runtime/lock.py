@@ -11,7 +11,7 @@ from typing import IO
 from data_pipeline.errors import KinspanError
 from pretrain.runtime import ranks
 
-LOCK = "lock"
+LOCK, RUN = "lock", "run.json"
 
 
 @contextmanager
@@ -19,8 +19,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other runs off ``folder`` while the block runs; rank 0 holds the lock for all ranks.
 
     The system releases the lock of a process that has died, so that a killed run never blocks the next. Between
-    machines the lock is only as good as the storage's ``flock``. A folder that holds nothing but the lock in the end,
-    as a refused run leaves it, is removed. Raises KinspanError where a live run holds it.
+    machines the lock is only as good as the storage's ``flock``. Where the folder holds no run in the end, as a refused
+    one leaves it, the lock goes, and so does a folder with nothing else. Raises KinspanError where a live run holds it.
     """
     locked: list[IO[str]] = []
     ranks.broadcast_from_rank_0(lambda: locked.append(_lock_file(folder / LOCK)))
@@ -28,9 +28,10 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         for file in locked:
-            if [path.name for path in folder.iterdir()] == [LOCK]:
-                (folder / LOCK).unlink()
-                folder.rmdir()
+            if not (folder / RUN).exists():
+                (folder / LOCK).unlink(missing_ok=True)
+                if not any(folder.iterdir()):
+                    folder.rmdir()
             file.close()
 
 

@@ -19,16 +19,18 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from pretrain.runtime import ranks
 
-from .lock import LOCK
+from .lock import LOCK, RUN
 
-RUN, SUMMARY, CHECKPOINTS = "run.json", "summary.json", "checkpoints"
+SUMMARY, CHECKPOINTS = "summary.json", "checkpoints"
 SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
 ADVICE = "choose another --output_dir, or delete that folder"
 DEEPSPEED = "deepspeed"  # the key of an identity that holds DeepSpeed's settings
 PRECISION = "precision_used"  # that of what it computes in, which --precision auto leaves to the machine
-DROPOUT = "dropout_version"
-DROPOUT_VERSION = 2  # 2: masks by pair and position, see pretrain/modeling/dropout.py; 1: torch's, by micro-batch
-RESUMES_OLDER = "2a4d63d"  # the last commit that trains as version 1
+# What a run draws, which a later version of this program may draw otherwise: the version of each, and the last commit
+# that goes on as the one before.
+# dropout:  2 masks by pair and position, see pretrain/modeling/dropout.py; 1 was torch's, by micro-batch
+# sampling: 2 keys random numbers by the corpus, and takes negatives from all paragraphs; 1 took them from anchors alone
+VERSIONS = {"dropout_version": (2, "2a4d63d"), "sampling_version": (2, "fc82b68")}
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")  # how large messages are, and not what is computed
 
 
@@ -84,7 +86,7 @@ def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[s
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
         _refuse_difference(path, record, explanations or {})
         if not (folder / SUMMARY).exists():
-            _refuse_other_dropout(path)
+            _refuse_other_version(path)
         return True
     names = {p.name for p in folder.iterdir() if not p.name.startswith(SHARED)} if folder.is_dir() else set()
     if not path.exists() and names - {RUN + ".tmp", LOCK}:
@@ -99,7 +101,8 @@ def claim_folder(folder: Path, record: dict[str, Any], explanations: Mapping[str
     """
     if holds_this_run(folder, record, explanations):
         return False
-    write_atomically(folder / RUN, json.dumps({**record, DROPOUT: DROPOUT_VERSION}, indent=1) + "\n")
+    versions = {key: version for key, (version, _) in VERSIONS.items()}
+    write_atomically(folder / RUN, json.dumps(record | versions, indent=1) + "\n")
     return True
 
 
@@ -126,14 +129,16 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
         raise KinspanError(f"--output_dir {path.parent} holds a different run: {explanations.get(key, change)}")
 
 
-def _refuse_other_dropout(path: Path) -> None:
-    """Raises KinspanError where the run under way drops by other masks: it would not end as it would have."""
-    version = read_object(path, ADVICE).get(DROPOUT, 1)
-    if version != DROPOUT_VERSION:
-        raise KinspanError(
-            f"--output_dir {path.parent} holds a run whose dropout is of version {version}, where this is "
-            f"{DROPOUT_VERSION}: commit {RESUMES_OLDER} of kinspan resumes version 1; or {ADVICE}"
-        )
+def _refuse_other_version(path: Path) -> None:
+    """Raises KinspanError where the run under way drops or samples otherwise: it would not end as it would have."""
+    record = read_object(path, ADVICE)
+    for key, (version, last) in VERSIONS.items():
+        theirs = record.get(key, 1)
+        if theirs != version:
+            raise KinspanError(
+                f"--output_dir {path.parent} holds a run of {key} {theirs}, where this is {version}: commit {last} of "
+                f"kinspan resumes it; or {ADVICE}"
+            )
 
 
 def leave_out_buckets(settings: Any) -> Any:

@@ -39,6 +39,7 @@ from .waiting import READY, NotNow, Result, SearchQueue
 
 LEFT = 499  # nginx's status of a request whose caller closed the connection
 MOST_OF_A_NAME = 60  # characters of what a caller called a field
+NO_JSON = 'the body must be JSON such as {"query": "..."}, sent with the header Content-Type: application/json'
 DESCRIPTION = "Finds the answers to a question in an index, by a bi-encoder, BM25, and a cross-encoder that re-ranks."
 REFUSALS = {
     401: "The token is missing or another one.",
@@ -104,8 +105,8 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def refuse_input(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            return _refuse(422, "the request is no JSON")
+        if first["type"] == "json_invalid" or first["loc"] == ("body",):
+            return _refuse(422, NO_JSON)
         sent = ".".join(map(str, first["loc"][1:]))  # what follows "body" or "query": the caller may have named it
         place = "".join(filter(str.isprintable, sent))[:MOST_OF_A_NAME] or "the request"
         return _refuse(422, f"{place}: {first['msg']}")

@@ -2,18 +2,19 @@
 
 import re
 
-import bm25s
+from bm25s.stopwords import STOPWORDS_EN
 
-WORD = re.compile(r"\b\w\w+\b")  # as bm25s cuts texts, whose words this module marks; a test compares the two
+from finetune.evaluation.bm25 import WORD, stem_words
 
 
 def find_words(question: str) -> set[str]:
-    """The question's words as BM25 reads them: in lower case, of two letters or more, and no English stop words."""
-    return set(bm25s.tokenize(question, return_ids=False, show_progress=False)[0])
+    """The question's words by their stems, as BM25 compares them; English function words would mark every line."""
+    words = [match.group().lower() for match in re.finditer(WORD, question)]
+    return set(stem_words([word for word in words if word not in STOPWORDS_EN]))
 
 
 def mark_words(text: str, words: set[str]) -> list[tuple[int, int]]:
     """The first character of each of the words in the text, and the one after its last."""
-    if not words:
-        return []
-    return [match.span() for match in WORD.finditer(text) if match.group().lower() in words]
+    found = list(re.finditer(WORD, text))
+    stems = stem_words([match.group().lower() for match in found])
+    return [match.span() for match, stem in zip(found, stems, strict=True) if stem in words]

@@ -50,7 +50,7 @@ class Service:
     cross_encoder: str | None = None
     model: str | None = None
     precision: str = "fp32"
-    max_length: int = 128
+    max_length: int | None = None
     first_stage: str = "bi_encoder"
     rerank_k: int = RERANKED
     blend: bool = False

@@ -99,15 +99,6 @@ def describe_sets(store):
 # The recipe ------------------------------------------------------------------------------------------------------
 
 
-def test_every_row_has_settings_that_both_trainings_take(recipe, store):
-    """Once every choice has been made."""
-    recipe = settle(recipe, store)
-    for row in recipe.rows:
-        make_config({**row.finetune, "data": "wikiqa=W"})
-        if row.pretrain is not None:
-            check(PretrainConfig(**row.pretrain))
-
-
 def test_rows_have_files_of_their_own(recipe):
     rows = [*recipe.rows, *(row for choice in recipe.choices for values in choice.rows for row in values)]
     assert len({shorten(row.name) for row in rows}) == len({row.name for row in rows})
@@ -130,6 +121,16 @@ def test_a_comparison_of_a_row_that_is_none_is_refused(tmp_path):
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(KinspanError, match="a/spp/wikiqa is the name of no row"):
         read_recipe(path)
+
+
+@pytest.mark.parametrize("file", ["recipe.yaml", "dose.yaml"])
+def test_every_recipe_has_groups_sets_and_settings_that_both_trainings_take(file, store):
+    recipe = settle(read_recipe(RECIPE.with_name(file)), store)
+    assert not [row.name for row in recipe.rows if row.fingerprint is None]
+    for row in recipe.rows:
+        make_config({**row.finetune, "data": f"{row.set}=FOLDER"})
+        if row.pretrain is not None:
+            check(PretrainConfig(**row.pretrain))
 
 
 # What is left to do ----------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_a_detectable_difference_is_detected_in_four_of_five_studies(seeds):
         rows = [random.normal(0, of_seeds, (count, 1)) + np.zeros((1, questions)) for count in seeds]
         rows[0] = rows[0] + moved
         over_seeds = compare_seeds(*(row.mean(axis=1) for row in rows))
-        found += max(compare(*rows, study).randomisation, over_seeds) < 0.05
+        found += max(compare(*rows, study).over_questions, over_seeds) < 0.05
     assert found / studies == pytest.approx(0.8, abs=0.1)
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -26,6 +27,8 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, HARD
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, read_pair_template
+from finetune.studies.study_file import make_config
+from finetune.training.stages import load_data
 from objectives import parse_mixture
 from objectives.mlm import MaskedLM
 from pretrain.modeling.default_model import default_model
@@ -62,6 +65,7 @@ def small_recipe(tmp_path_factory):
         {"name": "headline", "arms": list(ARMS), **group},
         {"name": "zero-shot", "arms": ["none", "ssp"], "measures": ["head", "cosine"], **group},
         {"name": "few", "arms": ["none"], "variant": "half of the questions", "share": 0.5, **group},
+        {"name": "fewer", "arms": ["ssp"], "questions": [6], **group},
     ]
     content["comparisons"] = [["a/ssp/wikiqa", "a/mlm/wikiqa"]]
     content["calibration"] |= {"flipped": "a/mlm/wikiqa"}
@@ -146,6 +150,38 @@ def test_a_share_of_the_questions_is_the_same_for_every_arm(told, answers):
     assert work.draw_share(train, 0.001, 1).num_questions == 1
 
 
+def test_questions_are_drawn_down_together(answers):
+    """Of one seed the same ones whatever is asked for before, the fewer among the more, and dev with half as many."""
+    data = load_data(make_config({"data": answers}))
+    few, more, other = (work.draw_questions(data, count, seed) for count, seed in ((4, 1), (8, 1), (4, 2)))
+    assert [(d.train.num_questions, d.dev.num_questions) for d in (few, more)] == [(4, 2), (8, 4)]
+    for split in ("train", "dev"):
+        drawn = [set(getattr(d, split).questions) for d in (few, more, other)]
+        assert drawn[0] < drawn[1]
+        assert drawn[0] != drawn[2]
+    everything = work.draw_questions(data, 1000, 1)
+    assert everything.train.questions == data.train.questions
+    assert everything.dev.questions == data.dev.questions
+    assert few.test is data.test
+
+
+def test_a_row_of_other_data_is_refused(told, answers):
+    row = plan(told)[-1].rows[0]
+    data = load_data(make_config({"data": answers}))
+    work.check_data(row, data)  # a recipe that names none
+    work.check_data(replace(row, identity={"data": work.fingerprint_data(data)}), data)
+    with pytest.raises(KinspanError, match="wikiqa: the recipe is of data with the fingerprint another"):
+        work.check_data(replace(row, identity={"data": "another"}), data)
+
+
+def test_a_corpus_other_than_the_recipes_is_refused(told, tmp_path):
+    content = yaml.safe_load(Path(told["recipe"]).read_text())
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(content | {"fingerprints": {"corpus": "another", "wikiqa": "some"}}))
+    with pytest.raises(KinspanError, match="is of a corpus with the fingerprint another"):
+        run_jobs(Study(Places(**told["places"]), Store(tmp_path / "results"), recipe), lambda: None)
+
+
 def test_the_electra_computes_what_the_bert_does(tmp_path):
     """Its discriminator's encoder, and its generator with the masked-LM head."""
     torch.manual_seed(0)
@@ -181,6 +217,34 @@ def test_negatives_of_one_kind(objective, other, tiny_corpus):
     share = (kinds == other).mean()
     assert share == 0 if other == HARD else share < 0.25
     assert (kinds == 0).mean() == pytest.approx(0.2)
+
+
+def test_titles_are_paired_with_first_sentences(make_corpus, tiny_documents):
+    """The positive is the document's own first sentence, the negative another document's, and nothing follows."""
+    corpus = Corpus(make_corpus(tiny_documents, title_texts=True))
+    tokenizer = load_tokenizer(default_model())
+    stream = PairStream(
+        parse_mixture("benchmarks.evidence.objectives:TITLE_FIRST", "matched").read_from(corpus),
+        seed=1,
+        split="train",
+        template=read_pair_template(tokenizer),
+        max_length=128,
+        masking=MaskedLM(tokenizer.mask_token_id, len(tokenizer), 1e-9, None),
+    )
+    batch = stream.batch(0, 20)
+    documents = {words(doc["title"]): words(doc["paragraphs"][0].split(". ")[0]) for doc in tiny_documents}
+    found = set()
+    for ids, label in zip(np.split(batch.input_ids, batch.starts[1:-1]), batch.labels, strict=True):
+        title, sentence, _ = tokenizer.decode(ids).removeprefix("[CLS]").split("[SEP]")
+        assert (documents[words(title)] == words(sentence)) == bool(label)
+        assert words(sentence) in documents.values()
+        found.add(bool(label))
+    assert found == {True, False}
+
+
+def words(text):
+    """Its words in lower case, as the tokenizer's decoder may space them otherwise."""
+    return "".join(character for character in text.lower() if character.isalnum())
 
 
 @pytest.mark.slow

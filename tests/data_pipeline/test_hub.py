@@ -69,3 +69,11 @@ def test_a_path_without_a_model_says_what_is_there(requests, tmp_path):
     with pytest.raises(KinspanError, match=r"but a run: make one with launch/release\.py --run_dir"):
         hub.expect_hub(str(tmp_path / "run"))
     assert requests.asked == []
+
+
+def test_what_is_neither_a_folder_nor_on_the_hub_is_first_called_no_folder(tmp_path):
+    error = OSError("We couldn't connect to the hub.\nCheck your connection.")
+    assert hub.explain_absence("models/nope", error) == (
+        "there is no such folder, and from the hub: We couldn't connect to the hub."
+    )
+    assert hub.explain_absence(str(tmp_path), error) == "We couldn't connect to the hub."

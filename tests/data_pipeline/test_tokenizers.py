@@ -1,5 +1,6 @@
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -212,3 +213,27 @@ def test_a_folder_is_shown_by_what_tells_it_from_others(tmp_path, folder, shown)
     (tmp_path / folder).mkdir(parents=True)
     assert tokenizers.shorten_name(str(tmp_path / folder)) == shown
     assert tokenizers.shorten_name("owner/name") == "owner/name"
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "mpnet", "modernbert"])
+@pytest.mark.parametrize("load", [tokenizers.load_tokenizer, tokenizers.load_tokenizer_as_it_is])
+def test_a_model_folder_without_a_tokenizer_is_refused(kind, load, tmp_path):
+    """transformers makes one of special tokens alone, for which every word is unknown."""
+    from transformers import AutoConfig
+
+    AutoConfig.for_model(kind).save_pretrained(tmp_path)
+    with pytest.raises(KinspanError, match=rf"^{tmp_path} has no tokenizer \(no tokenizer\.json\): copy "):
+        load(str(tmp_path))
+
+
+def test_a_tokenizer_without_words_is_refused(tmp_path):
+    for path in Path(default_model()).glob("*token*"):
+        shutil.copy(path, tmp_path)
+    spec = json.loads((tmp_path / "tokenizer.json").read_text())
+    spec["model"]["vocab"] = {
+        word: number for number, word in enumerate(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])
+    }
+    spec["added_tokens"] = []
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(KinspanError, match=r"has [0-9]+ entries; give the tokenizer of an encoder"):
+        tokenizers.load_tokenizer(str(tmp_path))

@@ -168,7 +168,7 @@ def test_search(place, run_here, monkeypatch):
     config = AutoConfig.from_pretrained(place / "path/to/model", num_labels=1)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(place / "releases/docs")
     load_tokenizer(default_model()).save_pretrained(str(place / "releases/docs"))
-    build, change, ask = blocks("search.md", "bash")
+    build, change, ask, measure = blocks("search.md", "bash")
     assert "index: 6 answers" in run_here(build)
     whole = (place / "index").rename(place / "kept")
     shutil.copytree(whole, place / "index")
@@ -178,6 +178,12 @@ def test_search(place, run_here, monkeypatch):
     found = run_here(ask)
     assert " 1. t1  (bi-encoder " in found
     assert "cross-encoder " in found
+    (place / "queries.tsv").write_text("q1\tThe printer does not print\nq2\tThe screen is dark\n")
+    (place / "qrels.txt").write_text("q1 0 t1 1\nq2 0 s1 1\nq2 0 s2 2\n")
+    figures = run_here(measure)
+    assert "R@100" in figures
+    assert "found.txt" in figures
+    assert len((place / "reranked/run.txt").read_text().splitlines()) == 12
     seen = []
     monkeypatch.setattr("builtins.print", lambda *values: seen.append(values))
     exec(blocks("search.md", "python")[0], {})

@@ -6,13 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
+from datasets import Dataset
+from sentence_transformers.util import mine_hard_negatives
 
 from data_pipeline.errors import KinspanError
 from finetune import mining
 from finetune.data.answers import AnswerSet
 from finetune.mining import Rules, find_far, mine, mine_file
 from finetune.training.config import FinetuneConfig
-from finetune.training.groups import find_distinct
 from finetune.training.stages import load_data
 
 # How far candidates are from their question, in degrees
@@ -40,7 +42,7 @@ def vectors(angles):
 
 
 def negatives(data, rules, rank=None):
-    corpus = find_distinct(data)
+    corpus = data.distinct
     found = vectors([ANGLES[data.answers[row].as_py()] for row in corpus.rows])
     mined = mine(data, corpus, vectors([0] * data.num_questions), found, rules, rank)
     return [[data.answers[row].as_py() for row in rows] for rows in mined.chosen], mined
@@ -59,6 +61,66 @@ def test_what_scores_nearly_as_high_as_a_right_answer_is_dropped(one):
 
 def test_the_bound_of_a_negative_cosine_lies_below_it():
     assert find_far(np.array([-0.1, -0.2, -0.22]), -0.2, 0.95).tolist() == [False, False, True]
+
+
+class Vectors:
+    """What ``mine_hard_negatives`` asks of a model, with vectors by their texts."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, asked, found):
+        self.asked, self.found = asked, found
+
+    def encode_query(self, texts, **options):
+        return np.array([self.asked[text] for text in texts])
+
+    def encode_document(self, texts, **options):
+        return np.array([self.found[text] for text in texts])
+
+    def similarity(self, queries, documents):
+        return torch.as_tensor(queries) @ torch.as_tensor(documents).T
+
+    def similarity_pairwise(self, queries, documents):
+        return (torch.as_tensor(queries) * torch.as_tensor(documents)).sum(-1)
+
+
+@pytest.mark.parametrize("share", [0.95, 0.5, 1.0])
+def test_negatives_are_those_of_sentence_transformers(share):
+    """It looks through the whole pool where ``range_max`` says so; questions have one to three right answers here."""
+    rng = np.random.default_rng(0)
+    sizes, pool = rng.integers(1, 4, 60), [f"a{k}" for k in range(80)]
+    texts = [text for size in sizes for text in rng.choice(pool, size, replace=False)]
+    data = AnswerSet(
+        name="made",
+        split="train",
+        question_ids=[f"q{k}" for k in range(60)],
+        questions=[f"what is {k}?" for k in range(60)],
+        starts=np.cumsum([0, *sizes]),
+        answer_ids=pa.array([f"{k}" for k in range(len(texts))], pa.large_string()),
+        answers=pa.array(texts, pa.large_string()),
+        labels=np.ones(len(texts), dtype=np.int8),
+    )
+    own = data.answers.take(pa.array(data.distinct.rows)).to_pylist()
+    asked, found = (rng.normal(size=(count, 4)) for count in (60, len(own)))
+    asked, found = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (asked, found))
+    mined = mine(data, data.distinct, asked, found, Rules(5, positive_share=share))
+    ours = [[texts[row] for row in rows] for rows in mined.chosen]
+    pairs = {"question": [data.questions[q] for q in data.question_of], "answer": texts}
+    model = Vectors(dict(zip(data.questions, asked, strict=True)), dict(zip(own, found, strict=True)))
+    labelled = mine_hard_negatives(
+        Dataset.from_dict(pairs),
+        model,
+        relative_margin=1 - share,
+        num_negatives=5,
+        range_max=len(own),
+        output_format="labeled-pair",
+        verbose=False,
+    )
+    theirs: dict[str, list[str]] = {question: [] for question in data.questions}
+    for row in labelled:
+        theirs[row["question"]] += [] if row["label"] else [row["answer"]]
+    assert ours == list(theirs.values())
+    assert 0 < sum(map(len, ours)) < 300 if share == 0.5 else sum(map(len, ours))
 
 
 def test_a_cross_encoder_decides(one):

@@ -62,6 +62,7 @@ def test_help_teaches(tmp_path):
         (["--run", "run.txt", "--qrels", "absent"], "absent cannot be read"),
         (["--model", "m", "--data", "wikiqa=absent"], "wikiqa=absent"),
         ([], "nothing to evaluate"),
+        (["--run", "run.txt", "--qrels", "qrels.txt", "--metrics", "P@5 nope"], "--metrics nope: not a metric"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(files, arguments, text):
@@ -162,6 +163,28 @@ def test_models_are_compared_with_bm25(data_set, scored, monkeypatch, capsys, tm
     assert all(again["systems"][0][metric] == wrong[metric] for metric in METRICS)
 
 
+def test_bm25_can_be_left_out_and_else_its_words_are_named(data_set, scored, monkeypatch, capsys, tmp_path):
+    flags = ["--model", "knows", "--data", data_set, "--output_dir", tmp_path / "out"]
+    _, result = evaluate_here(monkeypatch, capsys, *flags, "--no_bm25")
+    assert [system["name"] for system in result["systems"]] == ["knows"]
+    assert not any("BM25" in note for note in result["notes"])
+    assert "BM25" not in (tmp_path / "out/comparison.html").read_text(encoding="utf-8")
+    text, _ = evaluate_here(monkeypatch, capsys, *flags)
+    assert "BM25 compares all words, in lower case, stemmed by Snowball's English stemmer" in text
+
+
+def test_metrics_by_name_of_models_and_their_page(data_set, scored, monkeypatch, capsys, tmp_path):
+    flags = ["--model", "knows", "--data", data_set, "--output_dir", tmp_path / "out", "--metrics", "P@2 RR"]
+    text, result = evaluate_here(monkeypatch, capsys, *flags)
+    knows = result["systems"][0]
+    assert (knows["P@2"], knows["mrr"]) == (0.5, 1)
+    assert "map" not in knows
+    assert any(line.split() == ["P@2", "MRR"] for line in text)
+    assert "<th>P@2</th><th>MRR</th>" in (tmp_path / "out/comparison.html").read_text(encoding="utf-8")
+    header = (tmp_path / "out/per_question.csv").read_text().splitlines()[0]
+    assert header == "system,question_id,P@2,mrr"
+
+
 def test_the_filter_and_one_model(data_set, scored, monkeypatch, capsys, tmp_path):
     _, result = evaluate_here(monkeypatch, capsys, "--model", "knows", "--data", data_set, "--eval_filter", "raw")
     assert (result["questions"], result["candidates"]) == (13, 49)
@@ -187,8 +210,8 @@ def test_a_real_model_by_the_path_of_the_entry(data_set, tmp_path):
 
 def test_real_data(shared, scored, monkeypatch, capsys):
     """BM25's MAP on the clean test sets. 237 questions of WikiQA and 68 of TREC-QA (Garg et al., 2020, table 2)."""
-    for name, questions, value in (("wikiqa", 237, 0.56), ("trecqa", 68, 0.68)):
+    for name, questions, value in (("wikiqa", 237, 0.6015), ("trecqa", 68, 0.7171)):
         data = f"{name}={shared / 'data/as2' / name}"
         _, result = evaluate_here(monkeypatch, capsys, "--model", "knows", "--data", data)
         assert result["questions"] == questions
-        assert result["systems"][1]["map"] == pytest.approx(value, abs=0.02)
+        assert result["systems"][1]["map"] == pytest.approx(value, abs=1e-3)

@@ -104,11 +104,12 @@ def place(tmp_path, tiny_corpus, tiny_documents, helpers, monkeypatch):
         ("inspect_pairs", "--count 10", "pair 9: ssp, "),
         ("inspect_pairs", "--json", '"index": 6463'),
         ("evaluate", "--run run.txt", "MAP"),
+        ("evaluate", "--metrics MRR@10", "P@5"),
         ("evaluate", "--per_question", "against ours.txt"),
     ],
 )
 def test_an_example_that_costs_little_runs(entry, part, shown, place, monkeypatch, capsys):
-    (arguments,) = (arguments for _, arguments in examples_of(entry) if part in " ".join(arguments))
+    arguments = next(arguments for _, arguments in examples_of(entry) if part in " ".join(arguments))
     monkeypatch.setattr(sys, "argv", [f"{entry}.py", *arguments, *(["--json"] if entry == "evaluate" else [])])
     importlib.import_module(f"launch.{entry}").main()
     said = capsys.readouterr().out

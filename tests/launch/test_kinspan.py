@@ -39,6 +39,15 @@ def test_another_command_is_one_line(monkeypatch):
         kinspan.run_command()
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("pretrian", "pretrain"), ("fine-tune", "finetune"), ("evalute", "evaluate")]
+)
+def test_a_command_that_is_nearly_one_is_suggested(typed, meant, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["kinspan", typed])
+    with pytest.raises(KinspanError, match=rf"kinspan {typed}: there is no such command; did you mean {meant}\b"):
+        kinspan.run_command()
+
+
 def test_the_installed_script_calls_it():
     module, _, function = PROJECT["project"]["scripts"]["kinspan"].partition(":")
     assert getattr(importlib.import_module(module), function) is kinspan.main

@@ -58,7 +58,7 @@ def sampled(
     """``repeat`` times the pairs of each anchor of a block of these shards."""
     (how,) = parse_mixture(name, sampling).objectives
     block = Block([shard_of(documents) for documents in shards], "train", how.usable)
-    anchors = np.arange(repeat * len(block.paragraph)) % max(len(block.paragraph), 1)
+    anchors = np.tile(block.anchors.astype(np.int64), repeat)
     pairs = how.sample(block, anchors, draw_random_bits(seed, "test", 0, len(anchors), how.num_draws))
     a, b = (spans.map(lambda x: x.astype(np.int64)) for spans in pairs.texts)
     return Groups(block, a, b, pairs.kind)

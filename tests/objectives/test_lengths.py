@@ -63,12 +63,17 @@ def uneven_corpus(make_corpus, helpers):
 
 @pytest.fixture(scope="module")
 def lengths(request, make_stream):
-    """``lengths(corpus, objective, sampling="matched")``: ``lengths_of`` two epochs, or more of a small corpus."""
+    """``lengths(corpus, objective, sampling="matched")``: ``lengths_of`` two epochs, or more of a small corpus.
+
+    A third of them each by three seeds: in 1,200 news a seed moves what lengths tell by .01.
+    """
 
     @cache
     def of(corpus, name, sampling="matched"):
-        stream = make_stream(request.getfixturevalue(corpus), objective=name, sampling=sampling)
-        return lengths_of(stream, max(2 * stream.epoch_pairs, PAIRS) // 10 * 10)
+        opened = request.getfixturevalue(corpus)
+        streams = [make_stream(opened, seed, objective=name, sampling=sampling) for seed in (1, 2, 3)]
+        found = [lengths_of(stream, max(2 * stream.epoch_pairs, PAIRS) // 30 * 10) for stream in streams]
+        return tuple(map(np.concatenate, zip(*found, strict=True)))
 
     return of
 

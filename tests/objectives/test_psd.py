@@ -6,6 +6,7 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, POSITIVE
+from objectives import psd
 
 ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
 
@@ -44,20 +45,23 @@ def test_a_positives_b_is_each_other_paragraph_of_the_document_as_often(tools, a
 def test_negatives_are_among_the_nearest_to_the_positives_b_in_length(any_corpus, make_stream, tools):
     for these in tools.groups(make_stream(any_corpus, objective="psd"), 0, 3000):
         block = these.block
-        lengths = np.sort(block.count_tokens(block.take_whole(np.arange(len(block.paragraph)))))
+        lengths = block.count_tokens(block.take_whole(np.arange(len(block.paragraph))))
         reach = max(16, len(lengths) // 200)
         b = block.count_tokens(these.b)
         shorter, longer = np.minimum(b, b[:, :1]), np.maximum(b, b[:, :1])
-        between = np.searchsorted(lengths, longer, "left") - np.searchsorted(lengths, shorter, "right")
+        between = np.zeros_like(b)
+        for row, document in enumerate(block.document[these.a.paragraph[:, 0]]):
+            others = np.sort(lengths[block.document != document])
+            between[row] = np.searchsorted(others, longer[row], "left") - np.searchsorted(others, shorter[row], "right")
         assert between.max() <= 2 * reach  # where there are none on one side, there are more on the other
         assert np.mean(between <= reach) > 0.9
 
 
 @pytest.mark.parametrize(
-    ("anchor", "b", "window"), [(0, 21, range(5, 38)), (1, 1, range(1, 34)), (38, 40, range(8, 41))]
+    ("anchor", "b", "window"), [(0, 21, range(5, 39)), (1, 1, range(2, 36)), (38, 40, range(6, 40))]
 )
 def test_each_of_the_nearest_of_other_documents_is_as_likely(tools, anchor, b, window):
-    """At the ends of the order by length the window is as wide."""
+    """As many wherever the positive's B stands in the order by length: 33, the document's own not counted."""
     shards = [[[[k] * (d + 1 + 20 * k) for k in range(2)] for d in range(20)]]  # of lengths 1 .. 40, one each
     these = tools.sampled("psd", shards, repeat=3000)
     lengths = these.block.count_tokens(these.b)
@@ -65,6 +69,7 @@ def test_each_of_the_nearest_of_other_documents_is_as_likely(tools, anchor, b, w
     assert (lengths[rows, 0] == b).all()
     drawn = Counter(lengths[rows, 1:].ravel().tolist())
     likely = set(window) - {b, b - 20, b + 20}
+    assert len(likely) == 33
     assert set(drawn) == likely
     tools.as_likely((drawn[n] for n in likely), [1] * len(likely))
 
@@ -88,11 +93,33 @@ def test_where_documents_are_of_one_length_each_only_matched_negatives_are_as_lo
     assert apart["matched"] < 1.5 < 12 < apart["paper"]
 
 
-def test_paragraphs_of_documents_of_one_are_in_no_pair(tools):
-    lonely = [[[900 + d] * 3] for d in range(30)]
-    these = tools.sampled("psd", [[[[3 * d], [3 * d + 1, 3 * d + 2]] for d in range(10)] + lonely], repeat=50)
-    assert these.block.num_sentences.tolist() == [1, 2] * 10
+@pytest.mark.parametrize("sampling", ["matched", "paper"])
+def test_documents_of_one_paragraph_give_negatives_and_no_anchors(tools, sampling):
+    lonely = [[[900 + d] * 2] for d in range(10)]
+    shards = [[[[3 * d], [3 * d + 1, 3 * d + 2]] for d in range(10)] + lonely]
+    these = tools.sampled("psd", shards, repeat=600, sampling=sampling)
+    tools.check("psd", [these], matched=sampling == "matched")
+    assert these.a.paragraph.max() < 20
+    rows = these.a.paragraph[:, 0] == 0
+    drawn = Counter(these.b.paragraph[rows, 1:].ravel().tolist())
+    tools.as_likely((drawn[p] for p in range(2, 30)), [1] * 28)
+
+
+def test_one_document_of_nearly_all_paragraphs_takes_no_tries(tools, monkeypatch):
+    """Its own paragraphs are skipped and not drawn again: what is near in length is found at the first draw."""
+    rng = np.random.default_rng(0)
+    book = [[number, *rng.integers(50, 99, size=rng.integers(1, 30))] for number in range(3000)]
+    notes = [[[5000 + n, *rng.integers(50, 99, size=4 + n)] for _ in range(2)] for n in range(20)]
+    drawn = []
+    near = psd._Near.draw
+    monkeypatch.setattr(psd._Near, "draw", lambda self, bits: drawn.append(len(bits)) or near(self, bits))
+    these = tools.sampled("psd", [[book, *notes]], repeat=1)
     tools.check("psd", [these])
+    assert sum(drawn) <= 2 * len(these.kinds)
+    of_book = these.block.document[these.a.paragraph[:, 0]] == 0
+    counts = Counter(these.b.paragraph[of_book, 1:].ravel().tolist())
+    assert len(counts) == 40
+    assert max(counts.values()) < 3 * sum(counts.values()) / 40
 
 
 @pytest.mark.parametrize("documents", [1, 8])

@@ -26,7 +26,7 @@ def anchors_with_pairs(stream, first, count):
 
 
 def others_of(block, paragraph, count):
-    """Other usable paragraphs of the document that have so many sentences, ``[n]``."""
+    """Other paragraphs of the document that have so many sentences, ``[n]``."""
     first, last = (block.document_first[block.document[paragraph] + k] for k in (0, 1))
     return np.array(
         [
@@ -76,9 +76,10 @@ def check_pairs(parts, matched=True, hard_where_possible=True):
         assert (b_paragraph[two, 1] != b_paragraph[two, 2]).all()
         if hard_where_possible:
             assert (np.diff((kinds[:, 1:] == HARD).astype(int), axis=1) <= 0).all()
-            others = others_of(block, a_paragraph[:, 0], length[:, 0] if matched else np.zeros(len(a), int))
+            least = np.full(len(a), 2 if matched else 1)
+            others = others_of(block, a_paragraph[:, 0], np.maximum(length[:, 0], 2) if matched else least)
             assert np.array_equal(hard, np.minimum(others, 2))
-            assert np.array_equal(hard > 0, others_of(block, a_paragraph[:, 0], np.zeros(len(a), int)) > 0)
+            assert np.array_equal(hard > 0, others_of(block, a_paragraph[:, 0], least) > 0)
         for row in range(len(a)):
             positive, *negatives = (block.read_tokens(Spans(*b[row, k])).tolist() for k in range(5))
             assert positive not in negatives
@@ -253,6 +254,16 @@ def test_documents_of_one_usable_paragraph_have_easy_negatives_alone(make_corpus
     documents = [[sentences(*range(6 * d, 6 * d + 2 + d % 5)), f"One sentence w{d} alone."] for d in range(20)]
     kinds = check(make_stream(make_corpus(documents, **ALL)), count=1000)
     assert kinds == {POSITIVE: 200, EASY: 800}
+
+
+def test_freely_drawn_negatives_come_from_paragraphs_of_one_sentence_too(tools):
+    """As the paper says; it names no least number. Matched ones do not: a lone sentence is longer than others."""
+    shards = [[[[10 * d, 10 * d + 1], *([10 * d + k] for k in range(2, 6))] for d in range(10)]]
+    for sampling, lone in (("paper", 4 / 5), ("matched", 0)):
+        these = tools.sampled("ssp", shards, repeat=100, sampling=sampling)
+        of_one = these.block.num_sentences[these.b.paragraph[:, 1:]] == 1
+        assert abs(of_one[these.kinds[:, 1:] == EASY].mean() - lone) < 0.05
+        assert ((these.kinds == HARD).sum(axis=1) == (2 if sampling == "paper" else 0)).all()
 
 
 def test_paragraphs_of_two_sentences_give_one_each(make_corpus, make_stream):

@@ -1,4 +1,5 @@
 import pytest
+from deepspeed.runtime.precision_config import DeepSpeedFP16Config
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig, identity
@@ -49,10 +50,27 @@ def test_the_settings_that_come_along_can_be_read(name):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "not a JSON object"), ("[]", "not a JSON object"), ('{"fp16": {}}', "--precision")],
+    [
+        ("{", "not a JSON object"),
+        ("[]", "not a JSON object"),
+        ('{"bf16": {}}', "--precision"),
+        ('{"fp16": true}', "must be an object"),
+        ('{"fp16": {"enabled": true}}', 'sets "enabled" of "fp16", where only loss_scale_window and hysteresis'),
+        ('{"fp16": {"hysteresis": 0}}', '"hysteresis" is 0, and must be 1 or more'),
+        ('{"fp16": {"loss_scale_window": "long"}}', '"loss_scale_window" is "long"'),
+    ],
 )
 def test_bad_deepspeed_settings_are_one_line(text, message, tmp_path):
     path = tmp_path / "ds.json"
     path.write_text(text)
     with pytest.raises(KinspanError, match=message):
         read_deepspeed_config(str(path))
+
+
+def test_deepspeed_settings_say_how_the_loss_scale_moves(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text('{"fp16": {"loss_scale_window": 100, "hysteresis": 4}}')
+    optimizer, layout = OptimizerSettings.of(PretrainConfig()), Layout(64, 8, 1)
+    scaling = complete_settings(read_deepspeed_config(str(path)), optimizer, layout, "fp16")["fp16"]
+    assert scaling == {"loss_scale_window": 100, "hysteresis": 4, "enabled": True}
+    assert DeepSpeedFP16Config(**scaling).hysteresis == 4

@@ -1,7 +1,14 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
-from pretrain.recovery import MIN_HISTORY, is_spike
+from data_pipeline.errors import KinspanError
+from pretrain.config import PretrainConfig
+from pretrain.progress import Progress
+from pretrain.recovery import MIN_HISTORY, count_skips, is_spike
+from pretrain.runtime.finite import Skips
 
 
 def falling(count, noise=0.02):
@@ -29,3 +36,37 @@ def test_an_earlier_spike_hides_no_later_one():
     losses = falling(60)
     losses[50] = 40.0
     assert is_spike(20.0, losses[:55])
+
+
+def count(precision, flags, **settings):
+    """The run's progress, its lines on the screen and those in its log, after updates that were skipped or not."""
+    said, logged, skips = [], [], Skips()
+    for step, flag in enumerate(flags):
+        skips.add(step, torch.tensor(flag))
+    run = SimpleNamespace(
+        setup=SimpleNamespace(
+            config=PretrainConfig(**settings), layout=SimpleNamespace(size=10), facts={"precision": precision}
+        ),
+        progress=Progress(),
+        skips=skips,
+        log=SimpleNamespace(write=lambda step, split, values: logged.append(step)),
+        note=lambda *_, **__: None,
+        say=said.append,
+    )
+    count_skips(run)
+    return run.progress, [line.partition(":")[0] for line in said], logged
+
+
+@pytest.mark.parametrize(
+    ("precision", "told"), [("fp16", ["step 5"]), ("bf16", ["step 1", "step 4", "step 5"]), ("fp32", None)]
+)
+def test_a_lone_overflow_of_fp16_is_logged_and_not_told(precision, told):
+    progress, said, logged = count(precision, [False, True, False, False, True, True])
+    assert said == (told or ["step 1", "step 4", "step 5"])
+    assert logged == [2, 5, 6]
+    assert (progress.skipped, progress.skipped_in_row) == (3, 2)
+
+
+def test_a_lone_overflow_counts_for_the_guard_all_the_same():
+    with pytest.raises(KinspanError, match="in 1 steps in a row"):
+        count("fp16", [True], max_skipped_steps=1)

@@ -114,7 +114,11 @@ def questions(folder):
 
 
 def test_a_forum_gives_its_accepted_answers(tmp_path):
-    answers, _ = read(f"forum={questions(tmp_path)}")
+    answers, said = read(f"forum={questions(tmp_path)}")
+    assert said == [
+        "1 questions without an accepted answer: left out; of each question only the accepted answer is indexed, and "
+        "no other"
+    ]
     (answer,) = answers
     assert (answer.text, answer.question) == ("Switch it off and on again.", "The printer is offline")
 
@@ -124,9 +128,45 @@ def test_so_does_its_corpus(tmp_path, helpers):
 
     options = {"validation_share": 0.0, "duplicates": "keep"}
     helpers.prepare([questions(tmp_path)], default_model(), tmp_path / "corpus", **options)
-    (answer,), _ = read(tmp_path / "corpus")
+    (answer,), said = read(tmp_path / "corpus")
+    assert said[0].startswith("1 questions without an accepted answer: left out; ")
     assert answer.text == "switch it off and on again."
     assert answer.question == "The printer is offline"
     shutil.rmtree(tmp_path / "corpus/tokenizer")
     with pytest.raises(KinspanError, match="tokenizer"):
         read(tmp_path / "corpus")
+
+
+def test_a_folder_in_the_form_of_beir(tmp_path):
+    rows = [
+        {"_id": "MED-10", "title": "Statins", "text": "They lower cholesterol.", "metadata": {"url": "x"}},
+        {"_id": 4983, "title": "", "text": "No title."},
+        {"_id": "31", "text": "No field."},
+        {"_id": "32", "title": "Only a title", "text": ""},
+        {"_id": "33", "title": "", "text": ""},
+    ]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answers, said = read(tmp_path)
+    assert answers == [
+        Answer("MED-10", "Statins They lower cholesterol."),
+        Answer("4983", "No title."),
+        Answer("31", "No field."),
+        Answer("32", "Only a title"),
+    ]
+    assert any("in BEIR's form" in note for note in said)
+    assert any("corpus.jsonl line 5)" in note for note in said)
+    assert read(tmp_path / "corpus.jsonl")[0] == answers
+
+
+def test_ids_and_texts_without_column_names(tmp_path):
+    path = tmp_path / "collection.tsv"
+    path.write_text('0\tThe "first" one.\n17\tAnother.\n')
+    answers, said = read(path)
+    assert answers == [Answer("0", 'The "first" one.'), Answer("17", "Another.")]
+    assert said == [f"{path}: its first line names no columns: read as ids and texts"]
+    path.write_text("0\tone\n1\ttwo\tthree\n")
+    with pytest.raises(KinspanError, match=r"collection.tsv line 2: 3 fields, not the 2 of `id<tab>text`"):
+        read(path)
+    path.write_text("number\tbody\n1\tone\n")
+    with pytest.raises(KinspanError, match="no column text"):
+        read(path)

@@ -1,6 +1,7 @@
 """An index that was changed answers like one built at once; whatever is cut short leaves no trace."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -46,6 +47,15 @@ def test_changes_give_what_building_at_once_gives(tmp_path, embedder, answers):
     before = read_manifest(grown)
     assert add_answers(grown, embedder, answers, said.append) == before
     assert said[-1] == "60 answers are there as they are: left"
+
+
+def test_an_index_of_an_older_format_is_refused(tmp_path, embedder, answers):
+    manifest = build_index(tmp_path / "index", embedder, answers)
+    older = {**asdict(manifest), "format": 1}  # whose words have no stems
+    (tmp_path / "index/index.json").write_text(json.dumps(older))
+    for use in (Index, lambda folder: build_index(folder, embedder, answers)):
+        with pytest.raises(KinspanError, match="has format 1, not 2: build the index again, in another folder"):
+            use(tmp_path / "index")
 
 
 def test_a_killed_build_goes_on_where_it_was(tmp_path, embedder, answers, monkeypatch):

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from data_pipeline.errors import KinspanError
-from launch import index, search
+from launch import evaluate, index, rank, search
 
 
 @pytest.fixture
@@ -70,10 +70,65 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     assert "number 8" in asked.splitlines()  # an empty line ends at a terminal alone
 
 
+@pytest.fixture
+def built(tmp_path, run, bi_encoder, answers):
+    """A folder in BEIR's form, and an index of it."""
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    rows = [{"_id": answer.id, "title": "", "text": answer.text} for answer in answers]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = [{"_id": f"q{number}", "text": f"number {number}"} for number in range(10, 19)]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    judged = "".join(f"q{number}\ta{number}\t1\n" for number in range(10, 15))
+    (folder / "qrels/test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    run(index, "--model", bi_encoder, "--answers", folder, "--output_dir", tmp_path / "index")
+    return folder
+
+
+def test_from_a_benchmark_to_its_figures(tmp_path, run, built, cross_encoder):
+    found, ranked = tmp_path / "run.txt", tmp_path / "ranked"
+    flags = ("--index", tmp_path / "index", "--questions", built)
+    assert run(search, *flags, "--run", found, "--first_stage", "bm25", "--k", 20) == ""
+    said = run(
+        rank,
+        *("--model", cross_encoder, "--run", found, "--queries", built, "--collection", built),
+        *("--depth", 3, "--max_length", 32, "--output_dir", ranked),
+    )
+    assert "5 questions, 15 candidates to re-rank, 85 kept below them" in said
+    last = run(
+        evaluate,
+        *("--run", found, ranked / "run.txt", "--qrels", built, "--metrics", "MRR R@20", "R@3", "--json"),
+    ).splitlines()[-1]
+    first, second = json.loads(last)["systems"]
+    assert first["mrr"] == first["R@3"] == first["R@20"] == 1  # the number stands in one answer alone
+    assert second["R@3"] == 1 > second["mrr"]
+
+
+def test_lines_of_json(tmp_path, run, built):
+    flags = ("--index", tmp_path / "index", "--json", "--k", 2)
+    lines = [json.loads(line) for line in run(search, *flags, "--questions", built).splitlines()]
+    assert [line["question_id"] for line in lines] == [f"q{number}" for number in range(10, 15)]
+    (alone,) = (json.loads(line) for line in run(search, *flags, "number 13").splitlines())
+    assert alone.keys() == {"question", "hits"}
+    assert [hit["id"] for hit in alone["hits"]] == [hit["id"] for hit in lines[3]["hits"]]
+    assert alone["hits"][0].keys() == {"id", "text", "question", "url", "score", "scores"}
+    assert run(search, "--index", tmp_path / "index", "--questions", built, "--k", 1).count("\n 1. a") == 5
+
+
 @pytest.mark.parametrize(
     ("entry", "arguments", "reason"),
     [
         (search, ("--index", "{}/none", "q"), "is no index, see launch/index.py"),
+        (search, ("--index", "{}/none", "--run", "r", "q"), "--run needs --questions"),
+        (search, ("--index", "{}/none", "--questions", "x.tsv", "q"), "leave the other questions out"),
+        (search, ("--index", "{}/none", "--questions", "{}/x.tsv"), "x.tsv: there is no such file"),
+        (rank, ("--model", "m", "--output_dir", "{}/o"), "give --data, or --run"),
+        (rank, ("--model", "m", "--output_dir", "{}/o", "--run", "r", "--queries", "q"), "--run needs --queries and"),
+        (
+            rank,
+            ("--model", "m", "--output_dir", "{}/o", "--data", "d", "--depth", "5"),
+            "--depth does not go with --data",
+        ),
         (index, ("--output_dir", "{}/none", "--remove", "a"), "is no index"),
         (index, ("--output_dir", "{}/none", "--answers", "x.jsonl", "--remove", "a"), "builds a new index"),
         (index, ("--output_dir", "{}/none", "--answers", "x.jsonl"), "there is no such file"),

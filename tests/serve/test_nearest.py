@@ -68,8 +68,8 @@ def test_words_are_bm25s(tmp_path):
     texts = ["the river rose", "a stone bridge over the river", "silver music", "river river stone"]
     write_words(tmp_path, texts, np.array([10, 11, 13, 17]))
     words = Words(tmp_path)
-    rows, scores = words.find("stone at the river?", 10, None)
-    expected = score_bm25(make_candidates(["stone at the river?"], [texts]))
+    rows, scores = words.find("Stones, rivers?", 10, None)
+    expected = score_bm25(make_candidates(["Stones, rivers?"], [texts]))
     assert dict(zip(rows.tolist(), scores.tolist(), strict=True)) == pytest.approx(
         {row: score for row, score in zip([10, 11, 13, 17], expected, strict=True) if score > 0}, rel=1e-5
     )
@@ -77,7 +77,7 @@ def test_words_are_bm25s(tmp_path):
     alive = np.ones(18, dtype=bool)
     alive[17] = False
     assert 17 not in words.find("stone at the river?", 10, alive)[0]
-    for nothing in ("", "the of", "nonesuch", "?!"):
+    for nothing in ("", "of any", "nonesuch", "?!"):
         assert not len(words.find(nothing, 3, None)[0])
 
 

@@ -21,10 +21,10 @@ from finetune.data.builders.pools import build_pools
 from finetune.data.dataset import find_files
 from finetune.data.insuranceqa import ANSWERS
 from finetune.data.tables import read_lines
-from finetune.evaluation.bm25 import score_bm25
+from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import MAP, MRR, compute_question_metrics
 from finetune.transfer import domains
-from finetune.transfer.matrix import BM25, TF_IDF, Target, load_targets, score_tf_idf
+from finetune.transfer.matrix import TF_IDF, Target, load_targets, score_tf_idf
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 from pretrain.release.folder import fingerprint_model

@@ -9,9 +9,9 @@ from benchmarks.evidence.figures import draw_forest
 from benchmarks.evidence.findings import format_difference, format_figure
 from benchmarks.evidence.results import Store
 from data_pipeline.files import write_atomically
+from finetune.evaluation.bm25 import BM25, WORDS
 from finetune.evaluation.metrics import MAP
 from finetune.evaluation.significance import format_p
-from finetune.transfer.matrix import BM25
 
 from .findings import Findings
 from .materials import SIMILARITY
@@ -32,7 +32,9 @@ DESIGN = """- **Trained**: an adapter (Pfeiffer's bottleneck) of each of five fo
 - **Ranked**: {questions} held-out questions of each of the five forums by title, among 100 bodies and among 100
   accepted answers (as many as there are where there are fewer), which BM25 finds; InsuranceQA, with 500 candidates by
   BM25; WikiQA. No model is trained on a question that is asked here, but wrong candidates may be texts that it was
-  trained on. Baselines read whole texts, the cosine 64 tokens of each text, and the pair heads 64 of both together.
+  trained on. As a baseline, BM25 compares {words};
+  to find candidates, it left function words out and stemmed none. Baselines read whole texts, the cosine 64 tokens of
+  each text, and the pair heads 64 of both together.
 - **Seeds** are of the order of pairs, of dropout where the start has any, and of new weights, the pair head's too.
 - **Figures** are MAP, over the questions of a group together; the matrices have the paper's figures, P@1 for answers
   and InsuranceQA.
@@ -56,7 +58,7 @@ def write_page(recipe: Recipe, store: Store, page: Path = PAGE) -> None:
     steps = {name: arms[name]["max_steps"] for name in ("single", MULTI, FUSION)}
     questions, count = recipe.content["targets"]["questions"], len(found.findings)
     parts += [QUESTION.format(length=recipe.content["max_length"], sizes=_say_sizes(found)), "## Design"]
-    parts += [DESIGN.format(**steps, questions=questions, count=count), "## Results"]
+    parts += [DESIGN.format(**steps, words=WORDS, questions=questions, count=count), "## Results"]
     for start in recipe.content["starts"]:
         if found.materials and found.list_rows(start):
             parts += _write_start(found, start, page)

@@ -147,7 +147,7 @@ def _measure_start(recipe: Recipe, start: str, places: Places, targets: list[Tar
     few = [targets[0], targets[-1]]
     began = time.process_time()
     for target in few:
-        load_classifier(str(folder), length)(target.data)
+        load_classifier(str(folder), length)[0](target.data)
     tokens = sum(_count_tokens(target, length) for target in targets)
     seconds["ranking"] = round((time.process_time() - began) * tokens / sum(_count_tokens(t, length) for t in few), 1)
     return seconds

@@ -48,7 +48,7 @@ def run_row(
         adapters = [train(one, seed, [], places) for one in of_fusion]
         folder = train(row, seed, adapters, places)
         learned = summarize_training(folder.parent)
-        score = load_classifier(str(folder), length)
+        score = load_classifier(str(folder), length)[0]
         if row.arm == FUSION and seed == FIRST_SEED:
             weights = {t.name: weigh_adapters(str(folder), t.data, length).round(4).tolist() for t in targets}
     trained = time.process_time() - spent

@@ -4,6 +4,9 @@ Rücklé et al., 2019, "COALA: A Neural Coverage-Based Approach for Long Answer 
 al., 2020, "MultiCQA", section 3.2: the accepted answer of a question is right, and the other candidates are the
 accepted answers to similar questions, which BM25 finds. Titles with bodies, and questions with those that they are
 duplicates of, become data sets in the same way.
+
+Declared duplicates ask the same, directly or by way of others: what such a question has to offer is never a wrong
+candidate. It is right where the link says so, and no candidate otherwise.
 """
 
 import hashlib
@@ -27,6 +30,7 @@ from data_pipeline.prepare.readers.files import find_input_files
 from data_pipeline.prepare.readers.reader import measure_content
 from data_pipeline.prepare.readers.registry import parse_record, read_records
 from data_pipeline.prepare.rejection import ReadTally, format_bytes, refuse_rejected
+from finetune.data.answers import fold_text
 
 CANDIDATES = 100  # of a question (Rücklé et al., 2020, section 3.2)
 SPLITS = ("train", "dev", "test")
@@ -38,7 +42,7 @@ class Question:
 
     title, body, answer: "" where there is none; answer: the accepted one
     links: ids of the questions that it is a duplicate of
-    group: what it is kept together with, when questions are held out
+    group: names the questions that links connect with it, in any direction; they come into one split
     """
 
     id: str
@@ -57,8 +61,8 @@ def read_questions(
     say: is told of the records that are not as they must be
     allow_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/rejection.py
 
-    Raises KinspanError where a file cannot be read to its end, there is no question in the input, or too much of it is
-    rejected.
+    Raises KinspanError where a file cannot be read to its end, there is no question in the input, too much of it is
+    rejected, or a link leads from one file to another, since the groups of duplicates are those of each file.
     """
     files, _ = find_input_files(inputs)
     found: list[Question] = []
@@ -90,7 +94,19 @@ def read_questions(
     if rejected:
         sizes = f"{format_bytes(read.total.rejected_bytes)} of {format_bytes(read.total.bytes)}"
         say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")
+    _check_links(found)
     return found
+
+
+def _check_links(questions: Sequence[Question]) -> None:
+    group_of = {question.id: question.group for question in questions}
+    for question in questions:
+        for link in question.links:
+            if group_of.get(link, question.group) != question.group:
+                raise KinspanError(
+                    f"--input: question {question.id!r} is a duplicate of {link!r}, which stands in another file: put "
+                    "the questions of both files into one"
+                )
 
 
 def _make_question(document: Document) -> Question:
@@ -146,6 +162,9 @@ def build_forum_set(
     pool = np.array([bool(how.finds(question)) for question in questions])
     index = bm25s.BM25()
     index.index(bm25s.tokenize([_join(question) for question in questions], show_progress=False), show_progress=False)
+    members: dict[str, set[int]] = {}
+    for n, question in enumerate(questions):
+        members.setdefault(question.group, set()).add(n)
     lines: dict[str, list[str]] = {split: [] for split in SPLITS}
     counts = dict.fromkeys(SPLITS, 0)
     for n, question in enumerate(tqdm(questions, desc="candidates", unit=" questions", mininterval=1.0, disable=None)):
@@ -154,7 +173,7 @@ def build_forum_set(
             continue
         split = choose_split(question, shares)
         counts[split] += 1
-        rows = _rank_similar(index, _join(question), pool, {n, *right}, candidates - len(right))
+        rows = _rank_similar(index, _join(question), pool, members[question.group], candidates - len(right))
         lines[split] += _write_lines(question, how, questions, right, rows)
     if empty := [split for split in SPLITS if not counts[split] and (split == "train" or shares[split])]:
         raise KinspanError(
@@ -193,9 +212,9 @@ def _rank_similar(index: bm25s.BM25, text: str, pool: np.ndarray, without: set[i
 def _write_lines(
     question: Question, how: Kind, questions: Sequence[Question], right: list[int], others: list[int]
 ) -> list[str]:
-    """A line of each candidate, in an order that says nothing."""
-    known = {how.finds(questions[n]) for n in right}
-    rows = [(n, 1) for n in right] + [(n, 0) for n in others if how.finds(questions[n]) not in known]
+    """A line of each candidate, in an order that says nothing. A text that is right is not wrong under another id."""
+    known = {fold_text(how.finds(questions[n])) for n in right}
+    rows = [(n, 1) for n in right] + [(n, 0) for n in others if fold_text(how.finds(questions[n])) not in known]
     rows.sort(key=lambda row: hashlib.blake2b(f"{question.id} {questions[row[0]].id}".encode()).digest())
     return [
         json.dumps(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.encode import normalise
 
 from ..collect import SourceRow
 from ..dataset import MULTICQA, DataSet, PaperCount, find_files
@@ -28,7 +29,9 @@ def read_insuranceqa_v2(path: Path) -> Iterator[SourceRow]:
     Raises KinspanError, naming the file and the line, where the vocabulary or the answers are missing, where a line has
     another number of fields, and for a word or an answer that is not there.
     """
-    words = {key: word for _, key, word in _read_pairs(_find(path.parent, VOCABULARY))}
+    words: dict[str, str] = {}
+    for _, key, word in _read_pairs(_find(path.parent, VOCABULARY)):
+        words.setdefault(key, word)
     encoded = _find(path.parent, ANSWERS)
     texts = {aid: _decode(text, words, f"{encoded} line {number}") for number, aid, text in _read_pairs(encoded)}
     split = next(name for name, (part, _) in POOLS.items() if f".{part}." in path.name)
@@ -66,7 +69,7 @@ def _read_pairs(path: Path) -> Iterator[tuple[int, str, str]]:
 def _decode(text: str, words: dict[str, str], where: str) -> str:
     """Returns a text like ``idx_7 idx_12`` as words."""
     try:
-        return " ".join([words[number] for number in text.split()])
+        return normalise(" ".join([words[number] for number in text.split()]))
     except KeyError as error:
         raise KinspanError(f"{where}: word {error} is not in {VOCABULARY}") from error
 

@@ -11,6 +11,8 @@ A file is a sequence of new questions, each as often as it has related ones::
         <RelComment ...>...</RelComment>          ten of them, which are not read
       </Thread>
     </OrgQuestion>
+
+Some files begin with a document type that declares these elements and their attributes.
 """
 
 from collections.abc import Iterator
@@ -39,8 +41,8 @@ def read_semeval(path: Path) -> Iterator[SourceRow]:
     PerfectMatch and Relevant are right, as in the task. The training questions are those of part 1 and of part 2, which
     must stand beside it.
 
-    Raises KinspanError, naming the file and the line, for what is not XML, for XML that declares entities, for a
-    question without an id or a label, and where part 2 is missing.
+    Raises KinspanError, naming the file and the line, for what is not XML, for entities that the file declares or
+    leaves to another file, for a question without an id or a label, and where part 2 is missing.
     """
     yield from _read_questions(path)
     if path.name.startswith(PART_1):
@@ -55,7 +57,8 @@ def _read_questions(path: Path) -> Iterator[SourceRow]:
     parser = expat.ParserCreate()
     reading = _Reading(path, parser)
     parser.StartElementHandler, parser.EndElementHandler = reading.start, reading.end
-    parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = reading.add_text, reading.refuse_doctype
+    parser.CharacterDataHandler = reading.add_text
+    parser.EntityDeclHandler, parser.SkippedEntityHandler = reading.refuse_declared, reading.refuse_skipped
     parser.buffer_text = True
     try:
         for _, line in read_lines(path):
@@ -121,8 +124,11 @@ class _Reading:
         rows, self.rows = self.rows, []
         return rows
 
-    def refuse_doctype(self, *_: Any) -> None:
-        self.refuse("a document type, in which entities may be declared, is not read")
+    def refuse_declared(self, name: str, *_: Any) -> None:
+        self.refuse(f"the entity {name!r} is declared here: a few of them may stand for gigabytes, and none is read")
+
+    def refuse_skipped(self, name: str, *_: Any) -> None:
+        self.refuse(f"the entity {name!r} is declared in another file, which is not read")
 
     def refuse(self, what: str) -> NoReturn:
         raise KinspanError(f"{self.path} line {self.parser.CurrentLineNumber}: {what}")

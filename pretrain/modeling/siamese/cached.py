@@ -16,7 +16,7 @@ from data_pipeline.sampling.batch import Batch
 from pretrain.modeling.losses import CHUNK
 from pretrain.runtime.ranks import sum_over_ranks
 
-from .losses import add_up_queries, compare_texts
+from .losses import add_up_queries, bar_known, compare_texts
 from .model import SiameseModel
 
 Pass = tuple[torch.Tensor, ...]  # what a forward pass of SiameseModel returns; the last are the embeddings
@@ -76,16 +76,19 @@ def find_slopes(
     return Slopes([next(of_own) if pairs else None for pairs in sizes], sums, only)
 
 
-def compare_objectives(model: SiameseModel, batches: Sequence[Batch | None], start: int) -> Comparison:
+def compare_objectives(
+    model: SiameseModel, batches: Sequence[Batch | None], start: int, groups: torch.Tensor
+) -> Comparison:
     """The comparison of pre-training, with the sums of each objective's queries, as of losses.add_up_queries.
 
     batches: this rank's micro-batches; None for an empty one
     start:   where its pairs begin in the global batch
+    groups:  Batch.groups of the global batch, ``[N, m, 2]``
     """
     parts = np.concatenate([np.zeros(0, dtype=np.int16), *(batch.part for batch in batches if batch)])
 
     def compare(every: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        compared = compare_texts(every, rows, model.temperature, model.symmetric)
+        compared = compare_texts(every, rows, model.temperature, model.symmetric, bar_known(groups, rows))
         part = torch.from_numpy(parts[rows.start - start : rows.stop - start]).to(every.device)
         return compared.losses, add_up_queries(compared, part, len(model.objectives))
 

@@ -62,6 +62,26 @@ def compare_texts(
     return Compared(losses, to_own[:, 0].detach(), ranks)
 
 
+def bar_known(groups: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is no negative of some queries, as ``compare_texts`` takes it; groups: of N pairs, ``[N, m, 2]``
+
+    Texts of other pairs may belong to a query too where they are of its document, or read as its own text does; the
+    same holds for queries of a text. A pair's own negatives stay, those of its document too: they were drawn as such.
+    """
+    num_pairs, m, _ = groups.shape
+    pair = torch.arange(num_pairs, device=groups.device)
+    texts = torch.cat([groups[:, 1], groups[:, 2:].flatten(0, 1)])
+    pair_of_text = torch.cat([pair, pair.repeat_interleave(m - 2)])
+    query, own, place = groups[rows, 0, None], groups[rows, 1, None], pair[rows, None]
+
+    def find(others: torch.Tensor, pair_of_other: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        document, text = others.unbind(-1)
+        same = (document == query[..., 0]) | (document == own[..., 0]) | (text == like[..., 1])
+        return same & (pair_of_other != place)
+
+    return find(texts, pair_of_text, own), find(groups[:, 0], pair, query)
+
+
 def add_up_queries(compared: Compared, part: torch.Tensor, num_parts: int) -> torch.Tensor:
     """CONTRASTIVE_SUMS of each part in turn, ``[num_parts * len(CONTRASTIVE_SUMS)]``; part: ``[r]``"""
     group = F.one_hot(part.long(), num_parts).double()

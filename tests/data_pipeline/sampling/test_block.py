@@ -31,17 +31,19 @@ def nested(corpus, number):
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_holds_just_the_usable_paragraphs_of_the_split(corpus, split):
+def test_holds_the_paragraphs_of_the_split_and_says_which_are_usable(corpus, split):
     expected = []
     for number in range(len(corpus.manifest.shards)):
         for held_out, document in zip(*nested(corpus, number)[1:], strict=True):
-            counts = [len(p) for p in document if len(p) >= 2]
+            counts = [len(p) for p in document]
             if held_out == (split == "validation") and counts:
                 expected.append(counts)
     block = block_of(corpus, split)
     assert block.num_sentences.tolist() == [c for counts in expected for c in counts]
     assert np.diff(block.document_first).tolist() == [len(counts) for counts in expected]
     assert block.document.tolist() == [k for k, counts in enumerate(expected) for _ in counts]
+    assert block.anchors.tolist() == np.flatnonzero(block.num_sentences >= 2).tolist()
+    assert len(block.anchors) < len(block.paragraph)
 
 
 def test_tokens_and_place_of_a_span_are_those_in_the_shard(corpus):
@@ -59,7 +61,7 @@ def test_tokens_and_place_of_a_span_are_those_in_the_shard(corpus):
 
 def test_token_bounds_agree_with_tokens_of_in_every_shard(corpus):
     block = block_of(corpus)
-    paragraphs = np.random.default_rng(1).permutation(len(block.paragraph))[:200]
+    paragraphs = np.random.default_rng(1).permutation(block.anchors)[:200]
     start = np.zeros(len(paragraphs), dtype=np.int64)
     spans = Spans(paragraphs, start, start + 2)
     ((first, last),) = block.find_runs(spans)
@@ -76,7 +78,7 @@ def test_a_block_of_some_shards_holds_only_theirs(corpus):
     some = (1, len(corpus.manifest.shards) - 1)
     block = block_of(corpus, shards=some)
     anchors = get_usable_counts(corpus, OBJECTIVES["ssp"], "train")[0]
-    assert len(block.paragraph) == sum(anchors[n] for n in some)
+    assert len(block.anchors) == sum(anchors[n] for n in some)
     ids = {i for n in some for i in nested(corpus, n)[0]}
     for paragraph in range(0, len(block.paragraph), 50):
         shard, row, _ = block.locate(paragraph)
@@ -100,7 +102,7 @@ def test_long_enough_ranks_the_paragraphs_of_each_count(sentences, most):
 def holes_of(block, seed, count=60):
     """Whole paragraphs without some of their sentences: at the start, at the end or between."""
     rng = np.random.default_rng(seed)
-    paragraphs = rng.permutation(len(block.paragraph))[:count]
+    paragraphs = rng.permutation(block.anchors)[:count]
     sentences = block.num_sentences[paragraphs].astype(np.int64)
     start = rng.integers(0, sentences)
     end = start + rng.integers(1, np.minimum(sentences - start, sentences - 1) + 1)

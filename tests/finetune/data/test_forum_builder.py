@@ -69,8 +69,9 @@ def test_each_question_stands_with_its_right_answer_and_similar_ones(questions, 
             assert answers[rows][labels.index(1)] == right(question, known)
             subject = question.title.split()[2]
             others = [answer for answer, label in zip(answers[rows], labels, strict=True) if not label]
-            same = 1 if kind != "title_body" else 2  # questions of the same subject that have a text to offer
-            assert sum(f"{subject} " in a or f"{subject}," in a for a in others) == same
+            same = [q for q in questions if q.title.split()[2] == subject and q.group != question.group]
+            offered = [q for q in same if q.answer or kind != "title_answer"]
+            assert sum(f"{subject} " in a or f"{subject}," in a for a in others) == len(offered)
 
 
 def test_the_place_of_the_right_answer_says_nothing(questions, tmp_path):
@@ -98,6 +99,65 @@ def test_questions_held_out_are_those_that_prepare_holds_out(helpers, tmp_path, 
     assert all((q.links[0] in held_out) == (q.id in held_out) for q in questions if q.links)
 
 
+def write_tangled_desk(path, count=300):
+    """Questions in tens: siblings, a chain, a duplicate of two, a circle, and two that are on their own."""
+    within = {1: [0], 2: [0], 3: [2], 5: [4, 3], 6: [7], 7: [6]}
+    lines = []
+    for n in range(count):
+        ten, kind = n - n % 10, n % 10
+        text = f"subject{n // 10} is broken in case{n}, and nobody knows why."
+        links = [f"q{ten + target}" for target in within.get(kind, [])]
+        answers = [f"Restart subject{n // 10}, as in answer{n}."]
+        line = {"id": f"q{n}", "title": f"How does subject{n // 10} work in case{n}?", "text": text, "links": links}
+        lines.append({**line, "answers": answers, "accepted": 0})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return f"questions:{path}"
+
+
+@pytest.mark.parametrize("kind", ["title_answer", "title_body", "duplicate"])
+def test_declared_duplicates_are_never_wrong_and_never_parted(helpers, tmp_path, kind):
+    """Not those at two links' distance, of the other direction, or of the same original either; prepare agrees."""
+    from data_pipeline.corpus import Corpus
+    from pretrain.modeling.default_model import default_model
+
+    name = write_tangled_desk(tmp_path / "desk.jsonl")
+    questions = {question.id: question for question in read_questions([name])}
+    build_forum_set(list(questions.values()), kind, tmp_path / "set", SHARES, candidates=20)
+    first = [0, 0, 0, 0, 0, 0, 6, 6, 8, 9]  # of each one's group, in its ten
+    group = {f"q{n}": (n // 10, first[n % 10]) for n in range(300)}
+    splits: dict[tuple[int, int], set[str]] = {}
+    held_out = set()
+    for split in ("train", "dev", "test"):
+        data, _ = load_split(f"files={tmp_path / 'set'}", split)
+        for asked, rows in zip(data.question_ids, data.rows(), strict=True):
+            splits.setdefault(group[asked], set()).add(split)
+            held_out |= {asked} if split != "train" else set()
+            ids, labels = data.answer_ids[rows].to_pylist(), data.labels[rows].tolist()
+            right = {answer for answer, label in zip(ids, labels, strict=True) if label}
+            assert right == (set(questions[asked].links) if kind == "duplicate" else {asked})
+            assert all(label or group[answer] != group[asked] for answer, label in zip(ids, labels, strict=True))
+            assert len(ids) == 20
+    assert all(len(of_group) == 1 for of_group in splits.values())
+    helpers.prepare([name], default_model(), tmp_path / "corpus", validation_share=sum(SHARES.values()))
+    corpus = Corpus(tmp_path / "corpus")
+    of_corpus = {
+        name
+        for number, info in enumerate(corpus.manifest.shards)
+        if info.split == "validation"
+        for name in corpus.shard(number).rows.column("id").to_pylist()
+    }
+    asked_for = {q for q in questions if kind != "duplicate" or questions[q].links}
+    assert held_out == of_corpus & asked_for
+
+
+def test_a_link_into_another_file_is_refused(tmp_path):
+    first = write_help_desk(tmp_path / "desk.jsonl", 6)
+    line = {"id": "other", "title": "Another?", "text": "It is broken.", "links": ["q2"]}
+    (tmp_path / "more.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(KinspanError, match="question 'other' is a duplicate of 'q2', which stands in another file"):
+        read_questions([first, f"questions:{tmp_path / 'more.jsonl'}"])
+
+
 def test_a_forum_without_what_is_asked_for_is_refused(questions, tmp_path):
     alone = [question for question in questions if not question.links]
     with pytest.raises(KinspanError, match="--kind duplicate: no question of the forum is left for train"):
@@ -111,6 +171,7 @@ def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     done = run_program(entry, "--input", name, *flags, "--candidates", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "60 questions, 40 with an accepted answer" in done.stdout
+    assert "40 of them are duplicates of one another, in 20 groups" in done.stdout
     assert load_split(f"files={tmp_path / 'set'}", "test")[0].num_questions > 0
     text = tmp_path / "plain.jsonl"
     text.write_text('{"title": "a", "text": "no question"}\n')

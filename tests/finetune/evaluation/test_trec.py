@@ -8,7 +8,7 @@ import pytrec_eval
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation import trec
-from finetune.evaluation.metrics import compute_question_metrics, compute_run_metrics, rank_rows
+from finetune.evaluation.metrics import compute_question_metrics, compute_run_metrics, rank_rows, rank_run
 
 
 @pytest.fixture
@@ -149,3 +149,41 @@ def test_coverage_counts_what_the_files_do_not_share():
         KinspanError, match=r"no question of the run is in the qrels \(q9 in the run, q1 in the qrels\)"
     ):
         trec.describe_coverage(qrels, {"q9": {"a": 1.0}})
+
+
+def test_a_run_is_written_as_it_is_ranked(tmp_path):
+    path = tmp_path / "run.txt"
+    rankings = {"q2": {"a": 0.25, "b": 1 / 3, "c": 1 / 3}, "q1": {}, "q3": {"a": -1e-9}}
+    assert trec.write_run(path, iter(rankings.items()), "my tag") == 4
+    assert trec.read_run(path) == {question: scores for question, scores in rankings.items() if scores}
+    lines = [line.split() for line in path.read_text().splitlines()]
+    assert [(line[2], line[3], line[5]) for line in lines] == [  # equal scores by falling id
+        ("c", "1", "my_tag"),
+        ("b", "2", "my_tag"),
+        ("a", "3", "my_tag"),
+        ("a", "1", "my_tag"),
+    ]
+
+
+def test_an_id_that_no_run_can_hold_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "run.txt"
+    path.write_text("before")
+    with pytest.raises(KinspanError, match=r"run.txt: the candidate id 'a b' is empty or has white space"):
+        trec.write_run(path, [("q", {"x": 1.0}), ("r", {"a b": 1.0})], "tag")
+    assert path.read_text() == "before"
+
+
+@pytest.mark.parametrize("scores", [{"a": 12.5, "b": -11.3}, {"a": 1.0, "b": 1.0}, {"a": 0.03, "b": 0.02}])
+def test_what_is_appended_ranks_below_in_its_order(scores):
+    rest = [f"r{number}" for number in range(1000)]
+    both = trec.append_below(scores, rest)
+    assert scores.items() <= both.items()
+    assert rank_run({"q": both})["q"][len(scores) :] == rest  # as 32-bit numbers too
+    assert trec.append_below({}, ["x", "y"]) == {"x": -1.0, "y": -2.0}
+
+
+def test_lines_of_a_run_are_found(tmp_path):
+    path = tmp_path / "run.txt"
+    path.write_text("q1 Q0 a 1 1 t\n\nq2 Q0 q1 1 1 t\nq2 Q0 a 2 1 t\n")
+    assert trec.find_line(path, "q2") == 3
+    assert trec.find_line(path, "q2", "a") == 4

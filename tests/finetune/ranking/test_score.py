@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -12,7 +14,7 @@ from sentence_transformers.models import Pooling, Transformer
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.bi_encoder import is_bi_encoder
-from finetune.ranking.ranker import load_ranker, save_ranker
+from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.score import score_answers
 
 # Length 24 cuts some of the pairs.
@@ -125,7 +127,7 @@ def test_a_bi_encoder_by_its_own_prompts_and_similarity(bi_encoder, data):
 def test_an_encoder_without_a_head_is_said_to_be_scored_by_cosine(make_model, data):
     said = []
     score_answers(str(make_model(headless=True)), data, MAX_LENGTH, say=said.append)
-    assert "is scored by the cosine of embeddings, the mean over its tokens, for want of a head" in said[0]
+    assert "is scored by the cosine of embeddings, the mean over its tokens, for want of a head" in said[-1]
 
 
 def test_what_is_a_bi_encoder(bi_encoder, make_model, tmp_path, monkeypatch):
@@ -163,11 +165,65 @@ def test_what_cannot_score(made, make_model, data):
         score_answers("nowhere/at-all", data)
 
 
+@pytest.mark.parametrize("kind", ["cross-encoder", "plain encoder", "bi-encoder"])
+def test_nothing_scores_without_a_tokenizer(kind, made, make_model, bi_encoder, data, tmp_path):
+    """Of weights alone transformers makes a tokenizer that takes every word for unknown, and scores by chance."""
+    made_of = {"cross-encoder": made, "plain encoder": lambda: make_model(headless=True), "bi-encoder": bi_encoder}
+    ignored = shutil.ignore_patterns("tokenizer*", "vocab*", "special_tokens*")
+    folder = shutil.copytree(made_of[kind](), tmp_path / "bare", ignore=ignored)
+    with pytest.raises(KinspanError, match=rf"{folder} has no tokenizer \(no tokenizer\.json\)"):
+        score_answers(str(folder), data, MAX_LENGTH)
+
+
 @pytest.mark.parametrize("family", ["bert", "electra"])
 def test_two_labels_fine_tune_and_save_as_one_logit(family, made, data, tmp_path):
     folder = made(family, num_labels=2)
     ranker, notes = load_ranker(str(folder))
     assert notes == ["the two labels of the head are folded into one logit: label 1 less label 0"]
-    save_ranker(ranker.classifier.config, load_tokenizer(str(folder)), ranker.state_dict(), tmp_path / "one")
+    save_ranker(ranker.classifier.config, load_tokenizer(str(folder)), 64, ranker.state_dict(), tmp_path / "one")
     expected = score_answers(str(folder), data, MAX_LENGTH)
     np.testing.assert_allclose(score_answers(str(tmp_path / "one"), data, MAX_LENGTH), expected, atol=1e-5)
+
+
+def test_a_ranker_states_the_length_that_it_was_trained_on(made, data, tmp_path):
+    """Whoever loads the folder cuts where training did: CrossEncoder, and every command that is not told otherwise."""
+    length, said = 16, []
+    start = str(made("bert"))
+    ranker, _ = load_ranker(start)
+    tokenizer = load_own_tokenizer(start)
+    save_ranker(ranker.classifier.config, tokenizer, length, ranker.state_dict(), tmp_path / "best")
+    folder = str(tmp_path / "best")
+    assert CrossEncoder(folder, device="cpu").max_seq_length == length
+    assert find_trained_length(folder) == length
+    assert find_trained_length(start) is None
+    own = score_answers(folder, data, say=said.append)
+    assert np.array_equal(own, score_answers(folder, data, length))
+    asked, told = zip(*pairs_of(data), strict=True)
+    cut = np.array([len(ids) > length for ids in tokenizer(list(asked), list(told))["input_ids"]])
+    right = data.labels[cut].sum()
+    assert 0 < right < cut.sum()
+    assert said == [
+        f"files test: {cut.sum()} of {len(cut)} pairs cut, {right} of them right ones (--max_length {length})"
+    ]
+    score_answers(folder, data, 20, say=said.append)
+    name = tmp_path.name
+    assert said[1] == f"{name}: pairs are cut at --max_length 20, where the model's own is {length}"
+
+
+def test_a_bi_encoder_takes_its_own_length_and_says_what_is_cut(bi_encoder, data):
+    folder, said = str(bi_encoder()), []
+    own = score_answers(folder, data, say=said.append)
+    np.testing.assert_array_equal(own, score_answers(folder, data, MAX_LENGTH))
+    shorter = score_answers(folder, data, 8, say=said.append)
+    assert not np.array_equal(own, shorter)
+    assert f"bi: texts are cut at --max_length 8, where the model's own is {MAX_LENGTH}" in said
+    assert any("pairs cut" in line and "(--max_length 8)" in line for line in said)
+
+
+def test_an_empty_candidate_is_scored_as_by_cross_encoder(made, data):
+    """It has its two separators, as from ``tokenizer([question], [""])``; ``tokenizer(question, "")`` leaves it out."""
+    folder = made("bert")
+    empty = replace(data, answers=pa.array([""] * data.num_pairs, pa.large_string()))
+    theirs = CrossEncoder(str(folder), max_length=MAX_LENGTH, device="cpu")
+    expected = theirs.predict(pairs_of(empty), activation_fn=torch.nn.Identity())
+    np.testing.assert_allclose(score_answers(str(folder), empty, MAX_LENGTH), expected, atol=1e-5)

@@ -8,7 +8,7 @@ from finetune.reports.comparison_page import render_comparison
 
 def test_the_page_shows_where_they_differ_most(data, scores, systems):
     rows = compare_systems(systems)
-    text = render_comparison("A <title>", data, scores, systems, rows, ["good", "bad"])
+    text = render_comparison("A <title>", data, scores, rows, ["good", "bad"])
     assert "<script>" not in text
     assert "A &lt;title&gt;" in text
     spread = np.abs(systems["good"]["map"] - systems["bad"]["map"])
@@ -17,4 +17,4 @@ def test_the_page_shows_where_they_differ_most(data, scores, systems):
     assert places == sorted(places)
     assert text.count("<h3>") == len(order) <= 50
     assert text.count('class="candidate right"') == 2 * len(order)  # the one right answer is always shown
-    assert "0 questions" in render_comparison("t", data, scores, systems, rows, ["good", "again"])
+    assert "0 questions" in render_comparison("t", data, scores, rows, ["good", "again"])

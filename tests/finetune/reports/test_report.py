@@ -11,7 +11,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import METRICS
-from finetune.reports import plots
+from finetune.reports import plots, study_report
 from finetune.reports.plots import plot_histograms
 from finetune.reports.report import (
     Curves,
@@ -230,3 +230,21 @@ def test_a_curve_begins_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [part.tolist() for part in read_curve(tmp_path, "dev", "map")] == [[0, 9], [0.2, 0.5]]
     assert read_curve(tmp_path, "test", "map")[0].tolist() == []
+
+
+def test_a_row_whose_stages_ran_once_for_all_seeds_has_no_star(monkeypatch, tmp_path, data):
+    shown = []
+    monkeypatch.setattr(study_report, "write_report", lambda path, report: shown.append(report))
+    for name in ("_read_curves", "_read_settings", "_pick_examples"):
+        monkeypatch.setattr(study_report, name, lambda *_: ([], ""))
+    config, random = FinetuneConfig(data="files=x"), np.random.default_rng(0)
+    first = [{m: 0.2 + 0.1 * random.random(data.num_questions) for m in METRICS} for _ in range(3)]
+    better = [{m: values + 0.5 + 0.01 * random.random() for m, values in seed.items()} for seed in first]
+    monkeypatch.setattr(study_report, "is_established", lambda test: True)
+    for shares in (False, True):
+        entries = [Entry("first", config, first, {}), Entry("better", config, better, {}, shares=shares)]
+        study_report.write_page(tmp_path / "page.html", "t", [], [(data, "clean")], entries, {})
+    plain, shared = shown
+    assert list(plain.rows[1].starred) == ["map"]
+    assert list(shared.rows[1].starred) == []
+    assert any("better: what came before fine-tuning ran once for all seeds" in note for note in shared.notes)

@@ -1,6 +1,7 @@
 """Rows of a study that begin with stages: each from the one before, shared where rows begin alike, and none twice."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -40,7 +41,7 @@ def chain(tmp_path, sets, write_sets, make_model, monkeypatch):
 
         return run
 
-    def run(rows, zero_shot=False, **flags):
+    def run(rows, zero_shot=False, repeat_stages=False, **flags):
         path = tmp_path / "study.yaml"
         path.write_text(
             yaml.safe_dump(
@@ -49,7 +50,8 @@ def chain(tmp_path, sets, write_sets, make_model, monkeypatch):
         )
         given = {"model": str(model), **flags}
         arguments = [f"files={sets}"], tmp_path / "out", given, None, lambda _: None, {"pretrain": prepare}
-        return run_study(read_study(path), *arguments, {"source": f"files={source}"}), began, pretrained
+        study = replace(read_study(path), repeat_stages=repeat_stages)
+        return run_study(study, *arguments, {"source": f"files={source}"}), began, pretrained
 
     run.model, run.out = str(model), tmp_path / "out"
     return run
@@ -158,3 +160,29 @@ def test_what_a_stage_was_trained_on_has_been_seen(chain, sets, answer_set, tmp_
     rows = [{"name": "M1"}, {"name": "M3", "stages": [{"finetune": {"data": f"files={source}"}}]}]
     results, _, _ = chain(rows)
     assert results["tables"][0]["unseen_questions"] == before - 1
+
+
+BEFORE = [
+    {"name": "alone"},
+    {"name": "chained", "stages": [SOURCE]},
+    {"name": "pretrained", "pretrain": {"max_steps": 2}},
+]
+NOTE = "what came before fine-tuning ran once for all seeds"
+
+
+def test_stages_that_ran_once_for_all_seeds_are_said(chain):
+    results, _, pretrained = chain(BEFORE, seeds=2)
+    said = [line.partition(":")[0] for line in format_study(results).splitlines() if NOTE in line]
+    assert said == ["chained", "pretrained"]
+    assert len(pretrained) == 1
+
+
+def test_stages_can_run_once_for_each_seed(chain):
+    results, began, pretrained = chain(BEFORE, seeds=2, repeat_stages=True)
+    assert NOTE not in format_study(results)
+    assert len(pretrained) == 2
+    assert began[:4] == [chain.model] * 2 + [chain.model, str(next(chain.out.glob("stages/*/seed-1/best")))]
+    assert began.count(chain.model) == 4  # "alone" with two seeds, and the source of each seed
+    assert len(set(began)) == 1 + 2 + 2
+    assert [row["seeds"] for row in results["tables"][0]["rows"][1:]] == [2, 2, 2]
+    assert all(row["map"]["sd"] is not None for row in results["tables"][0]["rows"][2:])

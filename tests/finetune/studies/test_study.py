@@ -9,6 +9,7 @@ import yaml
 
 from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
+from finetune.reports.card import AS_STARTED
 from finetune.reports.study_table import format_study
 from finetune.studies.study import run_study
 from finetune.studies.study_file import read_study
@@ -194,6 +195,11 @@ def test_a_study(noisy, study_file, tmp_path, sets, write_sets, model, monkeypat
     results["tables"][0]["rows"][3]["as_transferred"] = 1 - kept
     assert ("TANDA: 1 of 1 seeds kept the transferred ranker" in format_study(results)) != kept
     results["tables"][0]["rows"][3]["as_transferred"] = int(kept)
+    kept = json.loads((tmp_path / "out/files/ft/seed-1/summary.json").read_text())["best_step"] == 0
+    assert (f"FT: 1 of 1 seeds: {AS_STARTED}" in text) == kept
+    results["tables"][0]["rows"][1]["as_started"] = 1 - kept
+    assert (f"FT: 1 of 1 seeds: {AS_STARTED}" in format_study(results)) != kept
+    results["tables"][0]["rows"][1]["as_started"] = int(kept)
 
     again = run_study(*arguments, lambda _: None)
     assert again == results
@@ -205,8 +211,8 @@ def test_a_study_shows_what_doing_nothing_comes_to(study_file, tmp_path, sets, m
     monkeypatch.setattr("finetune.studies.study.is_bi_encoder", lambda model: model == encoder)
     seen = []
 
-    def score_by_length(model, data, max_length):
-        seen.append((model, max_length))
+    def score_by_length(model, data):  # at the encoder's own length
+        seen.append(model)
         return np.array([float(len(text)) for text in data.answers.to_pylist()])
 
     monkeypatch.setattr("finetune.studies.study.score_answers", score_by_length)
@@ -214,7 +220,7 @@ def test_a_study_shows_what_doing_nothing_comes_to(study_file, tmp_path, sets, m
     results = run_study(
         read_study(study_file(content)), [f"files={sets}"], tmp_path, {"model": encoder}, None, lambda _: None
     )
-    assert seen == [(encoder, 32)]
+    assert seen == [encoder]
     _, cosine, tuned = results["tables"][0]["rows"]
     data = answer_set(sets, "test")
     lengths = np.array([float(len(text)) for text in data.answers.to_pylist()])

@@ -31,6 +31,7 @@ def job(tmp_path, model, sets, answer_set):
             max_steps=config.max_steps,
             eval_steps=config.eval_steps,
             negatives_per_positive=config.negatives_per_positive,
+            negatives_ratio=config.negatives_ratio,
             negatives_per_question=config.negatives_per_question,
             negatives_from=config.negatives_from,
             identity={"start": str(start), "learning_rate": config.learning_rate},

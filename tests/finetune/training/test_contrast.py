@@ -171,7 +171,10 @@ def test_a_killed_run_ends_bit_identical(job, monkeypatch):
         ({"loss": "contrastive", "fresh_head": True}, "--fresh_head is not for --loss contrastive"),
         ({"loss": "contrastive", "batch_size": 1}, "--batch_size 1: --loss contrastive has nothing to compare"),
         ({"loss": "contrastive", "temperature": 0.0}, "--temperature 0.0: must be above 0"),
-        ({"loss": "contrastive", "positive_weight": 2.0}, "--positive_weight are not for --loss contrastive"),
+        (
+            {"loss": "contrastive", "positive_weight": 2.0},
+            "--positive_weight is for --loss pointwise, and not for --loss contrastive",
+        ),
         ({"loss": "contrastive", "negatives_per_question": 2}, "--negatives_per_question is for --loss pointwise"),
     ],
 )

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import MAP, METRICS
+from finetune.reports.card import AS_STARTED
 from finetune.training import experiment, materials, stages, train
 from finetune.training.config import FinetuneConfig
 from finetune.training.engine import join_ranks
@@ -92,8 +93,21 @@ def test_one_seed_has_no_deviation():
 def test_the_table_has_its_figures_below_their_names(config):
     results = quietly(replace(config, seeds=1))
     _, head, *lines = format_results(results).splitlines()
-    assert len({len(line) for line in (head, *lines) if "mean" not in line}) == 1
-    assert len(lines) == 4
+    assert len({len(line) for line in (head, *lines[:4]) if "mean" not in line}) == 1
+    assert len([line for line in lines if AS_STARTED not in line]) == 4
+
+
+def test_a_ranker_that_no_update_improved_is_told_from_a_trained_one(config, tmp_path, monkeypatch):
+    """Seed 1 is best at the start, seed 2 at the end; the table, the card and the page tell them apart."""
+    monkeypatch.setattr(
+        train._Run, "measure", lambda run, split: {MAP: 0.5 + 0.1 * (run.seed - 1.5) * run.progress.step}
+    )
+    table = format_results(quietly(config)).splitlines()
+    assert [line for line in table if AS_STARTED in line] == [f"seed 1: {AS_STARTED}"]
+    one, two = ((tmp_path / f"out/seed-{k}/best/README.md").read_text() for k in (1, 2))
+    assert f"| Updates | 0: {AS_STARTED} |" in one
+    assert AS_STARTED not in two
+    assert f"where the best update is 0, {AS_STARTED}" in (tmp_path / "out/report.html").read_text()
 
 
 def test_a_test_set_can_be_left_out(config, sets, tmp_path):
@@ -336,3 +350,12 @@ def test_no_epochs_measure_the_transferred_model(tanda, trained, tmp_path):
     assert {s["steps"] for s in summaries} >= {0}
     with pytest.raises(KinspanError, match="--epochs 0: must be above 0"):
         quietly(replace(tanda, transfer=None, epochs=0))
+
+
+def test_a_folder_of_something_else_is_refused_and_left_as_it_was(config, tmp_path):
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "thesis.txt").touch()
+    with pytest.raises(KinspanError, match=f"--output_dir {output} is not empty and holds no fine-tuning"):
+        quietly(config)
+    assert [path.name for path in output.iterdir()] == ["thesis.txt"]

@@ -8,7 +8,15 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet, resolve_pairs
-from finetune.training.groups import draw_lists, draw_negatives, draw_pairs, flip_labels, read_labels
+from finetune.training.groups import (
+    draw_examples,
+    draw_lists,
+    draw_negatives,
+    draw_pairs,
+    draw_per_positive,
+    flip_labels,
+    read_labels,
+)
 
 ANSWERS, NEGATIVES = [1, 0, 3, 2], [6, 4, 0, 3]  # of four questions
 
@@ -32,6 +40,7 @@ def members(groups):
     "make",
     [
         lambda d, s, e: draw_pairs(d, s, e, 1.5),
+        lambda d, s, e: draw_per_positive(d, s, e, 1.5),
         lambda d, s, e: draw_lists(d, s, e, 3),
         lambda d, s, e: draw_negatives(d, s, e, 2, False),
         lambda d, s, e: draw_negatives(d, s, e, 2, True),
@@ -54,11 +63,85 @@ def test_an_epoch_of_pairs_has_each_once(data):
 
 
 @pytest.mark.parametrize(("ratio", "count"), [(1.0, 6), (1.5, 9), (0.5, 3), (100.0, 13)])
-def test_negatives_to_an_answer(data, ratio, count):
+def test_negatives_of_the_whole_set_to_an_answer(data, ratio, count):
     rows = draw_pairs(data, 1, 0, ratio).rows
     assert len(set(rows.tolist())) == len(rows)
     assert data.labels[rows].sum() == data.labels.sum() == 6
     assert (data.labels[rows] == 0).sum() == count
+
+
+@pytest.mark.parametrize(
+    ("count", "drawn"),
+    [(1.0, [1, 0, 0, 2]), (2.0, [2, 0, 0, 3]), (0.5, [0, 0, 0, 1]), (1.5, [2, 0, 0, 3]), (9, [6, 0, 0, 3])],
+)
+def test_negatives_of_a_question_to_each_of_its_answers(data, count, drawn):
+    """None of a question without an answer, and no negative twice."""
+    epochs = [negatives_of(data, draw_per_positive(data, 1, epoch, count)) for epoch in range(30)]
+    for found in epochs:
+        assert [len(rows) for rows in found] == drawn
+        for question, rows in enumerate(found):
+            assert len(set(rows)) == len(rows)
+            assert not data.labels[rows].any()
+            assert set(data.question_of[rows]) <= {question}
+    assert len({row for found in epochs for row in found[0]}) == (NEGATIVES[0] if drawn[0] else 0)
+
+
+@pytest.fixture
+def repeated():
+    """Two questions that ask the same, with a right answer each, and its text as a wrong candidate in other letters."""
+    texts = [
+        "Yes it is",
+        "no",
+        "never",
+        "right too",
+        "YES  it is",
+        "no idea",
+        "right TOO",
+        "yes it is",
+        "none",
+        "Never ",
+    ]
+    return AnswerSet(
+        "made",
+        "train",
+        ["q0", "q1", "q2"],
+        ["Is it?", "is  it?", "what else?"],
+        np.array([0, 3, 7, 10]),
+        pa.array([f"a{k}" for k in range(10)], pa.large_string()),
+        pa.array(texts, pa.large_string()),
+        np.array([1, 0, 0, 1, 0, 0, 0, 1, 0, 0], dtype=np.int8),
+    )
+
+
+@pytest.mark.parametrize(
+    ("draw", "wrong"),
+    [
+        (lambda d, e: draw_lists(d, 1, e, 9), [{"no", "never"}, {"no idea"}, {"none", "never"}]),
+        (lambda d, e: draw_per_positive(d, 1, e, 9.0), [{"no", "never"}, {"no idea"}, {"none", "never"}]),
+        (lambda d, e: draw_negatives(d, 1, e, 9, False), [{"no", "never"}, {"no idea"}, {"none", "never"}]),
+        (
+            lambda d, e: draw_negatives(d, 1, e, 2, True),
+            [{"no", "never", "no idea", "none"}] * 2 + [{"no", "never", "no idea", "none", "right too"}],
+        ),
+        (
+            lambda d, e: draw_examples(d, 1, e, 3),  # first its own, then those of others
+            [{"no", "never", "no idea", "none"}] * 2 + [{"no", "never", "no idea", "none", "right too"}],
+        ),
+    ],
+)
+def test_what_is_right_by_its_text_is_never_a_negative(repeated, draw, wrong):
+    """Whatever its label, its letters and spaces, and at whichever of two questions that ask the same."""
+    found: list[set[str]] = [set(), set(), set()]
+    for epoch in range(40):
+        groups = draw(repeated, epoch)
+        asked, rows = resolve_pairs(groups.rows, repeated.question_of)
+        negative = read_labels(repeated.labels, groups.rows) == 0
+        if np.diff(groups.starts).max() > 1:  # a group is an answer and negatives of its question
+            first = groups.starts[np.searchsorted(groups.starts, np.arange(len(rows)), side="right") - 1]
+            asked, negative = asked[first], np.arange(len(rows)) != first
+        for question, row in zip(asked[negative], rows[negative], strict=True):
+            found[question].add(" ".join(repeated.answers[int(row)].as_py().lower().split()))
+    assert found == wrong
 
 
 def negatives_of(data, groups):
@@ -80,8 +163,9 @@ def test_negatives_of_a_question_among_its_candidates(data, count):
 @pytest.mark.parametrize("count", [1, 3, 9])
 def test_negatives_of_a_question_among_all(data, count):
     """Also of questions without a candidate that is wrong; never a right answer of its own, by its text."""
-    twice = replace(data, answers=pa.array([f"a{k % 13}" for k in range(data.num_pairs)], pa.large_string()))
-    texts = np.array(twice.answers.to_pylist())
+    names = [f"{'Aa'[k % 2]} {k % 13}" for k in range(data.num_pairs)]
+    twice = replace(data, answers=pa.array(names, pa.large_string()))
+    texts = np.array([name.lower() for name in names])
     groups = draw_negatives(twice, 1, 0, count, True)
     for question, rows in enumerate(negatives_of(twice, groups)):
         right = texts[(twice.question_of == question) & (twice.labels == 1)]

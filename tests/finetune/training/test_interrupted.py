@@ -210,8 +210,8 @@ def test_killed_while_the_best_is_written(step, job, monkeypatch):
     whole, whole_folder = job("whole", epochs=1, eval_steps=2, max_steps=4, batch_size=4)
     save = materials.save_ranker
 
-    def killed(config, tokenizer, tensors, folder):
-        save(config, tokenizer, tensors, folder)
+    def killed(*values):
+        save(*values)
         if (count := len(saved)) == step // 2:
             raise Killed
         saved.append(count)

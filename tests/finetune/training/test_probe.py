@@ -43,7 +43,7 @@ def release(tmp_path_factory):
     tokenizer = load_own_tokenizer(default_model())
     AutoConfig.for_model("bert", vocab_size=len(tokenizer), **SMALL).save_pretrained(str(folder))
     ranker, _ = load_ranker(str(folder))
-    save_ranker(ranker.classifier.config, tokenizer, ranker.state_dict(), folder)
+    save_ranker(ranker.classifier.config, tokenizer, 128, ranker.state_dict(), folder)
     return folder
 
 

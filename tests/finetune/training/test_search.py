@@ -11,7 +11,7 @@ from finetune.training import search
 from finetune.training.config import FinetuneConfig, check
 from finetune.training.engine import Ranks
 from finetune.training.experiment import run_experiment
-from finetune.training.search import score_at_common_epoch, search_settings, split_folds
+from finetune.training.search import find_peaks, search_settings, split_folds
 from finetune.training.stages import load_data
 
 
@@ -71,13 +71,28 @@ def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
     assert best["map"] == pytest.approx(0.7)
 
 
-def test_runs_are_scored_at_the_epoch_that_all_reached_not_by_their_luckiest():
-    lucky = np.arange(5.0), np.array([0.2, 0.9, 0.3, 0.3, 0.3])
-    steady = np.arange(0, 6.5, 0.75), np.linspace(0.2, 0.74, 9)
-    stopped = np.arange(4.0), np.array([0.2, 0.4, 0.4, 0.4])
-    epoch, scores = score_at_common_epoch([[lucky, lucky], [steady, stopped]])
-    assert epoch == 3
-    assert scores == [[0.3, 0.3], [pytest.approx(0.2 + 0.54 * 3 / 6), 0.4]]
+def test_each_run_counts_with_its_best_validation():
+    """Also where another stopped before, and where it ended past its peak."""
+    fast = np.array([0.0, 1, 2, 3, 4]), np.array([0.2, 0.78, 0.6, 0.5, 0.5])
+    slow = np.array([0.0, 1, 2]), np.array([0.2, 0.6, 0.68])
+    tied = np.array([0.0, 0.5, 1]), np.array([0.3, 0.4, 0.4])
+    assert find_peaks([fast, slow, tied]) == ([1, 2, 0.5], [0.78, 0.68, 0.4])
+
+
+def test_a_setting_that_peaks_early_is_chosen_over_one_that_never_comes_as_high(config, tmp_path, monkeypatch):
+    """The run that stops first does not decide where the others are scored."""
+    curves = {1e-5: [0.2, 0.5, 0.68], 3e-4: [0.2, 0.78, 0.4, 0.4, 0.4, 0.4]}
+
+    def fake(tried, stage, seed, folder, ranks):
+        folder.mkdir(parents=True)
+        lines = enumerate(curves[stage.learning_rate])
+        log = [json.dumps({"step": n, "split": "dev", "epoch": float(n), "map": value}) for n, value in lines]
+        (folder / "metrics.jsonl").write_text("\n".join(log) + "\n")
+
+    monkeypatch.setattr(search, "train_ranker", fake)
+    (tmp_path / "search").mkdir()
+    chosen = search_settings(config, load_data(config), tmp_path / "search", Ranks(), lambda _: None)
+    assert chosen.learning_rate == 3e-4
 
 
 def test_an_experiment_goes_on_with_what_was_chosen(config, tmp_path):

@@ -17,7 +17,14 @@ from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import Source, parse_sources
 from objectives import parse_mixture
-from pretrain.planning.corpora import describe_corpora, identify_corpora, mix, open_corpora, open_for
+from pretrain.planning.corpora import (
+    describe_corpora,
+    explain_other_corpora,
+    identify_corpora,
+    mix,
+    open_corpora,
+    open_for,
+)
 
 WEIGHTS = st.integers(1, 1000)
 OBJECTIVES = st.sampled_from([None, "ssp", "nsp", "ssp:2+nsp:3", "all"])
@@ -197,3 +204,19 @@ def test_a_corpus_given_twice_is_opened_once(tiny_corpus):
     assert len(corpora) == 1
     assert (mixture.names, mixture.weights) == (("ssp", "nsp"), (1, 2))
     assert mixture.names == parse_mixture("ssp:1+nsp:2").names
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (["corpora/news"], "it was begun with --corpus corpora/docs corpora/wiki=2, and now it is corpora/news; give "),
+        ([], "and now it is the default corpus; give the corpus that it was begun with, or "),
+        (["corpora/docs", "corpora/wiki=2"], "corpora/docs corpora/wiki=2 has changed since; give "),
+    ],
+)
+def test_another_corpus_is_called_by_its_name(now, told, tmp_path):
+    (tmp_path / "config.yaml").write_text("corpus: [corpora/docs, corpora/wiki=2]\n")
+    assert told in explain_other_corpora(tmp_path, now)["corpus_content"]
+    for broken in ("corpus: [", "[]", ""):
+        (tmp_path / "config.yaml").write_text(broken)
+        assert explain_other_corpora(tmp_path, now) == {}

@@ -38,3 +38,10 @@ def test_a_refused_run_leaves_no_folder_and_another_keeps_its_own(tmp_path):
             if name == "refused":
                 (tmp_path / name / "run.json").unlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept"]
+
+
+def test_a_folder_of_something_else_is_left_as_it_was(tmp_path):
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(KinspanError), lock_folder(tmp_path):
+        raise KinspanError("is not empty and holds no run")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

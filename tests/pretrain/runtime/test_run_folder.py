@@ -5,7 +5,7 @@ import json
 import pytest
 
 from data_pipeline.errors import KinspanError
-from pretrain.runtime.run_folder import CHECKPOINTS, RESUMES_OLDER, RUN, SUMMARY, claim_folder, holds_this_run
+from pretrain.runtime.run_folder import CHECKPOINTS, RUN, SUMMARY, VERSIONS, claim_folder, holds_this_run
 
 RECORD = {"identity": {"seed": 1}, "model": "a name"}
 
@@ -20,9 +20,9 @@ def begun(tmp_path):
     return folder
 
 
-def make_older(folder):
+def make_older(folder, key):
     written = json.loads((folder / RUN).read_text())
-    del written["dropout_version"]
+    del written[key]
     (folder / RUN).write_text(json.dumps(written))
 
 
@@ -33,13 +33,15 @@ def test_a_run_goes_on_in_its_own_folder(begun):
         holds_this_run(begun, {"identity": {"seed": 2}})
 
 
-def test_a_run_with_the_older_dropout_is_refused_with_the_commit_that_resumes_it(begun):
-    make_older(begun)
-    with pytest.raises(KinspanError, match=f"version 1, where this is 2: commit {RESUMES_OLDER}"):
+@pytest.mark.parametrize("key", VERSIONS)
+def test_a_run_of_an_older_version_is_refused_with_the_commit_that_resumes_it(begun, key):
+    make_older(begun, key)
+    with pytest.raises(KinspanError, match=f"of {key} 1, where this is 2: commit {VERSIONS[key][1]} of"):
         holds_this_run(begun, RECORD)
 
 
-def test_a_complete_run_is_found_whatever_its_dropout(begun):
-    make_older(begun)
+@pytest.mark.parametrize("key", VERSIONS)
+def test_a_complete_run_is_found_whatever_its_version(begun, key):
+    make_older(begun, key)
     (begun / SUMMARY).write_text("{}")
     assert holds_this_run(begun, RECORD)

@@ -85,14 +85,16 @@ def test_about_examples_and_health(start, tmp_path):
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("", "the request"),
-        ("{", "no JSON"),
+        ("", "the body must be JSON"),
+        ("{", "the body must be JSON"),
         ("[" * 60_000, ""),
         ('{"a":' * 12_000, ""),
-        ("[]", "the request"),
+        ("[]", "the body must be JSON"),
         ("null", ""),
         ('{"query": 1}', "query: "),
         ('{"query": null}', "query: "),
+        ("How do I reset the printer?", "the body must be JSON such as"),
+        ('["a"]', 'the body must be JSON such as {"query": "..."}'),
         ('{"query": ["a"]}', "query: "),
         ('{"query": ""}', "query: "),
         ('{"query": " \\u0000\\t "}', "the question is empty"),
@@ -119,6 +121,14 @@ def test_bad_input_is_refused_with_a_reason(bad_input_client, body, reason):
     assert reason in refused.json["detail"]
     assert "\n" not in refused.json["detail"]
     assert len(refused.json["detail"]) < 200
+
+
+def test_json_under_another_name_is_told_which_header_is_missing(bad_input_client):
+    """As curl sends it where nobody names the type."""
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    refused = bad_input_client.request("POST", "/search", '{"query": "a river"}', **form)
+    assert refused.status == 422
+    assert "sent with the header Content-Type: application/json" in refused.json["detail"]
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """Marked are the words that BM25 compares, where they stand."""
 
-import bm25s
 import pytest
 
+from finetune.evaluation.bm25 import cut_words
 from serve.service.marks import find_words, mark_words
 
 TEXTS = [
@@ -16,13 +16,13 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_all_words_of_bm25_are_marked_and_no_others(text):
-    marked = [text[start:end].lower() for start, end in mark_words(text, find_words(" ".join(TEXTS)))]
-    assert marked == list(bm25s.tokenize(text, return_ids=False, show_progress=False)[0])
+    marked = [cut_words([text[start:end]])[0][0] for start, end in mark_words(text, set(cut_words([text])[0]))]
+    assert marked == list(cut_words([text])[0])
 
 
 def test_only_words_of_the_question_are_marked():
     text = "Load the Tray of the printer. A tray may jam."
-    marks = mark_words(text, find_words("the tray of my PRINTER is it a jam?"))
+    marks = mark_words(text, find_words("the trays in my PRINTER jammed"))
     assert [text[start:end] for start, end in marks] == ["Tray", "printer", "tray", "jam"]
-    assert mark_words(text, find_words("is it the?")) == []
+    assert mark_words(text, find_words("is it?")) == []
     assert mark_words(text, find_words("?")) == []

@@ -102,17 +102,22 @@ def test_a_port_in_use_is_named():
     taken.close()
 
 
-def test_whoever_listens_to_all_without_a_token_is_warned(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("serve.service.server.serve", lambda service, opened, say: opened.close())
+def test_whoever_listens_to_all_needs_a_token_or_says_that_none_is_meant(monkeypatch, tmp_path):
+    served = []
+    monkeypatch.setattr(
+        "serve.service.server.serve", lambda service, opened, say: (opened.close(), served.append(service.token))
+    )
     (tmp_path / "token.txt").write_text("0123456789abcdef\n")
-    for flags, warned in (
-        (["--host", "0.0.0.0"], True),
-        (["--host", "0.0.0.0", "--token_file", str(tmp_path / "token.txt")], False),
-        ([], False),
-    ):
-        monkeypatch.setattr("sys.argv", ["serve", "--index", "none", "--port", "0", *flags])
-        entry.main()
-        assert ("warning: whoever reaches 0.0.0.0" in capsys.readouterr().err) == warned
+    everywhere = ["--host", "0.0.0.0"]
+    for flags in (everywhere, [*everywhere, "--allow_anonymous"], [*everywhere, "--token_file"], []):
+        token = [str(tmp_path / "token.txt")] if flags[-1:] == ["--token_file"] else []
+        monkeypatch.setattr("sys.argv", ["serve", "--index", "none", "--port", "0", *flags, *token])
+        if flags is everywhere:
+            with pytest.raises(KinspanError, match=r"--host 0\.0\.0\.0: whoever .* --token_file .* --allow_anonymous"):
+                entry.main()
+        else:
+            entry.main()
+    assert served == [None, "0123456789abcdef", None]
     assert read_token(tmp_path / "token.txt") == "0123456789abcdef"
 
 

@@ -1,28 +1,67 @@
 """``questions:FILE.jsonl``: questions of a help desk or of any forum, a line of JSON each.
 
 A line has ``title``, and ``text`` or ``paragraphs`` as its body, and may have ``id``, ``answers`` (a list of strings),
-``accepted`` (the number of the accepted answer, from 0 on) and ``links`` (ids of questions that it is a duplicate of).
-Nothing is dropped for its length, since people posted it.
+``accepted`` (the number of the accepted answer, from 0 on) and ``links`` (ids of questions of the same file that it is
+a duplicate of). Nothing is dropped for its length, since people posted it.
+
+A file is one part, however large, since a link may connect any two of its lines.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from data_pipeline.prepare.document import Document, Rejected
 
 from ..jsonl import load_json, parse_fields
-from ..lines import read_lines, split_bytes
-from ..reader import Reader, Record
+from ..lines import read_lines
+from ..reader import Part, Reader, Record, Source
+from .groups import name_groups
+
+
+def _read(source: Source, part: Part | None) -> Iterator[tuple[int, dict[str, Any] | Rejected]]:
+    """Yield each line with the name of its group."""
+    links = dict(_read_links(source))
+    group_of = name_groups(links)
+    for number, line in read_lines(source, None):
+        if isinstance(line, Rejected):
+            yield number, line
+        else:
+            yield number, {"line": line, "group": group_of.get(_name(line, number), "") if group_of else ""}
+
+
+def _read_links(source: Source) -> Iterator[tuple[str, list[str]]]:
+    """Yield what each question is a duplicate of, for those that have links and are as they must be."""
+    for number, line in read_lines(source, None):
+        if isinstance(line, bytes) and b'"links"' in line:
+            try:
+                links = _parse_question(load_json(line))["links"]
+            except Rejected:
+                continue
+            if links:
+                yield _name(line, number), links
+
+
+def _name(line: bytes, number: int) -> str:
+    """Name a question in its group: by its id, or by what no link can name."""
+    try:
+        fields = load_json(line)
+    except Rejected:
+        return ""
+    own_id = fields.get("id") if isinstance(fields, dict) else None
+    return f"\n{number}" if own_id in (None, "") else str(own_id)
 
 
 def _parse(record: Record) -> list[Document]:
-    fields = load_json(record.content)
-    found = _parse_question(fields) if isinstance(fields, dict) else {}
-    return [replace(document, **found) for document in parse_fields(fields, record)]
+    fields = load_json(record.content["line"])
+    found = _parse_question(fields)
+    return [replace(document, **found, group=record.content["group"]) for document in parse_fields(fields, record)]
 
 
-def _parse_question(fields: dict[str, Any]) -> dict[str, Any]:
+def _parse_question(fields: Any) -> dict[str, Any]:
     """What Document has of a question alone. Raises Rejected where it is not as it must be."""
+    if not isinstance(fields, dict):
+        raise Rejected("not a JSON object")
     answers, accepted, links = fields.get("answers") or [], fields.get("accepted"), fields.get("links") or []
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise Rejected('"answers" is not a list of strings')
@@ -34,4 +73,4 @@ def _parse_question(fields: dict[str, Any]) -> dict[str, Any]:
     return {"answers": answers, "accepted": accepted, "links": links, "title_is_text": True, "is_post": True}
 
 
-READER = Reader(read_lines, _parse, may_be_compressed=True, split=split_bytes)
+READER = Reader(_read, _parse, may_be_compressed=True)

@@ -25,6 +25,7 @@ from data_pipeline.prepare.document import Document, Omitted, Rejected
 from ..compression import COMPRESSED_SUFFIXES, is_compressed
 from ..lines import read_lines
 from ..reader import Part, Reader, Record, Source, name_file
+from .groups import name_groups
 from .posts import extract_paragraphs
 
 GROUP_BYTES = 128 << 20  # about how many bytes of rows are put in order at a time
@@ -57,6 +58,7 @@ def _find(pattern: re.Pattern[bytes], row: bytes) -> bytes:
 def _read_threads(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
     """Yield each question with its answers and links: rows as they stand in the file."""
     links = _read_duplicates(source)
+    group_of = name_groups({str(a): map(str, found) for a, found in links.items()})
     with contextlib.ExitStack() as stack:
         groups, rejected = _deal_out(source, stack)
         yield from rejected
@@ -73,7 +75,8 @@ def _read_threads(source: Source, part: Part | None) -> Iterator[tuple[int, dict
             for question, row in questions.items():
                 number += 1
                 ids = links.pop(question, [])
-                yield number, {"question": row, "answers": answers.pop(question, []), "links": ids}
+                linked = {"links": ids, "group": group_of.get(str(question), "")}
+                yield number, {"question": row, "answers": answers.pop(question, []), **linked}
             for orphans in answers.values():
                 for _ in orphans:
                     yield number, Omitted("an answer whose question is not in the file")
@@ -151,6 +154,7 @@ def _parse(record: Record, keep_code: bool) -> list[Document]:
             answers=["\n".join(extract_paragraphs(row.get("Body", ""), keep_code)) for row in rows],
             accepted=accepted[0] if accepted else None,
             links=[f"{forum}:{number}" for number in record.content["links"]],
+            group=f"{forum}:{record.content['group']}" if record.content["group"] else "",
             title_is_text=True,
             is_post=True,
         )

@@ -71,6 +71,7 @@ def test_a_question_comes_with_its_answers_and_links(tmp_path, read, suffix, pac
     assert first.answers == ["Before it.", "One.\nTwo.", ""]
     assert first.accepted == 2
     assert first.links == ["cats.example:2", "cats.example:77"]
+    assert first.group == second.group == "cats.example:2"
     assert (second.paragraphs, second.answers, second.accepted, second.links) == (["Title 2?"], [], None, [])
     assert all(d.title_is_text and d.is_post for d in documents)
 

@@ -1,4 +1,4 @@
-"""The benchmarks of MultiCQA: small files of their forms, and everything that may be wrong with them."""
+"""The benchmarks of MultiCQA but SemEval: small files of their forms, and everything that may be wrong with them."""
 
 import gzip
 import json
@@ -7,122 +7,8 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from finetune.data.filters import filter_questions
-from finetune.data.multicqa.semeval import DEV, PART_1, PART_2, TESTS
 from finetune.data.registry import describe_counts, describe_measure, find_measure, load_split
-
-
-def rows_of(data):
-    """(question id, question, answer id, answer, label) of each row."""
-    ids, texts = data.answer_ids.to_pylist(), data.answers.to_pylist()
-    return [
-        (data.question_ids[q], data.questions[q], ids[row], texts[row], int(data.labels[row]))
-        for row, q in enumerate(data.question_of)
-    ]
-
-
-def thread(asked, related, label, body="Which one?", extra=""):
-    """A new question with one related question and a comment, as SemEval's files have them."""
-    return f"""<OrgQuestion ORGQ_ID="{asked}">
-	<OrgQSubject>Banks &amp; cards</OrgQSubject>
-	<OrgQBody>{body}</OrgQBody>
-	<Thread THREAD_SEQUENCE="{related}">
-		<RelQuestion RELQ_ID="{related}" RELQ_RANKING_ORDER="4" RELQ_USERNAME="a" RELQ_RELEVANCE2ORGQ="{label}"{extra}>
-			<RelQSubject>Title {related}</RelQSubject>
-			<RelQBody>First line
-second line</RelQBody>
-		</RelQuestion>
-		<RelComment RELC_ID="{related}_C1" RELC_RELEVANCE2ORGQ="Good">
-			<RelCText>Not read</RelCText>
-		</RelComment>
-	</Thread>
-</OrgQuestion>
-"""
-
-
-def semeval(folder, *threads, name=TESTS[2017]):
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f'<?xml version="1.0" encoding="UTF-8"?>\n<xml version="1.0">\n{"".join(threads)}</xml>\n')
-    return f"semeval2017={folder}"
-
-
-def test_semeval_joins_titles_and_bodies(tmp_path):
-    spec = semeval(
-        tmp_path,
-        thread("Q1", "Q1_R4", "PerfectMatch"),
-        thread("Q1", "Q1_R9", "Irrelevant", extra=' SubtaskA_Skip_Because_Same_As_RelQuestion_ID="Q7_R1"'),
-        thread("Q2", "Q2_R1", "Relevant", body=""),
-    )
-    data, notes = load_split(spec, "test")
-    assert rows_of(data) == [
-        ("Q1", "Banks & cards Which one?", "Q1_R4", "Title Q1_R4 First line second line", 1),
-        ("Q1", "Banks & cards Which one?", "Q1_R9", "Title Q1_R9 First line second line", 0),
-        ("Q2", "Banks & cards", "Q2_R1", "Title Q2_R1 First line second line", 1),
-    ]
-    assert notes == []
-
-
-def test_semeval_may_have_several_threads_in_a_question(tmp_path):
-    one = thread("Q1", "Q1_R4", "Relevant").partition("</Thread>")[0]
-    other = '</Thread><Thread><RelQuestion RELQ_ID="Q1_R5" RELQ_RELEVANCE2ORGQ="Irrelevant"/></Thread></OrgQuestion>'
-    data, notes = load_split(semeval(tmp_path, one + other), "test")
-    assert data.answers.to_pylist() == ["Title Q1_R4 First line second line", ""]
-    assert notes == ["semeval2017 test: candidates without text, kept: 1"]
-
-
-@pytest.mark.parametrize("folder", [".", "train"])
-def test_semeval_trains_on_both_parts(tmp_path, folder):
-    spec = semeval(tmp_path, thread("Q1", "Q1_R4", "PerfectMatch"), name=f"{folder}/{PART_1}")
-    with pytest.raises(KinspanError, match=f"{PART_2} is missing"):
-        load_split(spec, "train")
-    semeval(tmp_path, thread("Q201", "Q201_R4", "Irrelevant"), name=f"{folder}/{PART_2}")
-    assert load_split(spec, "train")[0].question_ids == ["Q1", "Q201"]
-    assert load_split(spec.replace("2017", "2016"), "train")[0].question_ids == ["Q1", "Q201"]
-    semeval(tmp_path, thread("Q9", "Q9_R4", "Irrelevant"), name=f"dev/{DEV}")
-    assert load_split(spec, "dev")[0].labels.tolist() == [0]
-
-
-def test_a_year_has_its_own_test(tmp_path):
-    spec = semeval(tmp_path, thread("Q1", "Q1_R4", "PerfectMatch"), name=TESTS[2016])
-    assert load_split(spec.replace("2017", "2016"), "test")[0].name == "semeval2016"
-    with pytest.raises(KinspanError, match=f"no split test: looked for {TESTS[2017]}"):
-        load_split(spec, "test")
-
-
-BOMB = '<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;&a;&a;">]>'
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (thread("Q1", "Q1_R4", "?"), "line 5: RELQ_RELEVANCE2ORGQ is '\\?'.*-input in their names have no labels"),
-        (thread("Q1", "", "Relevant"), "line 5: RelQuestion has no RELQ_ID"),
-        (thread("", "Q1_R4", "Relevant"), "line 1: OrgQuestion has no ORGQ_ID"),
-        (thread("Q1", "Q1_R4", "Relevant")[:200], "line [0-9]+: not XML: "),
-        ("<a>" + thread("Q1", "Q1_R4", "Relevant") + "</b>", "line 15: not XML: mismatched tag"),
-        ("not XML at all", "line 1: not XML: syntax error"),
-        (f"{BOMB}<x>&c;</x>", "line 1: a document type, in which entities may be declared, is not read"),
-        ("<x><OrgQuestion ORGQ_ID='Q1'>&c;</OrgQuestion></x>", "line 1: not XML: undefined entity"),
-        ("<x><RelQuestion RELQ_ID='Q1_R1'/></x>", "line 1: RelQuestion outside OrgQuestion"),
-        ("<x></x>", "no candidate answer in this file"),
-        ("", "line 1: not XML: no element found"),
-        (
-            f"<x>{thread('Q1', 'Q1_R1', 'Relevant')}{thread('Q1', 'Q1_R1', 'Relevant')}</x>",
-            "answer id 'Q1_R1' stands twice in question 'Q1'",
-        ),
-        (
-            f"<x>{thread('Q1', 'Q1_R1', 'Relevant')}{thread('Q1', 'Q1_R2', 'Relevant', 'Else')}</x>",
-            "question id 'Q1' has another text here",
-        ),
-    ],
-)
-def test_broken_semeval_is_one_line(tmp_path, text, message):
-    (tmp_path / TESTS[2017]).write_text(text)
-    with pytest.raises(KinspanError, match=message) as caught:
-        load_split(f"semeval2017={tmp_path}", "test")
-    assert TESTS[2017] in str(caught.value)
-    assert "\n" not in str(caught.value)
-
+from tests.finetune.data.multicqa.rows import rows_of
 
 HEADER = "QID\tQuestion\tDocumentID\tDocumentName\tRelevantPassages"
 
@@ -137,6 +23,17 @@ def wikipassageqa(folder, *lines, passages=None, header=HEADER):
 
 
 DOCUMENTS = {"7": {"0": "first", "2": "third", "10": "last\u2028one", "1": "second"}, "8": {"0": "other"}}
+
+
+def test_wikipassageqa_is_read_as_it_is_distributed(tmp_path):
+    """The JSON is one line, with escapes; documents and passages count from 0; a passage may be empty or span lines."""
+    passages = json.dumps({"0": {"0": 'caf\u00e9 "x"\n next', "1": ""}, "1": {"0": "other"}})
+    assert "\n" not in passages
+    spec = wikipassageqa(tmp_path, '3086\tWhat is "x" in N/A?\t0\tPage_(a).html\t0', passages=passages)
+    data, notes = load_split(spec, "test")
+    asked = 'What is "x" in N/A?'
+    assert rows_of(data) == [("3086", asked, "0-0", 'caf\u00e9 "x" next', 1), ("3086", asked, "0-1", "", 0)]
+    assert notes == ["wikipassageqa test: candidates without text, kept: 1"]
 
 
 def test_wikipassageqa_has_all_passages_of_the_document(tmp_path):
@@ -187,7 +84,7 @@ def test_wikipassageqa_without_a_column_or_a_question(tmp_path):
         load_split(wikipassageqa(tmp_path, passages=DOCUMENTS, header=""), "test")
 
 
-TEXTS = {"9": ("how do i ?", "update manager . ."), "11": ("flash ?", ""), "12": ("", "no title"), "13": ("x", "y")}
+TEXTS = {"9": ('how do "i" ?', "update manager . ."), "11": ("flash ?", ""), "12": ("", "no title"), "13": ("x", "y")}
 
 
 def askubuntu(folder, text, split="test", texts=TEXTS):
@@ -202,10 +99,10 @@ def test_askubuntu_labels_its_candidates(tmp_path):
     spec = askubuntu(tmp_path, "9\t12\t11 12 13\t30.5 20.1 19\n11\t\t9 13\t3.5 2.5\n")
     data, notes = load_split(spec, "test")
     assert rows_of(data) == [
-        ("9", "how do i ? update manager . .", "11", "flash ?", 0),
-        ("9", "how do i ? update manager . .", "12", "no title", 1),
-        ("9", "how do i ? update manager . .", "13", "x y", 0),
-        ("11", "flash ?", "9", "how do i ? update manager . .", 0),
+        ("9", 'how do "i" ? update manager . .', "11", "flash ?", 0),
+        ("9", 'how do "i" ? update manager . .', "12", "no title", 1),
+        ("9", 'how do "i" ? update manager . .', "13", "x y", 0),
+        ("11", "flash ?", "9", 'how do "i" ? update manager . .', 0),
         ("11", "flash ?", "13", "x y", 0),
     ]
     assert notes == []
@@ -264,6 +161,19 @@ def insuranceqa_v2(folder, pool, split="test", size=500, vocabulary="idx_1\tdoes
     with gzip.open(folder / f"{POOL.format(size, split)}.gz", "wt") as file:
         file.write(pool)
     return f"insuranceqa_v2={folder}"
+
+
+def test_insuranceqa_v2_has_words_of_any_kind(tmp_path):
+    """Marks of quotation, words that other readers take for a missing value, white space within a word, which several
+    readers of the real vocabulary meet, and a number that stands twice, of which they take the first."""
+    words = ['"', "null", "401\xa0k", "N/A", "''", "caf\u00e9", "a\u2028b"]
+    lines = [f"idx_{n}\t{word}" for n, word in enumerate(words, 1)]
+    spec = insuranceqa_v2(
+        tmp_path, "life\tidx_1 idx_2  idx_3 idx_7\t3\t1 3\n", vocabulary="\n".join([*lines, "idx_2\tx"])
+    )
+    data, _ = load_split(spec, "test")
+    assert data.questions == ['" null 401 k a b']
+    assert data.answers.to_pylist() == ["null 401 k", "401 k 401 k"]
 
 
 LINES = "life\tidx_1 idx_2 idx_3\t2 3\t1 3\nauto\tidx_1 idx_2\t2\t1 3\n\n"

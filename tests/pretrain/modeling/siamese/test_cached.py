@@ -1,5 +1,7 @@
 """The gradient of the contrastive loss is that of one graph over the whole batch, however the batch is cut."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,9 @@ from pretrain.batches import make_micro_batches, to_tensors
 from pretrain.modeling.dropout import decide_dropout
 from pretrain.modeling.losses import compute_mlm_loss
 from pretrain.modeling.siamese import cached
-from pretrain.modeling.siamese.losses import compare_texts
+from pretrain.modeling.siamese.losses import bar_known, compare_texts
 from pretrain.modeling.siamese.model import load_siamese_model
+from pretrain.runtime import ranks
 from pretrain.runtime.layout import Layout
 from pretrain.step import Counted, train_step, try_largest
 from tests.pretrain.steps import PlainEngine
@@ -51,7 +54,8 @@ class Exchange:
     them begin again once that is known."""
 
     def __init__(self, monkeypatch):
-        monkeypatch.setattr(cached, "sum_over_ranks", self.sum_over_ranks)
+        for module in (cached, ranks):
+            monkeypatch.setattr(module, "sum_over_ranks", self.sum_over_ranks)
 
     def run(self, world, act):
         self.totals = []
@@ -107,7 +111,9 @@ def plain_gradients(model, batch):
         hidden, embeddings = model.embed(inputs)
         vocabulary = model.mlm_head(hidden[inputs["masked_positions"]])
     mlm, _ = compute_mlm_loss(vocabulary, inputs["masked_labels"])
-    pair = compare_texts(embeddings, slice(0, len(embeddings)), model.temperature, model.symmetric).losses
+    every = slice(0, len(embeddings))
+    groups = inputs["groups"].unflatten(0, (-1, batch.per_pair))
+    pair = compare_texts(embeddings, every, model.temperature, model.symmetric, bar_known(groups, every)).losses
     (pair.mean() + mlm / max(batch.num_masked, 1)).backward()
     return float(pair.sum().detach()), {name: p.grad.double().clone() for name, p in model.named_parameters()}
 
@@ -184,3 +190,21 @@ def test_trying_the_largest_batch_reaches_the_encoder_and_changes_nothing(make_m
     try_largest(PlainEngine(model, 2), make_texts(masking=None), Layout(8, 4, 1))
     assert len(reached) == 2
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_sequences_know_their_document_and_texts_that_are_equal(make_texts):
+    """Of each sequence, as its text was read: masking and the cut of batches change nothing."""
+    stream = make_texts("psd", own_negatives=1)
+    batch = stream.batch(0, 300)
+    assert np.array_equal(batch.groups, np.concatenate([stream.batch(0, 77).groups, stream.batch(77, 223).groups]))
+    plain = make_texts("psd", own_negatives=1, masking=None).batch(0, 300)
+    assert np.array_equal(batch.groups, plain.groups)
+    texts = [plain.input_ids[a:b].tobytes() for a, b in pairwise(plain.starts)]
+    names = np.empty((300, 3), dtype=object)
+    for rows in stream.pairs(0, 300):
+        for k, spans in enumerate(rows.texts):
+            places = [rows.block.locate(paragraph) for paragraph in spans.paragraph.tolist()]
+            names[rows.index, k] = [shard.document_id(row) for shard, row, _ in places]
+    for numbers, meanings in ((batch.groups[:, 0], names.ravel().tolist()), (batch.groups[:, 1], texts)):
+        pairs = set(zip(numbers.tolist(), meanings, strict=True))
+        assert len(pairs) == len(set(meanings)) == len(set(numbers.tolist())) > 20

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pretrain.modeling.siamese.losses import CONTRASTIVE_SUMS, add_up_queries, compare_texts
+from pretrain.modeling.siamese.losses import CONTRASTIVE_SUMS, add_up_queries, bar_known, compare_texts
 
 
 @pytest.fixture
@@ -45,3 +45,31 @@ def test_a_model_that_says_the_same_of_all_texts_ranks_none_first():
     assert (sums["a/firsts"], sums["b/firsts"]) == (0, 0)
     assert sums["b/reciprocal_ranks"] == pytest.approx(1.0)
     assert sums["a/pair_loss"] == pytest.approx(2 * torch.tensor(5.0).log().item(), rel=1e-5)
+
+
+# Documents and texts of five pairs of a query, its text and a negative of its own. Queries 0 and 2 are of one document;
+# 1 and 3 have the same text; the negative of 4 is of the document of 1, and that of 2 reads as the text of 0.
+GROUPS = torch.tensor(
+    [
+        [[1, 10], [1, 20], [1, 30]],
+        [[2, 11], [2, 21], [6, 31]],
+        [[1, 12], [1, 22], [7, 20]],
+        [[3, 13], [3, 21], [8, 33]],
+        [[4, 14], [4, 24], [2, 34]],
+    ]
+)
+
+
+def test_texts_of_its_document_and_texts_like_its_own_are_no_negatives_of_a_query():
+    known, back = bar_known(GROUPS, slice(0, 5))
+    barred = {(row, text) for row, text in known.nonzero().tolist()}
+    of_documents = {(0, 2), (2, 0), (2, 5), (1, 9)}  # the negative of 0, text 5, stays its own
+    alike = {(0, 7), (1, 3), (3, 1)}
+    assert barred == of_documents | alike
+    assert {(row, query) for row, query in back.nonzero().tolist()} == {(0, 2), (2, 0)}
+
+
+def test_what_is_barred_does_not_depend_on_how_queries_are_taken():
+    whole, part = bar_known(GROUPS, slice(0, 5)), bar_known(GROUPS, slice(2, 4))
+    for one, other in zip(whole, part, strict=True):
+        assert torch.equal(one[2:4], other)

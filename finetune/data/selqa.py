@@ -1,0 +1,91 @@
+"""SelQA (Jurczyk et al., 2016), answer sentence selection: the sentences of a section of Wikipedia per question.
+
+The published dev and test files share most of their articles, so a ranker that is trained on one has seen the text of
+the other. Here all questions of the files that are there are split anew, by their article.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.encode import normalise
+
+from .answers import AnswerSet
+from .collect import SourceRow, collect_answers
+from .dataset import DataSet, MissingSplit, explain_missing, find_files
+from .tables import read_json_list
+
+FILES = tuple(f"selqa-ass-{split}.json" for split in ("train", "dev", "test"))
+TEXTS, LISTS = ("question", "article", "section"), ("candidates", "answers")
+PERCENT_TRAIN, PERCENT_DEV = 40, 10  # of the articles; the others are of test
+
+
+def read_selqa(path: Path) -> Iterator[SourceRow]:
+    """Yields each question's candidates; a document is a section of an article.
+
+    Questions have no ids, and two have the same text, so an id is the file's split and the question's number there.
+
+    Raises KinspanError, naming the file and the question, where the file is no list of questions with the fields of
+    TEXTS and LISTS, and where an answer is not the number of a candidate.
+    """
+    split = path.name.removeprefix("selqa-ass-").partition(".")[0]
+    for number, record in enumerate(read_json_list(path), 1):
+        place = f"{path} question {number}"
+        if not isinstance(record, dict) or not all(isinstance(record.get(name), str) for name in TEXTS):
+            raise KinspanError(f"{place}: {', '.join(TEXTS)} must all be there, as strings")
+        if not all(isinstance(record.get(name), list) for name in LISTS):
+            raise KinspanError(f"{place}: {' and '.join(LISTS)} must both be there, as lists")
+        candidates, answers = record["candidates"], record["answers"]
+        for answer in answers:
+            if type(answer) is not int or not 0 <= answer < len(candidates):
+                raise KinspanError(f"{place}: answer {answer!r} is no number of a candidate")
+        article = normalise(record["article"])
+        for position, text in enumerate(candidates):
+            if not isinstance(text, str):
+                raise KinspanError(f"{place}: candidate {position} is no text: {text!r}")
+            yield SourceRow(
+                line=number,
+                question_id=f"{split}-{number}",
+                question=record["question"],
+                answer_id=None,
+                answer=normalise(text),
+                label=int(position in answers),
+                document_id=f"{article} / {normalise(record['section'])}",
+                position=position,
+                title=article,
+            )
+
+
+def choose_split(article: str) -> str:
+    """The split of all questions about an article: "train", "dev" or "test"."""
+    percent = int(hashlib.sha256(article.encode()).hexdigest(), 16) % 100
+    if percent < PERCENT_TRAIN:
+        return "train"
+    return "dev" if percent < PERCENT_TRAIN + PERCENT_DEV else "test"
+
+
+@dataclass(frozen=True)
+class SplitByArticle(DataSet):
+    """SelQA, whose splits are made of all of its files."""
+
+    def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
+        """Reads a split, see ``registry.load_split``."""
+        found = find_files(folder, FILES)
+        if not found:
+            raise MissingSplit(f"{self.name}={folder}: no split {split}: {explain_missing(folder, FILES)}")
+        rows = (row for path in found for row in self.read(path))
+        kept = (row for row in rows if isinstance(row, SourceRow) and choose_split(row.title or "") == split)
+        names = " and ".join(path.name for path in found)
+        data, notes = collect_answers(self.name, split, f"{folder} question", kept)
+        return data, [f"{self.name} {split}: split by article, of {names}", *notes]
+
+
+SELQA = SplitByArticle(
+    name="selqa",
+    help="selqa-ass-dev.json and selqa-ass-test.json, as distributed, and selqa-ass-train.json where it is there. The "
+    "published splits share articles, so all questions are split by article: 40% train, 10% dev, the rest test.",
+    file_names=lambda split: FILES,
+    read=read_selqa,
+)

@@ -1,0 +1,124 @@
+"""Metrics by the names that ir_measures knows, such as MRR@10, P(rel=2)@5 and R@100.
+
+Those that ``metrics`` computes are computed there, equal to trec_eval's; ir_measures computes all others. It gets each
+ranking without ties, broken as trec_eval does: of the tools that it calls, each has a rule of its own for ties.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.errors import KinspanError, quote_error
+from finetune.data.answers import AnswerSet
+
+from .metrics import (
+    CUTS,
+    MAP,
+    MRR,
+    NDCG_10,
+    P_1,
+    RECALLS,
+    TITLES,
+    Figures,
+    Qrels,
+    Run,
+    compute_question_metrics,
+    compute_run_metrics,
+    rank_run,
+)
+
+OURS = {
+    "AP": MAP,
+    "RR": MRR,
+    "P@1": P_1,
+    "nDCG@10": NDCG_10,
+    **{f"R@{c}": r for c, r in zip(CUTS, RECALLS, strict=True)},
+}
+_BETWEEN = re.compile(r"[\s,]+(?![^(]*\))")  # names, and not the parameters of one
+_UNSET = re.compile(r"<object object at \w+>")  # how ir_measures prints a parameter that is missing
+
+
+def parse_metrics(given: Sequence[str]) -> list[str]:
+    """Returns the metrics of ``--metrics``, each value of which names one or several: those of OURS by our own name.
+
+    Raises KinspanError for a name that ir_measures does not know or cannot compute here, and for a count, which has no
+    mean over questions.
+    """
+    names = [name for text in given for name in _BETWEEN.split(text.strip()) if name]
+    return list(dict.fromkeys(OURS.get(str(_parse(name)), name) for name in names))
+
+
+def measure_run(qrels: Qrels, run: Run, metrics: Sequence[str]) -> Figures:
+    """Returns these metrics of every question of ``qrels``, as ``metrics.compute_run_metrics`` does, in their order."""
+    figures = compute_run_metrics(qrels, run, [name for name in metrics if name in TITLES])
+    for name in metrics:
+        if name not in TITLES:
+            figures[name] = _ask_library(name, qrels, run)
+    return {name: figures[name] for name in metrics}
+
+
+def measure_answers(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str]) -> Figures:
+    """Returns these metrics of every question of ``data``; ``scores`` ``[N]`` has a score for every candidate."""
+    if all(name in TITLES for name in metrics):
+        return compute_question_metrics(data, scores, metrics)
+    ids, columns = data.answer_ids.to_pylist(), (data.labels.tolist(), scores.astype(np.float64).tolist())
+    qrels, run = (
+        {
+            name: dict(zip(ids[r], column[r], strict=True))
+            for name, r in zip(data.question_ids, data.rows(), strict=True)
+        }
+        for column in columns
+    )
+    return measure_run(qrels, run, metrics)
+
+
+def _parse(name: str) -> Any:
+    """Returns ir_measures' own object. Raises KinspanError where it has none, or cannot compute it."""
+    import ir_measures
+
+    try:
+        measure = ir_measures.parse_measure(name)
+        measure.validate_params()
+    except (NameError, ValueError, AssertionError, TypeError) as error:
+        reason = _UNSET.sub("nothing", str(error)) or "its parameters"
+        raise KinspanError(f"--metrics {name}: not a metric of ir_measures, as nDCG@20 is ({reason})") from error
+    if measure.params.get("cutoff", 1) < 1:
+        raise KinspanError(f"--metrics {name}: the number after @ must be 1 or more")
+    if isinstance(measure.aggregator(), ir_measures.SumAgg):
+        raise KinspanError(f"--metrics {name}: it counts over all questions, and has no mean over them")
+    if not ir_measures.DefaultPipeline.supports(measure):
+        tools = [tool.NAME for tool in ir_measures.DefaultPipeline.providers if tool.supports(measure)]
+        missing = f" (not installed: {', '.join(tools)})" if tools else ""
+        raise KinspanError(f"--metrics {name}: none of the tools that ir_measures calls computes it here{missing}")
+    return measure
+
+
+def _ask_library(name: str, qrels: Qrels, run: Run) -> np.ndarray:
+    """Returns ir_measures' values, a question each. Raises KinspanError where it fails or gives none for a question.
+
+    Questions go by numbers, which all of its tools take for ids.
+    """
+    import ir_measures
+
+    ranked = rank_run({question: run.get(question, {}) for question in qrels})
+    scores = {
+        str(number): {candidate: float(len(ids) - place) for place, candidate in enumerate(ids)}
+        for number, ids in enumerate(ranked.values())
+        if ids
+    }
+    judged = {  # below -1 is no other than -1, and a crash of trec_eval where all are
+        str(number): {candidate: max(relevance, -1) for candidate, relevance in of_question.items()}
+        for number, of_question in enumerate(qrels.values())
+    }
+    try:
+        found = {int(one.query_id): one.value for one in ir_measures.iter_calc([_parse(name)], judged, scores)}
+    except Exception as error:  # the tools that it calls have errors of their own
+        raise KinspanError(f"--metrics {name}: ir_measures cannot compute it: {quote_error(error)}") from error
+    if missing := [question for number, question in enumerate(qrels) if number not in found]:
+        raise KinspanError(
+            f"--metrics {name}: ir_measures has no value of it for {len(missing):,} of {len(qrels):,} questions, "
+            f"{missing[0]} for instance"
+        )
+    return np.array([found[number] for number in range(len(qrels))], dtype=np.float64)

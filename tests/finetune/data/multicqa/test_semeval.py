@@ -1,0 +1,155 @@
+"""SemEval: small files of the form of the real ones, and everything that may be wrong with them."""
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.data.multicqa.semeval import DEV, PART_1, PART_2, TESTS
+from finetune.data.registry import load_split
+from tests.finetune.data.multicqa.rows import rows_of
+
+
+def thread(asked, related, label, body="Which one?", extra=""):
+    """A new question with one related question and a comment, as SemEval's files have them."""
+    of_user = 'DATE="2013-05-02 19:43:00" {0}_USERID="U1" {0}_USERNAME="a &quot;b&quot;"'
+    of_comment = 'RELC_RELEVANCE2ORGQ="Good" RELC_RELEVANCE2RELQ="N/A"'
+    related_by = f'RELQ_RANKING_ORDER="4" RELQ_CATEGORY="Advice and Help" RELQ_{of_user.format("RELQ")}'
+    return f"""<OrgQuestion ORGQ_ID="{asked}">
+	<OrgQSubject>Banks &amp; cards</OrgQSubject>
+	<OrgQBody>{body}</OrgQBody>
+
+	<Thread THREAD_SEQUENCE="{related}"{extra}>
+		<RelQuestion RELQ_ID="{related}" {related_by} RELQ_RELEVANCE2ORGQ="{label}">
+			<RelQSubject>Title {related}</RelQSubject>
+			<RelQBody>First line
+second line; it&apos;s &lt;b&gt;</RelQBody>
+		</RelQuestion>
+
+		<RelComment RELC_ID="{related}_C1" RELC_{of_user.format("RELC")} {of_comment}>
+			<RelCText>Not read</RelCText>
+		</RelComment>
+	</Thread>
+</OrgQuestion>
+
+"""
+
+
+ELEMENTS = {  # what each holds, and its attributes: those of the files of dev and of the second part of train
+    "xml": ("OrgQuestion*", ["version"]),
+    "OrgQuestion": ("OrgQSubject, OrgQBody, Thread", ["ORGQ_ID"]),
+    "Thread": ("RelQuestion, RelComment*", ["THREAD_SEQUENCE"]),
+    "RelQuestion": (
+        "RelQSubject, RelQBody",
+        [f"RELQ_{n}" for n in ("ID", "RANKING_ORDER", "CATEGORY", "DATE", "USERID", "USERNAME", "RELEVANCE2ORGQ")],
+    ),
+    "RelComment": (
+        "RelCText",
+        [f"RELC_{n}" for n in ("ID", "DATE", "USERID", "USERNAME", "RELEVANCE2ORGQ", "RELEVANCE2RELQ")],
+    ),
+    **dict.fromkeys(("OrgQSubject", "OrgQBody", "RelQSubject", "RelQBody", "RelCText"), ("#PCDATA", [])),
+}
+
+
+def declare_types():
+    lines = ["<!DOCTYPE xml ["]
+    for name, (holds, attributes) in ELEMENTS.items():
+        lines.append(f"<!ELEMENT {name} ({holds})>")
+        if attributes:
+            optional = [f"{SKIPPED} CDATA #IMPLIED"] if name == "Thread" else []
+            lines += [f"<!ATTLIST {name} ", *(f"{one} CDATA #REQUIRED" for one in attributes), *optional, ">"]
+    return "\n".join([*lines, "]>\n"])
+
+
+SKIPPED = "SubtaskA_Skip_Because_Same_As_RelQuestion_ID"
+
+
+def semeval(folder, *threads, name=TESTS[2017], types=""):
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'<?xml version="1.0" encoding="UTF-8"?>\n{types}<xml version="1.0">\n\n{"".join(threads)}</xml>\n')
+    return f"semeval2017={folder}"
+
+
+@pytest.mark.parametrize("types", ["", declare_types()])  # the first part of train declares none, dev does
+def test_semeval_joins_titles_and_bodies(tmp_path, types):
+    spec = semeval(
+        tmp_path,
+        thread("Q1", "Q1_R4", "PerfectMatch"),
+        thread("Q1", "Q1_R9", "Irrelevant", extra=f' {SKIPPED}="Q7_R1"'),
+        thread("Q2", "Q2_R1", "Relevant", body=""),
+        types=types,
+    )
+    data, notes = load_split(spec, "test")
+    assert rows_of(data) == [
+        ("Q1", "Banks & cards Which one?", "Q1_R4", "Title Q1_R4 First line second line; it's <b>", 1),
+        ("Q1", "Banks & cards Which one?", "Q1_R9", "Title Q1_R9 First line second line; it's <b>", 0),
+        ("Q2", "Banks & cards", "Q2_R1", "Title Q2_R1 First line second line; it's <b>", 1),
+    ]
+    assert notes == []
+
+
+def test_semeval_may_have_several_threads_in_a_question(tmp_path):
+    one = thread("Q1", "Q1_R4", "Relevant").partition("</Thread>")[0]
+    other = '</Thread><Thread><RelQuestion RELQ_ID="Q1_R5" RELQ_RELEVANCE2ORGQ="Irrelevant"/></Thread></OrgQuestion>'
+    data, notes = load_split(semeval(tmp_path, one + other), "test")
+    assert data.answers.to_pylist() == ["Title Q1_R4 First line second line; it's <b>", ""]
+    assert notes == ["semeval2017 test: candidates without text, kept: 1"]
+
+
+@pytest.mark.parametrize("folder", [".", "train"])
+def test_semeval_trains_on_both_parts(tmp_path, folder):
+    spec = semeval(tmp_path, thread("Q1", "Q1_R4", "PerfectMatch"), name=f"{folder}/{PART_1}")
+    with pytest.raises(KinspanError, match=f"{PART_2} is missing"):
+        load_split(spec, "train")
+    semeval(tmp_path, thread("Q201", "Q201_R4", "Irrelevant"), name=f"{folder}/{PART_2}")
+    assert load_split(spec, "train")[0].question_ids == ["Q1", "Q201"]
+    assert load_split(spec.replace("2017", "2016"), "train")[0].question_ids == ["Q1", "Q201"]
+    semeval(tmp_path, thread("Q9", "Q9_R4", "Irrelevant"), name=f"dev/{DEV}")
+    assert load_split(spec, "dev")[0].labels.tolist() == [0]
+
+
+def test_a_year_has_its_own_test(tmp_path):
+    spec = semeval(tmp_path, thread("Q1", "Q1_R4", "PerfectMatch"), name=TESTS[2016])
+    assert load_split(spec.replace("2017", "2016"), "test")[0].name == "semeval2016"
+    with pytest.raises(KinspanError, match=f"no split test: looked for {TESTS[2017]}"):
+        load_split(spec, "test")
+
+
+BOMB = '<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;&a;&a;">]>'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (thread("Q1", "Q1_R4", "?"), "line 6: RELQ_RELEVANCE2ORGQ is '\\?'.*-input in their names have no labels"),
+        (thread("Q1", "", "Relevant"), "line 6: RelQuestion has no RELQ_ID"),
+        (thread("", "Q1_R4", "Relevant"), "line 1: OrgQuestion has no ORGQ_ID"),
+        (thread("Q1", "Q1_R4", "Relevant")[:200], "line [0-9]+: not XML: "),
+        ("<a>" + thread("Q1", "Q1_R4", "Relevant") + "</b>", "line 18: not XML: mismatched tag"),
+        ("not XML at all", "line 1: not XML: syntax error"),
+        (f"{BOMB}<x>&c;</x>", "line 1: the entity 'a' is declared here"),
+        ('<!DOCTYPE x [<!ENTITY % a "b">]><x/>', "line 1: the entity 'a' is declared here"),
+        ('<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/hosts">]><x>&a;</x>', "line 1: the entity 'a' is declared here"),
+        (
+            f"<!DOCTYPE xml SYSTEM 'x.dtd'><x>{thread('Q1', 'Q1_R1', 'Relevant', '&c;')}</x>",
+            "line 3: the entity 'c' is declared in another file, which is not read",
+        ),
+        ("<x><OrgQuestion ORGQ_ID='Q1'>&c;</OrgQuestion></x>", "line 1: not XML: undefined entity"),
+        ("<x><RelQuestion RELQ_ID='Q1_R1'/></x>", "line 1: RelQuestion outside OrgQuestion"),
+        ("<x></x>", "no candidate answer in this file"),
+        ("", "line 1: not XML: no element found"),
+        (
+            f"<x>{thread('Q1', 'Q1_R1', 'Relevant')}{thread('Q1', 'Q1_R1', 'Relevant')}</x>",
+            "answer id 'Q1_R1' stands twice in question 'Q1'",
+        ),
+        (
+            f"<x>{thread('Q1', 'Q1_R1', 'Relevant')}{thread('Q1', 'Q1_R2', 'Relevant', 'Else')}</x>",
+            "question id 'Q1' has another text here",
+        ),
+    ],
+)
+def test_broken_semeval_is_one_line(tmp_path, text, message):
+    (tmp_path / TESTS[2017]).write_text(text)
+    with pytest.raises(KinspanError, match=message) as caught:
+        load_split(f"semeval2017={tmp_path}", "test")
+    assert TESTS[2017] in str(caught.value)
+    assert "\n" not in str(caught.value)

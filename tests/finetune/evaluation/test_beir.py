@@ -1,0 +1,63 @@
+"""Judgements in BEIR's form, as its real files have them, and what is refused."""
+
+import gzip
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.evaluation.trec import read_qrels
+
+HEAD = "query-id\tcorpus-id\tscore\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "scifact/qrels").mkdir(parents=True)
+    return tmp_path / "scifact"
+
+
+def write(folder, text):
+    (folder / "qrels/test.tsv").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_a_folder_and_its_file_are_read(folder):
+    rows = "1\tMED-10\t2\n1\tMED-14\t0\nPLAIN-2\t<dbpedia:AC/DC>\t1\nPLAIN-2\tx\t-1\n"
+    expected = {"1": {"MED-10": 2, "MED-14": 0}, "PLAIN-2": {"<dbpedia:AC/DC>": 1, "x": -1}}
+    assert read_qrels(write(folder, HEAD + rows)) == read_qrels(folder / "qrels/test.tsv") == expected
+    (folder / "qrels/test.tsv").unlink()
+    (folder / "qrels/test.tsv.gz").write_bytes(gzip.compress((HEAD + rows).encode()))
+    assert read_qrels(folder) == expected
+
+
+def test_quoted_ids_and_windows_line_ends(folder):
+    write(folder, HEAD.replace("\n", "\r\n") + '1\t"<dbpedia:""Weird_Al""_Yankovic>"\t1\r\n')
+    assert read_qrels(folder) == {"1": {'<dbpedia:"Weird_Al"_Yankovic>': 1}}
+
+
+def test_a_line_that_is_repeated_counts_once(folder):
+    assert read_qrels(write(folder, HEAD + "1\ta\t1\n1\ta\t1\n")) == {"1": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (HEAD + "1\ta\t1\n1\ta\t2\n", r"test.tsv line 3: candidate a of question 1 has another score"),
+        (HEAD + "1\ta\t0.5\n", r"test.tsv line 2: the score '0.5' is not an integer"),
+        (HEAD + "1\ta\t99999999999\n", r"test.tsv line 2: the score '99999999999' is not an integer"),
+        (HEAD + "1\ta\n", r"test.tsv line 2: 2 fields, but the first line has 3"),
+        (HEAD, r"test.tsv: no judgements in it"),
+        ("1\ta\t1\n", r"test.tsv line 1: not the column names"),
+        ("", r"test.tsv line 1: not the column names"),
+    ],
+)
+def test_what_is_wrong_is_one_line(folder, text, reason):
+    with pytest.raises(KinspanError, match=reason) as error:
+        read_qrels(write(folder, text))
+    assert "\n" not in str(error.value)
+
+
+def test_three_fields_without_names_are_no_judgements(tmp_path):
+    (tmp_path / "qrels.txt").write_text("1\ta\t1\n")
+    with pytest.raises(KinspanError, match=r"qrels.txt line 1: 3 fields, not the 4 of"):
+        read_qrels(tmp_path / "qrels.txt")

@@ -1,0 +1,144 @@
+"""Runs of a search, which TREC tools measure, and runs that are re-ranked."""
+
+import json
+
+import ir_measures
+import numpy as np
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.evaluation.metrics import compute_run_metrics, rank_run
+from finetune.evaluation.trec import read_run, write_run
+from finetune.ranking.score import score_answers
+from serve.building import build_index, remove_answers
+from serve.questions import BM25
+from serve.rerank import make_candidates
+from serve.runs import list_scores, rerank_run, search_all
+from serve.search import Searcher
+
+QUESTIONS = {f"q{number}": f"what of number {number}" for number in range(0, 60, 3)}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory, embedder, answers):
+    folder = tmp_path_factory.mktemp("index") / "index"
+    build_index(folder, embedder, answers)
+    return folder
+
+
+@pytest.fixture
+def searched(index, tmp_path):
+    """The run of a plain search for 20 answers to each question."""
+    found = search_all(Searcher(index), QUESTIONS, 20, False, print)
+    write_run(tmp_path / "run.txt", ((name, list_scores(hits)) for name, hits in found), "tag")
+    return tmp_path / "run.txt"
+
+
+@pytest.fixture
+def rerank(searched, cross_encoder, tmp_path):
+    """``rerank(collection, ...)``: the run as it is re-ranked."""
+
+    def call(collection, run=searched, queries=None, depth=5):
+        asked = tmp_path / "queries.tsv"
+        asked.write_text("".join(f"{name}\t{text}\n" for name, text in (queries or QUESTIONS).items()))
+        options = {"depth": depth, "max_length": 32, "precision": "fp32", "say": print}
+        rerank_run(str(cross_encoder), run, str(asked), str(collection), tmp_path / "out", **options)
+        return read_run(tmp_path / "out/run.txt")
+
+    return call
+
+
+def write_collection(path, answers):
+    path.write_text("".join(json.dumps({"_id": answer.id, "text": answer.text}) + "\n" for answer in answers))
+    return path
+
+
+def test_a_run_holds_what_the_search_finds_and_measures_as_it(searched, index):
+    hits = Searcher(index).search(list(QUESTIONS.values()), k=20).hits
+    run = read_run(searched)
+    for name, own in zip(QUESTIONS, hits, strict=True):
+        assert run[name] == pytest.approx({hit.id: hit.score for hit in own}, abs=1e-5)
+    qrels = {name: {f"a{name[1:]}": 1} for name in QUESTIONS}
+    with searched.open() as file:
+        theirs = ir_measures.calc_aggregate([ir_measures.RR], qrels, ir_measures.read_trec_run(file))
+    assert compute_run_metrics(qrels, run, ["mrr"])["mrr"].mean() == pytest.approx(theirs[ir_measures.RR])
+
+
+def test_what_was_re_ranked_stays_above_the_rest(index, cross_encoder):
+    searcher = Searcher(index, str(cross_encoder), max_length=32)
+    for _, hits in search_all(searcher, QUESTIONS, 20, False, print, rerank_k=5):
+        ranked = rank_run({"q": list_scores(hits)})["q"]
+        assert set(ranked[:5]) == {hit.id for hit in hits[:5]}
+        assert ranked[5:] == [hit.id for hit in hits[5:]]
+
+
+def test_an_answer_with_the_id_of_its_question_is_left_out(index):
+    said = []
+    asked = {"a3": "number 3", "q": "number 3"}
+    own, other = (hits for _, hits in search_all(Searcher(index), asked, 60, True, said.append))
+    assert "a3" not in {hit.id for hit in own}
+    assert (len(own), len(other)) == (59, 60)
+    assert said == ["left out 1 answers with the id of their question, as BEIR does"]
+
+
+def test_questions_without_an_answer_are_counted(index):
+    said = []
+    found = dict(
+        search_all(Searcher(index), {"q1": "nonesuch", "q2": "river"}, 5, False, said.append, first_stage=BM25)
+    )
+    assert found["q1"] == []
+    assert found["q2"]
+    assert said == ["nothing was found for 1 questions, which the run lacks"]
+
+
+def test_the_first_are_ranked_again_and_the_rest_follows(rerank, searched, index, answers, cross_encoder):
+    before, after = rank_run(read_run(searched)), rerank(index)
+    text = {answer.id: answer.text for answer in answers}
+    assert after.keys() == before.keys()
+    for name, ids in before.items():
+        scores = score_answers(str(cross_encoder), make_candidates([QUESTIONS[name]], [[text[i] for i in ids[:5]]]), 32)
+        assert [after[name][i] for i in ids[:5]] == pytest.approx(scores.tolist(), abs=1e-5)
+        ranked = rank_run({name: after[name]})[name]
+        assert ranked[:5] == [ids[place] for place in np.argsort(-scores, kind="stable")]
+        assert ranked[5:] == ids[5:]
+
+
+def test_every_collection_gives_the_same(rerank, index, answers, tmp_path):
+    expected = rerank(index)
+    (tmp_path / "beir").mkdir()
+    assert rerank(write_collection(tmp_path / "beir/corpus.jsonl", answers).parent) == expected
+    (tmp_path / "c.tsv").write_text("".join(f"{answer.id}\t{answer.text}\n" for answer in answers))
+    assert rerank(tmp_path / "c.tsv") == expected
+
+
+def test_what_lacks_a_text_is_named_with_its_line(rerank, searched, tmp_path, answers, embedder):
+    lines = [line.split() for line in searched.read_text().splitlines()]
+    lost = lines[17][2]
+    number = next(number for number, line in enumerate(lines, 1) if line[2] == lost)
+    some = write_collection(tmp_path / "some.jsonl", [answer for answer in answers if answer.id != lost])
+    with pytest.raises(KinspanError, match=rf"run.txt line {number}: candidate {lost} has no text in .*some.jsonl"):
+        rerank(some, depth=20)
+    few = {name: text for name, text in QUESTIONS.items() if name not in ("q3", "q9")}
+    with pytest.raises(KinspanError, match=r"run.txt line 21: question q3 is not in .*queries.tsv \(2 such\)"):
+        rerank(some, queries=few)
+    build_index(tmp_path / "index", embedder, answers)
+    remove_answers(tmp_path / "index", [lost])
+    with pytest.raises(KinspanError, match=rf"line {number}: candidate {lost} has no text in"):
+        rerank(tmp_path / "index", depth=20)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_runs_and_collections_are_one_line(rerank, tmp_path, answers, index):
+    bad = tmp_path / "bad.txt"
+    bad.write_text("q0 Q0 a0 1 high tag\n")
+    with pytest.raises(KinspanError, match=r"bad.txt line 1: 'high' is not a finite number"):
+        rerank(index, run=bad)
+    twice = write_collection(tmp_path / "twice.jsonl", [*answers, answers[3]._replace(text="another")])
+    with pytest.raises(KinspanError, match=r"twice.jsonl: the id 'a3' stands there twice"):
+        rerank(twice, depth=20)
+    (tmp_path / "out").mkdir()
+    own = tmp_path / "out/run.txt"
+    own.write_text("q0 Q0 a0 1 1 tag\n")
+    with pytest.raises(KinspanError, match="is the run that is read"):
+        rerank(index, run=own)
+    assert own.read_text() == "q0 Q0 a0 1 1 tag\n"
