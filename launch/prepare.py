@@ -18,6 +18,7 @@ from data_pipeline.prepare.summary import (
     check_trainable,
     describe_cut_texts,
     describe_rejected,
+    describe_shared_ids,
     find_lacks,
     format_counts,
 )
@@ -184,8 +185,9 @@ def main() -> None:
         print(f"report: {output}/report.html")
         if rejected := describe_rejected(output, result.tally):
             print(f"note: {rejected}")
-        if cut := describe_cut_texts(result.tally):
-            print(f"note: {cut}")
+        for said in (describe_cut_texts(result.tally), describe_shared_ids(result.tally)):
+            if said:
+                print(f"note: {said}")
     for lack in find_lacks(result.manifest, OBJECTIVES):
         print(f"note: {lack}")
     check_trainable(result.manifest, output)

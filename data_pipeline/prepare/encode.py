@@ -52,6 +52,11 @@ def name_group(document: Document) -> str:
     return document.group or document.id
 
 
+def name_text(document: Document, text: int) -> str:
+    """Name a document whose id many others have, given the hash of its text."""
+    return f"{document.id}\n{text}"
+
+
 def make_key(document: Document, text: int) -> bytes:
     """Make what decides a document's place in the corpus: a hash of its id, its source and the hash of its text.
 
@@ -174,7 +179,11 @@ class Encoder:
         paragraphs = self._tokenise([sentences for _, nested in kept for sentences in nested])
         starts = _accumulate_offsets([len(n) for _, n in kept])
         documents = [document for document, _ in kept]
-        held_out = [int(is_held_out(name_group(d), self.rules.validation_share)) for d in documents]
+        share = self.rules.validation_share
+        held_out = [  # see spill.find_held_out
+            is_held_out(name_group(d), share) + 2 * is_held_out(name_text(d, text), share)
+            for d, text in zip(documents, hashes, strict=True)
+        ]
         columns = [pa.array([normalise(getattr(d, name)) for d in documents]) for name in ("id", "title", "source")]
         columns += [pa.array(held_out, pa.uint8()), *self._make_optional(documents)]
         columns.append(pa.ListArray.from_arrays(starts, paragraphs))

@@ -12,7 +12,7 @@ from .cleaning import Rules, Tally
 from .duplicates.near import write_signatures
 from .encode import Encoder
 from .engine.inputs import InputTask, read_tasks
-from .engine.spill import Buckets, SpillWriter, is_written
+from .engine.spill import SpillWriter, is_written
 from .engine.stage import Progress, measure_peak
 from .readers import SKIPPED, UNREADABLE
 from .readers.reader import Record, measure_content
@@ -40,7 +40,6 @@ class EncodeInputs:
     name: str
     rules: Rules
     wide: bool
-    buckets: Buckets
     benchmark: Path | None
     signatures: bool
 
@@ -48,7 +47,7 @@ class EncodeInputs:
         task = read_tasks(self.tasks)[number]
         if is_written(self.output, task.key):
             return
-        writer = SpillWriter(self.output, task.key, self.wide, self.buckets)
+        writer = SpillWriter(self.output, task.key, self.wide)
         unread: set[str] = set()
         tally, read = Tally(), ReadTally(piece.file.name for piece in task.pieces if piece.part)
         with use_one_thread():

@@ -26,7 +26,12 @@ MAX_BARS = 40
 SHOWN_SHARE = 0.99  # of the lengths: a histogram that showed a long tail would have no room for the rest
 NO_RULES = (
     *("documents read", "paragraphs read", "characters read", "bytes read"),
-    *("bytes rejected", "documents cut off a longer text", "paragraphs of dropped documents"),
+    *(
+        "documents that share their id",
+        "bytes rejected",
+        "documents cut off a longer text",
+        "paragraphs of dropped documents",
+    ),
 )
 KEPT_SUFFIXES = (" kept", " held out for validation")
 LANGUAGE = "documents in another language: "

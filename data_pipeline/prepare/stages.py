@@ -19,11 +19,12 @@ from data_pipeline.files import write_atomically
 from data_pipeline.sampling.pairs import Objective
 
 from .cleaning import Rules, Tally
-from .duplicates.exact import RANGE_DOCUMENTS, RANGE_PARAGRAPHS, FindDocuments, FindParagraphs, Inputs
+from .duplicates.exact import RANGE_DOCUMENTS, RANGE_PARAGRAPHS, FindDocuments, FindParagraphs, FindSharedIds, Inputs
 from .duplicates.near import NUM_BANDS, Decide, FindMatches, link_signatures
 from .duplicates.survivors import DecideSurvivors, FindAtRisk, FindContested
 from .encode_inputs import EncodeInputs, signature_folder
 from .engine.inputs import InputTask, count_buckets, cut_tasks, estimate_total, write_tasks
+from .engine.merge import MAX_OPENS, MERGE_FILES, MergeSpills, Spill
 from .engine.spill import Buckets, forget, is_written, load_facts, make_spill_schema
 from .engine.stage import Stage, Work
 from .lengths import Lengths
@@ -74,8 +75,7 @@ class Plan:
     def tasks(self) -> list[InputTask]:
         """The input tasks. Their keys depend on what decides their output, and on nothing else."""
         own = {k: v for k, v in self.settings.items() if k not in ("shard_tokens", "duplicates", "boilerplate")}
-        buckets = [self.buckets.train, self.buckets.validation]
-        decides = [OUTPUT_VERSION, own, self.described["fingerprint"], self.wide, buckets, self.near]
+        decides = [OUTPUT_VERSION, own, self.described["fingerprint"], self.wide, self.near]
         return cut_tasks(self.files, json.dumps(decides, sort_keys=True))
 
     @property
@@ -88,6 +88,11 @@ class Plan:
         """The folder of everything else, which is of use to a run of the same inputs and settings alone."""
         text = json.dumps([[task.key for task in self.tasks], self.settings, list(self.objectives)], sort_keys=True)
         return self.folder / f"run-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    @property
+    def shared(self) -> Path:
+        """The file of which documents share their id with many."""
+        return self.run / "shared.npy"
 
     @property
     def tokenizer_file(self) -> Path:
@@ -146,7 +151,6 @@ def encode_all(plan: Plan, engine: "Engine", allowed: Allowed) -> Encoded:
         name,
         plan.rules,
         plan.wide,
-        plan.buckets,
         benchmark,
         plan.near,
     )
@@ -254,11 +258,13 @@ def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
     """Find duplicates, write the shards, and put them into ``plan.folder / "shards"`` under their final names."""
     fate, removed, num_ranges = _find_duplicates(plan, engine, encoded)
     work = WriteShards(
+        _merge_spills(plan, engine, encoded.inputs),
         encoded.inputs,
+        plan.shared,
         fate,
         removed,
         num_ranges,
-        plan.buckets.train,
+        plan.buckets,
         plan.run / "buckets",
         plan.wide,
         name_columns(make_spill_schema(plan.wide), encoded.filled),
@@ -286,6 +292,19 @@ def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
     return written
 
 
+def _merge_spills(plan: Plan, engine: "Engine", inputs: Inputs) -> list[Spill]:
+    """Merge what the input tasks have left into so few files that each may be opened for each bucket."""
+    spills = [Spill(inputs.folder, key, task) for task, key in enumerate(inputs.keys)]
+    merged = 0
+    while len(spills) > 1 and len(spills) * plan.buckets.count > MAX_OPENS:
+        merged += 1
+        groups = [spills[k : k + MERGE_FILES] for k in range(0, len(spills), MERGE_FILES)]
+        work = MergeSpills(groups, plan.run / f"merged-{merged}", plan.wide)
+        engine.run(plan.make_stage(f"merge-{merged}", "merging what the tasks have left", work, len(groups)))
+        spills = [Spill(work.output, f"{number:05d}") for number in range(len(groups))]
+    return spills
+
+
 def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> tuple[Path, Path, int]:
     """Find out what becomes of each document and paragraph.
 
@@ -293,8 +312,9 @@ def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> tuple[Pa
     """
     exact = plan.settings["duplicates"] != "keep"
     inputs, fate = encoded.inputs, plan.run / "fate.npy"
+    count = -(-sum(inputs.counts) // RANGE_DOCUMENTS)
+    engine.run(plan.make_stage("ids", "finding shared ids", FindSharedIds(inputs, plan.run, count), count))
     if exact:
-        count = -(-sum(inputs.counts) // RANGE_DOCUMENTS)
         engine.run(
             plan.make_stage("documents", "finding repeated documents", FindDocuments(inputs, plan.run, count), count)
         )
@@ -302,7 +322,9 @@ def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> tuple[Pa
         link_signatures([signature_folder(plan.encoded, key) for key in inputs.keys], plan.run / "signatures")
         matching = FindMatches(plan.run / "signatures", plan.run / "matches")
         engine.run(plan.make_stage("near", "finding near-duplicates", matching, NUM_BANDS))
-    decide = Decide(inputs, plan.run if exact else None, plan.run / "matches" if plan.near else None, fate)
+    decide = Decide(
+        inputs, plan.run if exact else None, plan.run / "matches" if plan.near else None, plan.run, fate, plan.shared
+    )
     engine.run(plan.make_stage("decide", "deciding what is kept", decide, 1))
     if not exact:
         return fate, plan.run, 0
@@ -317,7 +339,7 @@ def _find_repeated_paragraphs(plan: Plan, engine: "Engine", encoded: Encoded, fa
     count = max(1, -(-encoded.num_paragraphs // RANGE_PARAGRAPHS))
     inputs, run, boilerplate = encoded.inputs, plan.run, plan.settings["boilerplate"]
     removed, at_risk, survivors = run / "removed", run / "at_risk.npy", run / "survivors.npy"
-    finding = FindParagraphs(inputs, fate, removed, count, boilerplate)
+    finding = FindParagraphs(inputs, fate, plan.shared, plan.buckets, removed, count, boilerplate)
     engine.run(plan.make_stage("paragraphs", "finding repeated paragraphs", finding, count))
     looking = FindAtRisk(inputs, fate, removed, at_risk)
     engine.run(plan.make_stage("risk", "finding documents that are too short without them", looking, 1))
@@ -327,7 +349,7 @@ def _find_repeated_paragraphs(plan: Plan, engine: "Engine", encoded: Encoded, fa
     engine.run(plan.make_stage("contested", "finding what these alone hold", contesting, count))
     deciding = DecideSurvivors(fate, at_risk, run, survivors)
     engine.run(plan.make_stage("survivors", "deciding which of these are kept", deciding, 1))
-    again = FindParagraphs(inputs, survivors, run / "removed-again", count, boilerplate)
+    again = FindParagraphs(inputs, survivors, plan.shared, plan.buckets, run / "removed-again", count, boilerplate)
     engine.run(plan.make_stage("again", "choosing the copies that are kept", again, count))
     return survivors, again.output, count
 

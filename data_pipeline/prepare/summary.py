@@ -15,12 +15,14 @@ from .readers import format_skipped
 from .readers.reader import MAX_RECORD_BYTES
 from .readers.text import PIECE_BYTES
 from .rejection import format_bytes
+from .write import SHARED_IDS
 
 # What the tally counts, in its order and by its name there; and how it is shown.
 SHOWN_COUNTS = {
     "documents read": "documents read",
     "documents kept": "  kept",
     "documents held out for validation": "    of these held out for validation",
+    "documents that share their id": "    of these with an id that many share",
     "documents without a long enough paragraph": "  dropped: no paragraph is long enough",
     "documents too short": "  dropped: too short",
     "documents in another language": "  dropped: in another language",
@@ -84,6 +86,17 @@ def describe_rejected(folder: str | Path, tally: Tally) -> str | None:
         f"{first['line']}: {first['reason']}; all are in {rejected}"
     )
     return said.encode("utf-8", "backslashreplace").decode()  # names of files may hold any bytes
+
+
+def describe_shared_ids(tally: Tally) -> str | None:
+    """Say that ids do not tell documents apart; None where they do."""
+    number, ids = tally.counts[SHARED_IDS], tally.samples.get(SHARED_IDS)
+    if not number or not ids:
+        return None
+    return (
+        f"{number:,} documents share their id with many others, such as {ids[0]!r}: which of them are held out is "
+        "decided by a hash of id and text"
+    )
 
 
 def describe_cut_texts(tally: Tally) -> str | None:

@@ -18,12 +18,14 @@ from data_pipeline.sampling.pairs import Objective
 
 from .cleaning import Tally
 from .duplicates.exact import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, TOO_SHORT, Inputs, read_removed
-from .engine.spill import HIDDEN_COLUMNS, read_bucket, read_keys
+from .engine.merge import Spill, read_bucket
+from .engine.spill import HIDDEN_COLUMNS, Buckets, read_keys
 from .engine.stage import Progress, measure_peak
 from .lengths import Lengths
 
 MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and documents do not divide evenly
 SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
+SHARED_IDS = "documents that share their id"
 SAMPLED = 20  # documents or paragraphs of a bucket that are looked at for the report's samples, by reason
 SAMPLE_CHARS = 300  # of each
 
@@ -35,18 +37,21 @@ class WriteShards:
     So the result depends neither on the order in which tasks ran nor on the number of workers. The task of number k
     leaves ``00k-000.arrow`` and so on, and ``00k.json``.
 
+    spills:      the files of the documents
+    shared:      a file of which documents share their id with many
     dropped:     a file of what becomes of each document, see ``near.Decide`` and ``survivors``
     removed:     the folder of what ``FindParagraphs`` found, by range of hashes
-    train:       how many buckets come first, which have documents of the training split
     columns:     of a shard
     objectives:  for each of them, the manifest counts the usable anchors of a shard
     """
 
+    spills: list[Spill]
     inputs: Inputs
+    shared: Path
     dropped: Path
     removed: Path
     num_ranges: int
-    train: int
+    buckets: Buckets
     output: Path
     wide: bool
     columns: list[str]
@@ -56,18 +61,21 @@ class WriteShards:
 
     def __call__(self, number: int, progress: Progress) -> None:
         self.output.mkdir(parents=True, exist_ok=True)
-        rows, task_of = read_bucket(self.inputs.folder, self.inputs.keys, number, self.wide)
+        is_shared, starts = np.load(self.shared, mmap_mode="r"), self.inputs.starts
+        rows, task_of = read_bucket(self.spills, self.buckets, number, self.wide, starts, is_shared)
         tally, lengths, infos = Tally(), Lengths(), []
         if rows is not None:
             document = self.inputs.starts[task_of] + rows.column("number").to_numpy()
             rows, kept = self._drop(rows, number, task_of, np.load(self.dropped, mmap_mode="r")[document], tally)
             progress.add(len(document) - len(kept))
-            rows = rows.take(pa.array(_order_by_key(rows, document[kept])))
+            order = _order_by_key(rows, document[kept])
+            rows = rows.take(pa.array(order))
             _count_rows(rows, tally)
+            _count_shared(rows, is_shared[document[kept][order]], tally)
             lengths.count(rows)
             for name, part in self._cut(rows, number):
                 write_shard(part.select(self.columns), self.output / name)
-                split = SPLITS[number >= self.train]
+                split = SPLITS[number >= self.buckets.train]
                 infos.append(asdict(describe_shard(self.output / name, split, self.objectives)))
                 progress.add(part.num_rows)
         facts = {"shards": infos, "tally": vars(tally), "lengths": lengths.counts, "peak_bytes": measure_peak()}
@@ -167,6 +175,13 @@ def _count_rows(rows: pa.RecordBatch, tally: Tally) -> None:
     )
     for pair in rows.column("source").value_counts().to_pylist():
         tally.sources[pair["values"]] = Counter(documents=pair["counts"])
+
+
+def _count_shared(rows: pa.RecordBatch, is_shared: np.ndarray, tally: Tally) -> None:
+    """Count the documents that share their id with many, ``[documents]`` bool, and name such an id."""
+    tally.counts[SHARED_IDS] += int(is_shared.sum())
+    for number in np.flatnonzero(is_shared)[:SAMPLED].tolist():
+        tally.add_sample(SHARED_IDS, rows.column("id")[number].as_py())
 
 
 class _Sampler:

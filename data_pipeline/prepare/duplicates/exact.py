@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.prepare.engine.spill import PARAGRAPH, load_array
+from data_pipeline.prepare.engine.spill import DOCUMENT, PARAGRAPH, Buckets, find_held_out, load_array
 from data_pipeline.prepare.engine.stage import Progress
 
 RANGE_DOCUMENTS, RANGE_PARAGRAPHS = 1 << 23, 1 << 22  # that one range of hashes has, about: 200 MB in memory
 KEPT, DUPLICATE, NEAR_DUPLICATE, TOO_SHORT = 0, 1, 2, 3  # what becomes of a document
+SHARED_ID = 10  # documents of different texts with one id: then it names none of them
 REPEATED, BOILERPLATE = 1, 2  # why a paragraph is removed
 REMOVED = np.dtype(
     [("bucket", "<u4"), ("task", "<u4"), ("number", "<u4"), ("paragraph", "<u4"), ("chars", "<u4"), ("why", "u1")]
@@ -67,16 +68,42 @@ class FindDocuments:
 
 
 @dataclass(frozen=True)
+class FindSharedIds:
+    """Finds documents whose id SHARED_ID or more documents of other texts have: ``shared-00000.npy`` has numbers."""
+
+    inputs: Inputs
+    output: Path
+    num_ranges: int
+
+    def __call__(self, number: int, progress: Progress) -> None:
+        found, documents = [np.empty(0, DOCUMENT)], [np.empty(0, np.int64)]
+        low, high = _range_of(number, self.num_ranges)
+        for task in range(len(self.inputs.keys)):
+            of_task = self.inputs.load(task, "documents")
+            mine = np.flatnonzero((of_task["id"] >= low) & (of_task["id"] <= high))
+            found.append(of_task[mine])
+            documents.append(mine + self.inputs.starts[task])
+        flat = np.concatenate(found)
+        pairs = np.unique(flat[["id", "text"]])
+        ids, texts = np.unique(pairs["id"], return_counts=True)
+        shared = np.isin(flat["id"], ids[texts >= SHARED_ID])
+        save_whole(self.output / f"shared-{number:05d}.npy", np.concatenate(documents)[shared])
+
+
+@dataclass(frozen=True)
 class FindParagraphs:
     """Finds paragraphs of one range of hashes that are to be removed: ``paragraphs-00000.npy`` has REMOVED, sorted.
 
     fate:        a file of ``[documents]`` uint8, what becomes of each. Only documents that are kept hold a copy; those
                  that are too short without their repeated paragraphs still count for ``boilerplate``
     boilerplate: in how many documents a paragraph must occur to be removed from all of them; 0 for never
+    shared:      the file of documents that share their id, and ``buckets``, which tell the bucket of each
     """
 
     inputs: Inputs
     fate: Path
+    shared: Path
+    buckets: Buckets
     output: Path
     num_ranges: int
     boilerplate: int
@@ -93,11 +120,15 @@ class FindParagraphs:
         out = np.empty(len(removed), dtype=REMOVED)
         out["task"] = np.searchsorted(self.inputs.starts, document, side="right") - 1
         out["why"] = why[why > 0]
+        is_shared = np.load(self.shared, mmap_mode="r")
         for name in ("number", "paragraph", "chars"):
             out[name] = places[name]
         for task in np.unique(out["task"]).tolist():
             mine = out["task"] == task
-            out["bucket"][mine] = self.inputs.load(task, "buckets")[out["number"][mine]]
+            places = self.inputs.load(task, "documents")["place"][out["number"][mine]]
+            shared = is_shared[self.inputs.starts[task] + out["number"][mine]]
+            held_out = find_held_out((places >> np.uint64(32)).astype(np.uint8), shared)
+            out["bucket"][mine] = self.buckets.place(places & np.uint64(0xFFFFFFFF), held_out)
         order = np.lexsort([out[name] for name in ("paragraph", "number", "task", "bucket")])
         self.output.mkdir(parents=True, exist_ok=True)
         save_whole(self.output / f"paragraphs-{number:05d}.npy", out[order])

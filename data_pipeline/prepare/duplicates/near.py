@@ -114,18 +114,22 @@ class FindMatches:
 
 @dataclass(frozen=True)
 class Decide:
-    """Decides what becomes of each document, by duplicates and matches: ``[documents]`` uint8 in a file.
+    """Decides what becomes of each document, by duplicates and matches: ``[documents]`` uint8 in a file. Another has
+    which share their id with many, ``[documents]`` bool.
 
     Of documents that are connected by matches the first is kept. An exact duplicate is no near-duplicate.
 
     exact:   the folder of FindDocuments' files; None where nothing is removed
     matches: the folder of FindMatches' files; None where near-duplicates stay
+    ids:     the folder of FindSharedIds' files
     """
 
     inputs: Inputs
     exact: Path | None
     matches: Path | None
+    ids: Path
     output: Path
+    shared: Path
 
     def __call__(self, number: int, progress: Progress) -> None:
         total = int(self.inputs.starts[-1])
@@ -136,6 +140,10 @@ class Decide:
         for path in sorted(self.exact.glob("documents-*.npy")) if self.exact else []:
             fate[np.load(path)] = DUPLICATE
         save_whole(self.output, fate)
+        is_shared = np.zeros(total, dtype=bool)
+        for path in sorted(self.ids.glob("shared-*.npy")):
+            is_shared[np.load(path)] = True
+        save_whole(self.shared, is_shared)
 
     def _read_matches(self, path: Path) -> np.ndarray:
         """Read pairs of documents' numbers, ``[N, 2]``."""

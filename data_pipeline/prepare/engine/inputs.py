@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -60,6 +61,9 @@ class InputTask:
 def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
     """Cut the files into parts where their readers can, and join small ones, in their order.
 
+    Which small files end a group is told by hashes of their names, about two in a full one, so that the groups before
+    and after a file stay as they are when it is added.
+
     settings: whatever else decides what a task's output is
     """
     pieces: list[tuple[Piece, int]] = []
@@ -67,16 +71,19 @@ def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
         parts = find_parts(file.name, file.size)
         size = max(1, _estimate_text(file) // max(1, len(parts)))
         pieces += [(Piece(file, part), size) for part in parts]
-    limit = min(max(sum(size for _, size in pieces) // 1024, MIN_GROUP), MAX_GROUP)
+    wanted = min(max(sum(size for _, size in pieces) // 1024, MIN_GROUP), MAX_GROUP)
+    limit = 1 << (wanted.bit_length() - 1)  # a power of two: it stays as it is when the input grows a little
     groups: list[list[Piece]] = []
     sizes: list[int] = []
+    is_full = True
     for piece, size in pieces:
-        if groups and sizes[-1] + size <= limit:
+        if not is_full and sizes[-1] + size <= limit:
             groups[-1].append(piece)
             sizes[-1] += size
         else:
             groups.append([piece])
             sizes.append(size)
+        is_full = _hash_name(piece.file.name) * limit < 2 * size
     return [InputTask(_make_key(group, settings), size, group) for group, size in zip(groups, sizes, strict=True)]
 
 
@@ -88,6 +95,11 @@ def estimate_total(files: list[InputFile]) -> int:
 def _estimate_text(file: InputFile) -> int:
     """Estimate how many bytes of text a file holds, by its size and its suffix."""
     return file.size * (EXPANSION if file.name.lower().endswith(PACKED) else 1)
+
+
+def _hash_name(name: str) -> float:
+    """A number from 0 to 1."""
+    return zlib.crc32(name.encode("utf-8", "surrogateescape")) / 2**32
 
 
 def _make_key(pieces: list[Piece], settings: str) -> str:

@@ -1,14 +1,17 @@
-"""Encoded documents between the stages: what each input task writes, grouped by bucket, and what a bucket reads of it.
+"""Encoded documents between the stages: what each input task writes, in the order of keys, and what reads it.
 
-An input task of the key K leaves in its folder:
+An input task of the key K leaves in its folder, whatever the other inputs are:
 
-K.arrow           record batches of documents, each of one bucket
-K.batches.npy     ``[batches]`` the bucket of each
-K.buckets.npy     ``[D]`` the bucket of each document; a document's number is its place in the task's input
-K.documents.npy   ``[D]`` DOCUMENT: a hash of each document's text, its characters, and how many it must have
+K.arrow           record batches of documents, a segment each, sorted by split and key
+K.rows.npy        ``[D]`` uint64, by row: where it stands in that order, see ``make_places``; the index of K.arrow
+K.batches.npy     ``[batches]`` the rows of each
+K.documents.npy   ``[D]`` DOCUMENT, by number; a document's number is its place in the task's input
 K.paragraphs.npy  ``[P]`` PARAGRAPH, ascending: the hash of each paragraph and where it stands
 K.rejected.jsonl  the records that are no documents
 K.json            counts; written last, so that it marks the others as whole
+
+A bucket is a range of keys of one split, and each file has a run of rows for it. Many files are first merged into a few
+(``MergeSpills``), so that a file is not opened for each bucket.
 """
 
 import json
@@ -20,13 +23,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from xxhash import xxh3_64_intdigest
 
 from data_pipeline.corpus import OPTIONAL_COLUMNS, make_schema
 from data_pipeline.files import sync, write_atomically
 
 KEY_BYTES = 16
 SEGMENT_BYTES = 1 << 26  # of documents in memory before they are grouped by bucket and written
-DOCUMENT = np.dtype([("text", "<u8"), ("chars", "<u4"), ("least", "<u4")])
+# text, id: hashes; place: see ``make_places``; chars: those of all paragraphs; least: how many it must have to be kept
+DOCUMENT = np.dtype([("text", "<u8"), ("id", "<u8"), ("place", "<u8"), ("chars", "<u4"), ("least", "<u4")])
 PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4"), ("chars", "<u4")])
 HIDDEN_COLUMNS = ("key", "chars", "least", "number")  # that shards do not have
 
@@ -49,7 +54,10 @@ def make_spill_schema(wide: bool) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Buckets:
-    """How many buckets there are for documents of each split; those of held-out documents come last."""
+    """How many buckets there are for documents of each split; those of held-out documents come last.
+
+    A bucket is a range of the upper halves of the first halves of keys.
+    """
 
     train: int
     validation: int
@@ -58,15 +66,40 @@ class Buckets:
     def count(self) -> int:
         return self.train + self.validation
 
-    def place(self, keys: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-        """Place documents into buckets by the first half of their keys: ``[D]`` uint32.
+    def place(self, upper: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+        """Place documents into buckets: ``[D]`` uint32.
 
-        keys:     ``[D, 2]`` big-endian uint64
+        upper:    ``[D]`` the upper half of the first half of each one's key
         held_out: ``[D]`` 0 or 1
         """
-        upper = keys[:, 0].astype(np.uint64) >> np.uint64(32)
         of_split = np.array([self.train, self.validation], dtype=np.uint64)[held_out]
-        return ((upper * of_split >> np.uint64(32)) + np.uint64(self.train) * held_out).astype(np.uint32)
+        return ((upper.astype(np.uint64) * of_split >> np.uint64(32)) + np.uint64(self.train) * held_out).astype(
+            np.uint32
+        )
+
+    def find_range(self, bucket: int) -> tuple[int, int]:
+        """Find the first and the end of the numbers of which ``place`` makes this bucket."""
+        number, count = (bucket, self.train) if bucket < self.train else (bucket - self.train, self.validation)
+        first, end = (-(-(k << 32) // count) for k in (number, number + 1))
+        return first, end
+
+
+def make_places(keys: np.ndarray, splits: np.ndarray) -> np.ndarray:
+    """Make what a task's documents are sorted by: ``[D]`` uint64, the split and 32 bits of the key.
+
+    splits: ``[D]`` in which split a document is, see ``find_held_out``
+    """
+    upper = keys[:, 0].astype(np.uint64) >> np.uint64(32)
+    return splits.astype(np.uint64) << np.uint64(32) | upper
+
+
+def find_held_out(splits: np.ndarray, is_shared: np.ndarray) -> np.ndarray:
+    """Find which documents are held out, 0 or 1.
+
+    splits:    bit 0 says whether a hash of its id holds it out, and bit 1 whether one of its id and text does
+    is_shared: whether many other documents have its id, so that the second counts
+    """
+    return np.where(is_shared, splits >> 1, splits & 1).astype(np.uint8)
 
 
 def read_keys(column: pa.Array) -> np.ndarray:
@@ -78,15 +111,14 @@ def read_keys(column: pa.Array) -> np.ndarray:
 class SpillWriter:
     """Writes what an input task encodes. Nothing of it counts before ``finish``."""
 
-    def __init__(self, folder: Path, key: str, wide: bool, buckets: Buckets) -> None:
-        self.folder, self.key, self.buckets = folder, key, buckets
+    def __init__(self, folder: Path, key: str, wide: bool) -> None:
+        self.folder, self.key = folder, key
         self.schema = make_spill_schema(wide)
         self.num_documents = 0
         self.filled: set[str] = set()  # the optional columns that hold something
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
-        self._bucket_of_batch: list[int] = []
-        self._bucket_of: list[np.ndarray] = []
+        self._rows: list[np.ndarray] = []  # the places of each segment
         self._documents: list[np.ndarray] = []
         self._paragraphs: list[np.ndarray] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,6 +140,8 @@ class SpillWriter:
         placed["chars"] = chars
         self._paragraphs.append(placed)
         described = np.empty(rows.num_rows, dtype=DOCUMENT)
+        described["id"] = [hash_id(name) for name in rows.column("id").to_pylist()]
+        described["place"] = make_places(read_keys(rows.column("key")), rows.column("held_out").to_numpy())
         described["text"], described["least"] = documents, rows.column("least").to_numpy()
         described["chars"] = np.diff(np.concatenate([[0], np.cumsum(chars, dtype=np.int64)])[np.cumsum([0, *lengths])])
         self._documents.append(described)
@@ -123,19 +157,15 @@ class SpillWriter:
         self._rejected.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
 
     def _write_segment(self) -> None:
-        """Write the documents that wait, each bucket's as one record batch, in their order."""
+        """Write the documents that wait as one record batch, in the order of their places."""
         if not self._waiting:
             return
         (rows,) = pa.Table.from_batches(self._waiting).combine_chunks().to_batches()
         self._waiting, self._waiting_bytes = [], 0
-        place = self.buckets.place(read_keys(rows.column("key")), rows.column("held_out").to_numpy())
-        order = np.argsort(place, kind="stable")
-        rows = rows.take(pa.array(order)) if self.buckets.count > 1 else rows
-        filled, first = np.unique(place[order], return_index=True)
-        for bucket, start, end in zip(filled.tolist(), first, [*first[1:], len(order)], strict=True):
-            self._file.write_batch(rows.slice(start, end - start))
-            self._bucket_of_batch.append(bucket)
-        self._bucket_of.append(place)
+        places = make_places(read_keys(rows.column("key")), rows.column("held_out").to_numpy())
+        order = np.argsort(places, kind="stable")
+        self._file.write_batch(rows.take(pa.array(order)))
+        self._rows.append(places[order])
 
     def finish(self, facts: dict[str, Any]) -> None:
         """Write what is left, and then the marks that it is whole."""
@@ -147,8 +177,8 @@ class SpillWriter:
         paragraphs = np.concatenate([np.empty(0, PARAGRAPH), *self._paragraphs])
         self._save("paragraphs", paragraphs[np.argsort(paragraphs["hash"], kind="stable")])
         self._save("documents", np.concatenate([np.empty(0, DOCUMENT), *self._documents]))
-        self._save("buckets", np.concatenate([np.empty(0, np.uint32), *self._bucket_of]))
-        self._save("batches", np.array(self._bucket_of_batch, dtype=np.uint32))
+        self._save("rows", np.concatenate([np.empty(0, np.uint64), *self._rows]))
+        self._save("batches", np.array([len(rows) for rows in self._rows], dtype=np.uint32))
         self._rejected.close()
         sync(self._partial(".rejected.jsonl"))
         self._partial(".rejected.jsonl").replace(self.folder / f"{self.key}.rejected.jsonl")
@@ -189,20 +219,5 @@ def load_array(folder: Path, key: str, name: str) -> np.ndarray:
     return np.load(folder / f"{key}.{name}.npy", mmap_mode="r")
 
 
-def read_bucket(folder: Path, keys: list[str], bucket: int, wide: bool) -> tuple[pa.RecordBatch | None, np.ndarray]:
-    """Read the documents of a bucket, ``[D]``, in the order of the input, and the input task of each, ``[D]``."""
-    found: list[pa.RecordBatch] = []
-    task_of: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
-    for task, key in enumerate(keys):
-        mine = np.flatnonzero(load_array(folder, key, "batches") == bucket)
-        if not len(mine):
-            continue
-        with pa.memory_map(str(folder / f"{key}.arrow")) as source:
-            reader = pa.ipc.open_file(source)
-            batches = [reader.get_batch(number) for number in mine.tolist()]
-        found += batches
-        task_of += [np.full(batch.num_rows, task) for batch in batches]
-    if not found:
-        return None, task_of[0]
-    (rows,) = pa.Table.from_batches(found, make_spill_schema(wide)).combine_chunks().to_batches()
-    return rows, np.concatenate(task_of)
+def hash_id(name: str) -> int:
+    return xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))

@@ -21,6 +21,7 @@ from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.encode import is_held_out
 from data_pipeline.prepare.finished import CORPUS_PARTS
 from data_pipeline.prepare.pipeline import prepare
+from data_pipeline.prepare.summary import describe_shared_ids
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 
@@ -199,6 +200,35 @@ def test_held_out_documents_stay_so_when_others_join_them(tmp_path, documents, h
         helpers.prepare([source], default_model(), tmp_path / str(number), validation_share=0.3)
         held_out.append({name for name, (_, h, _) in stored(Corpus(tmp_path / str(number))).items() if h})
     assert held_out[1] == held_out[0] & {d["id"] for d in documents[5:20]}
+
+
+@pytest.mark.parametrize("name", ["news", "None"])
+def test_documents_that_share_an_id_are_held_out_one_by_one(tmp_path, helpers, name):
+    documents = [{**d, "id": name} for d in helpers.synthetic_documents(300, seed="shared")]
+    documents += [{**d, "id": f"{name}-{k}"} for k, d in enumerate(helpers.synthetic_documents(20, seed="own"))]
+    source = helpers.write_jsonl(tmp_path / "in.jsonl", documents)
+    result = helpers.prepare([source], default_model(), tmp_path / "out", validation_share=0.3, shard_tokens=20_000)
+    assert result.tally.counts["documents that share their id"] == 300
+    assert f"300 documents share their id with many others, such as {name!r}" in describe_shared_ids(result.tally)
+    held_out = []
+    for info, shard in ((s, Corpus(tmp_path / "out").shard(k)) for k, s in enumerate(result.manifest.shards)):
+        column = shard.rows.column("held_out").to_pylist()
+        assert set(column) == {int(info.split == "validation")}
+        held_out += [i for i, h in zip(shard.rows.column("id").to_pylist(), column, strict=True) if h]
+    assert 60 < held_out.count(name) < 120
+    own = [f"{name}-{k}" for k in range(20)]
+    assert [i for i in own if i in held_out] == [i for i in own if is_held_out(i, 0.3)]
+    assert result.manifest.totals["documents"] == 320
+
+
+def test_a_few_versions_of_a_page_stay_together(tmp_path, helpers):
+    documents = [{**d, "id": f"page-{k // 5}"} for k, d in enumerate(helpers.synthetic_documents(40, seed="pages"))]
+    source = helpers.write_jsonl(tmp_path / "in.jsonl", documents)
+    result = helpers.prepare([source], default_model(), tmp_path / "out", validation_share=0.5)
+    assert result.tally.counts["documents held out for validation"] == 5 * sum(
+        is_held_out(f"page-{k}", 0.5) for k in range(8)
+    )
+    assert describe_shared_ids(result.tally) is None
 
 
 def test_the_corpus_may_be_moved(tmp_path, source, helpers, make_stream):

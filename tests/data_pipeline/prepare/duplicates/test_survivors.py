@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from data_pipeline.prepare.duplicates.exact import KEPT, TOO_SHORT, FindParagraphs, Inputs
 from data_pipeline.prepare.duplicates.survivors import DecideSurvivors, FindAtRisk, FindContested
 from data_pipeline.prepare.engine import spill
+from data_pipeline.prepare.engine.spill import Buckets
 
 LEAST, RANGES, BOILERPLATE = 20, 2, 4
 TEXTS = 9  # text t has 3 + 2t characters
@@ -50,19 +51,23 @@ def decide_by_ranges(documents, folder):
             paragraphs[k] = (text << 60, number, place, count_chars(text))
         np.save(folder / f"{key}.documents.npy", described)
         np.save(folder / f"{key}.paragraphs.npy", paragraphs)
-        np.save(folder / f"{key}.buckets.npy", np.zeros(len(mine), dtype=np.uint32))
     inputs, fate = Inputs(folder, ["a", "b"], [len(mine) for mine in tasks]), folder / "fate.npy"
     np.save(fate, np.zeros(len(documents), dtype=np.uint8))
+    shared = folder / "shared.npy"
+    np.save(shared, np.zeros(len(documents), dtype=bool))
 
     def run(work, count=1):
         for number in range(count):
             work(number, None)
 
-    run(FindParagraphs(inputs, fate, folder / "first", RANGES, BOILERPLATE), RANGES)
+    run(FindParagraphs(inputs, fate, shared, Buckets(1, 1), folder / "first", RANGES, BOILERPLATE), RANGES)
     run(FindAtRisk(inputs, fate, folder / "first", folder / "at_risk.npy"))
     run(FindContested(inputs, fate, folder / "at_risk.npy", folder, RANGES, BOILERPLATE), RANGES)
     run(DecideSurvivors(fate, folder / "at_risk.npy", folder, folder / "survivors.npy"))
-    run(FindParagraphs(inputs, folder / "survivors.npy", folder / "last", RANGES, BOILERPLATE), RANGES)
+    run(
+        FindParagraphs(inputs, folder / "survivors.npy", shared, Buckets(1, 1), folder / "last", RANGES, BOILERPLATE),
+        RANGES,
+    )
     left = [dict(enumerate(document)) for document in documents]
     for path in (folder / "last").glob("*.npy"):
         for removed in np.load(path):

@@ -296,6 +296,30 @@ def test_a_mended_file_is_read_again_and_the_others_are_not(helpers, sources, tm
     assert "3.jsonl" in read[0]
 
 
+def test_another_input_has_none_of_the_others_read_again(helpers, sources, tmp_path, monkeypatch):
+    """Though the corpus grows, and with it the number of buckets; and merging in rounds changes nothing."""
+    folder = tmp_path / "in"
+    shutil.copytree(sources, folder)
+    monkeypatch.setattr(stages, "count_buckets", lambda total, *_: Buckets(1 + total // 40_000, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr("data_pipeline.prepare.pipeline.write_all", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
+    helpers.write_jsonl(folder / "1a.jsonl", helpers.synthetic_documents(30, seed="added"))
+    read = []
+    whole = encode_inputs.InputTask.read
+    monkeypatch.setattr(encode_inputs.InputTask, "read", lambda self: read.append(self.describe()) or whole(self))
+    again = helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
+    assert [name.rpartition("/")[2] for name in read] == ["1a.jsonl"]
+    monkeypatch.setattr(stages, "MAX_OPENS", 1)
+    monkeypatch.setattr(stages, "MERGE_FILES", 3)
+    assert facts(helpers.prepare([folder], default_model(), tmp_path / "merged", **SETTINGS)) == facts(again)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 # Killed -------------------------------------------------------------------------------------------------------------
 
 PROGRAM = """

@@ -56,6 +56,13 @@ def test_the_key_changes_with_the_file_and_with_the_settings():
     assert len({same, *others}) == 4
 
 
+@given(st.lists(st.integers(1, 300_000), min_size=100, max_size=200), st.integers(0, 99), st.randoms())
+def test_a_small_file_that_is_added_changes_the_groups_around_it_alone(sizes, place, draw):
+    files = [InputFile(f"{draw.random()}.txt", size, "then") for size in sizes]
+    before, after = (cut_tasks(some, "") for some in (files, [*files[:place], InputFile("x", 9, ""), *files[place:]]))
+    assert len({task.key for task in after} - {task.key for task in before}) < 40
+
+
 def test_a_key_stays_when_a_file_is_added():
     large = [inputs.MIN_GROUP] * 3
     before, after = (cut_tasks(make_files(sizes), "") for sizes in (large, [*large, 5]))

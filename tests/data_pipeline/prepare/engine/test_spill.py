@@ -3,9 +3,13 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from data_pipeline.prepare.engine import spill
-from data_pipeline.prepare.engine.spill import Buckets, SpillWriter, is_written, load_array, load_facts, read_bucket
+from data_pipeline.prepare.engine import merge, spill
+from data_pipeline.prepare.engine.merge import MergeSpills, Spill, read_bucket
+from data_pipeline.prepare.engine.spill import Buckets, SpillWriter, is_written, load_array, load_facts
+from data_pipeline.prepare.engine.stage import Progress
 
 
 def make_rows(count, seed):
@@ -19,7 +23,7 @@ def make_rows(count, seed):
         "id": [f"{seed}-{k}" for k in range(count)],
         "title": [""] * count,
         "source": ["s"] * count,
-        "held_out": [int(k % 5 == 0) for k in range(count)],
+        "held_out": [k % 4 for k in range(count)],
         "title_tokens": [[]] * count,
         "answers": [[]] * count,
         "accepted": [-1] * count,
@@ -34,14 +38,17 @@ def make_rows(count, seed):
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+BUCKETS, STARTS = Buckets(3, 2), np.array([0, 60, 120, 180])
+SHARED = np.arange(180) % 3 == 0  # documents whose id many have
+
+
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """Two tasks of two chunks each, in several segments, and the buckets of what they hold."""
+    """Three tasks of two chunks each, in several segments."""
     monkeypatch.setattr(spill, "SEGMENT_BYTES", 3000)
-    buckets = Buckets(3, 2)
     chunks = {}
-    for task, key in enumerate(("a", "b")):
-        writer = SpillWriter(tmp_path, key, False, buckets)
+    for task, key in enumerate("abc"):
+        writer = SpillWriter(tmp_path, key, False)
         chunks[key] = [make_rows(30, 2 * task + k) for k in range(2)]
         for rows in chunks[key]:
             paragraphs = np.arange(len(rows.column("chars").flatten()), dtype=np.uint64)[::-1]
@@ -49,36 +56,67 @@ def written(tmp_path, monkeypatch):
         assert not is_written(tmp_path, key)
         writer.reject([{"file": "f", "line": 1, "reason": "r"}])
         writer.finish({"more": 1})
-    return tmp_path, buckets, chunks
+    return tmp_path, chunks
 
 
-def test_each_document_is_in_one_bucket_and_whole(written):
-    folder, buckets, chunks = written
-    found = {}
+def read_all(spills, buckets=BUCKETS):
+    """The documents of each bucket, ``[(task, number, row)]``."""
+    found = []
     for bucket in range(buckets.count):
-        rows, task_of = read_bucket(folder, ["a", "b"], bucket, False)
-        for row, task in zip(rows.to_pylist(), task_of.tolist(), strict=True):
-            assert row["held_out"] == (bucket >= buckets.train)
-            number = row.pop("number")
-            assert found.setdefault(row["id"], (row, task, number)) == (row, task, number)
-    expected = {
-        row["id"]: (row, task, number)
-        for task, key in enumerate("ab")
-        for number, row in enumerate([row for rows in chunks[key] for row in rows.to_pylist()])
-    }
-    assert found == expected
+        rows, tasks = read_bucket(spills, buckets, bucket, False, STARTS, SHARED)
+        listed = [] if rows is None else rows.to_pylist()
+        found.append([(task, row.pop("number"), row) for task, row in zip(tasks.tolist(), listed, strict=True)])
+    return found
+
+
+def spill_tasks(folder):
+    return [Spill(folder, key, task) for task, key in enumerate("abc")]
+
+
+@pytest.mark.parametrize("buckets", [BUCKETS, Buckets(1, 1), Buckets(7, 5)])
+def test_each_document_is_in_one_bucket_and_whole(written, buckets):
+    folder, chunks = written
+    by_bucket = read_all(spill_tasks(folder), buckets)
+    found = {(task, number): row for bucket in by_bucket for task, number, row in bucket}
+    assert sum(map(len, by_bucket)) == len(found) == 180
+    for task, key in enumerate("abc"):
+        for number, row in enumerate(row for rows in chunks[key] for row in rows.to_pylist()):
+            split = row.pop("held_out")
+            assert found[task, number].pop("held_out") == (split >> 1 if SHARED[60 * task + number] else split & 1)
+            assert found[task, number] == row
+    for bucket, rows in enumerate(by_bucket):
+        for task, number, row in rows:
+            upper = np.array([int.from_bytes(row["key"][:4], "big")])
+            place = load_array(folder, "abc"[task], "documents")["place"][number]
+            assert int(place) & 0xFFFFFFFF == upper[0]
+            assert buckets.place(upper, np.array([int(bucket >= buckets.train)])) == [bucket]
 
 
 def test_documents_come_in_the_order_of_the_input(written):
-    folder, buckets, _ = written
-    for bucket in range(buckets.count):
-        rows, task_of = read_bucket(folder, ["a", "b"], bucket, False)
-        places = list(zip(task_of.tolist(), rows.column("number").to_pylist(), strict=True))
+    for rows in read_all(spill_tasks(written[0])):
+        places = [(task, number) for task, number, _ in rows]
         assert places == sorted(places)
 
 
+def test_merged_files_hold_the_same_and_each_is_opened_once(written, monkeypatch):
+    folder, _ = written
+    expected = read_all(spill_tasks(folder))
+    monkeypatch.setattr(merge, "SEGMENT_BYTES", 3000)
+    opened = []
+    whole = merge.OpenSpill.__init__
+    monkeypatch.setattr(merge.OpenSpill, "__init__", lambda self, one: opened.append(one) or whole(self, one))
+    first, second, third = spill_tasks(folder)
+    for number, group in enumerate(([[first, second], [third]], [[Spill(folder / "0", f"{k:05d}") for k in range(2)]])):
+        for part in range(len(group)):
+            MergeSpills(group, folder / str(number), False)(part, Progress(folder / "note"))
+    assert len(opened) == 5
+    merged = [Spill(folder / "1", "00000")]
+    assert len(load_array(folder / "1", "00000", "batches")) > 3
+    assert read_all(merged) == expected
+
+
 def test_paragraphs_are_sorted_by_hash_and_say_where_they_stand(written):
-    folder, _, chunks = written
+    folder, chunks = written
     paragraphs = load_array(folder, "a", "paragraphs")
     assert (np.diff(paragraphs["hash"].astype(np.int64)) >= 0).all()
     lengths = [len(row["chars"]) for rows in chunks["a"] for row in rows.to_pylist()]
@@ -86,19 +124,15 @@ def test_paragraphs_are_sorted_by_hash_and_say_where_they_stand(written):
     assert places == [(number, k) for number, length in enumerate(lengths) for k in range(length)]
 
 
-def test_facts_and_buckets_are_kept(written):
-    folder, _, chunks = written
+def test_facts_are_kept(written):
+    folder, _ = written
     facts = load_facts(folder, "a")
     assert (facts["documents"], facts["more"], facts["filled"]) == (60, 1, [])
-    buckets = load_array(folder, "a", "buckets")
-    held_out = [row["held_out"] for rows in chunks["a"] for row in rows.to_pylist()]
-    assert ((buckets >= 3) == np.array(held_out)).all()
-    assert set(buckets.tolist()) == set(range(5))
 
 
-def test_a_slice_is_written_without_the_rest(written):
-    """Arrow's offsets are written anew for each bucket; a copy of the whole segment would fill the disk."""
-    folder, _, chunks = written
-    size = (folder / "a.arrow").stat().st_size
-    batches = len(load_array(folder, "a", "batches"))
-    assert size < 3 * sum(rows.nbytes for rows in chunks["a"]) + 4000 * batches
+@given(st.integers(1, 5000), st.integers(0, (1 << 32) - 1))
+def test_buckets_are_ranges_of_keys(count, upper):
+    for buckets, held_out in ((Buckets(count, 1), 0), (Buckets(1, count), 1)):
+        bucket = int(buckets.place(np.array([upper]), np.array([held_out]))[0])
+        first, end = buckets.find_range(bucket)
+        assert first <= upper < end
