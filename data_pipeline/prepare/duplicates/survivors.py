@@ -67,9 +67,8 @@ class FindContested:
         place = np.arange(len(copies.group))
         is_first = np.append(True, np.diff(copies.group) != 0)[: len(place)]
         is_risky = np.isin(copies.document, np.load(self.at_risk)["document"])
-        safe = np.full(
-            int(copies.group[-1]) + 1 if len(place) else 0, len(place)
-        )  # where each text is first in a safe one
+        # where each text is first in a safe one
+        safe = np.full(int(copies.group[-1]) + 1 if len(place) else 0, len(place))
         np.minimum.at(safe, copies.group[~is_risky], place[~is_risky])
         new_document = is_first | np.append(True, np.diff(copies.document) != 0)[: len(place)]
         mine = is_risky & new_document & ~copies.in_many & (place < safe[copies.group])

@@ -310,7 +310,7 @@ def test_another_input_has_none_of_the_others_read_again(helpers, sources, tmp_p
     whole = encode_inputs.InputTask.read
     monkeypatch.setattr(encode_inputs.InputTask, "read", lambda self: read.append(self.describe()) or whole(self))
     again = helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
-    assert [name.rpartition("/")[2] for name in read] == ["1a.jsonl"]
+    assert {name.rpartition("/")[2].partition(",")[0] for name in read} == {"1a.jsonl"}
     monkeypatch.setattr(stages, "MAX_OPENS", 1)
     monkeypatch.setattr(stages, "MERGE_FILES", 3)
     assert facts(helpers.prepare([folder], default_model(), tmp_path / "merged", **SETTINGS)) == facts(again)
