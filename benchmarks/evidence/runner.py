@@ -164,10 +164,10 @@ def count_fits(study: Study) -> tuple[int, int]:
 
 def _describe_sets(study: Study, wanted: Callable[[], bool]) -> None:
     fingerprint = Corpus(study.places.corpus).manifest.fingerprint
-    wanted = study.recipe.content.get("fingerprints", {}).get("corpus", fingerprint)
-    if wanted != fingerprint:
+    expected = study.recipe.content.get("fingerprints", {}).get("corpus", fingerprint)
+    if expected != fingerprint:
         raise KinspanError(
-            f"{study.recipe_file.name} is of a corpus with the fingerprint {wanted}, and {study.places.corpus} has "
+            f"{study.recipe_file.name} is of a corpus with the fingerprint {expected}, and {study.places.corpus} has "
             f"{fingerprint}: prepare the texts again as the recipe says"
         )
     other = [name for name in study.places.data if is_described(study.store, name, fingerprint) is False]
