@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import BertForMaskedLM, ElectraForMaskedLM, ElectraModel
 
-from benchmarks.evidence import work
+from benchmarks.evidence import runner, work
 from benchmarks.evidence.objectives import SSP_EASY, SSP_HARD
 from benchmarks.evidence.plan import Places, find_ready, plan_jobs
 from benchmarks.evidence.recipe import FINETUNE, RECIPE, read_recipe
@@ -180,6 +180,15 @@ def test_a_corpus_other_than_the_recipes_is_refused(told, tmp_path):
     recipe.write_text(yaml.safe_dump(content | {"fingerprints": {"corpus": "another", "wikiqa": "some"}}))
     with pytest.raises(KinspanError, match="is of a corpus with the fingerprint another"):
         run_jobs(Study(Places(**told["places"]), Store(tmp_path / "results"), recipe), lambda: None)
+
+
+def test_sets_are_described_until_a_stop_is_wanted(told, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(runner, "_run_process", lambda study, name, told, wanted: asked.append((name, wanted())))
+    runner._describe_sets(
+        Study(Places(**told["places"]), Store(tmp_path / "results"), Path(told["recipe"])), lambda: False
+    )
+    assert asked == [("sets", False)]
 
 
 def test_the_electra_computes_what_the_bert_does(tmp_path):
