@@ -95,9 +95,9 @@ evidence: $(INSTALLED)  ## Pre-train and fine-tune with every objective, and wri
 	$(if $(filter --dry_run --page,$(EVIDENCE_FLAGS)),,$(BIN)/python launch/prepare.py --input $(EVIDENCE_TEXT) --output_dir corpora/evidence --num_workers 2)
 	$(BIN)/python -m benchmarks.evidence --corpus corpora/evidence --data $(EVIDENCE_DATA) $(EVIDENCE_FLAGS)
 
-# How many labels SSP saves, and with how many pairs: 40 hours of one core, in as many runs as one likes. DOSE_CORPUS lies
-# outside of a worktree that is thrown away, and so does DOSE_WORK, where trainings are resumed from; results are lines in
-# benchmarks/evidence/results-dose. DOSE_FLAGS: as EVIDENCE_FLAGS.
+# How many labels SSP saves, and with how many pairs: 40 hours of one core, in as many runs as one likes. DOSE_CORPUS is
+# the prepared corpus, DOSE_WORK holds the trainings under way, and results are lines in benchmarks/evidence/results-dose.
+# DOSE_FLAGS: as EVIDENCE_FLAGS.
 DOSE_CORPUS ?= corpora/dose
 DOSE_WORK ?= runs/dose
 DOSE_DATA ?= selqa=../shared/data/as2/selqa wikiqa=../shared/data/as2/wikiqa

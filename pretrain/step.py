@@ -146,8 +146,9 @@ def _find_slopes(
     sizes = [batch.num_pairs if batch else 0 for batch in batches]
     groups = torch.zeros(layout.size, filler.per_pair, 2, dtype=torch.int64, device=engine.device)
     if any(sizes):
-        own = np.concatenate([batch.groups for batch in batches if batch])
-        groups[share[0] : share[1]] = torch.from_numpy(own).to(engine.device).unflatten(0, (-1, filler.per_pair))
+        own = torch.from_numpy(np.concatenate([batch.groups for batch in batches if batch]))
+        own = own.pin_memory() if engine.device.type == "cuda" else own  # so that the copy is not waited for
+        groups[share[0] : share[1]] = own.to(engine.device, non_blocking=True).unflatten(0, (-1, filler.per_pair))
     groups = ranks.sum_over_ranks(groups)  # each row is filled by one rank
     compare = compare_objectives(model, batches, share[0], groups)
     return find_slopes(compare, len(model.pair_sum_names), sizes, forward, share, layout.size)

@@ -20,7 +20,6 @@ class Document:
     group:         names the documents that links connect with it, see ``forums.groups``; "" where there are none
     title_is_text: whether the title is kept as token ids too, because it is a text of its own, such as a question
     is_post:       whether a person's post is the document, which is kept whatever its length and form
-
     is_part:       whether it was cut off a text that is too long for one document
     """
 

@@ -1,14 +1,17 @@
 """Small corpora that make sampling hard: each objective gives pairs as defined, or an error of one line."""
 
 import time
+from collections import Counter
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
+from objectives import negatives, nsp, psd, sp, ssp
 
 ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
 NAMES = ["sp", "ict", "psd", "nsp", "sop"]
@@ -58,6 +61,28 @@ def test_a_corpus_that_is_all_one_text_is_an_error_and_no_loop(name, make_corpus
         stream.batch(0, 500)
     assert time.monotonic() - began < 30
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["ssp", "sp", "ict", "psd", "nsp"])
+def test_a_book_beside_notes_has_all_notes_for_negatives_at_the_first_draw(name, tools, monkeypatch):
+    """What is the book's own is skipped and not drawn again: as fast as elsewhere, and the notes are drawn evenly."""
+    rng, token = np.random.default_rng(0), iter(range(10**6))
+    book = [[next(token) for _ in range(rng.integers(2, 9))] for _ in range(2000)]
+    notes = [[[next(token) for _ in range(6)] for _ in range(2)] for _ in range(20)]
+    compared, equal = [], negatives.find_equal_texts
+    for module in (negatives, ssp, sp, psd, nsp):
+        count = lambda block, one, other: compared.append(len(one.start)) or equal(block, one, other)  # noqa: E731
+        monkeypatch.setattr(module, "find_equal_texts", count)
+    these = tools.sampled(name, [[book, *notes]], repeat=2)
+    texts = these.kinds.shape[1] - 1
+    assert sum(compared) <= 2.1 * len(these.kinds) * texts  # two texts each: that of A, or of P, and the positive's
+    easy = (these.kinds == EASY) & (these.block.document[these.a.paragraph] == 0)
+    drawn = Counter(these.b.paragraph[easy].tolist())
+    assert drawn.keys() == set(range(2000, 2040))
+    if name == "psd":  # which draws among the 33 that are nearest in length
+        assert max(drawn.values()) < 2 * sum(drawn.values()) / 40
+    else:
+        tools.as_likely(drawn.values(), [1] * 40)
 
 
 @pytest.mark.parametrize("lone", [2, 8])

@@ -6,7 +6,6 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, POSITIVE
-from objectives import psd
 
 ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
 
@@ -103,23 +102,6 @@ def test_documents_of_one_paragraph_give_negatives_and_no_anchors(tools, samplin
     rows = these.a.paragraph[:, 0] == 0
     drawn = Counter(these.b.paragraph[rows, 1:].ravel().tolist())
     tools.as_likely((drawn[p] for p in range(2, 30)), [1] * 28)
-
-
-def test_one_document_of_nearly_all_paragraphs_takes_no_tries(tools, monkeypatch):
-    """Its own paragraphs are skipped and not drawn again: what is near in length is found at the first draw."""
-    rng = np.random.default_rng(0)
-    book = [[number, *rng.integers(50, 99, size=rng.integers(1, 30))] for number in range(3000)]
-    notes = [[[5000 + n, *rng.integers(50, 99, size=4 + n)] for _ in range(2)] for n in range(20)]
-    drawn = []
-    near = psd._Near.draw
-    monkeypatch.setattr(psd._Near, "draw", lambda self, bits: drawn.append(len(bits)) or near(self, bits))
-    these = tools.sampled("psd", [[book, *notes]], repeat=1)
-    tools.check("psd", [these])
-    assert sum(drawn) <= 2 * len(these.kinds)
-    of_book = these.block.document[these.a.paragraph[:, 0]] == 0
-    counts = Counter(these.b.paragraph[of_book, 1:].ravel().tolist())
-    assert len(counts) == 40
-    assert max(counts.values()) < 3 * sum(counts.values()) / 40
 
 
 @pytest.mark.parametrize("documents", [1, 8])
