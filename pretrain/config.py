@@ -21,10 +21,15 @@ from pretrain.runtime.settings import (
     WORKERS,
     cache_dir,
     cache_gb,
+    decay_share,
+    lr_schedule,
     setting,
     settings_of_identity,
 )
 
+from .schedule import OPEN_ENDED, Shape
+
+LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # which a run may have one of
 # They may change, but must be the same on all ranks: their collectives follow from them.
 ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every", "on_spike")
 
@@ -186,10 +191,12 @@ class PretrainConfig:
         OPTIMISATION,
         ABOVE_0,
     )
-    learning_rate: float = setting(1e-4, "Peak learning rate of the triangular schedule.", OPTIMISATION, NOT_BELOW_0)
+    learning_rate: float = setting(1e-4, "Peak learning rate, see --lr_schedule.", OPTIMISATION, NOT_BELOW_0)
+    lr_schedule: Shape = lr_schedule(OPTIMISATION)
+    decay_share: float = decay_share(OPTIMISATION)
     warmup_steps: int | None = setting(
         None,
-        "Updates until the peak; the rate then falls linearly to zero. Default: a tenth of all.",
+        "Updates until the peak. Default: a tenth of all; with wsd and constant 50, however long the run is.",
         OPTIMISATION,
         NOT_BELOW_0,
     )
@@ -386,9 +393,13 @@ def list_texts(given: Any) -> list[str]:
 def identity(config: PretrainConfig, **facts: Any) -> dict[str, Any]:
     """What makes a run this run: two that agree on it give the same numbers on the same world size.
 
-    ``facts`` are what the paths stand for: fingerprints of corpus and model, the DeepSpeed settings.
+    The length is none of it where a longer run begins as a shorter one does. ``facts`` are what the paths stand for:
+    fingerprints of corpus and model, the DeepSpeed settings.
     """
-    return {**settings_of_identity(config), **facts}
+    settings = settings_of_identity(config)
+    if config.lr_schedule in OPEN_ENDED:
+        settings = {name: value for name, value in settings.items() if name not in LENGTHS}
+    return {**settings, **facts}
 
 
 def as_dict(config: PretrainConfig) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import find_file, read_object
 from data_pipeline.remote.address import is_remote
 from data_pipeline.sources import list_paths, parse_sources
-from pretrain.runtime.settings import settings_of_identity
+from pretrain.runtime.settings import LATER, settings_of_identity
 
-from .config import PretrainConfig, as_dict, list_texts
+from .config import LENGTHS, PretrainConfig, as_dict, list_texts
+from .schedule import OPEN_ENDED
 
 SUMMARY = "summary.json"
-LENGTHS = ("max_steps", "max_epochs", "max_tokens", "warmup_steps")
 LISTS = ("corpus", "adapters")
 # A run is recognised by their content, and not by their names
 READ = (*LISTS, "model", "generator", "deepspeed_config")
@@ -29,14 +29,17 @@ def find_finished(config: PretrainConfig) -> Path | None:
     try:
         found = read_object(summary, "")
         theirs, steps = dict(found["config"]), int(found["steps"])
-        theirs["corpus"] = list_texts(theirs["corpus"])
+        theirs = {**LATER, **theirs, "corpus": list_texts(theirs["corpus"])}
         theirs.setdefault("adapters", [])  # of a run from before there were any
     except (KinspanError, LookupError, TypeError, ValueError):
         return None
     ours = json.loads(json.dumps(as_dict(config)))
-    differing = {name for name in (*settings_of_identity(config), *READ) if theirs.get(name) != ours[name]}
-    if not (folder / f"checkpoints/step-{steps:08d}/manifest.json").is_file() or differing - set(LENGTHS):
+    compared = {*settings_of_identity(config), *LATER, *READ}
+    differing = {name for name in compared if theirs.get(name) != ours[name]}
+    if not (folder / f"checkpoints/step-{steps:08d}/manifest.json").is_file() or differing - {*LENGTHS, "warmup_steps"}:
         return None
+    if differing and config.lr_schedule in OPEN_ENDED:
+        return None  # it goes on, or setting it up says what keeps it from that
     if differing:
         raise KinspanError(f"--output_dir {folder} holds a run that is complete after {steps} steps: {advise(folder)}")
     sources = parse_sources(config.corpus)
@@ -49,9 +52,9 @@ def find_finished(config: PretrainConfig) -> Path | None:
 def advise(folder: Path) -> str:
     """How to train a run's model for longer."""
     return (
-        "its length cannot change, because the learning rate has fallen to zero at its end. To train on, release it "
-        f"(launch/release.py --run_dir {folder} --output_dir {folder}/release), and start another run from there "
-        f"(--model {folder}/release, and another --output_dir)"
+        "its length cannot change, because the learning rate falls to zero at its end (a run with --lr_schedule wsd "
+        f"can be continued). To train on, release it (launch/release.py --run_dir {folder} --output_dir "
+        f"{folder}/release), and start another run from there (--model {folder}/release, and another --output_dir)"
     )
 
 

@@ -16,7 +16,7 @@ from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_object, write_atomically
 from pretrain.checkpoints.reader import find_resumable, get_step
 from pretrain.runtime.deepspeed_compat import release_engine
-from pretrain.runtime.engine import learning_rate_of, set_learning_rate, start_distributed
+from pretrain.runtime.engine import set_learning_rate, start_distributed
 from pretrain.runtime.history import DAMAGED, FAILED, FINISHED, STARTED, note
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory, return_freed_memory
@@ -179,13 +179,13 @@ def train(run: Run) -> None:
         if run.progress.due or not saved:
             measure(run)
         run.profile.enter("checkpoint")
-        if not saved and step and (step % config.save_steps == 0 or step == total):
+        if not saved and step and (step % config.save_steps == 0 or step in (setup.schedule.decay_start, total)):
             save(run)
         if config.release_every and step and step % config.release_every == 0:
             release(run)
         if step >= total:
             break
-        rate = learning_rate_of(step, config.learning_rate, setup.warmup_steps, total)
+        rate = setup.schedule.rate(step)
         set_learning_rate(run.engine, rate)
         run.clock.start()
         run.mark(f"step {step}, waiting for the next batch", "data wait")

@@ -56,9 +56,11 @@ from pretrain.runtime.settings import cache_settings
 from pretrain.runtime.world import read_launcher_variables
 
 from .batches import average_tokens
-from .config import ALIKE, PretrainConfig, as_dict, identity
-from .finished import LENGTHS, advise
+from .config import ALIKE, LENGTHS, PretrainConfig, as_dict, identity
+from .finished import advise
+from .lengthen import change_length
 from .planning.checks import check
+from .schedule import Schedule, make_schedule
 from .watching.wandb_board import import_wandb
 
 
@@ -82,7 +84,7 @@ class Setup:
     layout: Layout
     rank: int
     total_steps: int
-    warmup_steps: int
+    schedule: Schedule
     deepspeed_settings: dict[str, Any]
     facts: dict[str, Any]
     notes: list[str]
@@ -139,7 +141,7 @@ def set_up(config: PretrainConfig) -> Setup:
     except TooFewDocuments as error:
         notes.append(f"no validation: what is held out gives no pairs ({error})")
     total = count_steps(config, train)
-    warmup = count_warmup_steps(config, total)
+    schedule = plan_schedule(config, total)
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
     padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
     layout = Layout(config.global_batch_size, config.micro_batch_size, world_size, padded)
@@ -153,7 +155,7 @@ def set_up(config: PretrainConfig) -> Setup:
     facts["parts"] = list(mixture.names)
     facts["objectives"] = _describe_objectives(mixture)
     facts["generator"] = tokenizers.shorten_name(config.generator) if token_loss == "rtd" else None
-    facts["warmup_steps"] = warmup
+    facts["warmup_steps"] = schedule.warmup
     facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
     setup = Setup(
         config=config,
@@ -165,7 +167,7 @@ def set_up(config: PretrainConfig) -> Setup:
         layout=layout,
         rank=rank,
         total_steps=total,
-        warmup_steps=warmup,
+        schedule=schedule,
         deepspeed_settings=complete_settings(deepspeed_settings, OptimizerSettings.of(config), layout, precision),
         facts=facts,
         notes=notes,
@@ -189,7 +191,7 @@ def _check_same_everywhere(setup: Setup) -> None:
 
     The parts of a batch would then not belong together.
     """
-    steps = {"total_steps": setup.total_steps, "warmup_steps": setup.warmup_steps}
+    steps = {"total_steps": setup.total_steps, "schedule": setup.schedule}
     settings = {name: getattr(setup.config, name) for name in ALIKE} | {"deepspeed": setup.deepspeed_settings}
     everyone = gather(setup.facts["identity"] | steps | settings)
     for rank, theirs in enumerate(everyone):
@@ -321,14 +323,12 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
     return config.max_steps or 1000
 
 
-def count_warmup_steps(config: PretrainConfig, total: int) -> int:
-    """The number of updates until the peak. Raises KinspanError where it is not below ``total``."""
-    warmup = total // 10 if config.warmup_steps is None else config.warmup_steps
+def plan_schedule(config: PretrainConfig, total: int) -> Schedule:
+    """The learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit into them."""
+    warmup = config.warmup_steps
     if config.warmup_epochs is not None and config.max_epochs is not None:
         warmup = round(total * config.warmup_epochs / config.max_epochs)
-    if warmup >= total:
-        raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the run: lower it")
-    return warmup
+    return make_schedule(config, config.learning_rate, total, warmup)
 
 
 def _collect_facts(
@@ -374,6 +374,7 @@ def _claim(setup: Setup) -> None:
     Refuses another run's folder.
     """
     if not claim_folder(setup.folder, setup.facts, explain_differences(setup, setup.folder)):
+        change_length(setup.folder, setup.facts, setup.schedule)
         return
     shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
     shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
@@ -388,7 +389,7 @@ def _claim(setup: Setup) -> None:
 def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
     """What to say where a folder holds a run of another identity, by its keys; see run_folder.holds_this_run."""
     edited = f"the code of {setup.config.objective} was edited since: undo the edit, or choose another --output_dir"
-    longer = dict.fromkeys(LENGTHS, f"let it finish as it is; {advise(folder)}")
+    longer = dict.fromkeys((*LENGTHS, "warmup_steps"), f"let it finish as it is; {advise(folder)}")
     others = explain_other_corpora(folder, as_dict(setup.config)["corpus"])
     return {"own_objectives": edited, **explain_base(folder, setup.facts), **others, **longer}
 

@@ -102,7 +102,7 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
         setup.folder / CHECKPOINTS,
         setup.rank,
         config.keep_checkpoints,
-        config.keep_every,
+        lambda step: step == setup.schedule.decay_start or (config.keep_every and step % config.keep_every == 0),
         torch.cuda.is_available() if config.async_checkpoints is None else config.async_checkpoints,
         tell=tell,
     )

@@ -22,9 +22,12 @@ from pretrain.runtime.settings import (
     SEEDS_FROM_1,
     VALIDATION,
     check_ranges,
+    decay_share,
+    lr_schedule,
     setting,
     settings_of_identity,
 )
+from pretrain.schedule import Shape
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see launch/evaluate.py --help), files=FOLDER or hub=OWNER/NAME"
 CORPUS = "corpus"
@@ -185,10 +188,12 @@ class FinetuneConfig:
         OPTIMISATION,
     )
     max_steps: int | None = setting(None, "Most updates, if that ends before the epochs.", OPTIMISATION, ABOVE_0)
-    learning_rate: float = setting(1e-5, "Peak learning rate of the triangular schedule.", OPTIMISATION, ABOVE_0)
+    learning_rate: float = setting(1e-5, "Peak learning rate, see --lr_schedule.", OPTIMISATION, ABOVE_0)
+    lr_schedule: Shape = lr_schedule(OPTIMISATION)
+    decay_share: float = decay_share(OPTIMISATION)
     warmup_share: float = setting(
         0.1,
-        "Share of all updates until the peak; the rate then falls linearly to zero.",
+        "Share of all updates until the peak.",
         OPTIMISATION,
         FROM_0_TO_BELOW_1,
     )

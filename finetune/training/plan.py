@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
+from pretrain.schedule import Schedule, make_schedule
 
 from .config import CONTRASTIVE, CORPUS, FinetuneConfig
 from .groups import Groups, draw_examples, draw_lists, draw_negatives, draw_pairs, draw_per_positive
@@ -56,14 +56,15 @@ def name_best(dev: str) -> str:
 class Plan:
     """How long a stage is.
 
-    groups:                     in one update, over all ranks (see losses.py)
-    epoch_steps, total, warmup: updates in an epoch, in all, and until the learning rate's peak
+    groups:             in one update, over all ranks (see losses.py)
+    epoch_steps, total: updates in an epoch, and in all
+    schedule:           of the learning rate
     """
 
     groups: int
     epoch_steps: int
     total: int
-    warmup: int
+    schedule: Schedule
 
 
 def plan_stage(config: FinetuneConfig, stage: Stage, seed: int) -> Plan:
@@ -72,9 +73,7 @@ def plan_stage(config: FinetuneConfig, stage: Stage, seed: int) -> Plan:
     epoch_steps = math.ceil(len(draw_groups(config, stage, seed, 0)) / groups)
     total = min(stage.epochs * epoch_steps, stage.max_steps or stage.epochs * epoch_steps)
     warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps
-    if warmup >= total and total:
-        raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the {stage.what}: lower it")
-    return Plan(groups, epoch_steps, total, warmup)
+    return Plan(groups, epoch_steps, total, make_schedule(config, stage.learning_rate, total, warmup, stage.what))
 
 
 def describe_plan(config: FinetuneConfig, stage: Stage, plan: Plan) -> str:

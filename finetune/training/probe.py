@@ -20,9 +20,10 @@ from finetune.evaluation.metrics import compute_means, compute_question_metrics
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import check_takes, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
-from pretrain.runtime.engine import learning_rate_of, set_learning_rate
+from pretrain.runtime.engine import set_learning_rate
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.world import read_launcher_variables
+from pretrain.schedule import Schedule
 
 from .config import FinetuneConfig
 from .engine import make_engine
@@ -104,11 +105,12 @@ def measure_fine_tuned(folder: Path, train: AnswerSet, dev: AnswerSet) -> dict[s
     trainer = Trainer(pairs=pairs, labels=train.labels, loss=listwise, layout=layout, rank=0, seed=SEED)
     epoch_steps = math.ceil(len(draw_lists(train, SEED, 0, LIST_SIZE)) / BATCH_LISTS)
     total = EPOCHS * epoch_steps
+    schedule = Schedule("triangular", LEARNING_RATE, total // 10, total)
     for step in tqdm(range(total), desc="probe", unit=" steps", leave=False, disable=None):
         if step % epoch_steps == 0:
             lists = draw_lists(train, SEED, step // epoch_steps, LIST_SIZE)
         first = step % epoch_steps * BATCH_LISTS
-        set_learning_rate(engine, learning_rate_of(step, LEARNING_RATE, total // 10, total))
+        set_learning_rate(engine, schedule.rate(step))
         update_ranker(engine, trainer, lists, np.arange(first, min(first + BATCH_LISTS, len(lists))), step)
     return compute_means(
         compute_question_metrics(dev, score_pairs(ranker.eval(), dev_pairs, engine.device, what="probe", alone=True))

@@ -9,6 +9,7 @@ from finetune.data.filters import filter_questions
 from finetune.data.overlap import check_overlaps
 from finetune.data.registry import describe_counts, describe_measure, load_split, parse_columns
 from pretrain.runtime.engine import warn_of_rate
+from pretrain.runtime.settings import leave_out_later
 
 from .config import CONTRASTIVE, CORPUS, FinetuneConfig, identity
 from .fingerprints import fingerprint_answers, fingerprint_model
@@ -111,7 +112,7 @@ def warn_of_rates(config: FinetuneConfig) -> list[str]:
 TRANSFER_SETTINGS = (
     *("transfer_learning_rate", "transfer_epochs", "transfer_steps", "transfer_eval_steps", "transfer_negatives"),
     *("max_length", "loss", "list_size", "positive_weight", "warmup_share", "warmup_steps", "weight_decay"),
-    *("max_grad_norm", "patience", "precision", "deepspeed_config", "fresh_head"),
+    *("max_grad_norm", "patience", "precision", "deepspeed_config", "fresh_head", "lr_schedule", "decay_share"),
 )
 OF_CONTRASTIVE = ("own_negatives", "temperature", "symmetric")
 
@@ -134,7 +135,7 @@ def make_transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
         eval_steps=config.transfer_eval_steps,
         negatives_ratio=config.transfer_negatives,
         identity={
-            **{name: getattr(config, name) for name in TRANSFER_SETTINGS},
+            **leave_out_later({name: getattr(config, name) for name in TRANSFER_SETTINGS}),
             **({name: getattr(config, name) for name in OF_CONTRASTIVE} if config.loss == CONTRASTIVE else {}),
             "batch_size": config.transfer_batch_size or config.batch_size,
             "transfer": fingerprint_answers(data.transfer),

@@ -21,7 +21,7 @@ from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.deepspeed_compat import disable_overflow_error, release_engine
-from pretrain.runtime.engine import learning_rate_of, set_learning_rate
+from pretrain.runtime.engine import set_learning_rate
 from pretrain.runtime.finite import Skips, is_ordinary_overflow
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.lock import lock_folder
@@ -232,7 +232,7 @@ class _Run:
             if step // plan.epoch_steps != epoch:
                 epoch = step // plan.epoch_steps
                 groups = draw_groups(config, self.stage, self.seed, epoch)
-            rate = learning_rate_of(step, self.stage.learning_rate, plan.warmup, plan.total)
+            rate = plan.schedule.rate(step)
             set_learning_rate(self.engine, rate)
             requests = start_sum([int(self.request.wanted())])
             outcome = self.update(groups, step)

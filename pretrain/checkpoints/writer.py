@@ -37,7 +37,7 @@ class Writer:
     cannot be written (on a full disk, for instance) its files are removed and the run goes on; ``finish`` says why.
 
     keep:       so many of the newest checkpoints stay
-    keep_every: those whose step is a multiple of it stay too; 0: none do
+    stays:      whether the checkpoint of a step stays too
     background: training goes on while a thread writes from copies in host memory
     tell:       is called on rank 0 with a line about a checkpoint that could not be written
     """
@@ -47,11 +47,11 @@ class Writer:
         folder: Path,
         rank: int,
         keep: int = 1,
-        keep_every: int = 0,
+        stays: Callable[[int], bool] = lambda step: False,
         background: bool = False,
         tell: Callable[[str], None] = print,
     ) -> None:
-        self.folder, self.rank, self.keep, self.keep_every = folder, rank, keep, keep_every
+        self.folder, self.rank, self.keep, self.stays = folder, rank, keep, stays
         self.background, self.tell = background, tell
         self.thread: threading.Thread | None = None
         self.failure: str | None = None
@@ -149,7 +149,7 @@ class Writer:
             write_atomically(self.folder / "latest", final.name)
         except OSError as error:
             return f"rank 0: {describe_write_error(Path(error.filename or partial), error)}"
-        for old in _find_stale(self.folder, step, self.keep, self.keep_every):
+        for old in _find_stale(self.folder, step, self.keep, self.stays):
             shutil.rmtree(old, ignore_errors=True)
         return None
 
@@ -163,10 +163,10 @@ def _naming(path: Path) -> Iterator[None]:
         raise RuntimeError(describe_write_error(path, error)) from error
 
 
-def _find_stale(folder: Path, step: int, keep: int, keep_every: int = 0) -> list[Path]:
+def _find_stale(folder: Path, step: int, keep: int, stays: Callable[[int], bool]) -> list[Path]:
     """The checkpoints to remove once that of ``step`` is whole: all but those to keep. Later ones are among them,
     because the run would have resumed from them if they were not damaged."""
     found = list_checkpoints(folder)
     earlier = [p for p in found if get_step(p) <= step]
-    older = [p for p in earlier[keep:] if not (keep_every and get_step(p) % keep_every == 0)]
+    older = [p for p in earlier[keep:] if not stays(get_step(p))]
     return [p for p in found if p not in earlier] + older

@@ -40,7 +40,8 @@ from pretrain.planning.checks import check
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
-from pretrain.setup import choose_token_loss, count_steps, count_warmup_steps, make_masking, read_template
+from pretrain.schedule import Schedule
+from pretrain.setup import choose_token_loss, count_steps, make_masking, plan_schedule, read_template
 
 from .corpora import drop_untrainable, list_sources, mix_as, open_corpora, open_for
 from .defaults import default_corpus_folder
@@ -83,7 +84,7 @@ class Plan:
     max_length: int
     pair_tokens: float
     steps: int
-    warmup: int
+    schedule: Schedule
     epoch_pairs: int | None
     precision: str
     zero_stage: int
@@ -142,7 +143,7 @@ def make_plan(config: PretrainConfig) -> Plan:
         max_length,
         float(lengths.mean()) * sequences,
         steps,
-        count_warmup_steps(config, steps),
+        plan_schedule(config, steps),
         stream.epoch_pairs if stream else None,
         precision,
         zero_stage(settings),

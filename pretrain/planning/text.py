@@ -5,6 +5,7 @@ from typing import Any
 from data_pipeline import tokenizers
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
 from pretrain.runtime.layout import Layout
+from pretrain.schedule import describe_schedule
 
 from .memory import compute_states, estimate_activations
 from .plan import Plan, count_sequences
@@ -35,7 +36,7 @@ def format_plan(plan: Plan) -> str:
         ("model", f"{model}: {plan.num_parameters / 1e6:.1f} M parameters ({counted})"),
         ("pairs", f"{config.global_batch_size:,} per step, {each}of up to {plan.max_length} tokens"),
         ("tokens", f"{plan.step_tokens:,.0f} per step, {_format_count(plan.tokens)} in all ({mean})"),
-        ("steps", f"{plan.steps:,}, the learning rate rising over {plan.warmup:,}"),
+        ("steps", f"{plan.steps:,}, {describe_schedule(plan.schedule)}"),
         ("epochs", epochs),
         ("work", f"{plan.flops / 1e9:.3f} GFLOP per token, {plan.flops * plan.tokens:.2e} FLOP in all"),
     ]

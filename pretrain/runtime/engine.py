@@ -228,18 +228,6 @@ def warn_of_rate(flag: str, rate: float) -> list[str]:
     ]
 
 
-def learning_rate_of(step: int, peak: float, warmup: int, total: int) -> float:
-    """The triangular learning rate of update ``step`` (0-based).
-
-    It rises linearly to ``peak`` over ``warmup``, then falls linearly to zero: Di Liello et al., 2022, appendix B. The
-    first update has ``peak / warmup``, and the last has the last rate above zero. The rate is a function of the step
-    alone, so that checkpoints need no state of a scheduler.
-    """
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    return peak * max(0.0, (total - step) / max(1, total - warmup))
-
-
 def set_learning_rate(engine: Any, rate: float) -> None:
     """Sets the rate of the next update."""
     for group in engine.optimizer.param_groups:

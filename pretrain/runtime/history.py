@@ -20,6 +20,7 @@ HISTORY, HEARTBEAT = "history.jsonl", "heartbeat.json"
 # The kinds of what happens
 STARTED, FINISHED, STOPPED, FAILED, ENDED = "started", "finished", "stopped", "failed", "ended by the watchdog"
 SKIPPED, LEAPT, REWOUND, UNSAVED, DAMAGED = "skipped", "leapt", "rewound", "not saved", "damaged checkpoint"
+CHANGED = "length changed"
 MOST_SECONDS = 1e11  # of the Unix clock, in the year 5138
 MOST_STEPS = 1 << 53  # that a sound file can tell of
 UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, RecursionError)

@@ -20,6 +20,7 @@ from data_pipeline.files import read_object, write_atomically
 from pretrain.runtime import ranks
 
 from .lock import LOCK, RUN
+from .settings import LATER
 
 SUMMARY, CHECKPOINTS = "summary.json", "checkpoints"
 SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
@@ -86,7 +87,7 @@ def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[s
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
         _refuse_difference(path, record, explanations or {})
         if not (folder / SUMMARY).exists():
-            _refuse_other_version(path)
+            refuse_other_version(path)
         return True
     names = {p.name for p in folder.iterdir() if not p.name.startswith(SHARED)} if folder.is_dir() else set()
     if not path.exists() and names - {RUN + ".tmp", LOCK}:
@@ -101,9 +102,14 @@ def claim_folder(folder: Path, record: dict[str, Any], explanations: Mapping[str
     """
     if holds_this_run(folder, record, explanations):
         return False
+    write_record(folder, record)
+    return True
+
+
+def write_record(folder: Path, record: dict[str, Any]) -> None:
+    """Writes run.json: what makes the run this run, and the versions of what it draws."""
     versions = {key: version for key, (version, _) in VERSIONS.items()}
     write_atomically(folder / RUN, json.dumps(record | versions, indent=1) + "\n")
-    return True
 
 
 def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping[str, str]) -> None:
@@ -112,8 +118,8 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
     if not isinstance(theirs, dict):
         raise KinspanError(f"{path} is damaged (it names no run): {ADVICE}")
     ours = json.loads(json.dumps(record.get("identity", record)))  # as it would be read back
-    for key, value in ours.items():
-        old = theirs.get(key, False if value is False else None)  # a switch of a later version was off
+    for key, value in {**LATER, **ours}.items():
+        old = theirs.get(key, LATER.get(key, False if value is False else None))  # a switch of a later version was off
         if key == DEEPSPEED:
             old, value = leave_out_buckets(old), leave_out_buckets(value)
         if old == value:
@@ -129,7 +135,7 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
         raise KinspanError(f"--output_dir {path.parent} holds a different run: {explanations.get(key, change)}")
 
 
-def _refuse_other_version(path: Path) -> None:
+def refuse_other_version(path: Path) -> None:
     """Raises KinspanError where the run under way drops or samples otherwise: it would not end as it would have."""
     record = read_object(path, ADVICE)
     for key, (version, last) in VERSIONS.items():

@@ -20,6 +20,8 @@ DATA, MODEL, OBJECTIVE, OPTIMISATION = "data", "model", "objective", "optimisati
 BATCHES, VALIDATION, CHECKPOINTS, MONITORING = "batches", "validation", "checkpoints", "monitoring"
 GROUPS = (DATA, MODEL, OBJECTIVE, OPTIMISATION, BATCHES, VALIDATION, CHECKPOINTS, MONITORING)
 
+# Settings that runs of earlier versions lack, as those runs have them: an identity leaves them out at these values
+LATER: dict[str, Any] = {"lr_schedule": "triangular", "decay_share": 0.2}
 REQUIRED = MISSING  # the default of a setting that must be given
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -89,6 +91,21 @@ def cache_gb(group: str = "") -> Any:
     return setting(DEFAULT_GIGABYTES, text, group, ABOVE_0, may_change=True)
 
 
+def lr_schedule(group: str = "") -> Any:
+    """Declares the setting of how the learning rate goes, see pretrain/schedule.py."""
+    text = (
+        "After the warm-up the rate falls linearly to zero (triangular), falls along a cosine (cosine), stays "
+        "(constant), or stays and falls over the last --decay_share of the updates (wsd)."
+    )
+    return setting("triangular", text, group)
+
+
+def decay_share(group: str = "") -> Any:
+    """Declares the setting of how long the rate falls at the end of a wsd schedule."""
+    text = "For wsd: share of all updates over which the rate falls to zero, as 1 - sqrt."
+    return setting(0.2, text, group, BETWEEN_0_AND_1)
+
+
 def default_of(declared: Field) -> Any:
     """The default of a setting; ``REQUIRED`` where it must be given."""
     return declared.default_factory() if callable(declared.default_factory) else declared.default
@@ -111,8 +128,16 @@ def check_ranges(config: Any) -> None:
 
 
 def settings_of_identity(config: Any) -> dict[str, Any]:
-    """The settings that a run may not change when it resumes: all but those that may change."""
-    return {f.name: getattr(config, f.name) for f in fields(config) if not f.metadata["may_change"]}
+    """The settings that a run may not change when it resumes: all but those that may change.
+
+    Those of ``LATER`` are left out at the values there, so that the identities of earlier runs stay what they were.
+    """
+    return leave_out_later({f.name: getattr(config, f.name) for f in fields(config) if not f.metadata["may_change"]})
+
+
+def leave_out_later(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings without those of ``LATER`` that have the value there."""
+    return {name: value for name, value in settings.items() if name not in LATER or value != LATER[name]}
 
 
 def kinds_of(config_class: type) -> dict[str, tuple[Any, bool, bool]]:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pretrain.runtime.history import (
+    CHANGED,
     DAMAGED,
     ENDED,
     ENDINGS,
@@ -38,6 +39,7 @@ WORDS: dict[str, Callable[[Line], str]] = {
         f"went back from step {line.get('leapt_at', '?')}; batches {' to '.join(map(str, line.get('left_out', [])))} "
         "are left out"
     ),
+    CHANGED: lambda line: f"has {line.get('now', '?')} steps now, not {line.get('before', '?')}",
     UNSAVED: lambda line: str(line.get("why", "a checkpoint could not be written")),
     DAMAGED: lambda line: f"skipped a checkpoint that is not whole: {line.get('why', '')}",
 }

@@ -53,9 +53,13 @@ def uninterrupted(make_config, tmp_path_factory):
 
 
 def weights(folder, step=12):
+    return load_weights(Path(folder) / f"checkpoints/step-{step:08d}")
+
+
+def load_weights(checkpoint):
     from safetensors.torch import load_file
 
-    return load_file(str(Path(folder) / f"checkpoints/step-{step:08d}/weights.safetensors"))
+    return load_file(str(checkpoint / "weights.safetensors"))
 
 
 def lines(folder, split, *names):
@@ -353,3 +357,58 @@ def test_what_tells_of_a_run_is_not_needed_by_it(config, uninterrupted, monkeypa
     pretrain(settings)
     assert "report.html cannot be written: Is a directory; training goes on" in capsys.readouterr().out
     assert equal_runs(uninterrupted, settings)
+
+
+WSD = {"lr_schedule": "wsd", "decay_share": 0.5, "warmup_steps": 0}
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_a_longer_run_goes_on_from_before_the_decay(stage, config, capsys):
+    """It ends bit for bit as a run of that length from its start, and the shorter one's model stays."""
+    settings = {**WSD, "deepspeed_config": f"ds_configs/zero{stage}.json", "save_steps": 5, "keep_checkpoints": 1}
+    pretrain(config("continued", **settings, max_steps=6))
+    short = weights(config("continued").output_dir, 6)
+    summary = pretrain(config("continued", **settings, max_steps=12))
+    assert "this run had 6 steps and has 12 now: it goes on from step 3" in capsys.readouterr().out
+    pretrain(config("whole", **settings, max_steps=12))
+    one, two = (Path(config(name).output_dir) for name in ("continued", "whole"))
+    assert summary["steps"] == 12
+    assert same(weights(one), weights(two))
+    assert lines(one, "train", "step", "loss", "tokens") == lines(two, "train", "step", "loss", "tokens")
+    assert [p.name for p in list_checkpoints(one / "checkpoints")] == ["step-00000012", "step-00000006"]
+    assert same(load_weights(one / "decayed/step-00000006"), short)
+
+
+def test_a_run_stopped_within_its_decay_goes_on_for_longer(config, monkeypatch):
+    with monkeypatch.context() as patch:
+        ask_in_step(patch, 5)
+        with pytest.raises(Stopped):
+            pretrain(config("continued", **WSD, max_steps=6))
+    pretrain(config("continued", **WSD, max_steps=8))
+    pretrain(config("whole", **WSD, max_steps=8))
+    assert same(*(weights(config(name).output_dir, 8) for name in ("continued", "whole")))
+
+
+def test_a_constant_run_goes_on_from_its_end(config, capsys):
+    settings = {"lr_schedule": "constant", "warmup_steps": 1}
+    pretrain(config("continued", **settings, max_steps=4))
+    pretrain(config("continued", **settings, max_steps=8))
+    assert "it goes on from step 4" in capsys.readouterr().out
+    pretrain(config("whole", **settings, max_steps=8))
+    assert same(*(weights(config(name).output_dir, 8) for name in ("continued", "whole")))
+
+
+def test_a_run_without_a_checkpoint_before_the_decay_is_refused_and_stays(config):
+    pretrain(config(**WSD, max_steps=8))  # its decay begins at step 4
+    folder = Path(config().output_dir)
+    with pytest.raises(KinspanError, match="no whole checkpoint up to step 1, where its learning rate"):
+        pretrain(config(**WSD, max_steps=2))
+    assert (folder / "summary.json").exists()
+
+
+def test_a_triangular_run_is_not_continued(config):
+    pretrain(config(max_steps=4))
+    with pytest.raises(KinspanError, match="its length cannot change"):
+        pretrain(config(max_steps=8))
+    with pytest.raises(KinspanError, match="its lr_schedule is triangular, now it is wsd"):
+        pretrain(config(**WSD, max_steps=4))

@@ -15,7 +15,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.setup import ALIKE, _check_same_everywhere, count_warmup_steps, find_unused_flags, set_up
+from pretrain.setup import ALIKE, _check_same_everywhere, find_unused_flags, plan_schedule, set_up
 from tests.programs import run_programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,9 +89,9 @@ def test_warmup_longer_than_the_run(refused):
 def test_warmup_of_epochs(refused):
     assert "--warmup_epochs 1 goes with --max_epochs" in refused(warmup_epochs=1.0)
     config = PretrainConfig(max_epochs=20.0, warmup_epochs=1.0)
-    assert count_warmup_steps(config, 2000) == 100
+    assert plan_schedule(config, 2000).warmup == 100
     with pytest.raises(KinspanError, match="--warmup_steps 2000 is not below"):
-        count_warmup_steps(replace(config, warmup_epochs=20.0), 2000)
+        plan_schedule(replace(config, warmup_epochs=20.0), 2000)
 
 
 def test_an_unknown_objective(refused):
@@ -166,7 +166,7 @@ def test_ranks_agree_on_settings_that_may_change_and_that_collectives_follow_fro
         deepspeed_settings={},
         facts={"identity": {}},
         total_steps=1,
-        warmup_steps=0,
+        schedule=None,
         folder=tmp_path,
     )
     _check_same_everywhere(alike)

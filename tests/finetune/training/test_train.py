@@ -315,7 +315,12 @@ def test_a_plan(job, sets, answer_set, model):
         what="run", model=str(model), train=data, devs={"dev": data}, learning_rate=1e-5, epochs=4, identity={}
     )
     made = plan_stage(config, stage, 1)
-    assert (made.groups, made.epoch_steps, made.total, made.warmup) == (2, 2, 8, 4)  # 4 of 5 answers have negatives
+    assert (made.groups, made.epoch_steps, made.total, made.schedule.warmup) == (
+        2,
+        2,
+        8,
+        4,
+    )  # 4 of 5 answers have negatives
     assert plan_stage(config, replace(stage, max_steps=5), 1).total == 5
 
 

@@ -85,21 +85,21 @@ def test_every_file_and_folder_is_on_the_disk_before_the_manifest_is_there(tmp_p
 def test_pruning_keeps_the_newest_good_ones(tmp_path):
     for step in (100, 200, 300, 400):
         write(tmp_path, step)
-    names = [p.name for p in writer._find_stale(tmp_path, 400, keep=2)]
+    names = [p.name for p in writer._find_stale(tmp_path, 400, keep=2, stays=lambda step: False)]
     assert sorted(names) == ["step-00000100", "step-00000200"]
 
 
 def test_pruning_after_damaged_ones_keeps_what_was_just_written(tmp_path):
     for step in (200, 250, 300, 400):
         write(tmp_path, step)
-    names = [p.name for p in writer._find_stale(tmp_path, 250, keep=1)]
+    names = [p.name for p in writer._find_stale(tmp_path, 250, keep=1, stays=lambda step: False)]
     assert sorted(names) == ["step-00000200", "step-00000300", "step-00000400"]
 
 
 def test_every_so_many_steps_one_stays_for_good(tmp_path):
     for step in (100, 200, 300, 400, 500):
         write(tmp_path, step)
-    names = [p.name for p in writer._find_stale(tmp_path, 500, keep=1, keep_every=200)]
+    names = [p.name for p in writer._find_stale(tmp_path, 500, keep=1, stays=lambda step: step % 200 == 0)]
     assert sorted(names) == ["step-00000100", "step-00000300"]
 
 

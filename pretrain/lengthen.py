@@ -1,0 +1,52 @@
+"""Continues a run as one of another length, from where the two are still the same."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object
+from pretrain.checkpoints.reader import find_newest, get_step, remove_later
+from pretrain.runtime.history import CHANGED, note
+from pretrain.runtime.lock import RUN
+from pretrain.runtime.run_folder import ADVICE, CHECKPOINTS, SUMMARY, refuse_other_version, write_record
+
+from .schedule import OPEN_ENDED, Schedule
+
+DECAYED = "decayed"  # folder of the last checkpoints of complete runs that were continued
+
+
+def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> None:
+    """Takes a run of an open-ended schedule back to before its decay where its length is another one now.
+
+    The run then ends bit for bit as one of the new length from its start. What lies behind is removed, but for the last
+    checkpoint of a complete run, which moves to ``decayed/``. Called on rank 0, under the folder's lock. Raises
+    KinspanError where no checkpoint is from before the decay.
+    """
+    path = folder / RUN
+    before = int(read_object(path, ADVICE)["total_steps"])
+    if schedule.shape not in OPEN_ENDED or before == schedule.total:
+        return
+    refuse_other_version(path)
+    common = min(schedule.decay_start, replace(schedule, total=before).decay_start)
+    checkpoints = folder / CHECKPOINTS
+    found, _ = find_newest(checkpoints, common)
+    if found is None:
+        raise KinspanError(
+            f"--output_dir {folder} holds this run with {before} steps, and no whole checkpoint up to step {common}, "
+            f"where its learning rate leaves that of {schedule.total} steps: choose another --output_dir"
+        )
+    step = get_step(found)
+    last = checkpoints / f"step-{before:08d}"
+    if (folder / SUMMARY).exists() and last.exists() and before > step:
+        (folder / DECAYED).mkdir(exist_ok=True)
+        os.replace(last, folder / DECAYED / last.name)
+    for place in (checkpoints, folder / "releases"):
+        remove_later(place, step)
+    (folder / SUMMARY).unlink(missing_ok=True)
+    write_record(folder, facts)
+    note(folder, CHANGED, step, before=before, now=schedule.total)
+    print(f"this run had {before} steps and has {schedule.total} now: it goes on from step {step}", flush=True)
+    if (kept := folder / DECAYED / last.name).exists():
+        print(f"the model of {before} steps is kept as {kept}", flush=True)
