@@ -66,7 +66,7 @@ def measure_ours(case: Case) -> int:
 
     from benchmarks.peers.ours import load
     from pretrain.batches import to_tensors
-    from pretrain.modeling.dropout import decide_dropout
+    from pretrain.modeling.randomness import decide_dropout
 
     model = load(case).train()
     if case.precision == "bf16":

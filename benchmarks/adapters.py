@@ -122,7 +122,7 @@ def train(case: Case, turn: Turn) -> None:
         turn.begin()
         counted = start_counting(batches, engine.module.losses)()
         result = train_step(engine, counted=counted, filler=filler, layout=layout, rank=0, seed=1, step=step)
-        sums = dict(zip(engine.module.sum_names, result.stats.tolist(), strict=True))
+        sums = dict(zip(engine.module.sum_names, result.sums.tolist(), strict=True))
         turn.end(result.tokens, {"pair": sums["ssp/pair_loss"] / case.pairs})
 
 

@@ -40,7 +40,6 @@ def measure(run: Run) -> None:
         run_probe(run)
     if run.log and (step % config.eval_steps == 0 or is_last):
         write_page(run, validated)
-    run.progress.due = False
 
 
 def validate(run: Run) -> Validation | None:

@@ -23,32 +23,21 @@ MIN_LEAP = 0.1  # of the loss: where lines hardly differ, a smaller leap is nois
 MAX_REWINDS = 5
 
 
-def count_skips(run: Run) -> None:
-    """Counts the updates that were skipped, and says which examples were in them.
-
-    Raises KinspanError after ``--max_skipped_steps`` skipped updates in a row.
-    """
+def tell_skipped(run: Run, step: int) -> None:
+    """Says which examples were in an update that was skipped."""
     config, progress, size = run.setup.config, run.progress, run.setup.layout.size
-    for step, skipped in run.skips.read():
-        progress.skipped_in_row = progress.skipped_in_row + 1 if skipped else 0
-        progress.skipped += skipped
-        if skipped and run.log:
-            first = find_batch(step, progress.left_out) * size
-            run.log.write(step + 1, "skipped", {"skipped_steps": progress.skipped, "example": first, "count": size})
-            run.note(SKIPPED, step + 1, example=first, count=size)
-            if not is_ordinary_overflow(run.setup.facts["precision"], progress.skipped_in_row):
-                run.say(
-                    f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see "
-                    f"its pairs: launch/inspect_pairs.py --start {first} --count {size} --seed {config.seed} "
-                    f"--objective {config.objective}, with this run's --corpus and --max_length"
-                    f"{', --pair_loss and --own_negatives' if config.pair_loss else ''}"
-                )
-        if progress.skipped_in_row >= config.max_skipped_steps:
-            raise KinspanError(
-                f"no loss or gradient was finite in {progress.skipped_in_row} steps in a row, up to step {step}: "
-                f"lower --learning_rate (now {config.learning_rate}), lengthen --warmup_steps, or use "
-                "--precision fp32, with another --output_dir"
-            )
+    if not run.log:
+        return
+    first = find_batch(step, progress.left_out) * size
+    run.log.write(step + 1, "skipped", {"skipped_steps": progress.skipped, "example": first, "count": size})
+    run.note(SKIPPED, step + 1, example=first, count=size)
+    if not is_ordinary_overflow(run.setup.facts["precision"], progress.skipped_in_row):
+        contrastive = ", --pair_loss and --own_negatives" if config.pair_loss else ""
+        run.say(
+            f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see its "
+            f"pairs: launch/inspect_pairs.py --start {first} --count {size} --seed {config.seed} --objective "
+            f"{config.objective}, with this run's --corpus and --max_length{contrastive}"
+        )
 
 
 def look_for_spike(run: Run, loss: float) -> None:

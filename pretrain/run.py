@@ -4,8 +4,8 @@ import atexit
 import math
 import os
 import socket
-import time
 from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -14,9 +14,11 @@ import yaml
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_object, write_atomically
+from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import find_resumable, get_step
+from pretrain.release.release import write_release
 from pretrain.runtime.deepspeed_compat import release_engine
-from pretrain.runtime.engine import set_learning_rate, start_distributed
+from pretrain.runtime.engine import start_distributed
 from pretrain.runtime.history import DAMAGED, FAILED, FINISHED, STARTED, note
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory, return_freed_memory
@@ -30,12 +32,11 @@ from .finished import SUMMARY
 from .measure import measure
 from .metrics import compute_figures
 from .planning.checks import check
-from .recovery import count_skips, look_for_spike
+from .recovery import look_for_spike, tell_skipped
 from .runtime import ranks
-from .saving import release, save, stop
 from .setup import Setup, set_up
 from .state import Probe, Run, close_run, fetch_next, open_run, start_run
-from .step import StepResult, train_step, try_largest
+from .step import Counted, StepResult, train_step, try_largest
 from .summary import describe_run, write_summary
 
 
@@ -118,12 +119,12 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     if found and summary.exists() and get_step(found) >= setup.total_steps:
         _say(setup, f"this run is complete: see {summary}")
         return read_object(summary, "delete it to have it written again") if setup.rank == 0 else {}
-    run = start_run(setup, found, probe, request, watch)
+    run = start_run(Pretraining, setup, found, probe, request, watch)
     with closing(run.board) if run.board else nullcontext():
         return _train_and_sum_up(run)
 
 
-def _train_and_sum_up(run: Run) -> dict[str, Any]:
+def _train_and_sum_up(run: "Pretraining") -> dict[str, Any]:
     setup, watch, summary = run.setup, run.watch, run.setup.folder / SUMMARY
     watch.mark("trying the largest batch")
     try_largest(run.engine, setup.train_stream, setup.layout)
@@ -135,7 +136,9 @@ def _train_and_sum_up(run: Run) -> dict[str, Any]:
     open_run(run)
     run.note(STARTED, ranks=setup.layout.world, process=os.getpid(), host=socket.gethostname())
     try:
-        train(run)
+        run.loop()
+        if failure := run.writer.finish():
+            raise KinspanError(f"the last checkpoint could not be written ({failure}): mend that, then start it again")
     finally:
         run.say(*run.profile.finish())
         close_run(run)
@@ -160,85 +163,91 @@ def _say(setup: Setup, *lines: str) -> None:
             print(line, flush=True)
 
 
-def train(run: Run) -> None:
-    """Once per step, in this order: stop if asked, measure, save, release, train, log.
+@dataclass(kw_only=True)
+class Pretraining(Run):
+    """A step of pre-training.
 
-    While a step runs, the ranks count the next one's batch, and tell whether one of them is to stop before it.
+    While it runs, the ranks count the next one's batch, and tell whether one of them is to stop before it.
+
+    counted: the global batch of this step
     """
-    setup, config, total = run.setup, run.setup.config, run.setup.total_steps
-    filler = setup.train_stream.batch(run.progress.step * setup.layout.size, 1)  # stands in for an empty micro-batch
-    while True:
-        step, began = run.progress.step, time.monotonic()
-        saved = step == run.resumed_at  # then the checkpoint was written after this step was measured
-        run.say(*run.profile.begin_step())
-        run.mark(f"step {step}, counting tokens with the other ranks", "communication")
-        counted = run.coming()
-        if counted.stop:
-            stop(run, saved)
-        run.profile.enter("validation")
-        if run.progress.due or not saved:
-            measure(run)
-        run.profile.enter("checkpoint")
-        if not saved and step and (step % config.save_steps == 0 or step in (setup.schedule.decay_start, total)):
-            save(run)
-        if config.release_every and step and step % config.release_every == 0:
-            release(run)
-        if step >= total:
-            break
-        rate = setup.schedule.rate(step)
-        set_learning_rate(run.engine, rate)
-        run.clock.start()
-        run.mark(f"step {step}, waiting for the next batch", "data wait")
-        fetch_next(run, run.request.wanted())
+
+    counted: Counted = field(init=False)
+
+    def is_stop_asked(self) -> bool:
+        self.say(*self.profile.begin_step())
+        self.mark(f"step {self.progress.step}, counting tokens with the other ranks", "communication")
+        self.counted = self.coming()
+        return self.counted.stop
+
+    def measure_if_due(self, step: int) -> None:
+        self.profile.enter("validation")
+        measure(self)
+
+    def is_save_due(self, step: int) -> bool:
+        return step % self.setup.config.save_steps == 0 or step in (self.schedule.decay_start, self.schedule.total)
+
+    def save(self) -> None:
+        self.profile.enter("checkpoint")
+        super().save()
+
+    def export(self, step: int) -> None:
+        every = self.setup.config.release_every
+        if every and step and step % every == 0:
+            release(self)
+
+    def take_step(self, step: int, logged: bool) -> StepResult:
+        counted = self.counted
+        self.clock.start()
+        self.mark(f"step {step}, waiting for the next batch", "data wait")
+        fetch_next(self, self.request.wanted())
         result = train_step(
-            run.engine,
+            self.engine,
             counted=counted,
-            filler=filler,
-            layout=setup.layout,
-            rank=setup.rank,
-            seed=config.seed,
+            filler=self.filler,
+            layout=self.setup.layout,
+            rank=self.rank,
+            seed=self.setup.config.seed,
             step=step,
-            weights=run.weights,
-            mark=run.mark,
+            weights=self.weights,
+            mark=self.mark,
         )
-        logged = (step + 1) % config.log_steps == 0 or step + 1 == total
         if logged:
-            run.watch.mark(f"step {step}, waiting for the device")
-        run.profile.enter("logging")
-        run.clock.stop(counted, result.stats if logged else None)
-        run.profile.count(map(run.clock.count_flops, filter(None, counted.batches)))
-        count_step(run, result)
-        run.progress.wall_seconds += time.monotonic() - began
-        if logged:
-            write_log(run, rate, result.grad_norm)
-    if failure := run.writer.finish():
-        raise KinspanError(f"the last checkpoint could not be written ({failure}): mend that, then start it again")
+            self.watch.mark(f"step {step}, waiting for the device")
+        self.profile.enter("logging")
+        self.clock.stop(counted, result.sums if logged else None)
+        self.profile.count(map(self.clock.count_flops, filter(None, counted.batches)))
+        self.progress.tokens += result.tokens
+        return result
+
+    def tell_skipped(self, step: int) -> None:
+        tell_skipped(self, step)
+
+    def write_log(self, rate: float, grad_norm: Any) -> None:
+        """Looks for a spike of the loss, too."""
+        sums, progress = self.sum_window(self.setup.model.sum_names), self.progress
+        speed = self.clock.read(self.feeder.waited)
+        return_freed_memory()
+        if not any(sums.values()):  # every update was skipped
+            return
+        values = compute_figures(sums, self.weights)
+        values |= {"learning_rate": rate, "tokens": progress.tokens, "skipped_steps": progress.skipped}
+        if grad_norm is not None and math.isfinite(norm := float(grad_norm)):  # not finite: the last update was skipped
+            values["grad_norm"] = norm
+        if self.log:
+            self.log.write(progress.step, "train", values | speed)
+        look_for_spike(self, values["loss"])
 
 
-def count_step(run: Run, result: StepResult) -> None:
-    """Adds an update to what the log and the next checkpoint tell."""
-    run.window += result.stats
-    run.skips.add(run.progress.step, result.skipped)
-    run.progress.step += 1
-    run.progress.tokens += result.tokens
-    if run.log:
-        run.log.step()
-
-
-def write_log(run: Run, rate: float, grad_norm: Any) -> None:
-    """Logs the figures of the steps since the last line, and looks for a spike of the loss."""
-    sums = ranks.sum_by_name(run.window, run.setup.model.sum_names)
-    run.window.zero_()
-    count_skips(run)
-    speed = run.clock.read(run.feeder.waited)
-    return_freed_memory()
-    if not any(sums.values()):  # every update was skipped
-        return
-    progress = run.progress
-    values = compute_figures(sums, run.weights)
-    values |= {"learning_rate": rate, "tokens": progress.tokens, "skipped_steps": progress.skipped}
-    if grad_norm is not None and math.isfinite(norm := float(grad_norm)):  # not finite: the last update was skipped
-        values["grad_norm"] = norm
-    if run.log:
-        run.log.write(progress.step, "train", values | speed)
-    look_for_spike(run, values["loss"])
+def release(run: Run) -> None:
+    """Writes a release of this step. One that is there already is kept if this run was resumed at this step: otherwise
+    it was made of other weights."""
+    step = run.progress.step
+    run.watch.mark(f"the release of step {step}", patient=True)
+    folder = run.setup.folder / "releases" / f"step-{step:08d}"
+    weights = full_weights(run.engine)
+    if run.rank == 0 and not (folder.exists() and step == run.resumed_at):
+        folder.parent.mkdir(exist_ok=True)
+        write_release(run.setup.folder, weights, step, folder)
+        run.say(f"released {folder}")
+    ranks.barrier()

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from data_pipeline.sampling.batch import Batch
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
@@ -14,7 +15,6 @@ from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
 from pretrain.runtime.engine import OptimizerSettings, build_engine
-from pretrain.runtime.finite import Skips
 from pretrain.runtime.history import UNSAVED, note
 from pretrain.runtime.log import Log
 from pretrain.runtime.run_folder import CHECKPOINTS
@@ -23,6 +23,7 @@ from pretrain.runtime.watch import Watch
 
 from .batches import Feeder
 from .clock import Clock
+from .loop import Loop
 from .metrics import FlopCounter, find_peak_tflops
 from .profiling import Profile, start_profile
 from .progress import Progress
@@ -31,45 +32,33 @@ from .step import Counted, start_counting
 from .watching.wandb_board import WandbBoard, open_board
 
 Probe = Callable[[Path], dict[str, float]]  # figures of the release in a folder
+R = TypeVar("R", bound="Run")
 MEASURES = ("validation", "probe")  # splits of the log that are written when a step is measured
 
 
 @dataclass(kw_only=True)
-class Run:
-    """What the training loop works with. ``open_run`` makes what is not given: log, window, feeder and coming.
+class Run(Loop):
+    """What pre-training works with beside the loop's own state. ``open_run`` makes what is not given.
 
-    probe:      measures a release; None without ``--probe``, and on all ranks but the first
-    request:    says whether somebody asked for a stop
-    watch:      the watchdog, which is told where the loop is
-    skips:      updates that were skipped, not yet counted in ``progress``
-    clock:      measures the speed
-    profile:    measures where the time goes, with ``--profile``
-    progress:   what a checkpoint keeps of the loop
-    resumed_at: the step of the checkpoint that was loaded last; None where the run began anew
-    log:        None on all ranks but the first
-    window:     float64 ``[len(sum_names)]`` on the device, this rank's sums since the last line of the log
-    board:      Weights & Biases, with ``--wandb`` on rank 0
-    shown:      the pairs on the page of the run, once they were read
-    feeder:     makes the batches from ``progress.step`` on
-    coming:     waits for the next step's batch to be counted; see step.start_counting
+    probe:    measures a release; None without ``--probe``, and on all ranks but the first
+    clock:    measures the speed
+    profile:  measures where the time goes, with ``--profile``
+    board:    Weights & Biases, with ``--wandb`` on rank 0
+    shown:    the pairs on the page of the run, once they were read
+    filler:   stands in for an empty micro-batch
+    feeder:   makes the batches from ``progress.step`` on
+    coming:   waits for the next step's batch to be counted; see step.start_counting
     """
 
+    progress: Progress
     setup: Setup
     probe: Probe | None
-    request: StopRequest
-    watch: Watch
-    engine: Any
-    writer: Writer
     weights: LossWeights
     clock: Clock
     profile: Profile
-    progress: Progress
-    resumed_at: int | None = None
-    skips: Skips = field(default_factory=Skips)
-    log: Log | None = None
     board: WandbBoard | None = None
     shown: list[dict[str, Any]] | None = None
-    window: torch.Tensor = field(init=False)
+    filler: Batch = field(init=False)
     feeder: Feeder = field(init=False)
     coming: Callable[[], Counted] = field(init=False)
 
@@ -80,18 +69,17 @@ class Run:
 
     def note(self, kind: str, step: int | None = None, **values: Any) -> None:
         """Adds to the run's history what happened, see runtime/history.py; at this step unless another is given."""
-        if self.setup.rank == 0:
+        if self.rank == 0:
             note(self.setup.folder, kind, self.progress.step if step is None else step, **values)
 
-    def say(self, *lines: str) -> None:
-        """Prints lines on rank 0, above the progress bar where there is one."""
-        if self.setup.rank == 0:
-            for line in lines:
-                self.log.say(line) if self.log else print(line, flush=True)
 
+def start_run(
+    kind: type[R], setup: Setup, found: Path | None, probe: Probe | None, request: StopRequest, watch: Watch
+) -> R:
+    """Builds the engine and loads the checkpoint ``found``; without one the run begins anew.
 
-def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: StopRequest, watch: Watch) -> Run:
-    """Builds the engine and loads the checkpoint ``found``; without one the run begins anew."""
+    kind: the class that says what a step of the loop is
+    """
     config = setup.config
 
     def tell(line: str) -> None:
@@ -102,7 +90,7 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
         setup.folder / CHECKPOINTS,
         setup.rank,
         config.keep_checkpoints,
-        lambda step: step == setup.schedule.decay_start or (config.keep_every and step % config.keep_every == 0),
+        lambda step: step == setup.schedule.decay_start or bool(config.keep_every and step % config.keep_every == 0),
         torch.cuda.is_available() if config.async_checkpoints is None else config.async_checkpoints,
         tell=tell,
     )
@@ -112,13 +100,17 @@ def start_run(setup: Setup, found: Path | None, probe: Probe | None, request: St
         find_peak_tflops(config.peak_tflops, setup.facts["precision"]),
     )
     universal = convert(setup, found) if found else None  # before the engine takes memory
-    run = Run(
+    run = kind(
         setup=setup,
+        rank=setup.rank,
         probe=probe,
         request=request,
         watch=watch,
         engine=build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings),
         writer=writer,
+        schedule=setup.schedule,
+        log_steps=config.log_steps,
+        most_skips=config.max_skipped_steps,
         weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
         clock=clock,
         profile=start_profile(config.profile, setup.folder, setup.facts["precision"], traces=setup.rank == 0),
@@ -148,18 +140,16 @@ def load(run: Run, found: Path, universal: Path | None) -> None:
 
 
 def open_run(run: Run) -> None:
-    """Opens log, window and feeder where ``progress`` stands, and fetches the first batch. Rank 0 continues the sums of
-    all ranks."""
+    """Opens log, window and feeder where ``progress`` stands, and fetches the first batch."""
     setup, progress = run.setup, run.progress
-    run.window = torch.tensor(progress.window, dtype=torch.float64, device=run.engine.device)
+    run.fill_window()
+    run.filler = setup.train_stream.batch(progress.step * setup.layout.size, 1)
     if setup.rank == 0:
         undone = MEASURES if progress.due else ()
         settings = setup.facts["settings"]
         run.log = Log(
             setup.folder, progress.step, setup.total_steps, undone=undone, settings=settings, follower=run.board
         )
-    else:
-        run.window.zero_()
     workers = setup.config.num_workers
     run.feeder = Feeder(
         setup.train_stream, setup.layout, setup.rank, progress.step, workers, progress.left_out, end=setup.total_steps

@@ -10,8 +10,8 @@ import torch
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
-from pretrain.modeling.dropout import decide_dropout
 from pretrain.modeling.losses import PAPER_WEIGHTS, Loss, LossWeights
+from pretrain.modeling.randomness import decide_dropout
 from pretrain.modeling.siamese.cached import Slopes, compare_objectives, find_slopes, go_on
 from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.runtime.deepspeed_compat import without_updates
@@ -20,22 +20,18 @@ from pretrain.runtime.layout import Layout
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
 
 from .batches import to_tensors
+from .loop import Outcome
 from .runtime import ranks
 
 
-@dataclass
-class StepResult:
-    """What an update leaves: sums of the losses and hits of this rank, and the gradient's global norm.
+@dataclass(frozen=True)
+class StepResult(Outcome):
+    """What an update of pre-training leaves; its sums are by ``sum_names`` of the model.
 
-    stats:   float64 ``[len(sum_names)]`` of the model, on the device; zeros where the update was skipped
-    tokens:  in the global batch
-    skipped: bool ``[]`` on the device, the same on all ranks: a loss or gradient was not finite, nothing was updated
+    tokens: in the global batch
     """
 
-    stats: torch.Tensor
     tokens: int
-    grad_norm: Any  # a number, or a tensor that is read only when it is logged
-    skipped: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,7 @@ def train_step(
         mark(f"step {step}, update {number}", "optimizer")
         engine.step()
     skipped, norm = read_outcome(engine, norm)
-    return StepResult(stats.masked_fill(skipped, 0.0), counted.counts["num_tokens"], norm, skipped)
+    return StepResult(stats.masked_fill(skipped, 0.0), norm, skipped, counted.counts["num_tokens"])
 
 
 def _find_slopes(

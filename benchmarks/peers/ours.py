@@ -56,7 +56,7 @@ def train(case: Case, turn: Turn) -> None:
         turn.begin()
         counted = start_counting(batches, engine.module.losses)()
         result = train_step(engine, counted=counted, filler=filler, layout=layout, rank=rank, seed=SEED, step=step)
-        sums = dict(zip(engine.module.sum_names, result.stats.tolist(), strict=True))
+        sums = dict(zip(engine.module.sum_names, result.sums.tolist(), strict=True))
         own_pairs = sum(sums[f"{case.objective}/{kind}_pairs"] for kind in KINDS)
         losses = {"mlm": sums["mlm_loss"] / sums["mlm_tokens"], "pair": sums[f"{case.objective}/pair_loss"] / own_pairs}
         turn.end(result.tokens, losses)

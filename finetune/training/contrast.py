@@ -15,16 +15,16 @@ import torch
 
 from finetune.data.answers import AnswerSet
 from finetune.ranking.siamese import EncodedTexts
-from pretrain.modeling.dropout import decide_dropout
+from pretrain.loop import Outcome
+from pretrain.modeling.randomness import decide_dropout
 from pretrain.modeling.siamese.cached import Comparison, find_slopes, go_on
 from pretrain.modeling.siamese.losses import compare_texts
 from pretrain.runtime.finite import guard_update, read_outcome
 from pretrain.runtime.layout import Layout
 
 from .groups import Groups
-from .update import Outcome
 
-NUM_SUMS = 2  # the loss and the number of questions, see update.Outcome
+NUM_SUMS = 2  # the loss and the number of questions, see loop.Outcome
 
 
 @dataclass(frozen=True, kw_only=True)

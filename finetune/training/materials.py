@@ -21,6 +21,7 @@ from finetune.ranking.siamese import (
     save_siamese_ranker,
     score_texts,
 )
+from pretrain.loop import Outcome
 from pretrain.runtime.layout import Layout
 
 from . import losses
@@ -28,7 +29,7 @@ from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig, get_max_length
 from .contrast import SiameseTrainer, update_bi_encoder
 from .engine import Ranks
 from .plan import Plan, Stage, largest_group, plan_stage
-from .update import Loss, Outcome, Trainer, update_ranker
+from .update import Loss, Trainer, update_ranker
 
 # (engine's model, device, what=..., mark=...) -> the score of every row [N]
 Scoring = Callable[..., np.ndarray]

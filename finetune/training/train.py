@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,9 +20,10 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
+from pretrain.loop import Loop, Outcome
+from pretrain.loop import Progress as LoopProgress
 from pretrain.runtime.deepspeed_compat import disable_overflow_error, release_engine
-from pretrain.runtime.engine import set_learning_rate
-from pretrain.runtime.finite import Skips, is_ordinary_overflow
+from pretrain.runtime.finite import is_ordinary_overflow
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.log import Log
@@ -31,23 +32,20 @@ from pretrain.runtime.ranks import (
     barrier,
     broadcast_from_rank_0,
     describe_communication_failure,
-    gather,
     is_communication_failure,
     start_sum,
-    sum_by_name,
 )
 from pretrain.runtime.run_folder import CHECKPOINTS, SUMMARY, check_shared, claim_folder, holds_this_run, open_folder
-from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
+from pretrain.runtime.stop import StopRequest, listen_for_stop
 from pretrain.runtime.watch import Watch, watch_ranks
 
 from .config import FinetuneConfig, get_max_length, list_metrics
 from .engine import Ranks, check_begun_alike, make_engine
 from .groups import Groups
 from .materials import Materials, load_materials
-from .plan import DEV, Stage, describe_plan, draw_groups, largest_group, name_best
-from .update import Outcome
+from .plan import DEV, Plan, Stage, describe_plan, draw_groups, largest_group, name_best
 
-SUMS = ("loss", "groups")  # what the log is made of, see update.Outcome
+SUMS = ("loss", "groups")  # what the log is made of, see loop.Outcome
 NUM_CHECKPOINTS = 2  # so many stay: where the newest is damaged, the run goes on from the one before
 
 
@@ -69,7 +67,37 @@ def train_ranker(config: FinetuneConfig, stage: Stage, seed: int, folder: Path, 
         # Only now: what cannot be loaded leaves the folder free.
         broadcast_from_rank_0(lambda: claim_folder(folder, record))
         with watch_ranks(folder, ranks.rank, ranks.world, config.stall_minutes * 60) as watch:
-            return _Run(config, stage, seed, folder, ranks, materials, request, watch).run()
+            return _train(config, stage, seed, folder, ranks, materials, request, watch)
+
+
+def _train(
+    config: FinetuneConfig,
+    stage: Stage,
+    seed: int,
+    folder: Path,
+    ranks: Ranks,
+    materials: Materials,
+    request: StopRequest,
+    watch: Watch,
+) -> dict[str, Any]:
+    """Takes up the newest checkpoint that is whole, trains to the end, and writes the summary."""
+    run = None
+    try:
+        watch.mark("reading checkpoints", patient=True)
+        run = _start_run(config, stage, seed, folder, ranks, materials, request, watch)
+        run.loop()
+        return run.finish()
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise KinspanError(describe_out_of_memory(config, materials.layout)) from error
+        if is_communication_failure(error):
+            watch.wait_for_verdict(describe_communication_failure(error))
+        raise
+    finally:
+        if run and run.log:
+            run.log.close()
+        if run and ranks.deepspeed is not None:
+            release_engine(run.engine)
 
 
 def _read_summary(folder: Path, record: dict[str, Any]) -> dict[str, Any] | None:
@@ -106,28 +134,18 @@ def describe_out_of_memory(config: FinetuneConfig, layout: Layout) -> str:
 
 
 @dataclass
-class Progress:
-    """All that a checkpoint keeps beside the engine's state; the same on all ranks but for ``wall_seconds``.
+class Progress(LoopProgress):
+    """All that a checkpoint keeps beside the engine's state; the window is by SUMS.
 
-    best_step:      for each dev set, the step at which its MAP was highest
-    best_map:       for each dev set, that MAP
-    not_improved:   validations in a row that improved the MAP of no dev set
-    window:         the sums of SUMS since the last line of the log; a resumed run gives them all to rank 0
-    due:            the run was stopped before it validated at this step, if it validates here
-    skipped:        updates that were skipped because a loss or gradient was not finite
-    skipped_in_row: how many of the last updates were skipped, one after the other
+    best_step:    for each dev set, the step at which its MAP was highest
+    best_map:     for each dev set, that MAP
+    not_improved: validations in a row that improved the MAP of no dev set
     """
 
-    step: int = 0
+    window: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))
     best_step: dict[str, int] = field(default_factory=dict)
     best_map: dict[str, float] = field(default_factory=dict)
     not_improved: int = 0
-    wall_seconds: float = 0.0
-    world_size: int = 1
-    window: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))
-    due: bool = False
-    skipped: int = 0
-    skipped_in_row: int = 0
 
 
 def read_progress(state: dict[str, Any]) -> Progress:
@@ -138,115 +156,78 @@ def read_progress(state: dict[str, Any]) -> Progress:
     return Progress(**state)
 
 
-class _Run:
-    """The loop, and what it works with."""
+@dataclass
+class Speed:
+    """Pairs and seconds of the updates since the last line of the log; validation and saving do not count."""
 
-    def __init__(
-        self,
-        config: FinetuneConfig,
-        stage: Stage,
-        seed: int,
-        folder: Path,
-        ranks: Ranks,
-        materials: Materials,
-        request: StopRequest,
-        watch: Watch,
-    ) -> None:
-        self.config, self.stage, self.seed, self.folder, self.ranks = config, stage, seed, folder, ranks
-        self.materials, self.plan, self.request, self.watch = materials, materials.plan, request, watch
-        self.checkpoints = folder / CHECKPOINTS
-        self.progress = Progress(world_size=ranks.world)
-        self.resumed_at: int | None = None
-        self.skips, self.speed = Skips(), Speed()
-        self.log: Log | None = None
-        self.engine: Any = None
-        background = torch.cuda.is_available()  # on a processor the cores that would write are those that train
-        self.writer = Writer(self.checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background, tell=self.say)
+    pairs: int = 0
+    seconds: float = 0.0
 
-    def run(self) -> dict[str, Any]:
-        try:
-            self.start()
-            self.loop()
-            return self.finish()
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise KinspanError(describe_out_of_memory(self.config, self.materials.layout)) from error
-            if is_communication_failure(error):
-                self.watch.wait_for_verdict(describe_communication_failure(error))
-            raise
-        finally:
-            if self.log:
-                self.log.close()
-            if self.engine is not None and self.ranks.deepspeed is not None:
-                release_engine(self.engine)
+    def add(self, pairs: int, seconds: float) -> None:
+        self.pairs, self.seconds = self.pairs + pairs, self.seconds + seconds
 
-    def start(self) -> None:
-        """Builds the engine, and takes up the newest checkpoint that is whole."""
-        self.watch.mark("reading checkpoints", patient=True)
-        self.say(*self.materials.notes, describe_plan(self.config, self.stage, self.plan))
-        found = find_resumable(self.checkpoints, self.say)
-        if found:
-            check_begun_alike(found, self.ranks.deepspeed)
-        world, materials = self.ranks.world, self.materials
-        universal = convert_to_universal(found, world, self.ranks.rank) if found else None
-        self.engine, self.precision = make_engine(materials.ranker, self.config, materials.layout, self.ranks.deepspeed)
-        if found:
-            self.progress = read_progress(load_checkpoint(self.engine, found, world, universal))
-            disable_overflow_error(self.engine)  # what was loaded has its own scaler
-            self.resumed_at = self.progress.step
-            self.say(f"resuming from {found} at step {self.progress.step}")
-        self.fill_window()
-        if self.ranks.rank == 0:
-            what, undone = (
-                f"{self.stage.what}, seed {self.seed}",
-                tuple(self.materials.measured) if self.progress.due else (),
-            )
-            settings = {**asdict(self.config), "seed": self.seed}
-            self.log = Log(self.folder, self.progress.step, self.plan.total, what, undone, settings)
+    def read(self) -> float:
+        """Pairs per second of all ranks; then it starts afresh."""
+        speed = self.pairs / max(self.seconds, 1e-9)
+        self.pairs, self.seconds = 0, 0.0
+        return speed
 
-    def loop(self) -> None:
-        """Stop?, validate, save, keep the best, enough?, update, log: in this order, once a step.
 
-        While an update runs, the ranks tell one another whether one of them is to stop before the next one.
-        """
-        config, plan, progress = self.config, self.plan, self.progress
-        eval_steps = self.stage.eval_steps or plan.epoch_steps
-        groups, epoch = draw_groups(config, self.stage, self.seed, 0), 0
-        requests = start_sum([0])  # at least one update is made before a stop
-        while True:
-            step, began = progress.step, time.monotonic()
-            saved = step == self.resumed_at
-            self.watch.mark(f"step {step}, asking the other ranks whether to stop")
-            if requests()[0]:
-                self.stop()
-            validates = (progress.due or not saved) and (step % eval_steps == 0 or step == plan.total)
-            if validates:
-                self.validate()
-            progress.due = False
-            if step and not saved and (validates or step % config.save_steps == 0):  # the start needs no checkpoint
-                self.save()
-            for dev in [dev for dev, best in progress.best_step.items() if best == step]:
-                self.keep_best(dev)  # after the checkpoint, from which a killed run then writes it anew
-            if step >= plan.total or progress.not_improved > config.patience:
-                break
-            if step // plan.epoch_steps != epoch:
-                epoch = step // plan.epoch_steps
-                groups = draw_groups(config, self.stage, self.seed, epoch)
-            rate = plan.schedule.rate(step)
-            set_learning_rate(self.engine, rate)
-            requests = start_sum([int(self.request.wanted())])
-            outcome = self.update(groups, step)
-            progress.step += 1
-            progress.wall_seconds += time.monotonic() - began
-            if self.log:
-                self.log.step()
-            if progress.step % config.log_steps == 0 or progress.step == plan.total:
-                self.write_log(rate, outcome)
+@dataclass(kw_only=True)
+class _Run(Loop):
+    """A step of fine-tuning, and what it works with.
 
-    def say(self, *lines: str) -> None:
-        if self.ranks.rank == 0:
-            for line in lines:
-                self.log.say(line) if self.log else print(line, flush=True)
+    precision: that the engine computes in
+    speed:     counts pairs and seconds between lines of the log
+    groups:    of this epoch, in their order
+    requests:  waits for what the ranks say of a stop before the next update
+    """
+
+    progress: Progress
+    config: FinetuneConfig
+    stage: Stage
+    seed: int
+    folder: Path
+    ranks: Ranks
+    materials: Materials
+    precision: str
+    speed: Speed = field(default_factory=Speed)
+    groups: tuple[int, Groups] | None = None
+    requests: Callable[[], list[int]] = field(init=False)
+
+    @property
+    def plan(self) -> Plan:
+        return self.materials.plan
+
+    def is_stop_asked(self) -> bool:
+        self.watch.mark(f"step {self.progress.step}, asking the other ranks whether to stop")
+        return self.requests()[0] > 0
+
+    def is_validation_due(self, step: int) -> bool:
+        return step % (self.stage.eval_steps or self.plan.epoch_steps) == 0 or step == self.plan.total
+
+    def measure_if_due(self, step: int) -> None:
+        if self.is_validation_due(step):
+            self.validate()
+
+    def is_save_due(self, step: int) -> bool:
+        return self.is_validation_due(step) or step % self.config.save_steps == 0
+
+    def export(self, step: int) -> None:
+        """Keeps the best after the checkpoint, from which a killed run then writes it anew."""
+        for dev in [dev for dev, best in self.progress.best_step.items() if best == step]:
+            self.keep_best(dev)
+
+    def is_over(self, step: int) -> bool:
+        return super().is_over(step) or self.progress.not_improved > self.config.patience
+
+    def take_step(self, step: int, logged: bool) -> Outcome:
+        """Meanwhile the ranks tell one another whether one of them is to stop before the next update."""
+        epoch = step // self.plan.epoch_steps
+        if self.groups is None or self.groups[0] != epoch:
+            self.groups = epoch, draw_groups(self.config, self.stage, self.seed, epoch)
+        self.requests = start_sum([int(self.request.wanted())])
+        return self.update(self.groups[1], step)
 
     def update(self, groups: Groups, step: int) -> Outcome:
         """Trains on the next groups of the epoch, of which the last batch may have fewer."""
@@ -255,8 +236,6 @@ class _Run:
         count = min(size, len(groups) - first)
         batch = groups.order_longest_first(first, count, self.materials.measure)
         outcome = self.materials.update(self.engine, groups, batch, step, self.watch.mark)
-        self.window += outcome.sums
-        self.skips.add(step, outcome.skipped)
         self.speed.add(groups.num_rows(batch), time.monotonic() - began)
         return outcome
 
@@ -280,36 +259,12 @@ class _Run:
         scores = score(ranker, self.engine.device, what=what, mark=self.watch.mark)
         return compute_means(compute_question_metrics(data, scores, list_metrics(self.config)))
 
-    def save(self) -> None:
-        """Checkpoints; the sums of the log go on as a resumed run would find them."""
-        self.watch.mark(f"the checkpoint of step {self.progress.step}", patient=True)
-        self.progress.window = list(sum_by_name(self.window, SUMS).values())
-        self.read_skips()
-        self.writer.save(self.engine, asdict(self.progress))
-        self.fill_window()
-
-    def fill_window(self) -> None:
-        """The sums since the last line of the log, as the progress has them: all of them on rank 0."""
-        sums = self.progress.window if self.ranks.rank == 0 else [0.0] * len(SUMS)
-        self.window = torch.tensor(sums, dtype=torch.float64, device=self.engine.device)
-
-    def stop(self) -> None:
-        """Ends the run with a checkpoint. The validation of this step is left to the run that goes on."""
-        step = self.progress.step
-        self.progress.due = True
-        self.save()
-        if failure := self.writer.finish():
-            raise KinspanError(f"stopped, but without a checkpoint of step {step}: {failure}")
-        reasons = [reason for reason in gather(self.request.reason) if reason]
-        self.say(f"stopped at step {step}, with a checkpoint ({reasons[0]}): the same command again goes on")
-        raise Stopped
-
     def keep_best(self, dev: str) -> None:
         """Replaces the best ranker on a dev set by this one, once the checkpoint that says so is on the disk."""
         self.watch.mark(f"the best ranker, of step {self.progress.step}", patient=True)
         self.writer.join()
         weights = full_weights(self.engine)
-        if self.ranks.rank == 0:
+        if self.rank == 0:
             best = self.folder / name_best(dev)
             partial_folder = best.with_name(best.name + ".tmp")
             shutil.rmtree(partial_folder, ignore_errors=True)
@@ -320,11 +275,9 @@ class _Run:
             partial_folder.replace(best)
         barrier()
 
-    def write_log(self, rate: float, outcome: Outcome) -> None:
+    def write_log(self, rate: float, grad_norm: Any) -> None:
         """A line of the loss since the last one; none where every update was skipped."""
-        loss, count = sum_by_name(self.window, SUMS).values()
-        self.window.zero_()
-        self.read_skips()
+        loss, count = self.sum_window(SUMS).values()
         speed = self.speed.read()
         return_freed_memory()
         if not count or self.log is None:
@@ -332,32 +285,21 @@ class _Run:
         progress = self.progress
         values = {"loss": loss / count, "learning_rate": rate, "epoch": progress.step / self.plan.epoch_steps}
         values["skipped_steps"] = progress.skipped
-        if outcome.grad_norm is not None and math.isfinite(norm := float(outcome.grad_norm)):  # else it was skipped
+        if grad_norm is not None and math.isfinite(norm := float(grad_norm)):  # else the last update was skipped
             values["grad_norm"] = norm
         self.log.write(progress.step, "train", {**values, "pairs_per_second": speed})
 
-    def read_skips(self) -> None:
-        """Counts the updates that were skipped, and ends a run of nothing else. Raises KinspanError."""
-        progress = self.progress
-        for step, skipped in self.skips.read():
-            progress.skipped_in_row = progress.skipped_in_row + 1 if skipped else 0
-            progress.skipped += skipped
-            if skipped and self.log:
-                self.log.write(step + 1, "skipped", {"skipped_steps": progress.skipped})
-                if not is_ordinary_overflow(self.precision, progress.skipped_in_row):
-                    self.say(f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks")
-            if progress.skipped_in_row >= self.config.max_skipped_steps:
-                raise KinspanError(
-                    f"no loss or gradient was finite in {progress.skipped_in_row} steps in a row, up to step {step}: "
-                    f"lower the learning rate (now {self.stage.learning_rate}), lengthen --warmup_steps, or use "
-                    "--precision fp32, with another --output_dir"
-                )
+    def tell_skipped(self, step: int) -> None:
+        if self.log:
+            self.log.write(step + 1, "skipped", {"skipped_steps": self.progress.skipped})
+            if not is_ordinary_overflow(self.precision, self.progress.skipped_in_row):
+                self.say(f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks")
 
     def finish(self) -> dict[str, Any]:
         """Writes summary.json, last of all; the checkpoints are then of no use."""
         progress = self.progress
         self.writer.join()
-        self.read_skips()
+        self.count_skips()
         summary = {
             "steps": progress.step,
             "epoch_steps": self.plan.epoch_steps,
@@ -370,24 +312,65 @@ class _Run:
         }
         if unchanged := [dev for dev, step in progress.best_step.items() if step == 0]:
             self.say(f"no validation of {', '.join(unchanged)} was better than the start, which is the best ranker")
-        if self.ranks.rank == 0:
+        if self.rank == 0:
             write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
         barrier()
         return summary
 
 
-class Speed:
-    """Pairs and seconds of the updates since the last line of the log; validation and saving do not count."""
+def _start_run(
+    config: FinetuneConfig,
+    stage: Stage,
+    seed: int,
+    folder: Path,
+    ranks: Ranks,
+    materials: Materials,
+    request: StopRequest,
+    watch: Watch,
+) -> _Run:
+    """Builds the engine, and loads the newest checkpoint that is whole; without one the run begins anew."""
 
-    def __init__(self) -> None:
-        self.pairs, self.seconds = 0, 0.0
+    def say(*lines: str) -> None:
+        for line in lines if ranks.rank == 0 else ():
+            print(line, flush=True)
 
-    def add(self, pairs: int, seconds: float) -> None:
-        self.pairs, self.seconds = self.pairs + pairs, self.seconds + seconds
-
-    def read(self) -> float:
-        """Pairs per second of all ranks; then it starts afresh."""
-        speed = self.pairs / max(self.seconds, 1e-9)
-        self.pairs, self.seconds = 0, 0.0
-        return speed
+    plan, checkpoints = materials.plan, folder / CHECKPOINTS
+    say(*materials.notes, describe_plan(config, stage, plan))
+    background = torch.cuda.is_available()  # on a processor the cores that would write are those that train
+    writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background, tell=lambda line: run.say(line))
+    found = find_resumable(checkpoints, say)
+    if found:
+        check_begun_alike(found, ranks.deepspeed)
+    universal = convert_to_universal(found, ranks.world, ranks.rank) if found else None
+    engine, precision = make_engine(materials.ranker, config, materials.layout, ranks.deepspeed)
+    run = _Run(
+        rank=ranks.rank,
+        engine=engine,
+        writer=writer,
+        schedule=plan.schedule,
+        progress=Progress(world_size=ranks.world),
+        request=request,
+        watch=watch,
+        log_steps=config.log_steps,
+        most_skips=config.max_skipped_steps,
+        config=config,
+        stage=stage,
+        seed=seed,
+        folder=folder,
+        ranks=ranks,
+        materials=materials,
+        precision=precision,
+    )
+    if found:
+        run.progress = read_progress(load_checkpoint(engine, found, ranks.world, universal))
+        disable_overflow_error(engine)  # what was loaded has its own scaler
+        run.resumed_at = run.progress.step
+        run.say(f"resuming from {found} at step {run.progress.step}")
+    run.fill_window()
+    run.requests = start_sum([0])  # at least one update is made before a stop
+    if ranks.rank == 0:
+        what = f"{stage.what}, seed {seed}"
+        undone = tuple(materials.measured) if run.progress.due else ()
+        run.log = Log(folder, run.progress.step, plan.total, what, undone, {**asdict(config), "seed": seed})
+    return run

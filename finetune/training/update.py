@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from finetune.ranking.encode import EncodedPairs
-from pretrain.modeling.dropout import decide_dropout
+from pretrain.loop import Outcome
+from pretrain.modeling.randomness import decide_dropout
 from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
 
@@ -38,20 +39,6 @@ class Trainer:
     seed: int
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What an update leaves, on the device: nothing here waits for it.
-
-    sums:      float64 ``[2]``: the loss summed over this rank's groups, and their number; zeros where it was skipped
-    grad_norm: of the global gradient; a number, or a tensor that is read only when it is logged
-    skipped:   bool ``[]``, the same on all ranks: a loss or gradient was not finite, and nothing was updated
-    """
-
-    sums: torch.Tensor
-    grad_norm: Any
-    skipped: torch.Tensor
-
-
 def update_ranker(
     engine: Any,
     trainer: Trainer,
@@ -64,7 +51,8 @@ def update_ranker(
 
     The loss is its sum over the global batch divided by the number of groups in it, however the batch is cut: DeepSpeed
     divides by the micro-steps and averages over ranks, which the scale takes back. An update that is not finite is
-    skipped on all ranks, see pretrain.runtime.finite.
+    skipped on all ranks, see pretrain.runtime.finite. The sums of what it returns are the loss over this rank's groups,
+    and their number.
 
     batch: may be shorter than the layout's, as the last one of an epoch is
     mark:  told where the step is

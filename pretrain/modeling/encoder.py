@@ -9,9 +9,10 @@ from torch import nn
 from data_pipeline.errors import KinspanError
 from pretrain.modeling import attention
 
-from .dropout import current_masks, replace_dropout
+from .cpu.dropout import current_masks, replace_dropout
+from .cpu.products import replace_linear
 from .families import FAMILIES
-from .products import replace_linear
+from .packing import Packing
 
 # The tokens of a packed row are a multiple of this: shapes then repeat from batch to batch, for each of which libraries
 # prepare kernels and allocators keep blocks. It costs half as many tokens a row.
@@ -19,8 +20,8 @@ ROUND_TO = 64
 
 
 def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
-    """Makes ready for ``encode_packed`` a model that holds this encoder: its dropout and its linear layers are
-    replaced, see dropout.py and products.py.
+    """Makes ready for ``encode_packed`` a model that holds this encoder. On a processor its dropout and its linear
+    layers are replaced, see cpu/.
 
     Raises KinspanError where the encoder's attention would not keep the pairs of a packed row apart.
     """
@@ -28,8 +29,9 @@ def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
     device = next(backbone.parameters()).device
     if device.type == "meta":  # only shapes, for a plan
         return
-    replace_dropout(model)
-    replace_linear(model)
+    if not torch.cuda.is_available():
+        replace_dropout(model)
+        replace_linear(model)
     starts = torch.tensor([0, 2, 4], dtype=torch.int32, device=device)
     row = torch.tensor([0, 1, 0, 1], dtype=torch.int32, device=device)
     tokens = {"input_ids": row, "token_type_ids": row * 0, "position_ids": row, "starts": starts, "max_length": 2}
@@ -57,7 +59,7 @@ def encode_packed(backbone: nn.Module, inputs: dict[str, Any], round_to: int = R
     config: Any = backbone.config
     family = FAMILIES[config.model_type]
     padding = -len(inputs["input_ids"]) % round_to
-    packing = attention.Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"], padding)
+    packing = Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"], padding)
     tokens = {
         "input_ids": inputs["input_ids"],
         "position_ids": inputs["position_ids"] + family.first_position(config),

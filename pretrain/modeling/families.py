@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .attention import Packing
+from .packing import Packing
 from .relative import encode_deberta, encode_mpnet
 
 

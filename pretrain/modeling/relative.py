@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
-from .attention import Bias, Packing, attend_packed
+from .attention import attend_packed
+from .packing import Bias, Packing
 
 
 def encode_mpnet(backbone: Any, tokens: dict[str, torch.Tensor], packing: Packing) -> torch.Tensor:

@@ -93,7 +93,7 @@ def _train_step(setup: Setup, engine: Any, step: int, watch: Watch) -> tuple[int
         weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
         mark=lambda place, part: watch.mark(place),
     )
-    finite = bool(torch.isfinite(result.stats).all()) and not bool(result.skipped)
+    finite = bool(torch.isfinite(result.sums).all()) and not bool(result.skipped)
     return result.tokens, finite
 
 

@@ -29,7 +29,7 @@ DEEPSPEED = "deepspeed"  # the key of an identity that holds DeepSpeed's setting
 PRECISION = "precision_used"  # that of what it computes in, which --precision auto leaves to the machine
 # What a run draws, which a later version of this program may draw otherwise: the version of each, and the last commit
 # that goes on as the one before.
-# dropout:  2 masks by pair and position, see pretrain/modeling/dropout.py; 1 was torch's, by micro-batch
+# dropout:  2 masks by pair and position, see pretrain/modeling/cpu/dropout.py; 1 was torch's, by micro-batch
 # sampling: 2 keys random numbers by the corpus, and takes negatives from all paragraphs; 1 took them from anchors alone
 VERSIONS = {"dropout_version": (2, "2a4d63d"), "sampling_version": (2, "fc82b68")}
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")  # how large messages are, and not what is computed

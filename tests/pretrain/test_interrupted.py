@@ -165,8 +165,8 @@ def test_an_update_that_is_not_finite_is_skipped_whole(kind, stage, precision, c
 
     results, with_poison = trained([0, 1, 2, 3], poisoned=[2])
     assert [bool(r.skipped) for r in results] == [False, False, True, False]
-    assert not results[2].stats.any()
-    assert results[3].stats.any()
+    assert not results[2].sums.any()
+    assert results[3].sums.any()
     assert same(with_poison, trained([0, 1, 3])[1])
 
 
@@ -183,7 +183,7 @@ def test_skipped_updates_are_counted_with_their_examples(stage, config, monkeypa
 
 def test_nothing_but_skipped_updates_end_the_run(config, monkeypatch):
     at_step(monkeypatch, range(2, 12), poison("gradient"))
-    with pytest.raises(KinspanError, match="in 3 steps in a row, up to step 4: lower --learning_rate"):
+    with pytest.raises(KinspanError, match="in 3 steps in a row, up to step 4: lower the learning rate"):
         pretrain(config(max_skipped_steps=3))
 
 
@@ -341,7 +341,7 @@ def test_an_error_stands_in_the_history(config, monkeypatch):
         pretrain(config(max_skipped_steps=3))
     status = read_status(Path(config().output_dir))
     assert status.state == "ended by an error"
-    assert "in 3 steps in a row, up to step 4: lower --learning_rate" in status.why
+    assert "in 3 steps in a row, up to step 4: lower the learning rate" in status.why
 
 
 def test_what_tells_of_a_run_is_not_needed_by_it(config, uninterrupted, monkeypatch, capsys):

@@ -36,7 +36,7 @@ def gradient(model, stream, layout):
             rank=rank,
             seed=1,
             step=2,
-        ).stats
+        ).sums
         for rank, share in enumerate(shares)
     )
     flat = torch.cat([p.grad.double().flatten() for p in model.parameters()]) / layout.world
@@ -123,7 +123,7 @@ def test_a_frozen_encoder_stays_as_it_is_and_the_heads_learn(token_loss, make_mo
     cut = {"layout": Layout(SIZE, SIZE, 1), "rank": 0, "seed": 1, "step": 0}
     result = train_step(PlainEngine(model, 1), counted=start_counting([batch], model.losses)(), filler=batch, **cut)
     optimizer.step()
-    assert torch.isfinite(result.stats).all()
+    assert torch.isfinite(result.sums).all()
     after = dict(model.named_parameters())
     assert {name for name, p in after.items() if p.grad is not None} == trained
     assert {name for name, p in after.items() if not torch.equal(p, before[name])} == trained

@@ -80,7 +80,7 @@ def train(setup, engine, first, end):
             rank=setup.rank,
             seed=1,
             step=step,
-        ).stats
+        ).sums
         dist.all_reduce(stats)
         sums.append(stats)
     return torch.stack(sums)

@@ -40,7 +40,7 @@ def started(tmp_path, make_model, tiny_corpus):
 
 def train(setup, engine, first, end):
     weights = LossWeights(pair=setup.config.pair_weight)
-    return [take_step(setup, engine, step, weights) for step in range(first, end)][-1].stats
+    return [take_step(setup, engine, step, weights) for step in range(first, end)][-1].sums
 
 
 def stopped_and_resumed(started, stage, tmp_path, background=True, **settings):

@@ -7,12 +7,14 @@ import torch.nn.functional as F
 
 from data_pipeline.errors import KinspanError
 from pretrain.batches import to_tensors
-from pretrain.modeling import attention
-from pretrain.modeling.attention import Packing, attend_packed
-from pretrain.modeling.dropout import current_masks, decide_dropout
+from pretrain.modeling.attention import attend_packed
+from pretrain.modeling.cpu import attention as cpu_attention
+from pretrain.modeling.cpu.dropout import current_masks
 from pretrain.modeling.encoder import prepare_encoder
 from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.packing import Packing
 from pretrain.modeling.pair_model import load_model
+from pretrain.modeling.randomness import decide_dropout
 
 CPU = torch.device("cpu")
 LENGTHS = [5, 1, 12, 7]
@@ -112,8 +114,10 @@ def test_dropout_keeps_the_mean(packing):
 def test_attention_dropout_reaches_packed_attention(family, make_model, tiny_corpus, make_stream, monkeypatch):
     rate = "attention_dropout" if family == "modernbert" else "attention_probs_dropout_prob"
     model, _ = load_model(str(make_model(family, **{rate: 0.25})), seed=3)
-    seen, begin = [], attention._start_dropout
-    monkeypatch.setattr(attention, "_start_dropout", lambda *args: seen.append(args[-1]) or begin(*args))
+    seen, begin = [], cpu_attention._start_dropout
+    monkeypatch.setattr(
+        "pretrain.modeling.cpu.cpu_attention._start_dropout", lambda *args: seen.append(args[-1]) or begin(*args)
+    )
     batch = make_stream(tiny_corpus, masking=True).batch(0, 4)
     with decide_dropout(1, 2, 3, batch.index):
         model.logits(to_tensors(batch, CPU))

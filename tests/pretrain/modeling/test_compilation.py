@@ -6,9 +6,9 @@ import torch
 from data_pipeline.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling import compilation
-from pretrain.modeling.attention import Packing
 from pretrain.modeling.compilation import check_can_compile, compile_encoders
 from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.packing import Packing
 from pretrain.modeling.pair_model import load_model
 
 CPU = torch.device("cpu")

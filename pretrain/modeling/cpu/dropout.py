@@ -4,8 +4,6 @@ So they do not depend on how a global batch is cut into ranks and micro-batches,
 the backward pass makes them anew in place of keeping them. torch's own dropout draws on one thread, one element at a
 time; here each number is a hash of two others, one of its row and one of its column, which torch's vectorised integer
 arithmetic computes several times faster.
-
-On a GPU torch's own dropout stays, seeded for each micro-batch.
 """
 
 import hashlib
@@ -132,7 +130,7 @@ class PairDropout(nn.Dropout):
     """
 
     def forward(self, x: torch.Tensor, first_row: int | None = None) -> torch.Tensor:
-        if not self.training or self.p == 0.0 or x.is_cuda or _current is None:
+        if not self.training or self.p == 0.0 or _current is None:
             return super().forward(x)
         if first_row is not None:
             rows = _current.rows_of_table(first_row, len(x))
@@ -153,15 +151,10 @@ _current: Masks | None = None
 
 
 @contextmanager
-def decide_dropout(seed: int, step: int, micro_batch: int, pairs: np.ndarray) -> Iterator[None]:
-    """Decides the dropout of the forward pass within.
-
-    micro_batch: its number over all ranks, which decides where torch's own dropout is used
-    pairs:       see Masks, which decide elsewhere
-    """
+def use_masks(masks: Masks) -> Iterator[None]:
+    """Drops by these masks in the forward pass within."""
     global _current
-    torch.manual_seed(hash_key(seed, "dropout", step, micro_batch) >> 1)
-    _current = Masks(seed, step, pairs)
+    _current = masks
     try:
         yield
     finally:
@@ -169,5 +162,5 @@ def decide_dropout(seed: int, step: int, micro_batch: int, pairs: np.ndarray) ->
 
 
 def current_masks() -> Masks | None:
-    """The masks of the forward pass under way; None outside of ``decide_dropout``."""
+    """The masks of the forward pass under way; None outside of ``use_masks``."""
     return _current

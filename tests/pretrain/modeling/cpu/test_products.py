@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from pretrain.modeling import products
+from pretrain.modeling.cpu import products
+from pretrain.modeling.cpu.products import Linear, replace_linear
 from pretrain.modeling.pair_model import load_model
-from pretrain.modeling.products import Linear, replace_linear
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
