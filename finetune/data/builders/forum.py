@@ -11,6 +11,7 @@ candidate. It is right where the link says so, and no candidate otherwise.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,9 @@ SPLITS = ("train", "dev", "test")
 class Question:
     """A question of a forum, as running text.
 
-    title, body, answer: "" where there is none; answer: the accepted one
+    title, body: "" where there is none
+    answers: the texts of all answers, in the order of their ids; "" where cleaning leaves no text
+    accepted: the number of the accepted answer; -1 where there is none
     links: ids of the questions that it is a duplicate of
     group: names the questions that links connect with it, in any direction; they come into one split
     """
@@ -48,9 +51,15 @@ class Question:
     id: str
     title: str
     body: str
-    answer: str
+    answers: tuple[str, ...]
+    accepted: int
     links: tuple[str, ...]
     group: str
+
+    @property
+    def answer(self) -> str:
+        """The accepted answer; "" where there is none."""
+        return self.answers[self.accepted] if self.accepted >= 0 else ""
 
 
 def read_questions(
@@ -58,7 +67,7 @@ def read_questions(
 ) -> list[Question]:
     """All questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as launch/prepare.py cleans them.
 
-    say: is told of the records that are not as they must be
+    say: is told of the records that are not as they must be, and of those that are no questions
     allow_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/rejection.py
 
     Raises KinspanError where a file cannot be read to its end, there is no question in the input, too much of it is
@@ -67,6 +76,7 @@ def read_questions(
     files, _ = find_input_files(inputs)
     found: list[Question] = []
     rejected: list[str] = []
+    omitted: Counter[str] = Counter()
     read = ReadTally()
     for file in files:
         for record in tqdm(read_records(file.name), desc="reading", unit=" records", mininterval=1.0, disable=None):
@@ -79,6 +89,7 @@ def read_questions(
                 raise KinspanError(f"{record.file}: {error}") from error
             except Omitted as error:
                 read.count(record.file, 0, size, str(error))
+                omitted[str(error)] += 1
                 continue
             except Rejected as error:
                 read.count(record.file, 0, size, str(error), is_rejected=True)
@@ -94,6 +105,8 @@ def read_questions(
     if rejected:
         sizes = f"{format_bytes(read.total.rejected_bytes)} of {format_bytes(read.total.bytes)}"
         say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")
+    for reason, count in omitted.items():
+        say(f"records omitted: {reason}: {count:,}")
     _check_links(found)
     return found
 
@@ -110,14 +123,14 @@ def _check_links(questions: Sequence[Question]) -> None:
 
 
 def _make_question(document: Document) -> Question:
-    accepted = "" if document.accepted is None else document.answers[document.accepted]
     body = " ".join(clean(document, Rules(), Tally()))
     title = normalise(document.title)
     return Question(
         document.id,
         title,
         body if body != title else "",
-        normalise(accepted),
+        tuple(map(normalise, document.answers)),
+        -1 if document.accepted is None else document.accepted,
         tuple(document.links),
         name_group(document),
     )

@@ -208,3 +208,13 @@ def test_records_that_are_no_questions_are_told(tmp_path):
     assert len(read_questions([name], said.append)) == 60
     assert "rejected: 2 records" in said[0]
     assert "record 61" in said[0]
+
+
+def test_what_of_a_dump_belongs_to_no_question_is_told(tmp_path):
+    rows = ['Id="1" PostTypeId="1" Title="t" Body="b"', 'Id="2" PostTypeId="2" ParentId="7" Body="an orphan"']
+    folder, said = tmp_path / "forum", []
+    folder.mkdir()
+    posts = "\n".join(f"<row {row} />" for row in rows)
+    (folder / "Posts.xml").write_text(f"<posts>\n{posts}\n</posts>\n")
+    assert len(read_questions([str(folder)], said.append)) == 1
+    assert said == ["records omitted: an answer whose question is not in the file: 1"]
