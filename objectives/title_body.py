@@ -49,6 +49,7 @@ TITLE_BODY = Objective(
     needs="a question with a title and a body",
     view=view,
     column="title_tokens",
+    remedy="prepare the titled documents with --title_texts, or a forum's dump",
     sample=partial(sample_questions, a=(TITLE,), b=(BODY,)),
     pairs_per_anchor=2,
     asks="whether B is the body of the question with the title A",

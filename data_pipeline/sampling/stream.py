@@ -11,7 +11,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import PairTemplate
 
-from .anchors import get_usable_counts, open_block
+from .anchors import get_usable_counts, lacks_column, open_block
 from .batch import Batch, concatenate
 from .block import Block
 from .block_cache import BlockCache
@@ -278,9 +278,10 @@ def _order_anchors(part: Part, seed: int, split: str, block_anchors: int) -> Ord
     assert part.corpus is not None, "Mixture.read_from says which corpus a part reads"
     anchors, documents = get_usable_counts(part.corpus, part.objective, split)
     if not sum(anchors):
+        remedy = part.objective.remedy if lacks_column(part.corpus, part.objective) else "prepare more documents"
         raise TooFewDocuments(
             f"corpus {part.corpus.name} has no usable {split} paragraph for {part.objective.name}, which needs "
-            f"{part.objective.needs}: prepare more documents"
+            f"{part.objective.needs}: {remedy}"
         )
     if sum(documents) < MIN_DOCUMENTS:
         raise TooFewDocuments(
