@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import bm25s
@@ -26,7 +26,8 @@ from data_pipeline.prepare.cleaning import Rules, Tally
 from data_pipeline.prepare.cleaning.characters import normalise
 from data_pipeline.prepare.cleaning.cleaner import clean
 from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
-from data_pipeline.prepare.encode import is_held_out, name_group
+from data_pipeline.prepare.duplicates.exact import SHARED_ID
+from data_pipeline.prepare.encode import hash_string, hash_text, is_held_out, name_group, name_text
 from data_pipeline.prepare.readers.files import find_input_files
 from data_pipeline.prepare.readers.reader import measure_content
 from data_pipeline.prepare.readers.registry import parse_record, read_records
@@ -46,6 +47,7 @@ class Question:
     accepted: the number of the accepted answer; -1 where there is none
     links: ids of the questions that it is a duplicate of
     group: names the questions that links connect with it, in any direction; they come into one split
+    text: a hash of all of its text, the same as launch/prepare.py takes
     """
 
     id: str
@@ -55,6 +57,7 @@ class Question:
     accepted: int
     links: tuple[str, ...]
     group: str
+    text: int
 
     @property
     def answer(self) -> str:
@@ -107,8 +110,27 @@ def read_questions(
         say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")
     for reason, count in omitted.items():
         say(f"records omitted: {reason}: {count:,}")
+    found = _part_shared_ids(found, say)
     _check_links(found)
     return found
+
+
+def _part_shared_ids(questions: list[Question], say: Callable[[str], None]) -> list[Question]:
+    """Give each question an id and a group of its own where SHARED_ID or more texts have one id, as in preparing."""
+    texts: dict[str, set[int]] = {}
+    for question in questions:
+        texts.setdefault(question.id, set()).add(question.text)
+    shared = {name for name, of_name in texts.items() if len(of_name) >= SHARED_ID}
+    if not shared:
+        return questions
+    count = sum(question.id in shared for question in questions)
+    say(
+        f"{count:,} questions share their id with many others, such as {min(shared)!r}: each is told from the others, "
+        "and assigned to a split, by a hash of id and text"
+    )
+    return [
+        replace(q, id=f"{q.id}#{q.text:x}", group=name_text(q.id, q.text)) if q.id in shared else q for q in questions
+    ]
 
 
 def _check_links(questions: Sequence[Question]) -> None:
@@ -123,7 +145,8 @@ def _check_links(questions: Sequence[Question]) -> None:
 
 
 def _make_question(document: Document) -> Question:
-    body = " ".join(clean(document, Rules(), Tally()))
+    paragraphs = clean(document, Rules(), Tally())
+    body = " ".join(paragraphs)
     title = normalise(document.title)
     return Question(
         document.id,
@@ -133,6 +156,7 @@ def _make_question(document: Document) -> Question:
         -1 if document.accepted is None else document.accepted,
         tuple(document.links),
         name_group(document),
+        hash_text(document, list(map(hash_string, paragraphs))),
     )
 
 
