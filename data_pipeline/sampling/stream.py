@@ -21,6 +21,7 @@ from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, h
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
 from .spans import Spans
+from .texts import find_block_groups
 
 ROUND_ROBIN_ANCHORS = 100_000  # positives of a forum in an epoch (Rücklé et al., 2020, section 3.1)
 CHUNK = 4096  # pairs made at a time, which bounds the memory that making them takes
@@ -240,13 +241,14 @@ class PairStream:
         )
 
     def _group(self, row: PackedRow, parts: list[PairRows], first: int) -> np.ndarray:
-        """Batch.groups of a row whose tokens are in place."""
+        """Batch.groups of a row whose tokens are in place. A question and its duplicates count as one document."""
         documents = np.empty(((len(row.starts) - 1) // self.num_texts, self.num_texts), dtype=np.int64)
         for rows in parts:
             source = self.mixture.parts[rows.part].source
             shards = np.array(rows.shards, dtype=np.int64)
             for number, spans in enumerate(rows.texts):
-                shard, document = rows.block.find_rows(spans.paragraph)
+                shard = rows.block.shard_number[spans.paragraph]
+                document = rows.block.make_once(find_block_groups)[spans.paragraph]
                 documents[rows.index - first, number] = source << 52 | shards[shard] << 32 | document
         return np.column_stack([documents.ravel(), hash_texts(row.ids, row.starts)])
 

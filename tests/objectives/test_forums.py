@@ -19,8 +19,11 @@ from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.pairs import EASY, POSITIVE
 from data_pipeline.sampling.random_bits import draw_random_bits
+from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sampling.texts import find_block_groups, find_bodies, find_titles, view_texts
-from objectives import FORUM_OBJECTIVES, OBJECTIVES, title_body
+from data_pipeline.tokenizers import read_text_template
+from objectives import FORUM_OBJECTIVES, OBJECTIVES, parse_mixture, title_body
+from objectives.contrastive import contrast
 from pretrain.modeling.default_model import default_model
 
 NAMES = tuple(objective.name for objective in FORUM_OBJECTIVES)
@@ -283,6 +286,23 @@ def test_links_connect_whatever_their_direction(linked_forum):
     block, group = open_linked(linked_forum, OBJECTIVES["duplicate"])
     found = list(zip(block.shard_number.tolist(), find_block_groups(block).tolist(), strict=True))
     assert len(set(found)) == len(set(zip(found, group.tolist(), strict=True))) == len(set(group.tolist()))
+
+
+@pytest.mark.parametrize("name", ["duplicate", "title_body"])
+def test_of_a_bi_encoder_a_question_and_its_duplicates_are_one_document(linked_forum, helpers, name):
+    """So none of them is a negative of another in a batch."""
+    mixture = contrast(parse_mixture(name).read_from(Corpus(linked_forum)))
+    stream = PairStream(mixture, template=read_text_template(helpers.tokenizer(default_model())), seed=1)
+    count = stream.epoch_pairs
+    found = [
+        int(shard.document_id(row)) // IN_GROUP
+        for rows in stream.pairs(0, count)
+        for shard, row, _ in map(rows.block.locate, rows.texts[0].paragraph)
+    ]
+    documents = stream.batch(0, count).groups[:, 0].reshape(count, 2)
+    assert np.array_equal(documents[:, 0], documents[:, 1])
+    pairs = set(zip(documents[:, 0].tolist(), found, strict=True))
+    assert len(pairs) == len(set(found)) == len(np.unique(documents)) > 5
 
 
 def test_all_have_their_paper():
