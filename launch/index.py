@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 DESCRIPTION = """Encodes answers once, by a bi-encoder, into a folder that launch/search.py opens in a moment.
 
 Answers: a table (.jsonl, .tsv, .csv, .parquet) with a column text (or answer), and optionally id, question (or title)
-and url; forum=DUMP for the accepted answers of a StackExchange dump or of forum=questions:FILE.jsonl; the folder of a
-corpus of questions; a data set such as insuranceqa=FOLDER or files=FOLDER, whose candidates are the answers; a folder
-in BEIR's form, whose corpus.jsonl has the answers; a .tsv file of ids and texts without column names; or python-docs,
-the documentation of Python itself. Only the texts are searched: the question that an answer came from is shown beside
-it.
+and url; forum=DUMP for the accepted answers of a StackExchange dump or of forum=questions:FILE.jsonl, and with
+--all_answers for every answer; the folder of a corpus of questions, likewise; a data set such as insuranceqa=FOLDER or
+files=FOLDER, whose candidates are the answers; a folder in BEIR's form, whose corpus.jsonl has the answers; a .tsv file
+of ids and texts without column names; or python-docs, the documentation of Python itself. Only the texts are searched:
+the question that an answer came from is shown beside it.
 
 The same command again continues an index that was cut short. --add and --remove change one, without encoding anything
 twice: an answer whose id is there replaces the older one. Whenever the process is killed, the index is as it was before
@@ -52,6 +52,9 @@ class IndexConfig:
     )
     add: str | None = setting(None, "Answers to add to an index that is there, in any form that --answers takes.")
     remove: list[str] = setting([], "Ids of answers to remove; FILE.txt stands for the ids in it, one in a line.")
+    all_answers: bool = setting(
+        False, "Of a forum, index the answers that were not accepted too. Other sources: all their answers, always."
+    )
     columns: str | None = setting(None, "How the table calls its columns, as text=passage,id=number.")
     max_length: int | None = setting(
         None, "Most tokens of an answer, which is cut there. Without it: the model's own.", within=ABOVE_0
@@ -88,7 +91,7 @@ def main() -> None:
 
 
 def _read(source: str, config: IndexConfig) -> list[Answer]:
-    answers = read_answers(source, parse_columns(config.columns) or {}, print)
+    answers = read_answers(source, parse_columns(config.columns) or {}, print, config.all_answers)
     print(f"{source}: {len(answers):,} answers", flush=True)
     return answers
 

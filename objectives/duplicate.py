@@ -6,7 +6,8 @@ of another one, and makes two pairs:
 - A is its title, the same in both pairs; with ``duplicate_question`` it is title and body;
 - the positive's B is the body of the question that it is a duplicate of; with ``duplicate_question``, title and body;
 - the easy negative's B is the same of another such question, which another anchor is a duplicate of. So the label
-  cannot be told by what kind of question is often asked again, nor by its length.
+  cannot be told by what kind of question is often asked again, nor by its length. A question that links connect with
+  the anchor, directly or by way of others, is no negative.
 
 A question and what it is a duplicate of stand in one shard, and in one split: launch/prepare.py puts them there. Of
 several links the first one counts whose question is there.
@@ -49,7 +50,8 @@ DUPLICATE = Objective(
     needs="a question that is a duplicate of another one in the corpus",
     view=view,
     column="links",
-    sample=partial(sample_questions, a=(TITLE,), b=(OTHER_BODY,)),
+    remedy='prepare the forum\'s Posts.xml with its PostLinks.xml beside it, or questions:FILE.jsonl with "links"',
+    sample=partial(sample_questions, a=(TITLE,), b=(OTHER_BODY,), skip_duplicates=True),
     pairs_per_anchor=2,
     asks="whether the question with the title A is a duplicate of the one with the body B",
     negatives="the body of another question that has duplicates, any one alike",
@@ -58,7 +60,7 @@ DUPLICATE = Objective(
 DUPLICATE_QUESTION = replace(
     DUPLICATE,
     name="duplicate_question",
-    sample=partial(sample_questions, a=(TITLE, BODY), b=(OTHER_TITLE, OTHER_BODY)),
+    sample=partial(sample_questions, a=(TITLE, BODY), b=(OTHER_TITLE, OTHER_BODY), skip_duplicates=True),
     asks="whether the question A, title and body, is a duplicate of the question B",
     negatives="title and body of another question that has duplicates, any one alike",
 )

@@ -15,7 +15,7 @@ from data_pipeline.sampling.block import Block
 from data_pipeline.sampling.pairs import Pairs
 from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
-from data_pipeline.sampling.texts import Texts, find_texts, view_texts
+from data_pipeline.sampling.texts import Texts, find_block_groups, find_texts, view_texts
 
 from .negatives import MAX_WALKED, TRIES, assemble, find_equal_texts
 
@@ -24,8 +24,8 @@ RUECKLE = (
 )
 MAX_LENGTH = 300  # tokens of a pair (Rücklé et al., 2020, A.1)
 NO_OTHER_TEXT = (
-    "every question that this objective can use goes with one and the same text, such as all duplicates with one "
-    "question, so that there are no negatives: choose another objective, or prepare more questions"
+    "every question that this objective can use goes with one and the same text, or is a duplicate of the others, so "
+    "that there are no negatives: choose another objective, or prepare more questions"
 )
 NUM_DRAWS = -(-TRIES // 4) * 4  # of a question: one for each try of the negative
 
@@ -69,12 +69,18 @@ class _Others:
 
 
 def sample_questions(
-    block: Block, anchors: np.ndarray, random_bits: np.ndarray, a: tuple[int, ...], b: tuple[int, ...]
+    block: Block,
+    anchors: np.ndarray,
+    random_bits: np.ndarray,
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    skip_duplicates: bool = False,
 ) -> Pairs:
     """The two pairs of each question: with the text that goes with it, and with that of another question.
 
     anchors: ``[n]`` questions of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     a, b: numbers of the texts of the view that make A and B: one, or two in a row
+    skip_duplicates: no negative is the text of a question that links of duplicates connect with the anchor
     """
     anchors = anchors.astype(np.int64)
     positive = find_texts(anchors, *b)
@@ -84,9 +90,16 @@ def sample_questions(
         return find_texts(pool.draw(random_bits[:, attempt]), *b)
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
-        return find_equal_texts(block, positive[rows], texts)
+        wrong = find_equal_texts(block, positive[rows], texts)
+        return wrong | _are_duplicates(block, anchors[rows], texts.paragraph) if skip_duplicates else wrong
 
     def cut(row: int, paragraph: int) -> Spans:
         return find_texts(np.array([paragraph]), *b)
 
     return assemble(block, find_texts(anchors, *a), positive, pool, draw, rejects, cut, NO_OTHER_TEXT)
+
+
+def _are_duplicates(block: Block, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """``[m]``: whether links connect two questions."""
+    groups = block.make_once(find_block_groups)
+    return (groups[one] == groups[other]) & (block.shard_number[one] == block.shard_number[other])

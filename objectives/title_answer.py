@@ -53,6 +53,7 @@ TITLE_ANSWER = Objective(
     needs="a question with a title and an accepted answer",
     view=view,
     column="answers",
+    remedy='prepare a forum\'s Posts.xml, or questions:FILE.jsonl with "answers" and "accepted"',
     sample=partial(sample_questions, a=(TITLE,), b=(ANSWER,)),
     pairs_per_anchor=2,
     asks="whether B is the accepted answer to the question with the title A",

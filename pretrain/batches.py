@@ -84,8 +84,8 @@ class Feeder:
 
 
 def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
-    """A batch as the model's inputs. Copying to a GPU does not wait for the device."""
-    arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items()}
+    """A batch as the inputs of a model, none of which reads ``groups``. Copying to a GPU does not wait for it."""
+    arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items() if name != "groups"}
     if device.type == "cuda":
         arrays = {name: a.pin_memory().to(device, non_blocking=True) for name, a in arrays.items()}
     longest = int((batch.starts[1:] - batch.starts[:-1]).max())

@@ -2,16 +2,16 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_pipeline.browse import load_decoder, show_document
+from data_pipeline.browse import ShownDocument, load_decoder, show_document
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
-from finetune.data.builders.forum import read_questions
+from finetune.data.builders.forum import Question, read_questions
 from finetune.data.dataset import MissingSplit
 from finetune.data.registry import NAMES, load_split
 from finetune.data.tables import FORMATS, Table, lacks_names, read_nameless_tsv, read_table
@@ -50,17 +50,18 @@ class Answer(NamedTuple):
 Say = Callable[[str], None]
 
 
-def read_answers(source: str, columns: dict[str, str], say: Say) -> list[Answer]:
+def read_answers(source: str, columns: dict[str, str], say: Say, all_answers: bool = False) -> list[Answer]:
     """Reads the answers that ``--answers`` names; an answer without text is left out, and ``say`` is told.
 
     source:  a table with a row for each answer; ``NAME=PLACE`` for the candidates of a data set, of all its splits;
              ``forum=DUMP`` for the accepted answers of a forum; or the folder of a corpus of questions, likewise; a
              folder in BEIR's form; ``python-docs`` for passages of Python's documentation
     columns: what the table calls its fields, where it is not one of COLUMNS
+    all_answers: of a forum, take the answers that were not accepted too
 
     Raises KinspanError for what cannot be read, where an id stands twice, and where no answer is left.
     """
-    every = list(stream_answers(source, columns, say))
+    every = list(stream_answers(source, columns, say, all_answers))
     answers = [answer for answer in every if answer.text]
     if len(answers) < len(every):
         say(f"{len(every) - len(answers):,} answers without text: left out")
@@ -75,18 +76,20 @@ def read_answers(source: str, columns: dict[str, str], say: Say) -> list[Answer]
     return [answers[number] for number in seen.values()]
 
 
-def stream_answers(source: str, columns: dict[str, str], say: Say) -> Iterator[Answer]:
+def stream_answers(source: str, columns: dict[str, str], say: Say, all_answers: bool) -> Iterator[Answer]:
     """Yields what stands in a source of ``read_answers`` as it is read, what has no text or stands twice too."""
     name, _, place = source.partition("=")
     if source == PYTHON_DOCS:
         return (Answer(*passage) for passage in read_python_docs())
     if name == FORUM and place:
-        return _read_forum(place, say)
+        return _take_answers(read_questions([place], say), all_answers, say)
     if name in NAMES and place:
         return _read_data_set(source)
     if beir := find_beir_file(Path(source), CORPUS):
         return _read_table(beir, columns, say)
-    return _read_corpus(Path(source), say) if Path(source).is_dir() else _read_table(Path(source), columns, say)
+    if Path(source).is_dir():
+        return _take_answers(_read_corpus(Path(source)), all_answers, say)
+    return _read_table(Path(source), columns, say)
 
 
 def name_by_hash(text: str, question: str) -> str:
@@ -191,27 +194,33 @@ def _read_data_set(source: str) -> Iterator[Answer]:
     yield from (Answer(*key, question) for key, question in question_of.items())
 
 
-def _read_forum(place: str, say: Say) -> Iterator[Answer]:
-    questions = read_questions([place], say)
-    _tell_unaccepted(sum(not question.answer for question in questions), say)
-    yield from (Answer(question.id, question.answer, question.title) for question in questions if question.answer)
-
-
-def _tell_unaccepted(count: int, say: Say) -> None:
-    left = f"{count:,} questions without an accepted answer: left out; " if count else ""
-    say(f"{left}of each question only the accepted answer is indexed, and no other")
-
-
-def _read_corpus(folder: Path, say: Say) -> Iterator[Answer]:
-    """The accepted answers of a corpus of questions, as far as its token ids tell their text."""
+def _read_corpus(folder: Path) -> Iterator[ShownDocument]:
+    """The documents of a corpus, as far as their token ids tell their text."""
     corpus = Corpus(folder)
     decoder = load_decoder(folder)
-    unaccepted = 0
     for number in range(len(corpus.manifest.shards)):
         shard = corpus.shard(number)
         for row in range(len(shard.held_out)):
-            shown = show_document(shard, row, decoder)
-            unaccepted += shown.accepted < 0
-            if shown.accepted >= 0:
-                yield Answer(shown.id, shown.answers[shown.accepted], shown.title)
-    _tell_unaccepted(unaccepted, say)
+            yield show_document(shard, row, decoder)
+
+
+def _take_answers(questions: Iterable[Question | ShownDocument], all_answers: bool, say: Say) -> Iterator[Answer]:
+    """The answers of a forum's questions: the accepted ones, by the id of their question; or all of them."""
+    unaccepted = others = empty = 0
+    for question in questions:
+        unaccepted += question.accepted < 0
+        for number, text in enumerate(question.answers):
+            if not text:
+                empty += 1
+            elif number == question.accepted:
+                yield Answer(question.id, text, question.title)
+            elif all_answers:
+                yield Answer(f"{question.id}/{number + 1}", text, question.title)
+            else:
+                others += 1
+    if unaccepted:
+        say(f"{unaccepted:,} questions have no accepted answer")
+    if others:
+        say(f"{others:,} answers were not accepted: left out; --all_answers takes them too")
+    if empty:
+        say(f"{empty:,} answers have no text: left out")

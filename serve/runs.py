@@ -112,7 +112,7 @@ def _find_texts(collection: str, wanted: set[str], say: Say) -> dict[str, str]:
         rows = [row for row in find_ids(index.texts, wanted) if index.alive is None or index.alive[row]]
         return {answer.id: answer.text for answer in iterate_answers(index.texts, rows)}
     texts: dict[str, str] = {}
-    for answer in stream_answers(collection, {}, say):
+    for answer in stream_answers(collection, {}, say, all_answers=True):
         if answer.id in wanted and texts.setdefault(answer.id, answer.text) != answer.text:
             raise KinspanError(f"{collection}: the id {answer.id!r} stands there twice, with different texts")
     return texts

@@ -52,9 +52,9 @@ def name_group(document: Document) -> str:
     return document.group or document.id
 
 
-def name_text(document: Document, text: int) -> str:
+def name_text(document_id: str, text: int) -> str:
     """Name a document whose id many others have, given the hash of its text."""
-    return f"{document.id}\n{text}"
+    return f"{document_id}\n{text}"
 
 
 def make_key(document: Document, text: int) -> bytes:
@@ -181,7 +181,7 @@ class Encoder:
         documents = [document for document, _ in kept]
         share = self.rules.validation_share
         held_out = [  # see spill.find_held_out
-            is_held_out(name_group(d), share) + 2 * is_held_out(name_text(d, text), share)
+            is_held_out(name_group(d), share) + 2 * is_held_out(name_text(d.id, text), share)
             for d, text in zip(documents, hashes, strict=True)
         ]
         columns = [pa.array([normalise(getattr(d, name)) for d in documents]) for name in ("id", "title", "source")]

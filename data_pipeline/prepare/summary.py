@@ -129,11 +129,13 @@ def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[
 
 def check_trainable(manifest: Manifest, folder: str) -> None:
     """Raise KinspanError where no objective can train on the corpus."""
-    if all(number < MIN_DOCUMENTS for number in _count_usable(manifest, "train", "documents").values()):
+    usable = _count_usable(manifest, "train", "documents")
+    if all(number < MIN_DOCUMENTS for number in usable.values()):
+        titles = "" if "title_body" in usable else ", or keep the titles of titled ones as texts (--title_texts)"
         raise KinspanError(
             f"the corpus in {folder} can train no objective: each needs {MIN_DOCUMENTS} documents or more that are not "
             "held out, because negatives come from other documents; prepare more documents, or keep shorter ones "
-            "(--min_paragraph_chars, --min_document_chars)"
+            f"(--min_paragraph_chars, --min_document_chars){titles}"
         )
 
 

@@ -168,6 +168,19 @@ def pin(entry: Entry, size: int) -> int | None:
     return None
 
 
+def pin_fetched(entry: Entry) -> int:
+    """Give a shard that has been fetched its own name; it is pinned before it has it, so that it cannot leave at once.
+
+    As ``pin``, returns the file descriptor that keeps it in the cache.
+    """
+    part = entry.control(PART)
+    handle = os.open(part, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    part.replace(entry.path)
+    os.utime(entry.control(LOCK))
+    return handle
+
+
 @contextmanager
 def lock_file(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold an exclusive lock on a file, made where there is none. Raises BlockingIOError instead of waiting."""

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import sync
 
-from .cache import LOCK, OPENING, PART, ROOM, CacheSettings, Entry, lock_file, open_cache, pin
+from .cache import LOCK, OPENING, PART, ROOM, CacheSettings, Entry, lock_file, open_cache, pin, pin_fetched
 from .store import BadAnswer, Store, Unavailable
 
 FETCHES = 4  # shards that a process fetches at a time
@@ -95,11 +95,15 @@ class Mirror:
                 return handle
             with lock_file(entry.control(LOCK)):
                 if not entry.path.is_file() or entry.path.stat().st_size != size:
-                    self._fetch(entry, size, check)
+                    handle = self._fetch(entry, size, check)
                     mark(entry.path)
+                    return handle
 
-    def _fetch(self, entry: Entry, size: int, check: Callable[[Path], None]) -> None:
-        """Fetch a shard under another name, and give it its own once it is whole, checked and on the disk."""
+    def _fetch(self, entry: Entry, size: int, check: Callable[[Path], None]) -> int:
+        """Fetch a shard under another name, and give it its own once it is whole, checked and on the disk.
+
+        It is in use from then on, until the file descriptor that is returned is closed.
+        """
         part, room = entry.control(PART), entry.control(ROOM)
         room.unlink(missing_ok=True)  # of a process that was killed
         self.cache.make_room(entry, size)
@@ -107,7 +111,7 @@ class Mirror:
             self.store.fetch(entry.file, part, size, check)
             sync(part)
             entry.path.parent.mkdir(parents=True, exist_ok=True)
-            part.replace(entry.path)
+            return pin_fetched(entry)
         finally:
             part.unlink(missing_ok=True)
             room.unlink(missing_ok=True)

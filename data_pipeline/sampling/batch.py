@@ -26,8 +26,8 @@ class Batch:
     kinds            [n] int8     POSITIVE, HARD or EASY
     part             [n] int16    which part of the mixture the pair is of
     index            [n] int64    the example's number in the global order
-    groups           [n * m, 2] int64  of each sequence the number of its document, and a number that equal texts share;
-                     [0, 2] where the texts of a pair are joined
+    groups           [n * m, 2] int64  of each sequence the number of its document, which a question and its duplicates
+                     share, and a number that equal texts share; [0, 2] where the texts of a pair are joined
     """
 
     input_ids: np.ndarray

@@ -46,6 +46,7 @@ class Objective:
     needs:      what a usable paragraph is, for error messages
     view:       how the objective sees a shard, such as documents of whole texts (see texts.py); None: as it is
     column:     the optional column of a corpus (see corpus.py) without which it finds nothing; "": none
+    remedy:     how to prepare a corpus with that column, for error messages
     sample:     (block, anchors ``[n]``, random_bits ``[n, num_draws]`` uint64) -> Pairs. The anchors are numbers of
                 usable paragraphs of the block. All its randomness comes from ``random_bits``
     pairs_per_anchor: one positive, the rest negatives
@@ -65,6 +66,7 @@ class Objective:
     sample: Callable[[Block, np.ndarray, np.ndarray], Pairs]
     view: Callable[[Shard], Shard] | None = None
     column: str = ""
+    remedy: str = ""
     pairs_per_anchor: int = PAIRS_PER_ANCHOR
     num_texts: int = 2
     apart: bool = False

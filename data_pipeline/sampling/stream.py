@@ -11,7 +11,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import PairTemplate
 
-from .anchors import get_usable_counts, open_block
+from .anchors import get_usable_counts, lacks_column, open_block
 from .batch import Batch, concatenate
 from .block import Block
 from .block_cache import BlockCache
@@ -21,6 +21,7 @@ from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, h
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
 from .spans import Spans
+from .texts import find_block_groups
 
 ROUND_ROBIN_ANCHORS = 100_000  # positives of a forum in an epoch (Rücklé et al., 2020, section 3.1)
 CHUNK = 4096  # pairs made at a time, which bounds the memory that making them takes
@@ -240,13 +241,14 @@ class PairStream:
         )
 
     def _group(self, row: PackedRow, parts: list[PairRows], first: int) -> np.ndarray:
-        """Batch.groups of a row whose tokens are in place."""
+        """Batch.groups of a row whose tokens are in place. A question and its duplicates count as one document."""
         documents = np.empty(((len(row.starts) - 1) // self.num_texts, self.num_texts), dtype=np.int64)
         for rows in parts:
             source = self.mixture.parts[rows.part].source
             shards = np.array(rows.shards, dtype=np.int64)
             for number, spans in enumerate(rows.texts):
-                shard, document = rows.block.find_rows(spans.paragraph)
+                shard = rows.block.shard_number[spans.paragraph]
+                document = rows.block.make_once(find_block_groups)[spans.paragraph]
                 documents[rows.index - first, number] = source << 52 | shards[shard] << 32 | document
         return np.column_stack([documents.ravel(), hash_texts(row.ids, row.starts)])
 
@@ -278,9 +280,10 @@ def _order_anchors(part: Part, seed: int, split: str, block_anchors: int) -> Ord
     assert part.corpus is not None, "Mixture.read_from says which corpus a part reads"
     anchors, documents = get_usable_counts(part.corpus, part.objective, split)
     if not sum(anchors):
+        remedy = part.objective.remedy if lacks_column(part.corpus, part.objective) else "prepare more documents"
         raise TooFewDocuments(
             f"corpus {part.corpus.name} has no usable {split} paragraph for {part.objective.name}, which needs "
-            f"{part.objective.needs}: prepare more documents"
+            f"{part.objective.needs}: {remedy}"
         )
     if sum(documents) < MIN_DOCUMENTS:
         raise TooFewDocuments(

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from data_pipeline.corpus import Shard
 
+from .block import Block
 from .spans import Spans
 
 
@@ -80,6 +83,33 @@ def find_linked(shard: Shard) -> np.ndarray | None:
     rows, first = np.unique(source[known], return_index=True)
     linked[rows] = target[known][first]
     return linked
+
+
+def find_groups(shard: Shard) -> np.ndarray:
+    """For each document the row of the first one that links connect with it, whatever their direction: ``[D]``.
+
+    Links of two documents to a third one connect them even where that one is not in the shard.
+    """
+    rows = np.arange(len(shard.document_starts) - 1)
+    if "links" not in shard.rows.schema.names:
+        return rows
+    links = shard.rows.column("links")
+    names = pa.concat_arrays([shard.rows.column("id"), links.values]).dictionary_encode()
+    source, target = np.split(names.indices.to_numpy(), [len(rows)])
+    edges = np.repeat(source, np.diff(_offsets(links))), target
+    graph = coo_array((np.ones(len(target)), edges), shape=(len(names.dictionary),) * 2)
+    group = connected_components(graph, directed=False)[1][source]
+    _, first, number = np.unique(group, return_index=True, return_inverse=True)
+    return first[number]
+
+
+def find_block_groups(block: Block) -> np.ndarray:
+    """``find_groups`` for each paragraph of a block: the row, in the paragraph's shard, of its group: ``[P]``."""
+    shard_number, rows = block.find_rows(np.arange(len(block.paragraph)))
+    for number, shard in enumerate(block.shards):
+        own = shard_number == number
+        rows[own] = find_groups(shard)[rows[own]]
+    return rows
 
 
 def view_texts(shard: Shard, rows: np.ndarray, texts: list[Texts]) -> Shard:

@@ -66,16 +66,19 @@ start_all() { # on the machines that answer; the names, and the numbers of the p
     logs=$folder/start-$try
     mkdir -p "$logs" || return 2
     echo "starting on ${names[*]}; logs in $logs"
+    # Both ends are open before a machine starts: one that opened the pipe itself would wait forever if it came to that
+    # after a signal has closed the other end. Closing the end that is written asks all machines to stop.
+    exec 5<>"$pipe" 3<"$pipe" 4>"$pipe" 5>&-
+    [ -z "$stopping" ] || exec 4>&-
     for number in "${!names[@]}"; do
         values=$(printf '%s=%q ' folder "$PWD" environment "$environment" machines "${#names[@]}" slots "${counts[number]}" \
             first "${names[0]}" port "$port" start "$try" logs "$logs/ranks-of-${names[number]}" \
             OMP_NUM_THREADS "${OMP_NUM_THREADS:-1}" TORCH_ELASTIC_SHUTDOWN_TIMEOUT 150)
         "${ssh[@]}" "${names[number]}" "export $values; exec 3<&0; set --$arguments; $program" \
-            <"$pipe" >"$logs/${names[number]}.log" 2>&1 &
+            <&3 3<&- 4>&- >"$logs/${names[number]}.log" 2>&1 &
         processes+=($!)
     done
-    exec 4>"$pipe" # held open for all of them: closing it asks them to stop
-    [ -z "$stopping" ] || exec 4>&-
+    exec 3<&-
 }
 
 stop_all() {

@@ -45,6 +45,7 @@ def evaluate_retrieval(
     engine.eval()
     end = layout.share(rank)[1]
     share = stream.batch(first, max(end - first, 1))
+    groups[first:end] = torch.from_numpy(share.groups).unflatten(0, (-1, stream.per_pair))[: end - first]
     for a, b in layout.cut(share.lengths[: end - first]):
         mark(f"validation, pairs {first + a} to {first + b}")
         inputs = to_tensors(share.cut(a, b) if b > a else share.cut(0, 1), engine.device)
@@ -52,7 +53,6 @@ def evaluate_retrieval(
         if b > a:
             every[first + a : first + b] = embeddings
             part[first + a : first + b] = inputs["part"]
-            groups[first + a : first + b] = inputs["groups"].unflatten(0, (-1, stream.per_pair))
             stats += sums
     engine.train()
     every, part, groups = (sum_over_ranks(rows) for rows in (every, part, groups))  # each row is filled by one rank

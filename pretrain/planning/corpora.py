@@ -82,7 +82,7 @@ def _find_lack(part: Part, split: str) -> str:
     try:
         part.objective.sample(block, block.anchors.astype(np.int64), random_bits)
     except KinspanError:
-        return "all of its documents go with one text, so that there are no negatives"
+        return "all of its documents go with one text, or are duplicates of one another: there are no negatives"
     return ""
 
 

@@ -192,7 +192,7 @@ OVER_SSH = {
     "ssh": """
         while [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done
         [[ $1 == gone ]] && exit 255
-        [[ $1 == slow ]] && { touch started; sleep 2; }
+        [[ $1 == slow ]] && { touch started-$$; sleep 2; }
         shift
         exec bash -c "$*"
     """,
@@ -200,31 +200,42 @@ OVER_SSH = {
         echo "torchrun $*"
         trap 'echo "stopped at step 3, with a checkpoint (SIGTERM)"; exit 1' TERM
         echo -e "$SAID"
-        if [[ -n ${WAITS:-} ]]; then touch started; for n in $(seq 100); do sleep 0.1; done; fi
+        if [[ -n ${WAITS:-} ]]; then touch started-$$; for n in $(seq 600); do sleep 0.1; done; fi
         exit $STATUS
     """,
+    # The signal comes before any machine is started, and the script heeds it after this command.
+    "mkdir": '[[ -z ${SIGNALS:-} ]] || kill -TERM $PPID; exec /bin/mkdir "$@"',
 }
 
 
 @pytest.fixture
 def hosts(tmp_path):
-    """``hosts(status, said="")``: how launch/hosts/pretrain.sh ends where torchrun ends so on two of three machines."""
+    """``hosts(status, said="")``: how launch/hosts/pretrain.sh ends where torchrun ends so on two of three machines.
+
+    strike: a signal to the script, once so many commands on machines have ``started``
+    one_core: so that what the script puts into the background mostly begins after the script has gone on
+    """
     environment = write_commands(tmp_path / "bin", OVER_SSH)
     (tmp_path / "hosts.txt").write_text("a slots=2\ngone slots=8\n# a remark\n\nb slots=1 # another\n")
 
-    def run(status, said="", strike=None, arguments=(), **variables):
+    def run(status, said="", strike=None, started=1, one_core=False, arguments=(), **variables):
+        def prepare():
+            # Tests that a shell runs in the background are born deaf to Ctrl-C, which no trap of bash can undo.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            if one_core:
+                os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
         process = subprocess.Popen(
             ["bash", ROOT / "launch/hosts/pretrain.sh", "hosts.txt", *arguments],
             env={**environment, "STATUS": str(status), "SAID": said, "RETRIES": "1", **variables},
             stdout=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
-            # Tests that a shell runs in the background are born deaf to Ctrl-C, which no trap of bash can undo.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=prepare,
         )
         if strike:
-            deadline = time.monotonic() + 20
-            while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+            deadline = time.monotonic() + 50
+            while len(list(tmp_path.glob("started-*"))) < started and time.monotonic() < deadline:
                 time.sleep(0.05)
             process.send_signal(strike)
         output = process.communicate(timeout=60)[0]
@@ -281,10 +292,19 @@ def test_a_signal_before_the_start_is_not_forgotten(hosts, tmp_path):
 
 @pytest.mark.parametrize("strike", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_here_stops_every_machine(hosts, strike):
-    status, output, logs = hosts(1, strike=strike, WAITS="yes")
+    status, output, logs = hosts(1, strike=strike, started=2, WAITS="yes")
     assert status == 75
     assert "stopped: the same command again goes on" in output
+    assert len(logs) == 2
     assert all("stopped at step 3" in text for text in logs.values())
+
+
+def test_a_signal_while_machines_are_started_leaves_none_waiting(hosts, tmp_path):
+    (tmp_path / "hosts.txt").write_text("".join(f"{name}\n" for name in "abcdefgh"))
+    status, output, logs = hosts(1, one_core=True, SIGNALS="yes", WAITS="yes")
+    assert status == 75
+    assert "stopped: the same command again goes on" in output
+    assert len(logs) == 8
 
 
 # Kubernetes ---------------------------------------------------------------------------------------------------------

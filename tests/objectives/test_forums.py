@@ -3,6 +3,8 @@
 import json
 import random
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
@@ -12,11 +14,16 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
 from data_pipeline.corpus import Corpus, Shard, make_schema, map_shard
+from data_pipeline.sampling.anchors import open_block
 from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.pairs import EASY, POSITIVE
-from data_pipeline.sampling.texts import find_bodies, find_titles, view_texts
-from objectives import FORUM_OBJECTIVES, OBJECTIVES, title_body
+from data_pipeline.sampling.random_bits import draw_random_bits
+from data_pipeline.sampling.stream import PairStream
+from data_pipeline.sampling.texts import find_block_groups, find_bodies, find_titles, view_texts
+from data_pipeline.tokenizers import read_text_template
+from objectives import FORUM_OBJECTIVES, OBJECTIVES, parse_mixture, title_body
+from objectives.contrastive import contrast
 from pretrain.modeling.default_model import default_model
 
 NAMES = tuple(objective.name for objective in FORUM_OBJECTIVES)
@@ -145,13 +152,26 @@ def test_objectives_mix_and_read_one_corpus(forum, make_stream):
     assert batch.lengths[first].tolist() == [min(n, mixed.max_length) for n in alone.lengths.tolist()]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_corpus_without_questions_says_what_is_needed(tiny_corpus, make_stream, name):
-    with pytest.raises(TooFewDocuments, match=f"no usable train paragraph for {name}, which needs a question"):
+REMEDIES = ("--title_texts", '"answers" and "accepted"', '"answers" and "accepted"', "PostLinks.xml", "PostLinks.xml")
+
+
+@pytest.mark.parametrize(("name", "remedy"), zip(NAMES, REMEDIES, strict=True))
+def test_a_corpus_without_questions_says_what_is_needed(tiny_corpus, make_stream, name, remedy):
+    with pytest.raises(TooFewDocuments, match=f"no usable train paragraph for {name}, which needs a question") as error:
         make_stream(tiny_corpus, objective=name)
+    assert remedy in str(error.value)
+    assert "more documents" not in str(error.value)
     manifest = Corpus(tiny_corpus).manifest
     assert not set(NAMES) & set(manifest.shards[0].usable)  # a corpus of other documents does not speak of it
     assert "ssp" in manifest.shards[0].usable
+
+
+def test_titled_texts_of_which_none_is_a_pair_need_more_documents(helpers, make_corpus, make_stream):
+    documents = [{**document, "title": ""} for document in helpers.synthetic_documents(5)]
+    documents.append({"id": "t", "title": "its only text " * 20, "paragraphs": ["its only text " * 20]})
+    corpus = make_corpus(documents, title_texts=True, validation_share=0.0)
+    with pytest.raises(TooFewDocuments, match=r"title_body, which needs .*: prepare more documents$"):
+        make_stream(corpus, objective="title_body")
 
 
 def test_the_manifest_knows_the_anchors(forum, make_stream):
@@ -219,6 +239,70 @@ def test_lengths_tell_nothing_on_real_forums(real_forum, make_stream, name):
         model.fit(x[here], label[here])
         auc.append(roc_auc_score(label[there], model.predict_proba(x[there])[:, 1]))
     assert np.mean(auc) == pytest.approx(0.5, abs=0.05)
+
+
+IN_GROUP = 6
+
+
+@pytest.fixture(scope="module")
+def linked_forum(tmp_path_factory, helpers):
+    """Groups of six questions: duplicates of one, of a duplicate, and of one that is not in the file."""
+    folder, lines = tmp_path_factory.mktemp("linked"), []
+    links = lambda first, gone: {1: [first], 2: [first + 1], 3: [gone, first], 5: [gone, first + 4]}  # noqa: E731
+    for n in range(10 * IN_GROUP):
+        number, first = n % IN_GROUP, n - n % IN_GROUP
+        linked = [str(link) for link in links(first, f"gone{first}").get(number, [])]
+        lines.append({"id": str(n), "title": f"How is {n} done?", "text": f"I tried {n} {n}.", "links": linked})
+    (folder / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = {"validation_share": 0.0, "duplicates": "keep", "shard_tokens": 200}
+    helpers.prepare([f"questions:{folder / 'asked.jsonl'}"], default_model(), folder / "corpus", **options)
+    return folder / "corpus"
+
+
+def open_linked(folder, objective):
+    """All of the corpus as one block, and which group each of its paragraphs is of."""
+    corpus = Corpus(folder)
+    assert len(corpus.manifest.shards) > 1
+    block = open_block(corpus, tuple(range(len(corpus.manifest.shards))), "train", objective)
+    located = [block.locate(paragraph)[:2] for paragraph in range(len(block.paragraph))]
+    return block, np.array([int(shard.document_id(row)) // IN_GROUP for shard, row in located])
+
+
+@pytest.mark.parametrize("name", ["duplicate", "duplicate_question"])
+def test_no_negative_is_of_the_group_of_the_anchor_and_other_draws_stay(linked_forum, name):
+    objective = OBJECTIVES[name]
+    block, group = open_linked(linked_forum, objective)
+    anchors = np.tile(block.anchors, 20)
+    bits = draw_random_bits(1, "test", 0, len(anchors), objective.num_draws)
+    drawn = objective.sample(block, anchors, bits).texts[1].paragraph[:, 1]
+    assert (group[drawn] != group[anchors]).all()
+    freely = replace(objective, sample=partial(objective.sample, skip_duplicates=False))
+    before = freely.sample(block, anchors, bits).texts[1].paragraph[:, 1]
+    assert np.array_equal(drawn != before, group[before] == group[anchors])
+    assert (drawn != before).any()
+
+
+def test_links_connect_whatever_their_direction(linked_forum):
+    block, group = open_linked(linked_forum, OBJECTIVES["duplicate"])
+    found = list(zip(block.shard_number.tolist(), find_block_groups(block).tolist(), strict=True))
+    assert len(set(found)) == len(set(zip(found, group.tolist(), strict=True))) == len(set(group.tolist()))
+
+
+@pytest.mark.parametrize("name", ["duplicate", "title_body"])
+def test_of_a_bi_encoder_a_question_and_its_duplicates_are_one_document(linked_forum, helpers, name):
+    """So none of them is a negative of another in a batch."""
+    mixture = contrast(parse_mixture(name).read_from(Corpus(linked_forum)))
+    stream = PairStream(mixture, template=read_text_template(helpers.tokenizer(default_model())), seed=1)
+    count = stream.epoch_pairs
+    found = [
+        int(shard.document_id(row)) // IN_GROUP
+        for rows in stream.pairs(0, count)
+        for shard, row, _ in map(rows.block.locate, rows.texts[0].paragraph)
+    ]
+    documents = stream.batch(0, count).groups[:, 0].reshape(count, 2)
+    assert np.array_equal(documents[:, 0], documents[:, 1])
+    pairs = set(zip(documents[:, 0].tolist(), found, strict=True))
+    assert len(pairs) == len(set(found)) == len(np.unique(documents)) > 5
 
 
 def test_all_have_their_paper():

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
+import torch
 
-from pretrain.batches import Feeder, make_micro_batches
+from pretrain.batches import Feeder, make_micro_batches, to_tensors
 from pretrain.runtime.layout import Layout
 from pretrain.step import start_counting
 
@@ -16,6 +17,12 @@ def test_batches_do_not_depend_on_the_number_of_threads(num_workers, tiny_corpus
             assert np.array_equal(batch.input_ids, expected.input_ids)
             assert np.array_equal(batch.masked_positions, expected.masked_positions)
     feeder.close()
+
+
+def test_what_no_model_reads_does_not_travel(tiny_corpus, make_stream):
+    batch = make_stream(tiny_corpus, masking=True).batch(0, 20)
+    inputs = to_tensors(batch, torch.device("cpu"))
+    assert set(inputs) == {*batch.arrays, "max_length"} - {"groups"}
 
 
 def test_micro_batches_hold_the_share_in_order_and_near_equal_tokens(tiny_corpus, make_stream):

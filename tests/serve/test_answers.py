@@ -9,9 +9,9 @@ from data_pipeline.errors import KinspanError
 from serve.answers import Answer, name_by_hash, read_answers
 
 
-def read(source, columns=None):
+def read(source, columns=None, all_answers=False):
     said = []
-    return read_answers(str(source), columns or {}, said.append), said
+    return read_answers(str(source), columns or {}, said.append, all_answers), said
 
 
 def test_json_lines(tmp_path):
@@ -103,24 +103,38 @@ def questions(folder):
             "id": "t1",
             "title": "The printer is offline",
             "text": "Since Monday it prints nothing at all, whatever I do.",
-            "answers": ["Buy another.", "Switch it off and on again."],
+            "answers": ["Buy another.", "Switch it off and on again.", " "],
             "accepted": 1,
         },
         {"id": "t2", "title": "The screen is dark", "text": "It was bright before, and now it is dark.", "answers": []},
+        {"id": "t3", "title": "The mouse is stuck", "text": "It moves left and never right.", "answers": ["Clean it."]},
     ]
     path = folder / "tickets.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return f"questions:{path}"
 
 
-def test_a_forum_gives_its_accepted_answers(tmp_path):
+NOT_INDEXED = [
+    "2 questions have no accepted answer",
+    "2 answers were not accepted: left out; --all_answers takes them too",
+]
+
+
+def test_a_forum_gives_its_accepted_answers_and_counts_the_others(tmp_path):
     answers, said = read(f"forum={questions(tmp_path)}")
-    assert said == [
-        "1 questions without an accepted answer: left out; of each question only the accepted answer is indexed, and "
-        "no other"
-    ]
+    assert said == [*NOT_INDEXED, "1 answers have no text: left out"]
     (answer,) = answers
     assert (answer.text, answer.question) == ("Switch it off and on again.", "The printer is offline")
+
+
+def test_all_answers_of_a_forum(tmp_path):
+    (accepted,), _ = read(f"forum={questions(tmp_path)}")
+    answers, said = read(f"forum={questions(tmp_path)}", all_answers=True)
+    assert said == [NOT_INDEXED[0], "1 answers have no text: left out"]
+    assert accepted in answers
+    found = {(answer.text, answer.question) for answer in answers if answer != accepted}
+    assert found == {("Buy another.", "The printer is offline"), ("Clean it.", "The mouse is stuck")}
+    assert len({answer.id for answer in answers}) == 3
 
 
 def test_so_does_its_corpus(tmp_path, helpers):
@@ -129,9 +143,11 @@ def test_so_does_its_corpus(tmp_path, helpers):
     options = {"validation_share": 0.0, "duplicates": "keep"}
     helpers.prepare([questions(tmp_path)], default_model(), tmp_path / "corpus", **options)
     (answer,), said = read(tmp_path / "corpus")
-    assert said[0].startswith("1 questions without an accepted answer: left out; ")
+    assert said[:2] == NOT_INDEXED
     assert answer.text == "switch it off and on again."
     assert answer.question == "The printer is offline"
+    every, _ = read(tmp_path / "corpus", all_answers=True)
+    assert {each.text for each in every} == {"buy another.", answer.text, "clean it."}
     shutil.rmtree(tmp_path / "corpus/tokenizer")
     with pytest.raises(KinspanError, match="tokenizer"):
         read(tmp_path / "corpus")

@@ -7,7 +7,7 @@ import csv
 import io
 from collections.abc import Iterator
 from itertools import chain
-from typing import IO
+from typing import IO, Any
 
 from data_pipeline.prepare.document import Document, Rejected, Skipped
 
@@ -17,6 +17,7 @@ from .reader import Part, Reader, Record, Source, find_utf_16, measure_content, 
 from .tables import parse_row
 
 COLUMNS = ("id", "title", "text")
+_OTHERS = "\n"  # no column's name: the values of all other columns, which count as read where a row is measured
 
 
 def _read_rows(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
@@ -63,10 +64,10 @@ def _read_lines(text: IO[str]) -> Iterator[str]:
 def _name_fields(header: list[str], row: list[str]) -> dict | Rejected:
     if len(row) != len(header):
         return Rejected(f"the row has {len(row)} columns, and the first row {len(header)}", measure_content(row))
-    fields = {name: value for name, value in zip(header, row, strict=True) if name in COLUMNS}
+    fields: dict[str, Any] = {name: value for name, value in zip(header, row, strict=True) if name in COLUMNS}
     if any("\udc80" <= character <= "\udcff" for value in fields.values() for character in value):
         return Rejected("not UTF-8", measure_content(row))
-    return fields
+    return fields | {_OTHERS: [value for name, value in zip(header, row, strict=True) if name not in COLUMNS]}
 
 
 def _parse(record: Record) -> list[Document]:

@@ -101,7 +101,10 @@ def reject_too_long(what: str, size: int) -> Rejected:
 
 
 def measure_content(content: Any) -> int:
-    """Measure how many bytes of text a record's content holds."""
+    """Measure a record in bytes, be it accepted or rejected: as it stands in the file once that is decompressed.
+
+    Of a row it is the values of all columns that were read, without what separates them.
+    """
     if isinstance(content, bytes):
         return len(content)
     if isinstance(content, str):

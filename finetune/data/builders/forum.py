@@ -11,8 +11,9 @@ candidate. It is right where the link says so, and no candidate otherwise.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import bm25s
@@ -25,7 +26,8 @@ from data_pipeline.prepare.cleaning import Rules, Tally
 from data_pipeline.prepare.cleaning.characters import normalise
 from data_pipeline.prepare.cleaning.cleaner import clean
 from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
-from data_pipeline.prepare.encode import is_held_out, name_group
+from data_pipeline.prepare.duplicates.exact import SHARED_ID
+from data_pipeline.prepare.encode import hash_string, hash_text, is_held_out, name_group, name_text
 from data_pipeline.prepare.readers.files import find_input_files
 from data_pipeline.prepare.readers.reader import measure_content
 from data_pipeline.prepare.readers.registry import parse_record, read_records
@@ -40,17 +42,27 @@ SPLITS = ("train", "dev", "test")
 class Question:
     """A question of a forum, as running text.
 
-    title, body, answer: "" where there is none; answer: the accepted one
+    title, body: "" where there is none
+    answers: the texts of all answers, in the order of their ids; "" where cleaning leaves no text
+    accepted: the number of the accepted answer; -1 where there is none
     links: ids of the questions that it is a duplicate of
     group: names the questions that links connect with it, in any direction; they come into one split
+    text: a hash of all of its text, the same as launch/prepare.py takes
     """
 
     id: str
     title: str
     body: str
-    answer: str
+    answers: tuple[str, ...]
+    accepted: int
     links: tuple[str, ...]
     group: str
+    text: int
+
+    @property
+    def answer(self) -> str:
+        """The accepted answer; "" where there is none."""
+        return self.answers[self.accepted] if self.accepted >= 0 else ""
 
 
 def read_questions(
@@ -58,7 +70,7 @@ def read_questions(
 ) -> list[Question]:
     """All questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as launch/prepare.py cleans them.
 
-    say: is told of the records that are not as they must be
+    say: is told of the records that are not as they must be, and of those that are no questions
     allow_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/rejection.py
 
     Raises KinspanError where a file cannot be read to its end, there is no question in the input, too much of it is
@@ -67,6 +79,7 @@ def read_questions(
     files, _ = find_input_files(inputs)
     found: list[Question] = []
     rejected: list[str] = []
+    omitted: Counter[str] = Counter()
     read = ReadTally()
     for file in files:
         for record in tqdm(read_records(file.name), desc="reading", unit=" records", mininterval=1.0, disable=None):
@@ -79,6 +92,7 @@ def read_questions(
                 raise KinspanError(f"{record.file}: {error}") from error
             except Omitted as error:
                 read.count(record.file, 0, size, str(error))
+                omitted[str(error)] += 1
                 continue
             except Rejected as error:
                 read.count(record.file, 0, size, str(error), is_rejected=True)
@@ -94,8 +108,29 @@ def read_questions(
     if rejected:
         sizes = f"{format_bytes(read.total.rejected_bytes)} of {format_bytes(read.total.bytes)}"
         say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")
+    for reason, count in omitted.items():
+        say(f"records omitted: {reason}: {count:,}")
+    found = _part_shared_ids(found, say)
     _check_links(found)
     return found
+
+
+def _part_shared_ids(questions: list[Question], say: Callable[[str], None]) -> list[Question]:
+    """Give each question an id and a group of its own where SHARED_ID or more texts have one id, as in preparing."""
+    texts: dict[str, set[int]] = {}
+    for question in questions:
+        texts.setdefault(question.id, set()).add(question.text)
+    shared = {name for name, of_name in texts.items() if len(of_name) >= SHARED_ID}
+    if not shared:
+        return questions
+    count = sum(question.id in shared for question in questions)
+    say(
+        f"{count:,} questions share their id with many others, such as {min(shared)!r}: each is told from the others, "
+        "and assigned to a split, by a hash of id and text"
+    )
+    return [
+        replace(q, id=f"{q.id}#{q.text:x}", group=name_text(q.id, q.text)) if q.id in shared else q for q in questions
+    ]
 
 
 def _check_links(questions: Sequence[Question]) -> None:
@@ -110,16 +145,18 @@ def _check_links(questions: Sequence[Question]) -> None:
 
 
 def _make_question(document: Document) -> Question:
-    accepted = "" if document.accepted is None else document.answers[document.accepted]
-    body = " ".join(clean(document, Rules(), Tally()))
+    paragraphs = clean(document, Rules(), Tally())
+    body = " ".join(paragraphs)
     title = normalise(document.title)
     return Question(
         document.id,
         title,
         body if body != title else "",
-        normalise(accepted),
+        tuple(map(normalise, document.answers)),
+        -1 if document.accepted is None else document.accepted,
         tuple(document.links),
         name_group(document),
+        hash_text(document, list(map(hash_string, paragraphs))),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare import rejection
+from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.readers import find_parts, parse_record, read_records, reader, text
 from data_pipeline.prepare.rejection import ReadTally, refuse_rejected
 from pretrain.modeling.default_model import default_model
@@ -34,6 +35,17 @@ def write_other(folder, count):
     """Lines under another key."""
     lines = [json.dumps({"body": f"The text number {k} stands under another name. " * 5}) for k in range(count)]
     (folder / "other.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_a_row_is_measured_alike_whether_it_is_rejected_or_not(tmp_path):
+    """Else one broken row among long columns that are not kept would be refused as a large share of the text."""
+    row = ["It is a text.", "a note that is not kept " * 40]
+    (tmp_path / "a.csv").write_text("\n".join(["text,note", *[",".join(row)] * 3, ",".join([*row, ""])]) + "\n")
+    *good, broken = read_records(str(tmp_path / "a.csv"))
+    assert {reader.measure_content(record.content) for record in good} == {len("".join(row))}
+    assert isinstance(broken.content, Rejected)
+    assert reader.measure_content(broken.content) == len("".join(row))
+    assert parse_record(good[0])[0].paragraphs == ["It is a text."]
 
 
 # The rule -----------------------------------------------------------------------------------------------------------

@@ -125,6 +125,25 @@ def test_shards_used_longest_ago_leave_and_those_in_use_stay(http, many, tmp_pat
     assert int(held.tokens.sum()) == int(Corpus(many).shard(0).tokens.sum())
 
 
+def test_a_shard_is_in_use_from_the_moment_that_it_is_there(http, tiny_corpus, tmp_path):
+    """Others that need room must not take it before it is marked and opened."""
+    corpus = Corpus(http.put(tiny_corpus), cache=CacheSettings(str(tmp_path / "cache"), 1.0))
+    info, mirror, seen = corpus.manifest.shards[0], corpus.mirror, []
+
+    def mark(path):
+        mirror.cache._evict_down_to(0)
+        seen.append(path.read_bytes())
+
+    handle = mirror.pin(info.file, info.bytes, lambda path: None, mark)
+    mirror.cache._evict_down_to(0)
+    assert seen == [(tiny_corpus / info.file).read_bytes()]
+    assert mirror.holds(info.file)
+    assert os.read(handle, info.bytes) == seen[0]
+    os.close(handle)
+    mirror.cache._evict_down_to(0)
+    assert not mirror.holds(info.file)
+
+
 @pytest.mark.parametrize(("place", "share"), [("http", 0.4), ("s3", 1.5)])
 def test_eight_ranks_share_a_cache(request, place, share, many, start_ranks, make_stream, tmp_path):
     """Where the cache holds all, each shard is fetched once."""

@@ -208,3 +208,61 @@ def test_records_that_are_no_questions_are_told(tmp_path):
     assert len(read_questions([name], said.append)) == 60
     assert "rejected: 2 records" in said[0]
     assert "record 61" in said[0]
+
+
+def test_what_of_a_dump_belongs_to_no_question_is_told(tmp_path):
+    rows = ['Id="1" PostTypeId="1" Title="t" Body="b"', 'Id="2" PostTypeId="2" ParentId="7" Body="an orphan"']
+    folder, said = tmp_path / "forum", []
+    folder.mkdir()
+    posts = "\n".join(f"<row {row} />" for row in rows)
+    (folder / "Posts.xml").write_text(f"<posts>\n{posts}\n</posts>\n")
+    assert len(read_questions([str(folder)], said.append)) == 1
+    assert said == ["records omitted: an answer whose question is not in the file: 1"]
+
+
+def test_ids_that_many_questions_share_are_no_ids(helpers, tmp_path):
+    """Each is split on its own, as prepare splits it, and the right answer of one is a candidate of the others."""
+    from data_pipeline.corpus import Corpus
+    from pretrain.modeling.default_model import default_model
+
+    path, said = tmp_path / "desk.jsonl", []
+    lines = [
+        {"id": "printer", "title": f"Case {n}?", "text": f"It broke {n}.", "answers": [f"Mend {n}."], "accepted": 0}
+        for n in range(100)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    questions = read_questions([f"questions:{path}"], said.append)
+    assert said[0].startswith("100 questions share their id with many others, such as 'printer'")
+    counts = build_forum_set(questions, "title_answer", tmp_path / "set", SHARES, candidates=5)
+    assert sum(counts.values()) == 100
+    assert min(counts.values()) > 0
+    held_out = set()
+    for split in counts:
+        data, _ = load_split(f"files={tmp_path / 'set'}", split)
+        assert data.num_questions == counts[split]
+        assert {rows.stop - rows.start for rows in data.rows()} == {5}
+        held_out |= set(data.questions) if split != "train" else set()
+    options = {"validation_share": sum(SHARES.values()), "duplicates": "keep"}
+    helpers.prepare([f"questions:{path}"], default_model(), tmp_path / "corpus", **options)
+    of_corpus = set()
+    for number, info in enumerate(Corpus(tmp_path / "corpus").manifest.shards):
+        if info.split == "validation":
+            of_corpus |= set(Corpus(tmp_path / "corpus").shard(number).rows.column("title").to_pylist())
+    assert held_out == of_corpus
+
+
+def test_an_id_of_a_few_questions_stays(tmp_path):
+    path, said = tmp_path / "desk.jsonl", []
+    path.write_text("".join(json.dumps({"id": "x", "title": f"Case {n}?", "text": "b"}) + "\n" for n in range(9)))
+    assert {question.id for question in read_questions([f"questions:{path}"], said.append)} == {"x"}
+    assert not said
+
+
+def test_a_file_of_broken_lines_is_refused_unless_allowed(tmp_path):
+    name = write_help_desk(tmp_path / "desk.jsonl")
+    with (tmp_path / "desk.jsonl").open("a") as file:
+        file.writelines("{broken\n" for _ in range(999))
+    with pytest.raises(KinspanError, match=r"--input: .*% of what was read was rejected, 999 of .*desk.jsonl") as error:
+        read_questions([name])
+    assert "--allow_rejected" in str(error.value)
+    assert len(read_questions([name], allow_rejected=0.9)) == 60

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from data_pipeline.errors import KinspanError
 from pretrain.batches import to_tensors
+from pretrain.modeling import attention
 from pretrain.modeling.attention import attend_packed
 from pretrain.modeling.cpu import attention as cpu_attention
 from pretrain.modeling.cpu.dropout import current_masks

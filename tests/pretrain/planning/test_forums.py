@@ -102,6 +102,9 @@ def test_a_forum_that_gives_nothing_has_no_turn_where_others_do(tiny_corpus, mak
     assert drop_untrainable(asked) == (asked, [])
 
 
+NO_NEGATIVES = "all of its documents go with one text, or are duplicates of one another: there are no negatives"
+
+
 def write_duplicates_of_one(folder, make_corpus_of, validation_share=0.0):
     """A forum of 40 questions, of which every second one was closed as a duplicate of the first."""
     folder.mkdir()
@@ -122,7 +125,7 @@ def test_duplicates_of_one_question_have_no_turn_and_end_no_run(tmp_path, helper
     both = PretrainConfig(**given, objective="title_body+duplicate")
     mixture, notes = drop_untrainable(mix_as(both, list_sources(both)).read_from(Corpus(forum)))
     assert mixture.names == ("title_body",)
-    assert notes == ["no turn for duplicate: all of its documents go with one text, so that there are no negatives"]
+    assert notes == [f"no turn for duplicate: {NO_NEGATIVES}"]
     alone = PretrainConfig(**given, objective="duplicate")
     asked = mix_as(alone, list_sources(alone)).read_from(Corpus(forum))
     assert drop_untrainable(asked) == (asked, [])

@@ -83,5 +83,13 @@ def test_ranges_decide_as_one_document_after_another(documents):
         assert decide_by_ranges(documents, Path(folder)) == decide_one_by_one(documents)
 
 
+def test_the_lists_of_a_task_are_opened_five_times_for_a_range_at_most(tmp_path, monkeypatch):
+    """The page on preparing reckons with it. One more is opened of each task, whatever the number of ranges."""
+    opened, load = [], Inputs.load
+    monkeypatch.setattr(Inputs, "load", lambda inputs, task, name: opened.append(task) or load(inputs, task, name))
+    decide_by_ranges([[7, 6], [7, 4], [4, 6, 3]], tmp_path)
+    assert {task: opened.count(task) <= 5 * RANGES + 1 for task in opened} == {0: True, 1: True}
+
+
 def test_a_text_whose_first_document_is_dropped_stays_in_the_next(tmp_path):
     assert decide_by_ranges([[7, 6], [7, 4], [4, 6, 3]], tmp_path) == [[7, 6], None, [4, 3]]

@@ -1,5 +1,7 @@
 """What is put into buckets comes out of them, whole and in the order of the input."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.prepare.engine import merge, spill
+from data_pipeline.prepare.engine.inputs import count_buckets, cut_tasks, estimate_total
 from data_pipeline.prepare.engine.merge import MergeSpills, Spill, read_bucket
 from data_pipeline.prepare.engine.spill import Buckets, SpillWriter, is_written, load_array, load_facts
 from data_pipeline.prepare.engine.stage import Progress
+from data_pipeline.prepare.readers import InputFile
+from data_pipeline.prepare.write import SHARD_TOKENS
 
 
 def make_rows(count, seed):
@@ -136,3 +141,14 @@ def test_buckets_are_ranges_of_keys(count, upper):
         bucket = int(buckets.place(np.array([upper]), np.array([held_out]))[0])
         first, end = buckets.find_range(bucket)
         assert first <= upper < end
+
+
+def test_what_the_page_on_preparing_reckons_with_at_400_gigabytes():
+    files = [InputFile(f"{number}.jsonl", 4_000_000_000, "") for number in range(100)]
+    tasks, buckets = cut_tasks(files, ""), count_buckets(estimate_total(files), SHARD_TOKENS, 0.02)
+    merged = -(-len(tasks) // merge.MERGE_FILES)
+    page = (Path(__file__).resolve().parents[4] / "docs/preparing.md").read_text()
+    assert f"{len(tasks):,} input tasks" in page
+    assert f"{buckets.count:,} buckets" in page
+    assert f"to make {merged} groups" in page
+    assert len(tasks) * buckets.count > merge.MAX_OPENS > merged * buckets.count  # one round

@@ -102,6 +102,16 @@ def test_what_is_left_out_is_counted(tmp_path):
     assert questions_of(tmp_path / "asnq", "train") == ["question 0", "question 1"]
 
 
+def test_lines_that_are_mostly_broken_are_refused_unless_allowed(tmp_path):
+    source = write(tmp_path / "nq.jsonl", [line(0), *["{broken\n"] * 999])
+    with pytest.raises(KinspanError, match=r"--train: .*% of what was read was rejected, 999 of 1,000 .*nq.jsonl") as e:
+        build_asnq([source], [], tmp_path / "asnq")
+    assert "--allow_rejected" in str(e.value)
+    assert not list((tmp_path / "asnq").iterdir())
+    tally = build_asnq([source], [], tmp_path / "asnq", allow_rejected=0.99)["train"]
+    assert (tally.outcomes["kept"], tally.rejected) == (1, 999)
+
+
 def test_files_are_written_whole_or_not_at_all(tmp_path):
     build_asnq([write(tmp_path / "nq.jsonl", [line(0)])], [], tmp_path / "asnq")
     before = (tmp_path / "asnq/train.tsv").read_bytes()

@@ -112,7 +112,7 @@ def plain_gradients(model, batch):
         vocabulary = model.mlm_head(hidden[inputs["masked_positions"]])
     mlm, _ = compute_mlm_loss(vocabulary, inputs["masked_labels"])
     every = slice(0, len(embeddings))
-    groups = inputs["groups"].unflatten(0, (-1, batch.per_pair))
+    groups = torch.from_numpy(batch.groups).unflatten(0, (-1, batch.per_pair))
     pair = compare_texts(embeddings, every, model.temperature, model.symmetric, bar_known(groups, every)).losses
     (pair.mean() + mlm / max(batch.num_masked, 1)).backward()
     return float(pair.sum().detach()), {name: p.grad.double().clone() for name, p in model.named_parameters()}
