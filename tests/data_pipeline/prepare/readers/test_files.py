@@ -231,6 +231,10 @@ def test_files_beside_those_that_are_read_are_not_skipped(tmp_path):
     files, skipped = find_input_files([str(tmp_path)])
     assert names(files, tmp_path) == ["Posts.xml", "data-0.arrow"]
     assert not skipped
+    (tmp_path / "Posts.xml").unlink()
+    (tmp_path / "data-0.arrow").unlink()
+    with pytest.raises(KinspanError, match=r"no file in this folder holds documents; .*Comments.xml.xz only belongs"):
+        find_input_files([str(tmp_path)])
 
 
 @pytest.mark.parametrize("name", ["A.TXT", "B.Jsonl.GZ", "C.ZIP", "D.TAR.XZ", "E.CSV"])
