@@ -30,7 +30,7 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
             "of a run with both losses, use --permute_pair_labels with the same weights"
         )
     if token_loss != "rtd" and of_rtd:
-        notes.append(f"the token loss is mlm: {of_rtd} of replaced-token detection do nothing")
+        notes.append(f"ignored, as the token loss is mlm: {of_rtd}")
     if config.probe is None and of_probe:
-        notes.append(f"there is no --probe: {of_probe} do nothing")
+        notes.append(f"ignored, as there is no --probe: {of_probe}")
     return notes
