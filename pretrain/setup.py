@@ -327,7 +327,8 @@ def count_warmup_steps(config: PretrainConfig, total: int) -> int:
     if config.warmup_epochs is not None and config.max_epochs is not None:
         warmup = round(total * config.warmup_epochs / config.max_epochs)
     if warmup >= total:
-        raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the run: lower it")
+        flag = f"--warmup_epochs {config.warmup_epochs:g}, " if config.warmup_epochs else "--warmup_steps "
+        raise KinspanError(f"{flag}{warmup} is not below the {total} steps of the run: lower it")
     return warmup
 
 

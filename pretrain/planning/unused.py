@@ -23,6 +23,8 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     weights = {"mlm_weight": config.mlm_weight, "pair_weight": config.pair_weight}
     weights |= {"rtd_weight": config.rtd_weight} if token_loss == "rtd" else {}
     given = [name for name, weight in weights.items() if weight]
+    if not given:
+        notes.append("the weight of every loss is 0: this run learns nothing")
     if len(given) == 1 and not config.pair_weight:
         notes.append(
             f"--pair_weight 0: one loss is left, and Adam's updates do not depend on its scale: --{given[0]} "
