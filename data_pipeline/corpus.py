@@ -116,9 +116,11 @@ class Corpus:
 
     @property
     def tokenizer_folder(self) -> str:
-        """The folder of the tokenizer that the corpus was made with."""
+        """The folder of the tokenizer that the corpus was made with. Raises KinspanError where it is gone."""
         if self.mirror is None:
-            return str(self.folder / "tokenizer")
+            if not (folder := self.folder / "tokenizer").is_dir():
+                raise KinspanError(f"{folder} is missing: prepare the corpus again, or copy that folder again")
+            return str(folder)
         return str(self.mirror.fetch_tokenizer(self._check_own_tokenizer))
 
     def _check_own_tokenizer(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Finding files that come with the packages, reading damaged JSON, hashing, and writing files whole or not."""
+"""Finding files that come with the packages, reading YAML and damaged JSON, hashing, and writing files whole or not."""
 
 import hashlib
 import json
@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from .errors import KinspanError, quote_error
 
@@ -34,10 +36,53 @@ def read_object(path: Path, advice: str) -> dict[str, Any]:
     return found
 
 
+def read_yaml(path: Path, named: str) -> Any:
+    """Read a YAML file. Raises KinspanError, which begins with ``named``, where it cannot be read or repeats a key."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
+    except OSError as error:
+        raise KinspanError(f"{named} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:  # a date with a 13th month is a ValueError
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        reason = f"line {mark.line + 1}: {problem}" if mark and problem else quote_error(error)
+        raise KinspanError(f"{named} cannot be read: {reason}") from error
+
+
+class UniqueKeyLoader(yaml.SafeLoader):
+    """PyYAML's safe loader, which by itself takes the last of several values of a key in silence."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Raises ComposerError where a key that is a scalar stands in the mapping twice."""
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.composer.ComposerError(problem=f"{key.value} is set twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return node
+
+
+def as_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A hook for ``json.loads``, which by itself takes the last of several values of a key. Raises ValueError."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} is set twice")
+    return found
+
+
 def hash_file(path: Path) -> str:
     """Compute the SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of ``--output_dir`` where it is not there. Raises KinspanError where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KinspanError(f"--output_dir {folder} cannot be made: {error.strerror}") from error
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:

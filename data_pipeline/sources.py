@@ -41,7 +41,9 @@ def parse_sources(texts: Sequence[str]) -> tuple[Source, ...]:
 
 
 def _parse_source(text: str) -> Source:
-    found = re.fullmatch(r"(?P<path>.+)=(?P<weight>[0-9]+|[0-9]*\.[0-9]+)(,(?P<objective>[^=]+))?", text, re.DOTALL)
+    found = re.fullmatch(
+        r"(?P<path>.+)=(?P<weight>-?(?:[0-9]+|[0-9]*\.[0-9]+))(,(?P<objective>[^=]+))?", text, re.DOTALL
+    )
     if not found:
         return Source(text)
     weight = found["weight"]

@@ -10,12 +10,10 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-import yaml
-
 os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reached is one line of ours, not ten
 
-from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError, quote_error
-from data_pipeline.files import find_file
+from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError
+from data_pipeline.files import find_file, read_yaml
 from pretrain.runtime.settings import GROUPS, REQUIRED, check_ranges, default_of, kinds_of, may_be_empty
 from pretrain.runtime.world import adopt_world, read_world
 
@@ -60,12 +58,7 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
 
 def _read_as_flags(name: str, config_class: type, given: set[str]) -> list[str]:
     """The file's settings as flags, without those ``given`` on the command line."""
-    try:
-        settings = yaml.safe_load((find_file(name) or Path(name)).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise KinspanError(f"--config {name} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:  # a date with a 13th month is a ValueError
-        raise KinspanError(f"--config {name} cannot be read: {quote_error(error)}") from error
+    settings = read_yaml(find_file(name) or Path(name), f"--config {name}")
     if settings is None:
         return []
     if not isinstance(settings, dict):

@@ -11,7 +11,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.rejection import ALLOW_REJECTED
-from finetune.data.builders.forum import CANDIDATES, SPLITS, build_forum_set, read_questions
+from finetune.data.builders.forum import CANDIDATES, KINDS, SPLITS, build_forum_set, read_questions
 from launch._cli import parse, run
 from pretrain.runtime.settings import AT_LEAST_2, FROM_0_TO_1, FROM_0_TO_BELOW_1, REQUIRED, setting
 
@@ -59,6 +59,9 @@ def main() -> None:
     print(f"{sum(connected):,} of them are duplicates of one another, in {len(connected):,} groups")
     counts = build_forum_set(questions, config.kind, Path(config.output_dir), shares, config.candidates)
     print(", ".join(f"{split}: {counts[split]:,} questions" for split in SPLITS))
+    found = sum(bool(KINDS[config.kind].finds(question)) for question in questions)
+    if found < config.candidates:
+        print(f"note: no question has --candidates {config.candidates}: the forum has {found:,} texts that can be one")
     print(f"files={config.output_dir}")
 
 

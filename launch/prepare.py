@@ -19,6 +19,7 @@ from data_pipeline.prepare.summary import (
     describe_cut_texts,
     describe_rejected,
     describe_shared_ids,
+    describe_unknown,
     find_lacks,
     format_counts,
 )
@@ -185,8 +186,8 @@ def main() -> None:
         print(f"report: {output}/report.html")
         if rejected := describe_rejected(output, result.tally):
             print(f"note: {rejected}")
-        for said in (describe_cut_texts(result.tally), describe_shared_ids(result.tally)):
-            if said:
+        for describe in (describe_cut_texts, describe_shared_ids, describe_unknown):
+            if said := describe(result.tally):
                 print(f"note: {said}")
     for lack in find_lacks(result.manifest, OBJECTIVES):
         print(f"note: {lack}")

@@ -51,22 +51,26 @@ class Schedule:
         return self.total - (math.ceil(self.decay_share * self.total) if self.shape == "wsd" else 0)
 
 
-def make_schedule(config: Any, peak: float, total: int, warmup: int | None, what: str = "run") -> Schedule:
+def make_schedule(
+    config: Any, peak: float, total: int, warmup: int | None, what: str = "run", given: str | None = None
+) -> Schedule:
     """The schedule of a config with ``lr_schedule`` and ``decay_share``.
 
     warmup: updates; None: a tenth of all, or ``OPEN_ENDED_WARMUP``
     what:   is that long, for the message
+    given:  the flag and value that the warm-up follows from, where that is not --warmup_steps
 
     Raises KinspanError where warm-up and decay leave no update at the peak.
     """
     if warmup is None:
         warmup = OPEN_ENDED_WARMUP if config.lr_schedule in OPEN_ENDED else total // 10
     schedule = Schedule(config.lr_schedule, peak, warmup, total, config.decay_share)
+    given = given or f"--warmup_steps {warmup}"
     if total and warmup >= total:
-        raise KinspanError(f"--warmup_steps {warmup} is not below the {total} steps of the {what}: lower it")
+        raise KinspanError(f"{given} is not below the {total} steps of the {what}: lower it")
     if total and warmup >= schedule.decay_start:
         raise KinspanError(
-            f"--warmup_steps {warmup} with --decay_share {config.decay_share:g}: the decay begins at step "
+            f"{given} with --decay_share {config.decay_share:g}: the decay begins at step "
             f"{schedule.decay_start} of the {what}: lower one of them, or train for longer"
         )
     return schedule

@@ -325,10 +325,11 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 
 def plan_schedule(config: PretrainConfig, total: int) -> Schedule:
     """The learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit into them."""
-    warmup = config.warmup_steps
+    warmup, given = config.warmup_steps, None
     if config.warmup_epochs is not None and config.max_epochs is not None:
         warmup = round(total * config.warmup_epochs / config.max_epochs)
-    return make_schedule(config, config.learning_rate, total, warmup)
+        given = f"--warmup_epochs {config.warmup_epochs:g} ({warmup} steps)"
+    return make_schedule(config, config.learning_rate, total, warmup, given=given)
 
 
 def _collect_facts(

@@ -11,6 +11,7 @@ from there. What comes out depends on the inputs and the settings alone.
 """
 
 import fcntl
+import glob
 import json
 import shutil
 import time
@@ -31,7 +32,7 @@ from .benchmark import Benchmark
 from .cleaning import Rules, Tally, check_rules
 from .engine.execution import Execution, parse_sbatch
 from .finished import CORPUS_PARTS, find_finished
-from .readers import PYTHON_DOCS, InputFile, find_input_files
+from .readers import PYTHON_DOCS, InputFile, find_input_files, is_url, split_prefix
 from .rejection import Allowed
 from .report import write_report
 from .stages import Plan, encode_all, write_all
@@ -107,6 +108,9 @@ def prepare(
 
     began, folder, rules = time.monotonic(), Path(output).absolute(), rules or Rules()
     _check_settings(rules, num_workers, shard_tokens, duplicates, boilerplate)
+    _refuse_own_output(inputs, folder)
+    if sbatch and executor != "slurm":
+        raise KinspanError("--sbatch says what Slurm's jobs ask for: give --executor slurm too, or leave it out")
     execution = Execution(executor, num_workers, parse_sbatch(sbatch or []) if executor == "slurm" else {})
     files, skipped = find_input_files(inputs, allow_skipped)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
@@ -157,6 +161,15 @@ def _check_settings(rules: Rules, num_workers: int, shard_tokens: int, duplicate
         raise KinspanError(f"--duplicates {duplicates}: must be one of {', '.join(DUPLICATES)}")
     if boilerplate < 0 or boilerplate == 1:
         raise KinspanError(f"--boilerplate {boilerplate}: must be 2 or more, or 0 to keep such paragraphs")
+
+
+def _refuse_own_output(inputs: list[str], folder: Path) -> None:
+    """Raise KinspanError where an input is a folder that the corpus lies in, which the next run would read as well."""
+    for given in inputs:
+        name = split_prefix(given)[1]
+        for place in [] if is_url(name) else map(Path, glob.glob(name)):
+            if place.is_dir() and folder.resolve().is_relative_to(place.resolve()):
+                raise KinspanError(f"--output_dir {folder} lies in --input {place}: choose a folder outside of it")
 
 
 def _identify_inputs(files: list[InputFile]) -> list[list]:

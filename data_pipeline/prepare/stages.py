@@ -271,6 +271,7 @@ def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
         plan.settings["shard_tokens"],
         plan.objectives,
         plan.tokenizer_file,
+        plan.tokenizer.unk_token_id,
     )
     count = plan.buckets.count
     names = [f"bucket {number + 1} of {count}" for number in range(count)]

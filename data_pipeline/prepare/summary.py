@@ -15,7 +15,7 @@ from .readers import format_skipped
 from .readers.reader import MAX_RECORD_BYTES
 from .readers.text import PIECE_BYTES
 from .rejection import format_bytes
-from .write import SHARED_IDS
+from .write import SHARED_IDS, UNKNOWN_TOKENS
 
 # What the tally counts, in its order and by its name there; and how it is shown.
 SHOWN_COUNTS = {
@@ -45,7 +45,9 @@ SHOWN_COUNTS = {
     "paragraphs changed": "  changed",
     "sentences kept": "sentences kept",
     "tokens kept": "tokens kept",
+    UNKNOWN_TOKENS: "  unknown to the tokenizer",
 }
+MANY_UNKNOWN = 0.01  # of the tokens: English text has a few in ten thousand, of signs that are rare
 ALWAYS_SHOWN = ("read", "kept", "too short", "validation", "rejected", "paragraphs of dropped documents")
 
 
@@ -110,6 +112,17 @@ def describe_cut_texts(tally: Tally) -> str | None:
     )
 
 
+def describe_unknown(tally: Tally) -> str | None:
+    """Say that the tokenizer does not know much of the text; None where it does."""
+    share = tally.counts[UNKNOWN_TOKENS] / max(tally.counts["tokens kept"], 1)
+    if share < MANY_UNKNOWN:
+        return None
+    return (
+        f"{share:.1%} of the tokens are the tokenizer's sign for text that it does not know, which teaches a model "
+        "nothing: give the --tokenizer of a model of this language"
+    )
+
+
 def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[str]:
     """Say which objectives a corpus cannot train, or cannot validate, and what is missing."""
     lines = []
@@ -135,7 +148,7 @@ def check_trainable(manifest: Manifest, folder: str) -> None:
         raise KinspanError(
             f"the corpus in {folder} can train no objective: each needs {MIN_DOCUMENTS} documents or more that are not "
             "held out, because negatives come from other documents; prepare more documents, or keep shorter ones "
-            f"(--min_paragraph_chars, --min_document_chars){titles}"
+            f"(--min_paragraph_chars, --min_document_chars), or hold fewer out (--validation_share){titles}"
         )
 
 

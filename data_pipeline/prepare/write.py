@@ -26,6 +26,7 @@ from .lengths import Lengths
 MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and documents do not divide evenly
 SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
 SHARED_IDS = "documents that share their id"
+UNKNOWN_TOKENS = "tokens that stand for unknown text"
 SAMPLED = 20  # documents or paragraphs of a bucket that are looked at for the report's samples, by reason
 SAMPLE_CHARS = 300  # of each
 
@@ -43,6 +44,7 @@ class WriteShards:
     removed:     the folder of what ``FindParagraphs`` found, by range of hashes
     columns:     of a shard
     objectives:  for each of them, the manifest counts the usable anchors of a shard
+    unknown:     the token that stands for what the tokenizer does not know; None where it knows everything
     """
 
     spills: list[Spill]
@@ -58,6 +60,7 @@ class WriteShards:
     shard_tokens: int
     objectives: dict[str, Objective]
     tokenizer: Path
+    unknown: int | None
 
     def __call__(self, number: int, progress: Progress) -> None:
         self.output.mkdir(parents=True, exist_ok=True)
@@ -70,7 +73,7 @@ class WriteShards:
             progress.add(len(document) - len(kept))
             order = _order_by_key(rows, document[kept])
             rows = rows.take(pa.array(order))
-            _count_rows(rows, tally)
+            _count_rows(rows, self.unknown, tally)
             _count_shared(rows, is_shared[document[kept][order]], tally)
             lengths.count(rows)
             for name, part in self._cut(rows, number):
@@ -160,17 +163,19 @@ def remove_paragraphs(rows: pa.RecordBatch, kept: np.ndarray) -> tuple[pa.Record
     return rows, np.diff(starts)
 
 
-def _count_rows(rows: pa.RecordBatch, tally: Tally) -> None:
-    """Count what is kept, in total and by source."""
+def _count_rows(rows: pa.RecordBatch, unknown: int | None, tally: Tally) -> None:
+    """Count what is kept, in total and by source, and how many of the tokens are the one for what is ``unknown``."""
     paragraphs = rows.column("tokens").flatten()
     sentences = paragraphs.flatten()
+    tokens = sentences.flatten().to_numpy()
     tally.counts.update(
         {
             "documents kept": rows.num_rows,
             "documents held out for validation": int(rows.column("held_out").to_numpy().sum()),
             "paragraphs kept": len(paragraphs),
             "sentences kept": len(sentences),
-            "tokens kept": len(sentences.flatten()),
+            "tokens kept": len(tokens),
+            UNKNOWN_TOKENS: int((tokens == unknown).sum()) if unknown is not None else 0,
         }
     )
     for pair in rows.column("source").value_counts().to_pylist():

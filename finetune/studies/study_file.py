@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_yaml
 from finetune.data.registry import NAMES
 from finetune.evaluation.metrics import TITLES
 from finetune.training.config import FinetuneConfig, check
@@ -82,12 +81,7 @@ class Study:
 
 def read_study(path: Path) -> Study:
     """Reads a study's file. Raises KinspanError, naming the file and the row, where it says what it may not."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise KinspanError(f"--study {path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise KinspanError(f"--study {path} cannot be read: {quote_error(error)}") from error
+    content = read_yaml(path, f"--study {path}")
     if not isinstance(content, dict) or not content.get("rows") or not isinstance(content["rows"], list):
         raise KinspanError(f"--study {path} must have a title and a list of rows; see launch/recipes/tanda-noise.yaml")
     _check_keys(path, "the study", content, STUDY_KEYS)

@@ -160,10 +160,20 @@ def load_part(
     """
     try:
         model, info = model_class.from_pretrained(
-            name_or_dir, output_loading_info=True, trust_remote_code=False, **options
+            name_or_dir,
+            output_loading_info=True,
+            trust_remote_code=False,
+            **options | {"ignore_mismatched_sizes": True},
         )
     except Exception as error:  # a damaged file, a missing one, the hub: one line to the user
         raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
+    mismatched = sorted(info["mismatched_keys"])
+    if mismatched and not options.get("ignore_mismatched_sizes"):
+        key, stored, expected = mismatched[0]
+        raise KinspanError(
+            f"{flag} {name_or_dir}: {key} has the shape {list(stored)}, and by its config.json {list(expected)}: give "
+            "the config.json of these weights"
+        )
     missing = sorted(info["missing_keys"])
     lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
     if lost:

@@ -23,6 +23,8 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     weights = {"mlm_weight": config.mlm_weight, "pair_weight": config.pair_weight}
     weights |= {"rtd_weight": config.rtd_weight} if token_loss == "rtd" else {}
     given = [name for name, weight in weights.items() if weight]
+    if not given:
+        notes.append("the weight of every loss is 0: this run learns nothing")
     if len(given) == 1 and not config.pair_weight:
         notes.append(
             f"--pair_weight 0: one loss is left, and Adam's updates do not depend on its scale: --{given[0]} "
@@ -30,7 +32,7 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
             "of a run with both losses, use --permute_pair_labels with the same weights"
         )
     if token_loss != "rtd" and of_rtd:
-        notes.append(f"the token loss is mlm: {of_rtd} of replaced-token detection do nothing")
+        notes.append(f"ignored, as the token loss is mlm: {of_rtd}")
     if config.probe is None and of_probe:
-        notes.append(f"there is no --probe: {of_probe} do nothing")
+        notes.append(f"ignored, as there is no --probe: {of_probe}")
     return notes

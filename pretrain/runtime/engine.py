@@ -6,15 +6,17 @@ import resource
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 
 from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import find_file
+from data_pipeline.files import as_unique_keys, find_file
 from pretrain.runtime import ranks
 
 from .deepspeed_compat import (
+    SETTINGS,
     disable_overflow_error,
     silence_memory_reports,
     silence_start,
@@ -40,20 +42,24 @@ SCALING = ("loss_scale_window", "hysteresis")  # of "fp16": steps until the loss
 def read_deepspeed_config(name: str) -> dict[str, Any]:
     """The content of the JSON file of that name, which is looked for in this folder, then beside the packages.
 
-    Raises KinspanError where the file is missing, is not a JSON object, sets what one of our flags sets, or names a
-    stage that ZeRO does not have.
+    Raises KinspanError where the file is missing, is not a JSON object, sets what one of our flags sets or what
+    DeepSpeed does not know, or names a stage that ZeRO does not have.
     """
     path = find_file(name)
     if path is None:
         raise KinspanError(f"--deepspeed_config {name}: no such file")
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=as_unique_keys)
     except (ValueError, RecursionError) as error:
         raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {quote_error(error)}") from error
     if not isinstance(settings, dict):
         raise KinspanError(f"--deepspeed_config {name} is not a JSON object, such as ds_configs/zero2.json")
     for key in FLAGS.keys() & settings.keys():
         raise KinspanError(f'--deepspeed_config {name} sets "{key}", which {FLAGS[key]} sets: remove it from the file')
+    for key in sorted(settings.keys() - SETTINGS):
+        near = get_close_matches(key, SETTINGS, 1)
+        advice = f'did you mean "{near[0]}"?' if near else "remove it from the file"
+        raise KinspanError(f'--deepspeed_config {name} sets "{key}", which DeepSpeed does not know: {advice}')
     _check_scaling(name, settings.get("fp16", {}))
     zero = settings.get("zero_optimization", {})
     if not isinstance(zero, dict):

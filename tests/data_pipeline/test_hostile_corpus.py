@@ -115,6 +115,12 @@ def test_a_manifest_larger_than_any_is_not_read(copy, monkeypatch):
     told(lambda: Corpus(copy), "larger than any")
 
 
+def test_a_tokenizer_that_is_gone_is_named(copy):
+    shutil.rmtree(copy / "tokenizer")
+    with pytest.raises(KinspanError, match=r"corpus/tokenizer is missing: prepare the corpus again"):
+        _ = Corpus(copy).tokenizer_folder
+
+
 def test_a_link_out_of_the_tokenizers_folder_is_refused(copy):
     path = copy / "tokenizer/tokenizer.json"
     path.rename(copy.parent / "elsewhere.json")

@@ -45,12 +45,14 @@ def test_what_a_file_says_comes_back_from_the_command_line(path, weight, objecti
         assert parse_sources([format_source(entry)]) == (Source(path, Fraction(str(weight)), objective),)
 
 
-@given(PATHS.filter(lambda path: not re.search(r"=([0-9]+|[0-9]*\.[0-9]+)(,[^=]+)?$", path)))
+@given(PATHS.filter(lambda path: not re.search(r"=-?([0-9]+|[0-9]*\.[0-9]+)(,[^=]+)?$", path)))
 def test_a_path_alone_is_a_path(path):
     assert parse_sources([format_source(path)]) == (Source(path),)
 
 
-@pytest.mark.parametrize("text", ["docs=0", "docs=0.0", "docs=1000.5", "docs=1001", "docs=0,ssp", f"docs={'9' * 5000}"])
+@pytest.mark.parametrize(
+    "text", ["docs=0", "docs=0.0", "docs=1000.5", "docs=1001", "docs=0,ssp", "docs=-1", f"docs={'9' * 5000}"]
+)
 def test_a_weight_out_of_range_is_refused(text):
     with pytest.raises(KinspanError, match="must be a number above 0, at most 1000") as error:
         parse_sources([text])

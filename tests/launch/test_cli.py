@@ -95,3 +95,15 @@ def test_a_file_may_say_that_a_list_is_empty(tmp_path):
     arguments = ["--config", str(tmp_path / "config.yaml"), "--data", "files=x"]
     found = parse(FinetuneConfig, "", argv=arguments)
     assert (found.seed, found.negative_labels) == ([], [2])
+
+
+@pytest.mark.parametrize("text", ["size: 2\ndry_run: true\nsize: 3\n", "names:\n  - {a: 1, a: 2}\n"])
+def test_a_file_that_repeats_a_key_is_refused(tmp_path, text):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(KinspanError, match=r"config.yaml cannot be read: line [32]: (size|a) is set twice$"):
+        parse(Config, "", argv=["--config", str(tmp_path / "config.yaml")])
+
+
+def test_a_file_may_override_what_it_merges(tmp_path):
+    (tmp_path / "config.yaml").write_text("<<: {size: 2, dry_run: true}\nsize: 3\n")
+    assert parse(Config, "", argv=["--config", str(tmp_path / "config.yaml")]) == Config(size=3, dry_run=True)

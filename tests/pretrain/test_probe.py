@@ -163,7 +163,7 @@ def test_the_probe_may_change_between_the_parts_of_a_run(settings):
 
 def test_settings_of_a_probe_that_is_not_asked_for_are_named():
     (note,) = find_unused_flags(PretrainConfig(probe_steps=3, probe_pairs=7), "mlm")
-    assert note == "there is no --probe: --probe_steps and --probe_pairs do nothing"
+    assert note == "ignored, as there is no --probe: --probe_steps and --probe_pairs"
     assert find_unused_flags(PretrainConfig(probe="wikiqa=W", probe_steps=3), "mlm") == []
 
 

@@ -90,7 +90,7 @@ def test_warmup_of_epochs(refused):
     assert "--warmup_epochs 1 goes with --max_epochs" in refused(warmup_epochs=1.0)
     config = PretrainConfig(max_epochs=20.0, warmup_epochs=1.0)
     assert plan_schedule(config, 2000).warmup == 100
-    with pytest.raises(KinspanError, match="--warmup_steps 2000 is not below"):
+    with pytest.raises(KinspanError, match=r"--warmup_epochs 20 \(2000 steps\) is not below"):
         plan_schedule(replace(config, warmup_epochs=20.0), 2000)
 
 
@@ -292,5 +292,7 @@ def test_a_lone_loss_and_a_control_say_what_they_are():
     (note,) = find_unused_flags(PretrainConfig(pair_weight=0.0, mlm_weight=0.05), "mlm")
     assert "--mlm_weight 0.05 acts through the clipping of gradients alone" in note
     assert not find_unused_flags(PretrainConfig(pair_weight=0.0), "rtd")  # two losses are left
+    (note,) = find_unused_flags(PretrainConfig(pair_weight=0.0, mlm_weight=0.0), "mlm")
+    assert "this run learns nothing" in note
     (note,) = find_unused_flags(PretrainConfig(permute_pair_labels=True), "mlm")
     assert "this run is a control" in note

@@ -1,6 +1,7 @@
 """A document through all steps of cleaning, each of which is counted."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.prepare.document import Document
@@ -44,6 +45,8 @@ def _apply(step: Step, document: Document, paragraphs: list[str], tally: Tally) 
     """Apply a step, and count what it dropped or changed. A paragraph that it leaves empty is dropped."""
     try:
         found = step.apply(document, paragraphs)
+        if isinstance(found, str) or not isinstance(found, Iterable):
+            raise TypeError(f"it returned {type(found).__name__}, where a list of paragraphs is due")
     except Exception as error:
         reason = f"{type(error).__name__}: {quote_error(error)}"
         raise KinspanError(f"the cleaning step {step.name} failed on document {document.id}: {reason}") from error

@@ -1,5 +1,6 @@
 """Reading documents: one file per format; ``registry.py`` names them all, ``files.py`` finds the files of an input."""
 
+from .compression import is_url
 from .files import InputFile, check_unchanged, count_suffixes, find_input_files, format_skipped
 from .reader import Part, Reader, Record
 from .registry import (
@@ -13,6 +14,7 @@ from .registry import (
     get_reader,
     parse_record,
     read_records,
+    split_prefix,
 )
 
 __all__ = [
@@ -32,6 +34,8 @@ __all__ = [
     "find_reader",
     "format_skipped",
     "get_reader",
+    "is_url",
     "parse_record",
     "read_records",
+    "split_prefix",
 ]

@@ -35,6 +35,10 @@ def _read_rows(source: Source, part: Part | None) -> Iterator[tuple[int, dict | 
         delimiter = "\t" if name.lower().endswith(".tsv") else _find_delimiter(first)
         rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         header = next(rows, None)
+        if repeated := [name for name in COLUMNS if (header or []).count(name) > 1]:
+            why = f'the first row names more than one column "{repeated[0]}"'
+            yield 1, Skipped(f"skipped: {why}; rename one, or give --allow_skipped to leave the file out")
+            return
         if header is not None and "text" not in header:
             yield (
                 1,

@@ -74,6 +74,11 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
                 inside = places.list_files(place)
                 known = [p for p in inside if _is_known(prefix + p) and places.exists(p)]
                 others = sorted(p for p in {*inside} - {*known} if key or not is_companion(p))
+                if inside and not known and not others:
+                    raise KinspanError(
+                        f"--input {place}: no file in this folder holds documents; {inside[0]} only belongs to one "
+                        "that does"
+                    )
                 _refuse_missing_text(place, prefix, known, others, allow_skipped)
                 files.update({prefix + p: places.describe(prefix, p) for p in known})
                 skipped.update(others)

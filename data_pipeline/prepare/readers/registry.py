@@ -63,6 +63,7 @@ ARCHIVES: dict[str, Unpack] = {
     ".txz": unpack_tar,
     ".7z": unpack_7z,
 }
+_OF_SYSTEMS = r"(?i)\._.*|\.DS_Store|Thumbs\.db|desktop\.ini"  # which macOS and Windows leave in folders
 _OPENWEBTEXT = re.compile(r"urlsf_subset[\d-]+(?:_data)?")  # a compressed tar without a suffix that says so
 
 
@@ -116,6 +117,8 @@ def _strip(name: str) -> str:
 def find_archive(name: str) -> Unpack | None:
     """Find what unpacks an archive; None where the file is none."""
     base = _strip(split_prefix(name)[1])
+    if re.fullmatch(_OF_SYSTEMS, base):
+        return None
     if name_file(name) != base:  # compressed
         return unpack_tar if base.lower().endswith(".tar") or _OPENWEBTEXT.fullmatch(base) else None
     return ARCHIVES.get(Path(base).suffix.lower())
@@ -152,7 +155,7 @@ def get_reader(key: str) -> Reader:
 
 def is_companion(name: str) -> bool:
     """Whether a file is read together with another one, or holds no documents and stands beside one that does."""
-    patterns = (p for reader in READERS.values() for p in (reader.companions, reader.ignored) if p)
+    patterns = [_OF_SYSTEMS, *(p for reader in READERS.values() for p in (reader.companions, reader.ignored) if p)]
     return any(re.fullmatch(pattern, _strip(name)) for pattern in patterns)
 
 

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.executors import check_workers, map_chunks
+from data_pipeline.files import make_folder
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
 from data_pipeline.prepare.rejection import ReadTally, refuse_rejected
 from finetune.data.tables import read_lines
@@ -70,14 +71,13 @@ def build_asnq(
     inputs = {flag: _find_inputs(flag, names) for flag, names in (("train", train), ("dev", dev)) if names}
     if not inputs:
         raise KinspanError("--train and --dev are both missing: name the files of Natural Questions")
+    if split_questions and "dev" not in inputs:
+        raise KinspanError("--split_questions divides the questions of --dev, which is missing")
     check_workers(num_workers)
     lists = _read_lists(split_questions or [])
     temporary = {name: folder / f"{name}.tsv.tmp" for name in ("train", "dev", "test", "undivided")}
     tallies: dict[str, Tally] = {}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise KinspanError(f"--output_dir {folder} cannot be made: {error.strerror}") from error
+    make_folder(folder)
     try:
         if "train" in inputs:
             with temporary["train"].open("wb") as file:
@@ -123,6 +123,8 @@ def _read_lists(names: list[str]) -> dict[str, str]:
             question = " ".join(question.split())
             if lists.setdefault(question, split) != split:
                 raise KinspanError(f"--split_questions {name} line {line}: this question is in the other list too")
+        if split not in lists.values():
+            raise KinspanError(f"--split_questions {name}: it lists no question")
     return lists
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.files import make_folder, write_atomically
 from data_pipeline.prepare.cleaning import Rules, Tally
 from data_pipeline.prepare.cleaning.characters import normalise
 from data_pipeline.prepare.cleaning.cleaner import clean
@@ -74,7 +74,8 @@ def read_questions(
     allow_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/rejection.py
 
     Raises KinspanError where a file cannot be read to its end, there is no question in the input, too much of it is
-    rejected, or a link leads from one file to another, since the groups of duplicates are those of each file.
+    rejected, questions share an id, or a link leads from one file to another, since the groups of duplicates are those
+    of each file.
     """
     files, _ = find_input_files(inputs)
     found: list[Question] = []
@@ -134,6 +135,13 @@ def _part_shared_ids(questions: list[Question], say: Callable[[str], None]) -> l
 
 
 def _check_links(questions: Sequence[Question]) -> None:
+    """Raises KinspanError for an id that several questions have, and for a link out of its file."""
+    repeated = [name for name, count in Counter(question.id for question in questions).items() if count > 1]
+    if repeated:
+        raise KinspanError(
+            f"--input: {len(repeated):,} ids stand at more than one question, such as {repeated[0]!r}: give each "
+            "question an id of its own, and name each file once"
+        )
     group_of = {question.id: question.group for question in questions}
     for question in questions:
         for link in question.links:
@@ -217,7 +225,7 @@ def build_forum_set(
             f"--kind {kind}: no question of the forum is left for {empty[0]}, since {sum(counts.values())} have what "
             "it needs; choose other shares"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for split in SPLITS:
         if counts[split]:
             write_atomically(folder / f"{split}.jsonl", lines[split])

@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.files import make_folder, write_atomically
 
 from ..dataset import explain_missing, find_files
 from ..insuranceqa import ANSWERS, INSURANCEQA, read_texts
@@ -41,7 +41,8 @@ def build_pools(
     The right answers of a question in dev and test are those that are among its candidates, which may be none; in
     training they are all of them.
 
-    Raises KinspanError where a file is missing or not as it must be, and where ``target`` is ``source``.
+    Raises KinspanError where a file is missing or not as it must be, where there are fewer answers than candidates, and
+    where ``target`` is ``source``.
     """
     if source.resolve() == target.resolve():
         raise KinspanError(f"--output_dir {target} is the folder that is read: choose another")
@@ -52,7 +53,10 @@ def build_pools(
     if not words.vocab:
         raise KinspanError(f"{path}: no answer has a word")
     index.index(words, show_progress=False)
-    target.mkdir(parents=True, exist_ok=True)
+    for flag, number in (("candidates", candidates), ("train_candidates", train_candidates)):
+        if number > len(ids):
+            raise KinspanError(f"--{flag} {number}: {path} has {len(ids):,} answers: give at most that")
+    make_folder(target)
     counts = {}
     for split, file in files.items():
         number = train_candidates if split == "train" else candidates

@@ -21,7 +21,8 @@ from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.encode import is_held_out
 from data_pipeline.prepare.finished import CORPUS_PARTS
 from data_pipeline.prepare.pipeline import prepare
-from data_pipeline.prepare.summary import describe_shared_ids
+from data_pipeline.prepare.summary import describe_shared_ids, describe_unknown
+from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 
@@ -219,6 +220,36 @@ def test_documents_that_share_an_id_are_held_out_one_by_one(tmp_path, helpers, n
     own = [f"{name}-{k}" for k in range(20)]
     assert [i for i in own if i in held_out] == [i for i in own if is_held_out(i, 0.3)]
     assert result.manifest.totals["documents"] == 320
+
+
+def test_text_that_the_tokenizer_does_not_know_is_counted_and_said(tmp_path, documents, helpers):
+    known = helpers.prepare([helpers.write_jsonl(tmp_path / "en.jsonl", documents)], default_model(), tmp_path / "en")
+    assert describe_unknown(known.tally) is None
+    written = [{**d, "paragraphs": [f"\U00012000 \U00012001. {p}" for p in d["paragraphs"]]} for d in documents]
+    source = helpers.write_jsonl(tmp_path / "in.jsonl", written)
+    result = helpers.prepare([source], default_model(), tmp_path / "out")
+    unknown = load_tokenizer(default_model()).unk_token_id
+    corpus = Corpus(tmp_path / "out")
+    tokens = [t for k in range(len(corpus.manifest.shards)) for t in corpus.shard(k).tokens.tolist()]
+    assert tokens.count(unknown) == result.tally.counts["tokens that stand for unknown text"] > 0
+    assert f"{tokens.count(unknown) / len(tokens):.1%} of the tokens" in describe_unknown(result.tally)
+
+
+@pytest.mark.parametrize("given", ["docs", "*", "docs/../docs"])
+def test_an_output_folder_in_an_input_is_refused(tmp_path, documents, helpers, monkeypatch, given):
+    (tmp_path / "docs").mkdir()
+    helpers.write_jsonl(tmp_path / "docs/in.jsonl", documents)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        KinspanError, match=r"--output_dir .*docs/corpus lies in --input .*docs: choose a folder outside"
+    ):
+        helpers.prepare([given], default_model(), tmp_path / "docs/corpus")
+    assert not (tmp_path / "docs/corpus").exists()
+
+
+def test_options_of_slurm_without_slurm_are_refused(source, tmp_path, helpers):
+    with pytest.raises(KinspanError, match="--sbatch says what Slurm's jobs ask for: give --executor slurm"):
+        helpers.prepare([source], default_model(), tmp_path / "out", sbatch=["partition=cpu"])
 
 
 def test_a_few_versions_of_a_page_stay_together(tmp_path, helpers):

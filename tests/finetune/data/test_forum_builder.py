@@ -158,11 +158,22 @@ def test_a_link_into_another_file_is_refused(tmp_path):
         read_questions([first, f"questions:{tmp_path / 'more.jsonl'}"])
 
 
+def test_questions_that_share_an_id_are_refused(tmp_path):
+    name = write_help_desk(tmp_path / "desk.jsonl", 6)
+    path = tmp_path / "desk.jsonl"
+    path.write_text(path.read_text() + json.dumps({"id": "q2", "title": "Another?", "text": "It is broken."}) + "\n")
+    with pytest.raises(KinspanError, match="1 ids stand at more than one question, such as 'q2'"):
+        read_questions([name])
+
+
 def test_a_forum_without_what_is_asked_for_is_refused(questions, tmp_path):
     alone = [question for question in questions if not question.links]
     with pytest.raises(KinspanError, match="--kind duplicate: no question of the forum is left for train"):
         build_forum_set(alone, "duplicate", tmp_path / "set", SHARES)
     assert not (tmp_path / "set").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(KinspanError, match=r"--output_dir .*file cannot be made: File exists"):
+        build_forum_set(questions, "title_body", tmp_path / "file", SHARES)
 
 
 def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
@@ -173,6 +184,9 @@ def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     assert "60 questions, 40 with an accepted answer" in done.stdout
     assert "40 of them are duplicates of one another, in 20 groups" in done.stdout
     assert load_split(f"files={tmp_path / 'set'}", "test")[0].num_questions > 0
+    assert "note:" not in done.stdout
+    few = run_program(entry, "--input", name, *flags, cwd=tmp_path)
+    assert "note: no question has --candidates 100: the forum has 40 texts that can be one" in few.stdout
     text = tmp_path / "plain.jsonl"
     text.write_text('{"title": "a", "text": "no question"}\n')
     failed = run_program(entry, "--input", text, *flags, cwd=tmp_path)

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +175,16 @@ def test_damaged_weights_are_one_line(make_model):
     folder = make_model()
     (folder / "model.safetensors").write_bytes(b"not tensors")
     with pytest.raises(KinspanError, match="cannot be loaded") as caught:
+        load_model(str(folder), seed=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_of_another_config_are_named_with_both_shapes(make_base):
+    folder = make_base()
+    config = json.loads((folder / "config.json").read_text())
+    width = config["intermediate_size"]
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 2 * width}))
+    with pytest.raises(KinspanError, match=rf"has the shape \[{width}.* by its config.json \[{2 * width}") as caught:
         load_model(str(folder), seed=1)
     assert "\n" not in str(caught.value)
 

@@ -34,6 +34,8 @@ MAX_GROUPS = 500  # temporary files that are open at once
 _QUESTION, _ANSWER, _DUPLICATE = b"1", b"2", b"3"
 _LINKS = "PostLinks.xml"
 _END = b"</posts>"
+_LINKS_END = re.compile(rb"</postlinks>|<postlinks\s*/>")
+_DAMAGE = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error)
 _FRAME = re.compile(rb"(?:\xef\xbb\xbf)?\s*</?(?:\?xml\b|posts\b|!)")  # what stands around the rows
 _CONTROLS = re.compile(rb"&#x(?:[0-8BCEF]|1[0-9A-F]|FFF[EF]);", re.I)  # which XML does not allow, and dumps have
 
@@ -56,86 +58,114 @@ def _find(pattern: re.Pattern[bytes], row: bytes) -> bytes:
 
 
 def _read_threads(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
-    """Yield each question with its answers and links: rows as they stand in the file."""
-    links = _read_duplicates(source)
-    group_of = name_groups({str(a): map(str, found) for a, found in links.items()})
+    """Yield each question with its answers and links: rows as they stand in the file.
+
+    Of files that cannot be read to their ends these are the rows before that place; then the first error is raised.
+    """
+    links: dict[int, list[int]] = {}
+    damage: list[Exception] = []
+    try:
+        _read_duplicates(source, links)
+    except OSError as error:
+        damage.append(error)
     with contextlib.ExitStack() as stack:
-        groups, rejected = _deal_out(source, stack)
-        yield from rejected
-        number = 0
-        for group in groups:
-            group.seek(0)
-            questions: dict[int, bytes] = {}
-            answers: dict[int, list[bytes]] = {}
-            for row in group:
-                if _find(_TYPE, row) == _QUESTION:
-                    questions[int(_find(_ID, row))] = row
-                else:
-                    answers.setdefault(int(_find(_PARENT, row)), []).append(row)
-            for question, row in questions.items():
-                number += 1
-                ids = links.pop(question, [])
-                linked = {"links": ids, "group": group_of.get(str(question), "")}
-                yield number, {"question": row, "answers": answers.pop(question, []), **linked}
-            for orphans in answers.values():
-                for _ in orphans:
-                    yield number, Omitted("an answer whose question is not in the file")
+        groups = _open_groups(source, stack)
+        try:
+            yield from _deal_out(source, groups)
+        except _DAMAGE as error:
+            damage.append(error)
+        yield from _put_in_order(groups, links)
+    if damage:
+        raise damage[0]
+
+
+def _put_in_order(groups: list[IO[bytes]], links: dict[int, list[int]]) -> Iterator[tuple[int, dict | Rejected]]:
+    """Yield the questions of the temporary files with their answers and links, and say which of those lack one."""
+    group_of = name_groups({str(a): map(str, found) for a, found in links.items()})
+    number = 0
+    for group in groups:
+        group.seek(0)
+        questions: dict[int, bytes] = {}
+        answers: dict[int, list[bytes]] = {}
+        for row in group:
+            if _find(_TYPE, row) != _QUESTION:
+                answers.setdefault(int(_find(_PARENT, row)), []).append(row)
+            elif (question := int(_find(_ID, row))) not in questions:
+                questions[question] = row
+            else:
+                yield number, Rejected(f"a second question has the Id {question}", len(row))
+        for question, row in questions.items():
+            number += 1
+            ids = links.pop(question, [])
+            linked = {"links": ids, "group": group_of.get(str(question), "")}
+            yield number, {"question": row, "answers": answers.pop(question, []), **linked}
+        for orphans in answers.values():
+            for _ in orphans:
+                yield number, Omitted("an answer whose question is not in the file")
     for ids in links.values():
         for _ in ids:
             yield number, Omitted("a link of a question that is not in the file")
 
 
-def _read_duplicates(source: Source) -> dict[int, list[int]]:
-    """Read which questions each question is a duplicate of; nothing where there is no PostLinks.xml.
+def _read_duplicates(source: Source, found: dict[int, list[int]]) -> None:
+    """Add to ``found`` which questions each question is a duplicate of; nothing where there is no PostLinks.xml.
 
     Raises OSError, which names that file, where it cannot be read: the file of posts is not what is damaged.
     """
-    found: dict[int, list[int]] = {}
     beside = (source.find_beside(_LINKS + suffix) for suffix in ("", *COMPRESSED_SUFFIXES))
     for links in filter(None, beside):
         try:
+            row: bytes | Rejected = b""
             for _, row in read_lines(links, None):
                 if isinstance(row, bytes) and _find(_LINK_TYPE, row) == _DUPLICATE:
                     found.setdefault(int(_find(_FROM, row)), []).append(int(_find(_TO, row)))
-        except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
+            if isinstance(row, Rejected) or not _LINKS_END.search(row):
+                raise EOFError("it does not end with </postlinks>: it is cut off, or no file of links")
+        except _DAMAGE as error:
             raise OSError(f"{name_file(links.name)} beside it: {quote_error(error)}") from error
         break
-    return found
 
 
-def _deal_out(source: Source, stack: contextlib.ExitStack) -> tuple[list[IO[bytes]], list[tuple[int, Rejected]]]:
-    """Deal the rows of questions and answers out to temporary files, all of a question to one; and say what is no row.
-
-    Raises EOFError where the file has no end tag.
-    """
+def _open_groups(source: Source, stack: contextlib.ExitStack) -> list[IO[bytes]]:
+    """Open as many temporary files as a file of posts of this size is dealt out to."""
     with source.open() as opened:
         size = opened.seek(0, io.SEEK_END) * (EXPANDS if is_compressed(source.name) else 1)
-    count = min(MAX_GROUPS, 1 + size // GROUP_BYTES)
     groups: list[IO[bytes]] = []
-    for _ in range(count):
+    for _ in range(min(MAX_GROUPS, 1 + size // GROUP_BYTES)):
         file = tempfile.TemporaryFile(prefix="kinspan-")  # noqa: SIM115  (the stack closes it)
         groups.append(stack.enter_context(file))
-    rejected: list[tuple[int, Rejected]] = []
+    return groups
+
+
+def _deal_out(source: Source, groups: list[IO[bytes]]) -> Iterator[tuple[int, Rejected]]:
+    """Deal the rows of questions and answers out to temporary files, all of a question to one; and yield what is no
+    row.
+
+    Raises EOFError where the file has no end tag, and ValueError where a second file follows the first one's.
+    """
     row: bytes | Rejected = b""
+    ended = False
     for number, row in read_lines(source, None):
+        if ended:
+            raise ValueError(f"more follows its {_END.decode()}: give each forum a file of its own")
         if isinstance(row, Rejected):
-            rejected.append((number, row))
+            yield number, row
             continue
+        ended = _END in row
         if not row.lstrip().startswith(b"<row "):
             if not _FRAME.match(row):
-                rejected.append((number, Rejected("a line that is no row of posts", len(row))))
+                yield number, Rejected("a line that is no row of posts", len(row))
             continue
         kind = _find(_TYPE, row)
         thread = _find(_ID if kind == _QUESTION else _PARENT, row)
         if kind not in (_QUESTION, _ANSWER):
-            rejected.append((number, Omitted("a post that is neither question nor answer")))
+            yield number, Omitted("a post that is neither question nor answer")
         elif not thread:
-            rejected.append((number, Rejected("a post without a number", len(row))))
+            yield number, Rejected("a post without a number", len(row))
         else:
-            groups[int(thread) % count].write(row if row.endswith(b"\n") else row + b"\n")
-    if isinstance(row, bytes) and _END not in row:
+            groups[int(thread) % len(groups)].write(row if row.endswith(b"\n") else row + b"\n")
+    if not ended and isinstance(row, bytes):
         raise EOFError(f"it does not end with {_END.decode()}: it is cut off, or no file of posts")
-    return groups, rejected
 
 
 def _parse(record: Record, keep_code: bool) -> list[Document]:

@@ -143,6 +143,10 @@ def test_changed_steps_are_other_rules(tmp_path):
             MINE.replace("p.isupper()", "p.nothing()"),
             "step shouting failed on document id: AttributeError",
         ),
+        (
+            MINE.replace("[p for p in ps if not p.isupper()]", "None"),
+            "step shouting failed on document id: TypeError: .* it returned NoneType",
+        ),
         (None, "cannot be read"),
     ],
 )

@@ -132,6 +132,13 @@ def test_rows_of_delimited_files_are_documents(tmp_path, read, suffix, delimiter
     assert [(d.id, d.paragraphs) for d in documents] == [("1", [FIRST, SECOND]), ("2", [f'"{FIRST}", he said.'])]
 
 
+@pytest.mark.parametrize("header", ["text,text", "id,text,id"])
+def test_a_column_that_is_named_twice_is_refused(tmp_path, read, header):
+    documents, (reason,), _ = read(written(tmp_path / "a.csv", f"{header}\n{header}\n"))
+    assert not documents
+    assert f'more than one column "{header.partition(",")[0]}"' in reason
+
+
 def test_broken_rows_are_rejected_one_by_one(tmp_path, read):
     content = b"text,id\nOne,1\nToo,many,columns\nCaf\xe9,3\nLast,4\n"
     documents, rejected, _ = read(written(tmp_path / "a.csv", content))

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -16,6 +17,7 @@ JSONL = b'{"text": "x"}\n'
 
 
 def written(path, content):
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
     return path
 
@@ -231,6 +233,26 @@ def test_files_beside_those_that_are_read_are_not_skipped(tmp_path):
     files, skipped = find_input_files([str(tmp_path)])
     assert names(files, tmp_path) == ["Posts.xml", "data-0.arrow"]
     assert not skipped
+    (tmp_path / "Posts.xml").unlink()
+    (tmp_path / "data-0.arrow").unlink()
+    with pytest.raises(KinspanError, match=r"no file in this folder holds documents; .*Comments.xml.xz only belongs"):
+        find_input_files([str(tmp_path)])
+
+
+def test_what_systems_leave_in_folders_is_no_input(tmp_path, read):
+    for name in (".DS_Store", "._a.jsonl", "__MACOSX/._a.zip", "._b.jsonl.gz", "Thumbs.db", "desktop.ini"):
+        written(tmp_path / name, b"\x00\x05\x16\x07")
+    written(tmp_path / "a.jsonl", b'{"text": "A line."}\n')
+    files, skipped = find_input_files([str(tmp_path)])
+    assert names(files, tmp_path) == ["a.jsonl"]
+    assert not skipped
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for path in sorted(tmp_path.rglob("*")):
+            if path.is_file() and path.name != "all.zip":
+                archive.write(path, path.relative_to(tmp_path))
+    documents, rejected, _ = read(tmp_path / "all.zip")
+    assert [d.paragraphs for d in documents] == [["A line."]]
+    assert not rejected
 
 
 @pytest.mark.parametrize("name", ["A.TXT", "B.Jsonl.GZ", "C.ZIP", "D.TAR.XZ", "E.CSV"])

@@ -146,10 +146,24 @@ def test_control_characters_that_dumps_hold_are_read(tmp_path, read):
 
 def test_a_file_that_is_cut_off_says_so(tmp_path, read):
     path = forum(tmp_path / "f", question(1), question(2))
-    path.write_bytes(path.read_bytes()[:-20])
+    path.write_bytes(path.read_bytes().partition(b'  <row Id="2"')[0])
     documents, (reason,), _ = read(path)
-    assert not documents
+    assert [d.id for d in documents] == ["f:1"]
     assert "cannot read on" in reason
+
+
+def test_dumps_of_two_forums_in_one_file_are_refused(tmp_path, read):
+    path = forum(tmp_path / "f", question(1))
+    path.write_bytes(path.read_bytes() + b"\n" + path.read_bytes())
+    documents, (reason,), _ = read(path)
+    assert [d.id for d in documents] == ["f:1"]
+    assert "cannot read on: ValueError: more follows its </posts>: give each forum a file of its own" in reason
+
+
+def test_a_second_question_of_an_id_is_rejected(tmp_path, read):
+    documents, (reason,), _ = read(forum(tmp_path / "f", question(1), question(2), question(1, "<p>Other.</p>")))
+    assert [(d.id, d.paragraphs) for d in documents] == [("f:1", ["Why?"]), ("f:2", ["Why?"])]
+    assert reason == "a second question has the Id 1"
 
 
 def test_entities_that_a_file_declares_do_not_grow(tmp_path, read):
@@ -213,6 +227,16 @@ def test_damaged_links_are_named_and_not_the_posts(tmp_path, read):
     path = forum(tmp_path / "cats", question(1), links=[(1, 2, 3)], suffix=".xz", pack=lzma.compress)
     links = path.with_name("PostLinks.xml.xz")
     links.write_bytes(links.read_bytes()[:-20])
-    _, (reason,), _ = read(path)
+    documents, (reason,), _ = read(path)
+    assert [d.id for d in documents] == ["cats:1"]
     assert "cannot read on" in reason
     assert "PostLinks.xml.xz beside it" in reason
+
+
+def test_links_that_are_cut_off_say_so(tmp_path, read):
+    path = forum(tmp_path / "cats", question(1), question(2), question(3), links=[(1, 2, 3), (2, 3, 3)])
+    links = path.with_name("PostLinks.xml")
+    links.write_bytes(links.read_bytes()[:60])
+    documents, (reason,), _ = read(path)
+    assert len(documents) == 3
+    assert "PostLinks.xml beside it: it does not end with </postlinks>" in reason

@@ -90,6 +90,11 @@ def test_published_lists_of_questions(tmp_path):
     write(tmp_path / "unique.test", ["question 33\n"])
     with pytest.raises(KinspanError, match="no question of the list of test"):
         build_asnq([], [source], tmp_path / "asnq", split_questions=lists)
+    write(tmp_path / "unique.test", ["\n"])
+    with pytest.raises(KinspanError, match=r"unique\.test: it lists no question"):
+        build_asnq([], [source], tmp_path / "asnq", split_questions=lists)
+    with pytest.raises(KinspanError, match="--split_questions divides the questions of --dev, which is missing"):
+        build_asnq([source], [], tmp_path / "asnq", split_questions=lists)
     with pytest.raises(KinspanError, match="takes two files"):
         build_asnq([], [source], tmp_path / "asnq", split_questions=lists[:1])
 

@@ -62,7 +62,7 @@ def test_a_question_of_unknown_words_has_candidates(tmp_path):
 )
 def test_a_broken_line_is_named(tmp_path, rows, message):
     with pytest.raises(KinspanError, match=message):
-        build_pools(write(tmp_path, test=rows), tmp_path / "out")
+        build_pools(write(tmp_path, test=rows), tmp_path / "out", 2, 2)
 
 
 def test_what_is_missing_is_named(tmp_path):
@@ -70,6 +70,10 @@ def test_what_is_missing_is_named(tmp_path):
         build_pools(tmp_path, tmp_path / "out")
     with pytest.raises(KinspanError, match="is the folder that is read"):
         build_pools(write(tmp_path), tmp_path)
+    with pytest.raises(KinspanError, match=r"--train_candidates 6: .*answers.jsonl has 5 answers"):
+        build_pools(tmp_path, tmp_path / "out", 5, 6)
+    with pytest.raises(KinspanError, match=r"--output_dir .* cannot be made: File exists"):
+        build_pools(tmp_path, tmp_path / "answers.jsonl", 5, 5)
     (tmp_path / "valid.jsonl").unlink()
     with pytest.raises(KinspanError, match=r"no split dev: looked for valid.jsonl"):
         build_pools(tmp_path, tmp_path / "out")
