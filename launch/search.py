@@ -87,15 +87,21 @@ def main() -> None:
 
     questions = _read_questions(config.questions) if config.questions else {}
     searcher = Searcher(
-        config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend
+        config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend, _note
     )
     if config.questions:
         _answer_all(searcher, questions, config)
-        return
-    if config.question:
+    elif config.question:
         for given in config.question:
             _answer(searcher, given, config)
-        return
+    else:
+        _answer_input(searcher, config)
+    for line in searcher.cross_encoder.describe_cut() if searcher.cross_encoder else []:
+        _note(line)
+
+
+def _answer_input(searcher: "Searcher", config: SearchConfig) -> None:
+    """Answers questions until the input ends."""
     print(f"{len(searcher.index):,} answers. Ask; an empty line or the end of input ends.", file=sys.stderr, flush=True)
     at_terminal = sys.stdin.isatty()
     while (question := _ask()) is not None and (question or not at_terminal):
