@@ -1,9 +1,9 @@
 """The one exception that a user is meant to see, and how it quotes the errors of other libraries."""
 
-from errno import EACCES, EDQUOT, ENAMETOOLONG, ENOSPC, EPERM, EROFS
+from errno import EACCES, EDQUOT, ENAMETOOLONG, ENOSPC, ENOTDIR, EPERM, EROFS
 
 # How a file system refuses: whatever was being written, the user can mend it.
-FILE_SYSTEM_ERRORS = (EACCES, EDQUOT, ENAMETOOLONG, ENOSPC, EPERM, EROFS)
+FILE_SYSTEM_ERRORS = (EACCES, EDQUOT, ENAMETOOLONG, ENOSPC, ENOTDIR, EPERM, EROFS)
 _UNTELLING = (TypeError, AttributeError, LookupError, AssertionError)  # their texts say nothing without their types
 _MAX_CHARS = 300
 

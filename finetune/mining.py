@@ -27,7 +27,7 @@ from finetune.data.filters import NO_ALL_NEGATIVE, filter_questions
 from finetune.data.registry import load_split, parse_columns
 from finetune.evaluation.trec import make_folder
 from finetune.ranking.best import take_best
-from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.bi_encoder import check_room, is_bi_encoder
 from finetune.ranking.embedder import Embedder
 from finetune.ranking.encode import CutCounter
 from finetune.ranking.score import load_classifier
@@ -133,6 +133,9 @@ def embed(
             f"--model {model} reads question and answer together: give it as --cross_encoder, and a bi-encoder here"
         )
     embedder = Embedder(model)
+    check_room(embedder.model, max_length)
+    if max_length > embedder.max_length:
+        say(f"{embedder.name}: texts are cut at {embedder.max_length} tokens, its most, and not at {max_length}")
     embedder.max_length = embedder.model.max_seq_length = min(max_length, embedder.max_length)
     answers = data.answers.take(pa.array(corpus.rows)).to_pylist()
     if cut := embedder.count_cut(answers):

@@ -14,6 +14,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline.errors import KinspanError
 from launch._cli import parse, run
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
+from serve.questions import MAX_QUESTION
 
 if TYPE_CHECKING:
     from serve.search import Hit, Searcher
@@ -120,6 +121,8 @@ def _ask() -> str | None:
 
 
 def _answer(searcher: "Searcher", question: str, config: SearchConfig) -> None:
+    if len(question) > MAX_QUESTION:
+        _note(f"the question has more than {MAX_QUESTION:,} characters, and is cut there")
     answered = searcher.search([question], config.k or SHOWN_HITS, **_list_ways(config))
     if config.json:
         _print_json({"question": question}, answered.hits[0])

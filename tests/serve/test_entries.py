@@ -134,6 +134,13 @@ def test_what_the_cross_encoder_cuts_is_said_beside_the_answers(
         assert told.count(own) == told.count(f"{count} of {count} pairs cut (--max_length 15)") == 1
 
 
+def test_a_long_question_is_said_to_be_cut(tmp_path, built, monkeypatch, capsys):
+    for question, count in (("number " * 600, 1), ("number 13", 0)):
+        monkeypatch.setattr("sys.argv", ["search", "--index", str(tmp_path / "index"), question])
+        search.main()
+        assert capsys.readouterr().err.count("the question has more than 4,000 characters, and is cut there") == count
+
+
 def test_lines_of_json(tmp_path, run, built):
     flags = ("--index", tmp_path / "index", "--json", "--k", 2)
     lines = [json.loads(line) for line in run(search, *flags, "--questions", built).splitlines()]
