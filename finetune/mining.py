@@ -27,8 +27,9 @@ from finetune.data.filters import NO_ALL_NEGATIVE, filter_questions
 from finetune.data.registry import load_split, parse_columns
 from finetune.evaluation.trec import make_folder
 from finetune.ranking.best import take_best
-from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.bi_encoder import check_room, is_bi_encoder
 from finetune.ranking.embedder import Embedder
+from finetune.ranking.encode import CutCounter
 from finetune.ranking.score import load_classifier
 
 TRAIN, FACTS = "train.jsonl", "mined.json"
@@ -95,9 +96,12 @@ def mine_file(
     make_folder(output)
     corpus = data.distinct
     say("\n".join([*notes, f"{data.num_questions:,} questions, {len(corpus.rows):,} distinct right answers"]))
-    asked, found = embed(data, corpus, model, max_length)
-    rank = load_reranker(cross_encoder, max_length) if cross_encoder else None
+    asked, found = embed(data, corpus, model, max_length, say)
+    cut = CutCounter()
+    rank = load_reranker(cross_encoder, max_length, say, cut) if cross_encoder else None
     mined = mine(data, corpus, asked, found, rules, rank)
+    for line in cut.describe(shorten_name(cross_encoder), max_length) if cross_encoder else []:
+        say(line)
     write_mined(output / TRAIN, data, mined, names or {})
     sizes = np.array([len(rows) for rows in mined.chosen])
     facts = {
@@ -119,24 +123,37 @@ def mine_file(
     )
 
 
-def embed(data: AnswerSet, corpus: Distinct, model: str, max_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of the questions ``[Q, hidden]`` and of the distinct candidates ``[D, hidden]``."""
+def embed(
+    data: AnswerSet, corpus: Distinct, model: str, max_length: int, say: Callable[[str], None]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of the questions ``[Q, hidden]`` and of the distinct candidates ``[D, hidden]``; ``say`` is told how many
+    texts are cut."""
     if not is_bi_encoder(model):
         raise KinspanError(
             f"--model {model} reads question and answer together: give it as --cross_encoder, and a bi-encoder here"
         )
     embedder = Embedder(model)
+    check_room(embedder.model, max_length)
+    if max_length > embedder.max_length:
+        say(f"{embedder.name}: texts are cut at {embedder.max_length} tokens, its most, and not at {max_length}")
     embedder.max_length = embedder.model.max_seq_length = min(max_length, embedder.max_length)
-    return embedder.embed_queries(data.questions), embedder.embed_answers(
-        data.answers.take(pa.array(corpus.rows)).to_pylist()
-    )
+    answers = data.answers.take(pa.array(corpus.rows)).to_pylist()
+    if cut := embedder.count_cut(answers):
+        say(f"{embedder.name}: {cut:,} of {len(answers):,} answers cut (--max_length {embedder.max_length})")
+    return embedder.embed_queries(data.questions), embedder.embed_answers(answers)
 
 
-def load_reranker(model: str, max_length: int) -> Callable[[AnswerSet], np.ndarray]:
-    """What gives the probability of each row of an AnswerSet. Raises KinspanError for a bi-encoder."""
+def load_reranker(
+    model: str, max_length: int, say: Callable[[str], None], cut: CutCounter
+) -> Callable[[AnswerSet], np.ndarray]:
+    """What gives the probability of each row of an AnswerSet. Raises KinspanError for a bi-encoder.
+
+    say: told where ``max_length`` is not the model's own
+    cut: counts the pairs that are cut
+    """
     if is_bi_encoder(model):
         raise KinspanError(f"--cross_encoder {model} embeds each text alone: give it as --model")
-    score, _ = load_classifier(model, max_length)
+    score, _ = load_classifier(model, max_length, say=say, see=cut.count)
     return lambda data: 1 / (1 + np.exp(-score(data)))
 
 

@@ -14,6 +14,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline.errors import KinspanError
 from launch._cli import parse, run
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
+from serve.questions import MAX_QUESTION
 
 if TYPE_CHECKING:
     from serve.search import Hit, Searcher
@@ -87,15 +88,21 @@ def main() -> None:
 
     questions = _read_questions(config.questions) if config.questions else {}
     searcher = Searcher(
-        config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend
+        config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend, _note
     )
     if config.questions:
         _answer_all(searcher, questions, config)
-        return
-    if config.question:
+    elif config.question:
         for given in config.question:
             _answer(searcher, given, config)
-        return
+    else:
+        _answer_input(searcher, config)
+    for line in searcher.cross_encoder.describe_cut() if searcher.cross_encoder else []:
+        _note(line)
+
+
+def _answer_input(searcher: "Searcher", config: SearchConfig) -> None:
+    """Answers questions until the input ends."""
     print(f"{len(searcher.index):,} answers. Ask; an empty line or the end of input ends.", file=sys.stderr, flush=True)
     at_terminal = sys.stdin.isatty()
     while (question := _ask()) is not None and (question or not at_terminal):
@@ -114,6 +121,8 @@ def _ask() -> str | None:
 
 
 def _answer(searcher: "Searcher", question: str, config: SearchConfig) -> None:
+    if len(question) > MAX_QUESTION:
+        _note(f"the question has more than {MAX_QUESTION:,} characters, and is cut there")
     answered = searcher.search([question], config.k or SHOWN_HITS, **_list_ways(config))
     if config.json:
         _print_json({"question": question}, answered.hits[0])

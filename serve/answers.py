@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 from data_pipeline.browse import ShownDocument, load_decoder, show_document
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
 from finetune.data.builders.forum import Question, read_questions
 from finetune.data.dataset import MissingSplit
 from finetune.data.registry import NAMES, load_split
-from finetune.data.tables import FORMATS, Table, lacks_names, read_nameless_tsv, read_table
+from finetune.data.tables import FORMATS, Table, find_suffix, lacks_names, read_nameless_tsv, read_table
 from finetune.evaluation.beir import CORPUS, find_beir_file
 
 from .python_docs import read_python_docs
@@ -88,6 +87,10 @@ def stream_answers(source: str, columns: dict[str, str], say: Say, all_answers: 
     if beir := find_beir_file(Path(source), CORPUS):
         return _read_table(beir, columns, say)
     if Path(source).is_dir():
+        if not (Path(source) / "manifest.json").is_file():
+            raise KinspanError(
+                f"{source}: this folder has no {CORPUS} of BEIR's form, and no manifest.json of a corpus"
+            )
         return _take_answers(_read_corpus(Path(source)), all_answers, say)
     return _read_table(Path(source), columns, say)
 
@@ -98,8 +101,7 @@ def name_by_hash(text: str, question: str) -> str:
 
 
 def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answer]:
-    suffix = Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
-    if not path.exists() or suffix not in FORMATS:
+    if not path.exists() or find_suffix(path) not in FORMATS:
         files = f"a file ({', '.join(FORMATS)})"
         folders = f"a corpus folder, a folder in BEIR's form, {FORUM}=DUMP, {PYTHON_DOCS}"
         known = f"{files}, {folders}, or NAME=PLACE with one of {', '.join(NAMES)}"

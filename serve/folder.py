@@ -142,7 +142,10 @@ def lock_index(folder: Path) -> Iterator[None]:
         raise KinspanError(f"--output_dir {folder} is a file: choose a folder")
     if folder.is_dir() and not is_ours(folder):
         raise KinspanError(f"--output_dir {folder} holds something that is no index: choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KinspanError(f"--output_dir {folder} cannot be made: {error.strerror}") from error
     with (folder / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
-from finetune.data.tables import FORMATS, Table, lacks_names, read_nameless_tsv, read_table
+from finetune.data.tables import FORMATS, Table, find_suffix, lacks_names, read_nameless_tsv, read_table
 from finetune.evaluation.beir import QRELS, QUERIES, find_beir_file, read_beir_qrels
 from finetune.evaluation.trec import is_trec_id
 
@@ -62,8 +61,7 @@ def keep_judged(folder: Path, questions: dict[str, str], say: Say) -> dict[str, 
 
 def _open(path: Path) -> tuple[Table, str, str]:
     """The table, and what it calls ids and texts."""
-    suffix = Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
-    if not path.is_file() or suffix not in FORMATS:
+    if not path.is_file() or find_suffix(path) not in FORMATS:
         reason = "not a known format" if path.is_file() else "there is no such file"
         reason = f"no {QUERIES} in this folder" if path.is_dir() else reason
         raise KinspanError(f"{path}: {reason}; give a file ({', '.join(FORMATS)}) or a folder in BEIR's form")

@@ -9,7 +9,10 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.encode import CutCounter
 from finetune.ranking.score import load_classifier
+
+from .answers import Say
 
 MAX_CHARS = 50  # of a token: texts are cut to this many times the most tokens before they are tokenised
 
@@ -18,20 +21,25 @@ class ReRanker:
     """A sequence classifier, loaded once.
 
     max_length: most tokens of a question with an answer; None: the model's own
-    say:        told where that is not the model's own
     precision:  "bf16" is faster where the processor computes in it, and rounds
+    say:        told where ``max_length`` is not the model's own
 
     Raises KinspanError where there is no such model, or it is a bi-encoder.
     """
 
-    def __init__(self, name_or_dir: str, max_length: int | None = None, precision: str = "fp32") -> None:
+    def __init__(
+        self, name_or_dir: str, max_length: int | None = None, precision: str = "fp32", say: Say = lambda note: None
+    ) -> None:
         if is_bi_encoder(name_or_dir):
             raise KinspanError(
                 f"--cross_encoder {name_or_dir} is a bi-encoder, which reads question and answer apart: give a "
                 "release or a ranker"
             )
         self.name = shorten_name(name_or_dir)
-        self._score, self.max_length = load_classifier(name_or_dir, max_length, precision=precision)
+        self._cut = CutCounter()
+        self._score, self.max_length = load_classifier(
+            name_or_dir, max_length, precision=precision, say=say, see=self._cut.count
+        )
         self._room = MAX_CHARS * self.max_length
 
     def score(self, questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -46,6 +54,10 @@ class ReRanker:
         if not np.isfinite(scores).all():
             raise KinspanError(f"--cross_encoder {self.name}: a score is not finite")
         return np.split(scores, data.starts[1:-1])
+
+    def describe_cut(self) -> list[str]:
+        """A line that says how many of all pairs scored so far were cut, where any was."""
+        return self._cut.describe(self.name, self.max_length)
 
 
 def make_candidates(questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> AnswerSet:

@@ -11,6 +11,7 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 from finetune.ranking.embedder import Embedder
 
+from .answers import Say
 from .building import check_model, find_model
 from .index import Found, Index
 from .questions import BI_ENCODER, BLEND, BM25, CANDIDATES, CROSS_ENCODER, FUSION, RERANKED, clean_question
@@ -58,6 +59,7 @@ class Searcher:
     max_length:    most tokens of a question with an answer, for the cross-encoder; None: its own
     blend:         what the cross-encoder reads is ranked by the reciprocal ranks of its order and of the first stage's,
                    and not by its scores alone: a weak cross-encoder then does less harm, and may add what it knows
+    say:           told where ``max_length`` is not the cross-encoder's own
 
     Raises KinspanError for what is missing or damaged, or where the model is not the one of the index.
     """
@@ -70,6 +72,7 @@ class Searcher:
         precision: str = "fp32",
         max_length: int | None = None,
         blend: bool = False,
+        say: Say = lambda note: None,
     ) -> None:
         if blend and not cross_encoder:
             raise KinspanError("--blend needs --cross_encoder, whose order it fuses with the first stage's")
@@ -77,7 +80,7 @@ class Searcher:
         place = model or find_model(self.index.manifest, Path(index))
         check_model(self.index.manifest, place, Path(index))
         self.embedder = Embedder(place, self.index.manifest.settings["max_length"])
-        self.cross_encoder = ReRanker(cross_encoder, max_length, precision) if cross_encoder else None
+        self.cross_encoder = ReRanker(cross_encoder, max_length, precision, say) if cross_encoder else None
         self.blend = blend
 
     def search(

@@ -55,8 +55,8 @@ class Served:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout
         assert self.process.stderr
-        said = self.process.stdout.readline()
-        if "ready: http" not in said:
+        said = next((line for line in self.process.stdout if "ready: http" in line), None)  # notes may come before
+        if said is None:
             self.process.wait(10)
             raise KinspanError(f"the service did not start: {self.process.stderr.read().strip()[-300:]}")
         self.port = int(said.rsplit(":", 1)[1])

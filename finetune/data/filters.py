@@ -20,7 +20,11 @@ def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
     """
     keep = find_kept(data, mode)
     if not keep.any():
-        raise KinspanError(f"{data.name} {data.split}: the filter {mode} leaves none of {data.num_questions} questions")
+        wanted = "a wrong candidate beside a right one" if data.positives.any() else "a right candidate"
+        raise KinspanError(
+            f"{data.name} {data.split}: the filter {mode} leaves none of {data.num_questions} questions, as none has "
+            f"{wanted}: check the labels"
+        )
     return data if keep.all() else data.take(keep)
 
 

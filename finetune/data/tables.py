@@ -19,6 +19,7 @@ from .collect import SourceRow
 REQUIRED, OPTIONAL = ("question", "answer", "label"), ("question_id", "answer_id")
 EXTRA = ("document_id", "position", "title", "context")  # read only where they are asked for
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
+MAX_FIELD = 2**31 - 1  # characters: a text may be as long as in the other formats, and not 131,072 alone
 LABELS: dict[Any, int] = {0: 0, 1: 1, "0": 0, "1": 1}  # True and 1.0 are 1 as well
 
 
@@ -47,7 +48,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             for number, line in enumerate(file, 1):
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise KinspanError(f"{path} line {number}: not UTF-8 (byte {error.start + 1} of the line)") from error
+        place = f"byte {error.start + 1} of the line"
+        raise KinspanError(f"{path} line {number}: not UTF-8 ({place}): save it as UTF-8") from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise KinspanError(f"{path} line {number + 1}: cannot read on: {quote_error(error)}") from error
 
@@ -80,13 +82,20 @@ def read_json_list(path: Path) -> list[Any]:
 
 def read_table(path: Path) -> Table:
     """Opens the table in a file, whose name tells the format. Raises KinspanError where it is not of that format."""
-    suffix = Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
+    suffix = find_suffix(path)
+    if suffix not in FORMATS:
+        raise KinspanError(f"{path}: not a known format; known are {', '.join(FORMATS)}")
     if suffix == ".parquet":
         return _read_parquet(path)
     if suffix == ".jsonl":
         fields = next((list(record) for _, record in read_json_lines(path)), [])
         return Table(f"{path} line", fields, lambda columns: read_json_lines(path))
     return _read_separated(path, _read_csv if suffix == ".csv" else _read_tsv)
+
+
+def find_suffix(path: Path) -> str:
+    """The end of a file's name that tells its format, compressed or not."""
+    return Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
 
 
 def read_quoted_tsv(path: Path) -> Table:
@@ -146,6 +155,7 @@ def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _read_csv(path: Path, delimiter: str = ",", strict: bool = True) -> Iterator[tuple[int, list[str]]]:
     """Yields fields, around which quotation marks may stand."""
+    csv.field_size_limit(MAX_FIELD)
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=strict, delimiter=delimiter)
     try:
         for fields in reader:

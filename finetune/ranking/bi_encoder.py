@@ -24,7 +24,8 @@ def is_bi_encoder(name_or_dir: str) -> bool:
     """Whether it is a model of sentence embeddings, in a folder or on the hub.
 
     That is one with ``modules.json`` that is no sequence classifier, or an encoder without any head, as the class in
-    its config says. A config that names no class tells nothing. Raises KinspanError where there is no model.
+    its config says: GPT2LMHeadModel and its like have one. A config that names no class tells nothing. Raises
+    KinspanError where there is no model.
     """
     if is_adapter(name_or_dir):
         return False
@@ -32,7 +33,8 @@ def is_bi_encoder(name_or_dir: str) -> bool:
     architectures = _read_architectures(name_or_dir)
     if any(name.endswith("ForSequenceClassification") for name in architectures):
         return False  # a CrossEncoder may have modules too
-    return _has_modules(name_or_dir) or (bool(architectures) and all(name.endswith("Model") for name in architectures))
+    headless = [name.endswith("Model") and "Head" not in name for name in architectures]
+    return _has_modules(name_or_dir) or (bool(headless) and all(headless))
 
 
 def _read_architectures(name_or_dir: str) -> list[str]:
@@ -84,6 +86,15 @@ def load_bi_encoder(name_or_dir: str) -> Any:
     return model
 
 
+def check_room(model: Any, max_length: int | None) -> None:
+    """Raises KinspanError where ``max_length`` leaves no room for a token of a text: nothing would be cut."""
+    if max_length is None or not isinstance(model.tokenizer, PreTrainedTokenizerBase):
+        return
+    least = model.tokenizer.num_special_tokens_to_add() + 1
+    if max_length < least:
+        raise KinspanError(f"--max_length {max_length} is too short for a text: use at least {least}")
+
+
 def _describe_cut(model: Any, data: AnswerSet) -> list[str]:
     """A line that says how many pairs have a text that is cut, where any has and the tokenizer tells."""
     length = model.max_seq_length
@@ -111,11 +122,14 @@ def score_by_similarity(
     max_length: most tokens of a text, where the model does not take fewer; None: the model's own
     say:        told where that is not the model's own, and how many pairs have a text that is cut
     """
-    model = load_bi_encoder(name_or_dir)
+    model, name = load_bi_encoder(name_or_dir), shorten_name(name_or_dir)
+    check_room(model, max_length)
     own = model.max_seq_length
     if max_length and max_length < (own or max_length + 1):
         model.max_seq_length = max_length
-        say(f"{shorten_name(name_or_dir)}: texts are cut at --max_length {max_length}, where the model's own is {own}")
+        say(f"{name}: texts are cut at --max_length {max_length}, where the model's own is {own}")
+    elif max_length and max_length != own:
+        say(f"{name}: texts are cut at {own} tokens, its most, and not at --max_length {max_length}")
     for line in _describe_cut(model, data):
         say(line)
     options: dict[str, Any] = {"show_progress_bar": False, "batch_size": 64, "convert_to_tensor": True}
@@ -128,5 +142,5 @@ def score_by_similarity(
         for question, rows in enumerate(data.rows())
     ]
     pooling = "" if _has_modules(name_or_dir) else ", the mean over its tokens, for want of a head"
-    note = f"{shorten_name(name_or_dir)} is scored by the {model.similarity_fn_name} of embeddings{pooling}"
+    note = f"{name} is scored by the {model.similarity_fn_name} of embeddings{pooling}"
     return torch.cat(scores).double().cpu().numpy(), note

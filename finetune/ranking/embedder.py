@@ -23,7 +23,7 @@ from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import pool_mean
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
-from .bi_encoder import MODULES, is_bi_encoder, load_bi_encoder
+from .bi_encoder import MODULES, check_room, is_bi_encoder, load_bi_encoder
 from .score import BATCH_TOKENS, PRECISIONS
 
 MAX_CHARS = 50  # of a token: a text is cut to this many times the most tokens before it is tokenised
@@ -49,12 +49,13 @@ class Embedder:
     def __init__(self, name_or_dir: str, max_length: int | None = None) -> None:
         if not is_bi_encoder(name_or_dir):
             raise KinspanError(
-                f"--model {name_or_dir} reads question and answer together: give a bi-encoder, such as a folder of "
-                "sentence-transformers"
+                f"--model {name_or_dir} is no bi-encoder, which embeds each text alone: give a folder of "
+                "sentence-transformers, or an encoder without a head"
             )
         self.name, self.place = shorten_name(name_or_dir), name_or_dir
         self.model = load_bi_encoder(name_or_dir).eval()
         own = self.model.max_seq_length or max_length or 512
+        check_room(self.model, max_length)
         if max_length is not None and max_length > own:
             raise KinspanError(f"--max_length {max_length}: {self.name} takes {own} tokens at most")
         self.max_length = self.model.max_seq_length = max_length or own

@@ -82,8 +82,31 @@ def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) ->
 
 def describe_cut(pairs: EncodedPairs, data: AnswerSet) -> list[str]:
     """A line that says how many pairs lose text, where any does; of labelled ones, how many of these are right."""
+    return say_cut(data, find_cut(pairs), pairs.max_length)
+
+
+def find_cut(pairs: EncodedPairs) -> np.ndarray:
+    """Returns whether each row's pair loses text, ``[N]``."""
     whole = pairs.questions.lengths[pairs.question_of] + pairs.answers.lengths + pairs.template.num_special
-    return say_cut(data, whole > pairs.lengths, pairs.max_length)
+    return whole > pairs.lengths
+
+
+class CutCounter:
+    """Counts pairs, and those that are cut, where a model scores many small sets.
+
+    ``load_classifier`` takes ``count`` as its ``see``.
+    """
+
+    def __init__(self) -> None:
+        self.pairs = self.cut = 0
+
+    def count(self, data: AnswerSet, pairs: EncodedPairs) -> None:
+        cut = find_cut(pairs)
+        self.pairs, self.cut = self.pairs + len(cut), self.cut + int(cut.sum())
+
+    def describe(self, name: str, max_length: int) -> list[str]:
+        """A line that says how many of all pairs so far were cut, where any was."""
+        return [f"{name}: {self.cut:,} of {self.pairs:,} pairs cut (--max_length {max_length})"] if self.cut else []
 
 
 def say_cut(data: AnswerSet, cut: np.ndarray, max_length: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -131,7 +132,8 @@ def score_answers(
         scores, note = score_by_similarity(name_or_dir, data, max_length, say)
         say(note)
     else:
-        scores = load_classifier(name_or_dir, max_length, batch_tokens, precision, say)[0](data)
+        say_cut = partial(_say_cut, say)
+        scores = load_classifier(name_or_dir, max_length, batch_tokens, precision, say, say_cut)[0](data)
     if not np.isfinite(scores).all():
         row = int(np.flatnonzero(~np.isfinite(scores))[0])
         raise KinspanError(f"{name_or_dir}: its score of candidate {data.answer_ids[row]} is not finite")
@@ -144,11 +146,15 @@ def load_classifier(
     batch_tokens: int | None = None,
     precision: str = "fp32",
     say: Callable[[str], None] = lambda note: None,
+    see: Callable[[AnswerSet, EncodedPairs], None] = lambda data, pairs: None,
 ) -> tuple[Callable[[AnswerSet], np.ndarray], int]:
     """What scores the candidates of any AnswerSet, ``[N]``, by a sequence classifier that is loaded once; and the most
     tokens of a pair.
 
-    Arguments and errors are those of ``score_answers``.
+    Other arguments, and errors, are those of ``score_answers``.
+
+    say: told where ``max_length`` is not the model's own
+    see: given each AnswerSet with its pairs before they are scored, to count those that are cut
     """
     scorer = load_scorer(name_or_dir)
     scorer = Scorer(scorer.name, scorer.model, load_own_tokenizer(name_or_dir), scorer.head, scorer.score)
@@ -161,8 +167,7 @@ def load_classifier(
 
     def encode(data: AnswerSet) -> EncodedPairs:
         pairs = encode_pairs(data, scorer.tokenizer, length)
-        for line in describe_cut(pairs, data):
-            say(line)
+        see(data, pairs)
         return pairs
 
     if not can_pack(scorer.model):
@@ -177,6 +182,11 @@ def load_classifier(
         return score_pairs(ranker, pairs, scorer.model.device, tokens, name, precision)
 
     return score, length
+
+
+def _say_cut(say: Callable[[str], None], data: AnswerSet, pairs: EncodedPairs) -> None:
+    for line in describe_cut(pairs, data):
+        say(line)
 
 
 def can_pack(model: Any) -> bool:

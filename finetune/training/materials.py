@@ -78,6 +78,7 @@ def _load_cross_encoder(
 
     def prepare(data: AnswerSet) -> Scoring:
         encoded = encode_pairs(data, tokenizer, get_max_length(config))
+        notes.extend(describe_cut(encoded, data))
         return lambda model, device, **options: score_pairs(model, encoded, device, **options)
 
     trainer = Trainer(
@@ -107,6 +108,7 @@ def _load_bi_encoder(
 
     def prepare(data: AnswerSet) -> Scoring:
         encoded = encode_texts(data, tokenizer, get_max_length(config))
+        notes.extend(describe_cut_texts(encoded, data, get_max_length(config)))
         return lambda model, device, **options: score_texts(model, data, encoded, width, device, **options)
 
     trainer = SiameseTrainer(

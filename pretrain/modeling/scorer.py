@@ -80,11 +80,11 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
     except Exception as error:  # a missing folder, a broken config, the hub: one line to the user
         raise KinspanError(f"no model at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
     if holds_no_weights(name_or_dir):
-        raise KinspanError(f"--model {name_or_dir} holds no weights: fresh ones tell nothing")
+        raise KinspanError(f"{name_or_dir} holds no weights: fresh ones tell nothing")
     architecture = next(iter(config.architectures or []), config.model_type)
     if architecture.endswith("ForSequenceClassification"):
         if config.num_labels not in (1, 2):
-            raise KinspanError(f"--model {name_or_dir} has {config.num_labels} labels: give one of 1 or 2")
+            raise KinspanError(f"{name_or_dir} has {config.num_labels} labels: give one of 1 or 2")
         model = _load(AutoModelForSequenceClassification, name_or_dir, config)
         head, score = ("one logit", _only) if config.num_labels == 1 else ("label 1 over label 0", _second)
     elif config.model_type in HEADS:
@@ -93,7 +93,7 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
         head, score = "label 0 over label 1", lambda out: _first(out[output])
     else:
         raise KinspanError(
-            f"--model {name_or_dir} is a {architecture}, which has no head for pairs: give a release, a sequence "
+            f"{name_or_dir} is a {architecture}, which has no head for pairs: give a release, a sequence "
             "classifier of 1 or 2 labels, or a BERT or ALBERT with its head of pre-training"
         )
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
@@ -108,11 +108,11 @@ def _load(model_class: Any, name_or_dir: str, config: Any) -> Any:
             name_or_dir, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
         )
     except Exception as error:
-        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
+        raise KinspanError(f"{name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
     missing = sorted(key for key in info["missing_keys"] if not key.startswith(NOT_NEEDED))
     if missing:
         raise KinspanError(
-            f"--model {name_or_dir} has no weights for {missing[-1]} of {model_class.__name__}: "
+            f"{name_or_dir} has no weights for {missing[-1]} of {model_class.__name__}: "
             "give a model with a trained head for pairs"
         )
     return model

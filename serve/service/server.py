@@ -109,11 +109,11 @@ def make_server(service: Service, opened: socket.socket, say: Callable[[str], An
     examples: list[str] = []
 
     def load() -> "Searcher":
-        searcher = open_searcher(service)
+        searcher = open_searcher(service, say)
         examples.extend(given or pick_examples(searcher))
         return searcher
 
-    queue = SearchQueue(load, service.limits, service.rerank_k)
+    queue = SearchQueue(load, service.limits, service.rerank_k, say)
     app = make_app(
         queue,
         lambda: describe(service, queue),
@@ -179,11 +179,11 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def open_searcher(service: Service) -> "Searcher":
+def open_searcher(service: Service, say: Callable[[str], Any]) -> "Searcher":
     from ..search import Searcher  # torch takes seconds to import: /health answers meanwhile
 
     models = service.cross_encoder, service.model, service.precision, service.max_length
-    return Searcher(service.index, *models, blend=service.blend)
+    return Searcher(service.index, *models, blend=service.blend, say=say)
 
 
 def describe(service: Service, queue: SearchQueue) -> dict[str, Any]:

@@ -59,14 +59,18 @@ class SearchQueue:
     load:     makes the searcher; it is called in the queue's own thread, which then asks it something, so that the
               first caller waits no longer than others
     rerank_k: candidates that the cross-encoder ranks again
+    say:      told once, when the cross-encoder has cut a pair
     failure:  what kept the searcher from being made
     """
 
-    def __init__(self, load: Callable[[], "Searcher"], limits: Limits, rerank_k: int) -> None:
+    def __init__(
+        self, load: Callable[[], "Searcher"], limits: Limits, rerank_k: int, say: Callable[[str], Any]
+    ) -> None:
         self.searcher: Searcher | None = None
         self.failure: BaseException | None = None
         self.state = LOADING
-        self._load, self._limits, self._rerank_k = load, limits, rerank_k
+        self._load, self._limits, self._rerank_k, self._say = load, limits, rerank_k, say
+        self._said_cut = False
         self._waiting: deque[_Waiting] = deque()
         self._running: list[_Waiting] = []
         self._seconds: dict[Way, float] = {}  # of a question, by how it is searched
@@ -126,11 +130,19 @@ class SearchQueue:
             self.searcher = searcher
             if self.state == LOADING:
                 self.state = READY
+        self._say_cut(searcher)
         loaded()
         while batch := self._take_batch():
             began = time.perf_counter()
             self._answer(searcher, batch)
             self._learn(batch, time.perf_counter() - began)
+            self._say_cut(searcher)
+
+    def _say_cut(self, searcher: "Searcher") -> None:
+        if searcher.cross_encoder and not self._said_cut:
+            for line in searcher.cross_encoder.describe_cut():
+                self._say(f"{line}; this is said once")
+                self._said_cut = True
 
     def _take_batch(self) -> list[_Waiting]:
         """The question that has waited longest, and others that are searched alike; none when it is time to end."""

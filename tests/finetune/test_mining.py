@@ -162,6 +162,8 @@ def test_models_of_the_other_kind_are_refused(sets, model, make_model, tmp_path)
     encoder = str(make_model(headless=True))
     with pytest.raises(KinspanError, match="embeds each text alone: give it as --model"):
         mine_file(f"files={sets}", tmp_path, encoder, encoder, say=lambda _: None)
+    with pytest.raises(KinspanError, match="--max_length 2 is too short for a text: use at least 3"):
+        mine_file(f"files={sets}", tmp_path, encoder, max_length=2, say=lambda _: None)
 
 
 def test_what_is_right_for_another_question_of_the_same_text_is_no_negative(one):

@@ -59,4 +59,7 @@ def test_what_cannot_be_ranked(rank, tmp_path):
         rank([{"question": "a", "answer": "b"}, {"question": "a", "answer": 5}])
     with pytest.raises(KinspanError, match=r"--data .*absent.jsonl: there is no such file"):
         rank_file("x", tmp_path / "absent.jsonl", tmp_path / "out", None, 32, "fp32")
+    (tmp_path / "sheet.xlsx").write_bytes(b"PK")
+    with pytest.raises(KinspanError, match=r"sheet.xlsx: not a known format; known are \.jsonl, \.csv, \.tsv"):
+        rank_file("x", tmp_path / "sheet.xlsx", tmp_path / "out", None, 32, "fp32")
     assert not (tmp_path / "out").exists()

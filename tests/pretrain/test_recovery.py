@@ -7,7 +7,8 @@ import torch
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.progress import Progress
-from pretrain.recovery import MIN_HISTORY, count_skips, is_spike
+from pretrain.recovery import MIN_HISTORY, is_spike, tell_skipped
+from pretrain.run import Pretraining
 from pretrain.runtime.finite import Skips
 
 
@@ -48,12 +49,15 @@ def count(precision, flags, **settings):
             config=PretrainConfig(**settings), layout=SimpleNamespace(size=10), facts={"precision": precision}
         ),
         progress=Progress(),
+        schedule=SimpleNamespace(peak=1e-4),
         skips=skips,
+        most_skips=PretrainConfig(**settings).max_skipped_steps,
+        tell_skipped=lambda step: tell_skipped(run, step),
         log=SimpleNamespace(write=lambda step, split, values: logged.append(step)),
         note=lambda *_, **__: None,
         say=said.append,
     )
-    count_skips(run)
+    Pretraining.count_skips(run)
     return run.progress, [line.partition(":")[0] for line in said], logged
 
 

@@ -172,6 +172,11 @@ def test_a_folder_in_the_form_of_beir(tmp_path):
     assert any("in BEIR's form" in note for note in said)
     assert any("corpus.jsonl line 5)" in note for note in said)
     assert read(tmp_path / "corpus.jsonl")[0] == answers
+    (tmp_path / "corpus.jsonl").unlink()
+    with pytest.raises(
+        KinspanError, match=r"this folder has no corpus.jsonl of BEIR's form, and no manifest.json of a"
+    ):
+        read(tmp_path)
 
 
 def test_ids_and_texts_without_column_names(tmp_path):

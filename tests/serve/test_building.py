@@ -221,6 +221,8 @@ def test_what_cannot_be_done_changes_nothing(tmp_path, embedder, answers):
     with pytest.raises(KinspanError, match="holds something that is no index"):
         build_index(tmp_path / "mine", embedder, answers)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    with pytest.raises(KinspanError, match=r"--output_dir .*notes.txt/index cannot be made: Not a directory"):
+        build_index(tmp_path / "mine/notes.txt/index", embedder, answers)
 
 
 def test_every_damaged_or_missing_file_is_named(tmp_path, embedder, answers):

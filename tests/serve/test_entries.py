@@ -104,6 +104,43 @@ def test_from_a_benchmark_to_its_figures(tmp_path, run, built, cross_encoder):
     assert second["R@3"] == 1 > second["mrr"]
 
 
+def test_what_the_cross_encoder_cuts_is_said_beside_the_answers(
+    tmp_path, run, built, cross_encoder, answers, monkeypatch, capsys
+):
+    """By the command that searches, one line for all questions, and by those that rank a table or a run."""
+    flags = ("--cross_encoder", cross_encoder, "--max_length", 15)
+    asked = ("--index", tmp_path / "index", "--rerank_k", 3)
+    questions = ["the river of green stone " * 3, "number 7 of the garden " * 3]
+    queries, table = tmp_path / "queries.tsv", tmp_path / "table.jsonl"
+    queries.write_text("".join(f"q{number}\t{text}\n" for number, text in enumerate(questions)))
+    table.write_text(json.dumps({"question": questions[0], "answer": answers[0].text}) + "\n")
+
+    def say(entry, *arguments):
+        monkeypatch.setattr("sys.argv", [entry.__name__, *map(str, arguments)])
+        entry.main()
+        told = capsys.readouterr()
+        return told.out + told.err
+
+    own = "pairs are cut at --max_length 15, where the model's own is"
+    for given in (questions, ["--questions", queries]):
+        told = say(search, *asked, *flags, *given)
+        assert told.count(own) == told.count("pairs cut") == 1
+        assert f"{cross_encoder.name}: 6 of 6 pairs cut (--max_length 15)" in told
+        assert "pairs cut" not in say(search, *asked, "--cross_encoder", cross_encoder, *given)
+    run(search, *asked, "--questions", queries, "--run", tmp_path / "run.txt", "--k", 3)
+    of_run = ("--run", tmp_path / "run.txt", "--queries", queries, "--collection", built)
+    for given, count in ((of_run, 6), (("--data", table), 1)):
+        told = say(rank, *given, "--model", *flags[1:], "--output_dir", tmp_path / "out")
+        assert told.count(own) == told.count(f"{count} of {count} pairs cut (--max_length 15)") == 1
+
+
+def test_a_long_question_is_said_to_be_cut(tmp_path, built, monkeypatch, capsys):
+    for question, count in (("number " * 600, 1), ("number 13", 0)):
+        monkeypatch.setattr("sys.argv", ["search", "--index", str(tmp_path / "index"), question])
+        search.main()
+        assert capsys.readouterr().err.count("the question has more than 4,000 characters, and is cut there") == count
+
+
 def test_lines_of_json(tmp_path, run, built):
     flags = ("--index", tmp_path / "index", "--json", "--k", 2)
     lines = [json.loads(line) for line in run(search, *flags, "--questions", built).splitlines()]

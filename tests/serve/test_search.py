@@ -1,9 +1,12 @@
 """Two stages: candidates by vectors, words or both, of which a cross-encoder ranks the best again."""
 
+import json
+
 import numpy as np
 import pytest
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.score import score_answers
 from serve.building import build_index
 from serve.questions import BI_ENCODER, BLEND, BM25, CROSS_ENCODER, FIRST_STAGES, FUSION, MAX_QUESTION, clean_question
@@ -23,6 +26,23 @@ def index(tmp_path_factory, embedder, answers):
 @pytest.fixture(scope="module")
 def searcher(index, cross_encoder):
     return Searcher(index, str(cross_encoder), max_length=32)
+
+
+def test_pairs_that_the_cross_encoder_cuts_are_counted(index, cross_encoder, answers):
+    """A count of the ids that its tokenizer gives whole; and a length that is not its own is said as it is loaded."""
+    said = []
+    reranker = ReRanker(str(cross_encoder), max_length=16, say=said.append)
+    own = json.loads((cross_encoder / "config.json").read_text())["max_position_embeddings"]
+    assert said == [f"{cross_encoder.name}: pairs are cut at --max_length 16, where the model's own is {own}"]
+    tokenizer, cut = load_tokenizer(str(cross_encoder)), 0
+    assert reranker.describe_cut() == []
+    for number, question in enumerate(["river?", "what of a river of stone in the winter?"], 1):
+        texts = [answer.text for answer in answers[:10]] + ["river"]
+        reranker.score([question], [texts])
+        cut += sum(len(ids) > 16 for ids in tokenizer([question] * 11, texts)["input_ids"])
+        expected = [f"{cross_encoder.name}: {cut} of {11 * number} pairs cut (--max_length 16)"] if cut else []
+        assert reranker.describe_cut() == expected
+    assert 0 < cut < 22
 
 
 def test_candidates_come_in_the_order_of_the_cross_encoder(searcher, cross_encoder, answers):

@@ -141,6 +141,14 @@ def test_broken_files_are_one_line(tmp_path, name, content, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_a_text_may_be_long(tmp_path, suffix):
+    long = "word " * 40_000
+    write(tmp_path / f"dev{suffix}", [ROWS[0], {**ROWS[1], "answer": long}])
+    data, _ = load_split(f"files={tmp_path}", "dev", COLUMNS)
+    assert data.answers[1].as_py() == long.strip()
+
+
 def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
     (tmp_path / "test.csv").write_bytes(b"\xef\xbb\xbfquestion,answer,label\nq,a,1\n")
     assert load_split(f"files={tmp_path}", "test")[0].num_pairs == 1

@@ -57,6 +57,11 @@ def test_what_is_wrong_is_one_line(folder, text, reason):
     assert "\n" not in str(error.value)
 
 
+def test_a_folder_without_judgements_is_told_which(tmp_path):
+    with pytest.raises(KinspanError, match=r"no qrels/test\.tsv in this folder: give a file of judgements"):
+        read_qrels(tmp_path)
+
+
 def test_three_fields_without_names_are_no_judgements(tmp_path):
     (tmp_path / "qrels.txt").write_text("1\ta\t1\n")
     with pytest.raises(KinspanError, match=r"qrels.txt line 1: 3 fields, not the 4 of"):

@@ -80,7 +80,7 @@ def test_no_text_injects_a_special_token_and_none_breaks_it(headless):
 
 
 def test_what_reads_both_texts_together_is_refused(model, headless):
-    with pytest.raises(KinspanError, match="reads question and answer together: give a bi-encoder"):
+    with pytest.raises(KinspanError, match="is no bi-encoder, which embeds each text alone"):
         Embedder(str(model))
     with pytest.raises(KinspanError, match=r"--max_length 65: .* takes 64 tokens at most"):
         Embedder(str(headless), max_length=65)

@@ -14,6 +14,7 @@ from sentence_transformers.models import Pooling, Transformer
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.embedder import Embedder
 from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.score import score_answers
 
@@ -151,7 +152,13 @@ def test_what_is_a_bi_encoder(bi_encoder, make_model, tmp_path, monkeypatch):
         (folder / "config.json").write_text(json.dumps(config))
         assert is_bi_encoder(str(folder)) == expected
     (folder / "modules.json").unlink()
-    for architectures, expected in ((["BertModel"], True), (None, False), ([], False), (["BertForMaskedLM"], False)):
+    for architectures, expected in (
+        (["BertModel"], True),
+        (None, False),
+        ([], False),
+        (["BertForMaskedLM"], False),
+        (["GPT2LMHeadModel"], False),
+    ):
         (folder / "config.json").write_text(json.dumps(config | {"architectures": architectures}))
         assert is_bi_encoder(str(folder)) == expected
 
@@ -218,6 +225,12 @@ def test_a_bi_encoder_takes_its_own_length_and_says_what_is_cut(bi_encoder, data
     assert not np.array_equal(own, shorter)
     assert f"bi: texts are cut at --max_length 8, where the model's own is {MAX_LENGTH}" in said
     assert any("pairs cut" in line and "(--max_length 8)" in line for line in said)
+    longer = score_answers(folder, data, 999, say=said.append)
+    np.testing.assert_array_equal(own, longer)
+    assert f"bi: texts are cut at {MAX_LENGTH} tokens, its most, and not at --max_length 999" in said
+    for refused in (lambda: score_answers(folder, data, 2), lambda: Embedder(folder, 2)):
+        with pytest.raises(KinspanError, match="--max_length 2 is too short for a text: use at least 3"):
+            refused()
 
 
 def test_an_empty_candidate_is_scored_as_by_cross_encoder(made, data):

@@ -91,10 +91,10 @@ class _StandInIndex:
 
 
 @contextmanager
-def running(service: Service) -> Iterator[SimpleNamespace]:
+def running(service: Service, say: Callable[[str], Any] = lambda note: None) -> Iterator[SimpleNamespace]:
     """The service, answering in a thread: its ``server``, and a ``client``."""
     opened = open_socket("127.0.0.1", 0)
-    own = make_server(service, opened, lambda note: None)
+    own = make_server(service, opened, say)
     thread = threading.Thread(target=own.answer, args=[[opened]])
     port = opened.getsockname()[1]
     thread.start()
@@ -117,7 +117,7 @@ Start = Callable[..., SimpleNamespace]
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     searcher = StandIn()
-    monkeypatch.setattr(server, "open_searcher", lambda service: searcher)
+    monkeypatch.setattr(server, "open_searcher", lambda service, say: searcher)
     monkeypatch.setattr(server, "read_manifest", lambda folder: None)
     return searcher
 

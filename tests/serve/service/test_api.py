@@ -138,7 +138,7 @@ def bad_input_client():
     from tests.serve.service.conftest import StandIn, running
 
     searcher, patch = StandIn(), pytest.MonkeyPatch()
-    patch.setattr(server, "open_searcher", lambda service: searcher)
+    patch.setattr(server, "open_searcher", lambda service, say: searcher)
     patch.setattr(server, "read_manifest", lambda folder: None)
     with running(server.Service("stand-in")) as own:
         yield own.client

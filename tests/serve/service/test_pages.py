@@ -75,7 +75,7 @@ class ShelfIndex:
 
 @pytest.fixture(scope="module", autouse=True)
 def shelf():
-    with mock.patch.multiple(server, open_searcher=lambda service: Shelf(), read_manifest=lambda folder: None):
+    with mock.patch.multiple(server, open_searcher=lambda service, say: Shelf(), read_manifest=lambda folder: None):
         yield
 
 

@@ -49,6 +49,16 @@ def test_answers_under_load_are_those_of_a_client_alone(index, cross_encoder):
         assert len(own.client.get("/examples").json["questions"]) == 30
 
 
+def test_pairs_that_are_cut_are_said_once(index, cross_encoder):
+    said = []
+    with running(Service(str(index), str(cross_encoder), max_length=15), said.append) as own:
+        for _ in range(2):
+            assert own.client.search("what of the river and of the green stone? " * 2).status == 200
+        own.server.queue.drain(20)
+    assert sum("pairs are cut at --max_length 15, where the model's own is" in line for line in said) == 1
+    assert sum("pairs cut (--max_length 15); this is said once" in line for line in said) == 1
+
+
 def test_an_index_that_cannot_be_opened_ends_the_service(tmp_path, index, bi_encoder, other_bi_encoder, embedder):
     def expect(reason, folder, **more):
         opened = open_socket("127.0.0.1", 0)
