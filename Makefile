@@ -142,14 +142,10 @@ test-slow: $(INSTALLED)  ## Run the tests that take minutes each.
 # benchmarks/RESULTS.md says what CORPUS (of RoBERTa's tokens), BERT_CORPUS and WIKIQA are. The training steps of ten
 # comparisons take the longest, minutes each: what was measured is kept in runs/bench, and not repeated.
 WIKIQA ?= ../shared/data/as2/wikiqa
-bench: $(INSTALLED)  ## Measure the figures of benchmarks/RESULTS.md.
+bench: $(INSTALLED)  ## Measure the ratios of benchmarks/RESULTS.md.
 	$(BIN)/python benchmarks/stream.py --corpus $(CORPUS)
 	$(BIN)/python benchmarks/prepare.py
-	$(BIN)/python benchmarks/feed.py --corpus $(CORPUS)
 	$(BIN)/python benchmarks/train_step.py --corpus $(BERT_CORPUS) --roberta_corpus $(CORPUS) --results runs/bench/train_step.jsonl
-	$(BIN)/python benchmarks/activations.py --corpus $(CORPUS)
-	$(BIN)/python benchmarks/steady.py --corpus $(BERT_CORPUS)
-	$(BIN)/python benchmarks/scaling.py --corpus $(BERT_CORPUS)
 	$(BIN)/python benchmarks/rank.py --data wikiqa=$(WIKIQA)
 	$(BIN)/python benchmarks/checkpoint.py --corpus $(BERT_CORPUS)
 

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare.engine.stage import measure_peak
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import PairTemplate
 from objectives import OBJECTIVES, parse_mixture
@@ -102,10 +101,6 @@ def rss_anon() -> float:
     """Memory of this process, in MB, that no file stands behind: mapped shards do not count."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) / 1024
-
-
-def peak_rss() -> float:
-    return measure_peak() / 2**20
 
 
 def ssp_stream(corpus: Corpus, template: PairTemplate, masking: MaskedLM | None, seed: int, **more: Any) -> PairStream:

@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -64,8 +64,8 @@ def main() -> None:
         compare(ranker_of(args.model, Path(folder)), data, args.rounds, args.questions)
 
 
-def list_ways(model: str) -> dict[str, Callable[[AnswerSet], np.ndarray]]:
-    """What scores the candidates of a set, by name; those in fp32 first."""
+def list_ways(model: str, batch_sizes: Sequence[int] = BATCH_SIZES) -> dict[str, Callable[[AnswerSet], np.ndarray]]:
+    """What scores the candidates of a set, by name; those in fp32 first. ``batch_sizes``: of predict"""
     import torch
     from sentence_transformers import CrossEncoder
 
@@ -90,24 +90,32 @@ def list_ways(model: str) -> dict[str, Callable[[AnswerSet], np.ndarray]]:
     for name, dtype in types.items():
         peer = CrossEncoder(model, max_length=_common.MAX_LENGTH, model_kwargs={"dtype": dtype})
         ways[f"ours, {name}"] = partial(ours, precision=name)
-        ways |= {f"predict, {name}, batches of {n}": partial(theirs, peer=peer, size=n) for n in BATCH_SIZES}
+        ways |= {f"predict, {name}, batches of {n}": partial(theirs, peer=peer, size=n) for n in batch_sizes}
     return ways
 
 
-def compare(model: str, data: AnswerSet, rounds: int, questions: int) -> None:
-    ways = list_ways(model)
+def measure(
+    ways: dict[str, Callable[[AnswerSet], np.ndarray]], turns: Sequence[AnswerSet]
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Of each way its pairs per second in every turn, and by how much its scores differ at most from ours in fp32."""
     rates: dict[str, list[float]] = {name: [] for name in ways}
     apart: dict[str, float] = dict.fromkeys(ways, 0.0)
     for way in ways.values():
-        way(data.take(np.arange(4)))
-    for number in range(rounds):
-        turn = data.take(np.arange(number * questions, (number + 1) * questions))
+        way(turns[0].take(np.arange(4)))
+    for turn in turns:
         scores = {}
         for name, way in ways.items():
             began = time.perf_counter()
             scores[name] = way(turn)
             rates[name].append(turn.num_pairs / (time.perf_counter() - began))
             apart[name] = max(apart[name], float(np.abs(scores[OURS] - scores[name]).max()))
+    return rates, apart
+
+
+def compare(model: str, data: AnswerSet, rounds: int, questions: int) -> None:
+    ways = list_ways(model)
+    turns = [data.take(np.arange(k * questions, (k + 1) * questions)) for k in range(rounds)]
+    rates, apart = measure(ways, turns)
     if (most := max(apart[name] for name in ways if "fp32" in name)) > CLOSE:
         raise KinspanError(f"the scores differ by up to {most}: the two do not do the same work")
     medians = {name: statistics.median(values) for name, values in rates.items()}

@@ -1,1 +1,1 @@
-"""Many forums, and many adapters: memory, files and time of preparing them and of training on them."""
+"""What forums teach: the study in study/."""

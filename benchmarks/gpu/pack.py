@@ -23,8 +23,8 @@ from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 
+from .bench import KIT_MODELS, write_config
 from .kit import CORPORA, MODELS, WHEELS, WIKIQA
-from .materials import KIT_MODELS, write_config
 
 BUILT = "deepspeed"  # comes as source; its operators are not needed
 WITH_NEEDS = "pydantic"  # fits exactly one version of pydantic-core

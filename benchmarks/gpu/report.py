@@ -14,20 +14,15 @@ DATA_SHEET, OF_DATA_SHEET = 989.0, "% of the data sheet"  # TFLOP/s in bf16, den
 WIDTH = 150
 
 
-def read_rows(results: Path) -> list[dict[str, Any]]:
-    """The rows that the checks have written, each with the utilisation that its figures come to."""
+def write_report(folder: Path, outcomes: list[Outcome], seconds: float) -> str:
+    """Writes ``summary.json`` and ``table.txt``, each row with the utilisation that it comes to; returns the table."""
+    results = folder / "results.jsonl"
     lines = map(json.loads, results.read_text(encoding="utf-8").splitlines()) if results.exists() else []
     rows = [line for line in lines if line["type"] == "row"]
     product = next((row["figures"][PRODUCT] for row in rows if PRODUCT in row["figures"]), None)
     for row in rows:
         if product and (flops := row["figures"].get(MODEL_FLOPS)):
             row["figures"] |= {UTILISATION: 100 * flops / product, OF_DATA_SHEET: 100 * flops / DATA_SHEET}
-    return rows
-
-
-def write_report(folder: Path, outcomes: list[Outcome], seconds: float) -> str:
-    """Writes ``summary.json`` and ``table.txt``; returns the table."""
-    rows = read_rows(folder / "results.jsonl")
     summary = {"seconds": seconds, "checks": [vars(outcome) for outcome in outcomes], "rows": rows}
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     table = "\n".join(_format_lines(outcomes, rows))
@@ -37,8 +32,7 @@ def write_report(folder: Path, outcomes: list[Outcome], seconds: float) -> str:
 
 def _format_lines(outcomes: list[Outcome], rows: list[dict[str, Any]]) -> Iterable[str]:
     for outcome in outcomes:
-        took = f", {outcome.seconds:.0f} s" if outcome.seconds else ""
-        yield f"{outcome.check}: {outcome.outcome}{took}{': ' * bool(outcome.error)}{outcome.error}"
+        yield str(outcome)
         for row in rows:
             if row["check"] == outcome.check:
                 holds = {None: "", True: " [holds]", False: " [DOES NOT HOLD]"}[row["holds"]]

@@ -1,18 +1,18 @@
-"""Runs checks one after another, each in a process and within a time limit of its own, all within one budget.
+"""Runs checks, each in a process and within a time limit of its own, all within one budget.
 
 A check that hangs is ended at its limit, one that fails is named with its error's last line, and one for which no time
-is left is listed; the results of the others stand. The next check's process starts, and imports, while a check runs.
+is left is listed; the results of the others stand. The next stage's processes start, and import, while a stage runs.
 
 Standard library only: this process must not use what is unpacked for the others.
 """
 
+import asyncio
 import json
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,15 @@ class Check:
     """One check.
 
     name:     how the report calls it
-    function: ``module:function`` of benchmarks.gpu: a generator of rows, see worker.py
+    function: ``module:function`` of benchmarks.gpu, and arguments after more colons: a generator of rows, see worker.py
     limit:    seconds after which it is ended
+    reserved: seconds of the budget that the checks before it do not get
     """
 
     name: str
     function: str
     limit: float
+    reserved: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,110 +50,99 @@ class Outcome:
     seconds: float = 0.0
     error: str = ""
 
+    def __str__(self) -> str:
+        took = f", {self.seconds:.0f} s" if self.seconds else ""
+        return f"{self.check}: {self.outcome}{took}{': ' * bool(self.error)}{self.error}"
 
-@dataclass
-class _Worker:
-    process: subprocess.Popen
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that waits to be told its check, in a group of its own, and what it and its children write."""
+
+    process: asyncio.subprocess.Process
     log: Path
+
+    async def end(self) -> str:
+        """Ends it and all that it has started; returns what they wrote."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process.stdin:
+            self.process.stdin.close()
+        await self.process.wait()
+        return self.log.read_text(encoding="utf-8", errors="replace")
 
 
 def run_checks(
-    checks: Sequence[Check],
+    stages: Sequence[Sequence[Check]],
     program: Sequence[str],
     settings: dict[str, Any],
     folder: Path,
     deadline: float,
     tell: Callable[[str], None] = lambda line: None,
 ) -> list[Outcome]:
-    """Runs the checks in order, and returns how each ended.
+    """Runs the stages in order, the checks of a stage all at once, and returns how each ended.
 
     program:  the command of a worker. It reads one line of JSON from its standard input, the check and ``settings``,
               and appends its rows to ``folder/results.jsonl``, where outcomes go, too
     folder:   also gets ``log.txt``, all that the workers wrote
-    deadline: of ``time.monotonic()``; a check that runs then is ended
+    deadline: of ``time.monotonic()``; checks that run then are ended
     tell:     is given a line as each check begins and ends
     """
-    outcomes = []
-    with _workers(program, folder) as start:
-        worker = start()
-        for number, check in enumerate(checks):
-            left = deadline - time.monotonic()
-            if left < LEAST:
-                outcomes.append(Outcome(check.name, NO_TIME))
-            else:
-                following = start() if number + 1 < len(checks) else None
-                tell(f"{check.name} ...")
-                outcomes.append(_run_one(check, worker, settings, min(check.limit, left)))
-                _keep_log(worker, folder / "log.txt", check.name)
-                worker = following or worker
-            append_line(folder / "results.jsonl", {"type": "outcome", **asdict(outcomes[-1])})
-            tell(_describe(outcomes[-1]))
-    return outcomes
+    workers: dict[str, Worker] = {}
+
+    async def start(stage: Sequence[Check]) -> None:
+        for check in stage:
+            log = folder / f"worker-{len(workers)}.log"
+            with log.open("wb") as file:
+                pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": file, "stderr": file}
+                process = await asyncio.create_subprocess_exec(*program, **pipes, process_group=0)
+            workers[check.name] = Worker(process, log)
+
+    async def run(check: Check, left: float) -> Outcome:
+        worker, outcome = workers[check.name], Outcome(check.name, NO_TIME)
+        if left >= LEAST:
+            tell(f"{check.name} ...")
+            outcome = await _run_one(check, worker, settings, min(check.limit, left))
+        said = await worker.end()
+        with (folder / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"===== {check.name}\n{said}\n")
+        append_line(folder / "results.jsonl", {"type": "outcome", **asdict(outcome)})
+        tell(str(outcome))
+        return outcome
+
+    async def run_all() -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        wanted = [stage for stage in stages if stage]
+        try:
+            await start(wanted[0])
+            for number, stage in enumerate(wanted, start=1):
+                await start(wanted[number] if number < len(wanted) else [])
+                left = deadline - time.monotonic() - sum(check.reserved for later in wanted[number:] for check in later)
+                outcomes += await asyncio.gather(*(run(check, left) for check in stage))
+        finally:
+            for worker in workers.values():
+                await worker.end()
+                worker.log.unlink()
+        return outcomes
+
+    return asyncio.run(run_all())
+
+
+async def _run_one(check: Check, worker: Worker, settings: dict[str, Any], limit: float) -> Outcome:
+    began, process = time.monotonic(), worker.process
+    told = json.dumps({"check": check.name, "function": check.function, **settings}) + "\n"
+    try:
+        await asyncio.wait_for(process.communicate(told.encode()), limit)
+    except TimeoutError:
+        return Outcome(check.name, ENDED, limit)
+    seconds, status = time.monotonic() - began, process.returncode
+    if status == 0:
+        return Outcome(check.name, PASSED, seconds)
+    lines = [line.strip() for line in (await worker.end()).split("\n") if line.strip()] or ["it wrote nothing"]
+    return Outcome(check.name, FAILED, seconds, f"signal {-status}; {lines[-1]}" if status < 0 else lines[-1])
 
 
 def append_line(path: Path, values: dict[str, Any]) -> None:
     """Adds one line of JSON to a file, in one write."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(values) + "\n")
-
-
-@contextmanager
-def _workers(program: Sequence[str], folder: Path) -> Iterator[Callable[[], _Worker]]:
-    """Within it, starts workers; leaves no process behind."""
-    started: list[_Worker] = []
-
-    def start() -> _Worker:
-        log = folder / f"worker-{len(started)}.log"
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                program, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, text=True, process_group=0
-            )
-        started.append(_Worker(process, log))
-        return started[-1]
-
-    try:
-        yield start
-    finally:
-        for worker in started:
-            _end(worker.process)
-            worker.log.unlink(missing_ok=True)
-
-
-def _run_one(check: Check, worker: _Worker, settings: dict[str, Any], limit: float) -> Outcome:
-    process, began = worker.process, time.monotonic()
-    assert process.stdin
-    with suppress(BrokenPipeError):  # it has ended already; its log says why
-        process.stdin.write(json.dumps({"check": check.name, "function": check.function, **settings}) + "\n")
-        process.stdin.close()
-    try:
-        status = process.wait(limit)
-    except subprocess.TimeoutExpired:
-        return Outcome(check.name, ENDED, limit)
-    finally:
-        _end(process)
-    seconds = time.monotonic() - began
-    if status == 0:
-        return Outcome(check.name, PASSED, seconds)
-    lines = worker.log.read_text(encoding="utf-8", errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
-    return Outcome(check.name, FAILED, seconds, last if status > 0 else f"signal {-status}; {last}")
-
-
-def _end(process: subprocess.Popen) -> None:
-    """Ends a worker and all that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin:
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-
-
-def _keep_log(worker: _Worker, log: Path, name: str) -> None:
-    with log.open("a", encoding="utf-8") as file:
-        file.write(f"===== {name}\n{worker.log.read_text(encoding='utf-8', errors='replace')}\n")
-
-
-def _describe(outcome: Outcome) -> str:
-    said = f": {outcome.error}" if outcome.error else ""
-    return f"{outcome.check}: {outcome.outcome}, {outcome.seconds:.0f} s{said}"

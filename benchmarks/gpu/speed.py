@@ -1,36 +1,59 @@
-"""How fast each model trains, by the product's own loop: real tokens per second, and of what the machine can do."""
+"""How fast it is: the product's own loop over models and sizes, beside the Trainer; scoring beside ``predict``."""
 
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from transformers import AutoConfig, AutoModelForMaskedLM, TrainerCallback
 
-from benchmarks import _common
+from benchmarks import _common, rank
+from benchmarks.peers.case import SEED, Case, open_stream, split_rows
+from benchmarks.peers.plain import PlainPairs
+from benchmarks.peers.trainer import make_trainer
 from data_pipeline.errors import KinspanError
+from finetune.data.registry import load_split
 from pretrain.config import PretrainConfig
 
-from .materials import Bench, Row
-from .ours import ON_GPU, measure_speed, settings_of, synchronize
+from .bench import DEVICE, KIT_MODELS, ON_GPU, Bench, Enough, Row, free, measure_speed, synchronize
 from .report import PRODUCT
 
 SIZE = 8192  # rows and columns of the measured matrix product
 SECONDS = 3.0  # of training that a figure stands on, at least
 PAIRS = 1024  # of an update
 LENGTHS = {"ssp": 128, "sp": 256, "psd": 256}
+SIZES = {  # pairs of a micro-batch
+    "roberta-base": {"ssp": (256, 128, 512, 64, 32), "sp": (128, 256), "psd": (128, 256)},
+    "minilm-l6": {"ssp": (128, 512), "sp": (256,), "psd": (256,)},
+    "electra-base": {"ssp": (128, 256), "sp": (128,), "psd": (128,)},
+    "modernbert-base": {"ssp": (128, 256), "sp": (128,), "psd": (128,)},
+}
+PEER = (  # objective, pairs of a micro-batch, sampling
+    ("ssp", 128, "random"),
+    ("ssp", 256, "random"),
+    ("ssp", 512, "random"),
+    ("ssp", 256, "group_by_length"),
+    ("sp", 256, "random"),
+    ("sp", 256, "group_by_length"),
+)
+WINDOW = 4  # updates of the Trainer between two looks at the clock
+SCORED = (32, 128, 512)  # pairs of a batch of predict
+Rows = list[dict[str, Any]]
 
 
 def measure_machine(bench: Bench) -> Iterator[Row]:
     """What the device is, and its ceilings: a matrix product in bf16 and in fp32, and copying within its memory."""
     size = 256 if bench.quick else SIZE
-    device = "cuda" if ON_GPU else "cpu"
     figures: dict[str, Any] = _common.environment()
     for name, dtype in ((PRODUCT, torch.bfloat16), ("fp32 product, TFLOP/s", torch.float32)):
-        a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        a, b = (torch.randn(size, size, device=DEVICE).to(dtype) for _ in range(2))
         figures[name] = 2 * size**3 / _time(lambda a=a, b=b: torch.mm(a, b)) / 1e12
-    block = torch.zeros(size * size * 8, device=device)
+    block = torch.zeros(size * size * 8, device=DEVICE)
     figures["copying, TB/s, read and written"] = 2 * block.nbytes / _time(block.clone) / 1e12
     yield Row("device", figures)
 
@@ -47,24 +70,11 @@ def _time(work: Any) -> float:
     return statistics.median(seconds[3:])
 
 
-def measure_roberta(bench: Bench) -> Iterator[Row]:
-    """RoBERTa-base over micro-batch sizes, with each of the three objectives."""
-    yield from _sweep(bench, "roberta-base", {"ssp": (256, 128, 512, 64, 32), "sp": (128, 256), "psd": (128, 256)})
-
-
-def measure_minilm(bench: Bench) -> Iterator[Row]:
-    """MiniLM-L6."""
-    yield from _sweep(bench, "minilm-l6", {"ssp": (128, 512), "sp": (256,), "psd": (256,)})
-
-
-def measure_electra(bench: Bench) -> Iterator[Row]:
-    """ELECTRA-base with its generator and replaced-token detection."""
-    yield from _sweep(bench, "electra-base", {"ssp": (128, 256), "sp": (128,), "psd": (128,)})
-
-
-def measure_modernbert(bench: Bench) -> Iterator[Row]:
-    """ModernBERT-base, most of whose layers see a window."""
-    yield from _sweep(bench, "modernbert-base", {"ssp": (128, 256), "sp": (128,), "psd": (128,)})
+def sweep(bench: Bench, name: str) -> Iterator[Row]:
+    """A model over micro-batch sizes, with each of the three objectives."""
+    for objective, micros in SIZES[name].items():
+        for micro in [4] if bench.quick else micros:
+            yield measure(bench, name, objective, micro)
 
 
 def measure_compiled(bench: Bench) -> Iterator[Row]:
@@ -73,32 +83,97 @@ def measure_compiled(bench: Bench) -> Iterator[Row]:
     if not names:
         yield Row("compiled, with CUDA graphs", {"": "not built: no such setting"})
     for name in names:
-        yield from _sweep(bench, "roberta-base", {"ssp": (128, 256)}, **{name: True})
+        for micro in [4] if bench.quick else (128, 256):
+            yield measure(bench, "roberta-base", "ssp", micro, **{name: True})
 
 
-def _sweep(bench: Bench, name: str, sizes: dict[str, Iterable[int]], **more: Any) -> Iterator[Row]:
-    """A row per objective and micro-batch size, each a run of its own; one that memory is short for says so."""
-    for objective, micros in sizes.items():
-        for micro in [4] if bench.quick else micros:
-            settings = settings_of(
-                bench,
-                name,
-                objective=objective,
-                max_length=32 if bench.quick else LENGTHS[objective],
-                global_batch_size=4 if bench.quick else PAIRS,
-                micro_batch_size=micro,
-                log_steps=1 if bench.quick else 4,
-                **more,
-            )
-            flags = "".join(f", --{flag}" for flag in more)
-            what = f"{objective.upper()} at {settings['max_length']}, micro-batches of {micro} pairs{flags}"
-            try:
-                yield Row(what, _measure(bench, settings))
-            except KinspanError as error:
-                yield Row(what, {"error": str(error)})
+def measure(bench: Bench, name: str, objective: str, micro: int, **more: Any) -> Row:
+    """A run of its own; where memory is short for it, the row says so."""
+    length, pairs, log_steps = (32, 4, 1) if bench.quick else (LENGTHS[objective], PAIRS, 2)
+    shape = {"global_batch_size": pairs, "micro_batch_size": micro, "max_length": length}
+    settings = bench.settings(name, objective=objective, log_steps=log_steps, **shape, **more)
+    flags = "".join(f", --{flag}" for flag in more)
+    what = f"{objective.upper()} at {length}, micro-batches of {micro} pairs{flags}"
+    try:
+        limits = (0.0, 1, 1) if bench.quick else (SECONDS, 4, 6)  # as many updates as two and three lines of four are
+        return Row(what, dict(measure_speed(settings, *limits)))
+    except KinspanError as error:
+        return Row(what, {"error": str(error)})
 
 
-def _measure(bench: Bench, settings: dict[str, Any]) -> dict[str, float]:
-    if bench.quick:
-        return measure_speed(settings, seconds=0.0, warm=1, lines=1)
-    return measure_speed(settings, SECONDS)
+def make_rows(bench: Bench, objective: str) -> Rows:
+    """The first pairs of the product's stream for RoBERTa-base, masked, one by one."""
+    stream = open_stream(Case("roberta-base", objective, "fp32", bench.corpus("roberta"), 0, 0))
+    batch = stream.batch(0, 64 if bench.quick else 65536)
+    return [row | {"length": len(row["input_ids"])} for row in split_rows(batch)]
+
+
+def train_peer(
+    bench: Bench, rows: Rows, pairs: int, micro: int, sampling: str, before: Callable[[int, PlainPairs], None]
+) -> None:
+    """The Trainer of ``transformers`` over RoBERTa-base with the settings that suit it best (benchmarks.peers.trainer),
+    ``bf16=True`` over fp32 weights, and worker processes that pad.
+
+    before: called before each update with its number and the model, until it raises Enough
+    """
+    torch.manual_seed(SEED)
+    config = AutoConfig.from_pretrained(bench.model("roberta-base"))
+    # A checkpoint in fp16 would be loaded as such, so that the type is named.
+    model = PlainPairs(AutoModelForMaskedLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32))
+
+    class Steps(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            before(state.global_step, model)
+
+    workers = {"dataloader_num_workers": 8, "dataloader_persistent_workers": True} if ON_GPU else {}
+    size = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": pairs // micro, "max_steps": 10**6}
+    options = {**size, **workers, "bf16": ON_GPU, "train_sampling_strategy": sampling}
+    with suppress(Enough):
+        make_trainer(model, rows, Steps(), bench.scratch / "trainer", **options).train()
+
+
+def measure_trainer(bench: Bench) -> Iterator[Row]:
+    """The Trainer's real tokens per second on the same pairs, over micro-batch sizes and both ways of sampling."""
+    rows = {objective: make_rows(bench, objective) for objective in ("ssp", "sp")}
+    pairs, window, seconds = (4, 1, 0.0) if bench.quick else (PAIRS, WINDOW, SECONDS)
+    for objective, size, sampling in (PEER[0], PEER[3]) if bench.quick else PEER:
+        micro = 4 if bench.quick else size
+        marks: list[tuple[float, int]] = []
+
+        def before(step: int, model: PlainPairs, marks: list[tuple[float, int]] = marks) -> None:
+            if step and step % window == 0:
+                tokens = int(model.real_tokens)  # waits for the device
+                marks.append((time.perf_counter(), tokens))
+                if len(marks) > 4 and marks[-1][0] - marks[1][0] > seconds:
+                    raise Enough
+
+        what = f"{objective.upper()} at {LENGTHS[objective]}, micro-batches of {micro} pairs, {sampling}"
+        try:
+            train_peer(bench, rows[objective], pairs, micro, sampling, before)
+            windows = pairwise(marks[1:])  # the first warms up
+            rate = statistics.median((after[1] - first[1]) / (after[0] - first[0]) for first, after in windows)
+            yield Row(what, {"tokens/s": rate})
+        except torch.OutOfMemoryError as error:
+            yield Row(what, {"error": str(error).splitlines()[0]})
+        free()
+
+
+def compare_scoring(bench: Bench) -> Iterator[Row]:
+    """WikiQA's test candidates from text to scores, tokenising included, with fresh heads; in fp32 the scores of the
+    product and of ``CrossEncoder.predict`` must agree."""
+    if not bench.wikiqa.is_dir():
+        yield Row("WikiQA", {"": "the kit holds no WikiQA"})
+        return
+    data, _ = load_split(f"wikiqa={bench.wikiqa}", "test")
+    turns = [data.take(np.arange(4))] if bench.quick else [data] * 3
+    for name in ("roberta-base", "minilm-l6"):
+        folder = rank.ranker_of(bench.model(name), bench.scratch / f"ranker-{name}")
+        ways = rank.list_ways(folder, SCORED[:1] if bench.quick else SCORED)
+        rates, apart = rank.measure(ways, turns)
+        medians = {way: statistics.median(values) for way, values in rates.items()}
+        figures = {f"{way}, pairs/s": rate for way, rate in medians.items()}
+        for half, other in (("fp32", "fp32"), ("bf16", "fp32"), ("bf16", "bf16")):
+            if best := [rate for way, rate in medians.items() if way.startswith(f"predict, {other}")]:
+                figures[f"{half} by {other} predict at its best"] = medians.get(f"ours, {half}", 0.0) / max(best)
+        figures["scores apart, fp32"] = gap = max(apart[way] for way in ways if "fp32" in way)
+        yield Row(f"{KIT_MODELS[name].title}, {turns[0].num_pairs} pairs", figures, gap <= rank.CLOSE)

@@ -10,28 +10,28 @@ from pathlib import Path
 
 from .runner import append_line
 
-AHEAD = ("torch", "deepspeed", "transformers", "pretrain.run", "finetune.ranking.score")
-
 
 def main(results: Path) -> None:
     """Runs the check that the standard input names. Raises AssertionError where a row says that it did not hold."""
     from pretrain.runtime.deepspeed_compat import silence_start
 
     silence_start()
-    for name in AHEAD:
-        importlib.import_module(name)
+    import deepspeed  # noqa: F401
+
+    import pretrain.run  # noqa: F401
+
+    from .bench import Bench
+
     gc.freeze()  # DeepSpeed collects garbage at every start, and need not look through all that was imported
     line = sys.stdin.readline()
     if not line:  # nobody needs this process any more
         return
     told = json.loads(line)
-    from .materials import Bench
-
-    module, _, function = told["function"].partition(":")
+    module, function, *arguments = told["function"].split(":")
     check = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)
     failed = []
     with tempfile.TemporaryDirectory(prefix="kinspan-gpu-") as scratch:
-        for row in check(Bench(Path(told["kit"]), Path(scratch), told["quick"])):
+        for row in check(Bench(Path(told["kit"]), Path(scratch), told["quick"]), *arguments):
             append_line(results, {"type": "row", "check": told["check"], **asdict(row)})
             if row.holds is False:
                 failed.append(row.what)

@@ -25,7 +25,6 @@ SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "i
 MODELS = {  # type and config; the small ones prove that scripts work
     "roberta-base": BUILT_IN["roberta-base"],
     "electra-base": BUILT_IN["google/electra-base-discriminator"],
-    "bert-base": ("bert", {}),
     "small-bert": ("bert", SMALL),
     "small-electra": ("electra", SMALL | {"embedding_size": 64}),
 }
@@ -37,11 +36,10 @@ class Case:
     """One comparison.
 
     model:      "minilm" (with its weights), or one of MODELS (from its config)
-    objective:  of the pairs; its own length unless ``max_length`` says another
+    objective:  of the pairs, which have its own length
     precision:  "fp32" or "bf16"
     corpus:     a folder, made with the model's tokenizer
     pairs:      of an update
-    micro:      most pairs of a forward pass; 0: all
     rounds:     updates that count; one more warms up
     """
 
@@ -52,8 +50,6 @@ class Case:
     pairs: int
     rounds: int
     dropout: bool = True
-    max_length: int = 0
-    micro: int = 0
 
     @property
     def detects_replaced(self) -> bool:
@@ -91,7 +87,7 @@ def open_stream(case: Case) -> PairStream:
         mixture,
         template=read_pair_template(tokenizer),
         seed=SEED,
-        max_length=case.max_length or mixture.max_length,
+        max_length=mixture.max_length,
         masking=make(tokenizer.mask_token_id, len(tokenizer)),
     )
 

@@ -1,8 +1,5 @@
-"""Ours: ``pretrain.step.train_step`` on the engine that launch/pretrain.py builds, in one process or in ranks."""
+"""Ours: ``pretrain.step.train_step`` on the engine that launch/pretrain.py builds."""
 
-import os
-import socket
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,12 +35,10 @@ def train(case: Case, turn: Turn) -> None:
         start_distributed,
     )
     from pretrain.runtime.layout import Layout
-    from pretrain.runtime.world import read_launcher_variables
     from pretrain.step import start_counting, train_step
 
     start_distributed()
-    rank, _, world = read_launcher_variables()
-    layout = Layout(case.pairs, case.micro or case.pairs, world)
+    layout = Layout(case.pairs, case.pairs, 1)
     settings = OptimizerSettings.of(PretrainConfig(learning_rate=RATE, max_grad_norm=CLIP))
     stage = "ds_configs/zero1.json" if case.precision == "bf16" else "ds_configs/zero0.json"
     deepspeed_settings = complete_settings(read_deepspeed_config(stage), settings, layout, case.precision)
@@ -52,38 +47,11 @@ def train(case: Case, turn: Turn) -> None:
     stream = open_stream(case)
     filler = stream.batch(0, 1)
     for step in range(case.rounds + 1):
-        batches = make_micro_batches(stream, layout, rank, step)
+        batches = make_micro_batches(stream, layout, 0, step)
         turn.begin()
         counted = start_counting(batches, engine.module.losses)()
-        result = train_step(engine, counted=counted, filler=filler, layout=layout, rank=rank, seed=SEED, step=step)
+        result = train_step(engine, counted=counted, filler=filler, layout=layout, rank=0, seed=SEED, step=step)
         sums = dict(zip(engine.module.sum_names, result.sums.tolist(), strict=True))
         own_pairs = sum(sums[f"{case.objective}/{kind}_pairs"] for kind in KINDS)
         losses = {"mlm": sums["mlm_loss"] / sums["mlm_tokens"], "pair": sums[f"{case.objective}/pair_loss"] / own_pairs}
         turn.end(result.tokens, losses)
-
-
-class FreeTurn:
-    """Of the ranks that only follow rank 0: they wait for it in their collectives."""
-
-    def begin(self) -> None:
-        pass
-
-    def end(self, tokens: int, losses: dict[str, float]) -> None:
-        pass
-
-
-def train_on_two_ranks(case: Case, turn: Turn) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    other = get_context("spawn").Process(target=_follow, args=(case,))
-    other.start()
-    os.environ.update(RANK="0", LOCAL_RANK="0")
-    train(case, turn)
-    other.join()
-
-
-def _follow(case: Case) -> None:
-    os.environ.update(RANK="1", LOCAL_RANK="1")
-    train(case, FreeTurn())  # type: ignore[arg-type]

@@ -69,15 +69,13 @@ def make_trainer(model: PlainPairs, rows: list[dict[str, Any]], callback: Any, f
 
 def train_once(case: Case, model: PlainPairs, rows: list[dict[str, Any]], callback: Any) -> None:
     """Goes through ``rows`` once, in their order, as the case has it."""
-    micro = case.micro or case.pairs
     with TemporaryDirectory() as folder:
         make_trainer(
             model,
             rows,
             callback,
             Path(folder),
-            per_device_train_batch_size=micro,
-            gradient_accumulation_steps=case.pairs // micro,
+            per_device_train_batch_size=case.pairs,
             max_steps=len(rows) // case.pairs,
             bf16=case.precision == "bf16",
         ).train()

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import activations, feed, scaling, train_step
+from benchmarks import train_step
 from benchmarks.peers.case import IGNORED, Case, open_stream, pad_rows, split_rows
 from benchmarks.peers.electra_loop import load_plain_electra
+from benchmarks.peers.ours import load
 from benchmarks.peers.plain import load_plain, read_losses
 from benchmarks.peers.trainer import MEGA_BATCH, choose_by_length
 from benchmarks.peers.turns import Update, compare, measure_rate
@@ -124,35 +125,33 @@ def test_roberta_without_its_corpus_is_refused(tiny_corpus, monkeypatch):
         train_step.main()
 
 
-def test_the_peak_is_the_highest_level():
-    assert activations.find_peak([]) == activations.find_peak([-5, 3]) == 0
-    assert activations.find_peak([4, 3, -5, 4, -6]) == 7
+@pytest.mark.parametrize("objective", ["ssp", "sp"])
+def test_ours_keeps_less_than_half_of_what_the_padded_model_keeps_for_its_backward_pass(case, objective):
+    case = replace(case, objective=objective, dropout=False)
+    batch = open_stream(case).batch(0, case.pairs)
+    plain, ours = load_plain(case), load(case).eval()
+    padded = pad_rows(split_rows(batch), plain.masked_lm.config.pad_token_id)
+    packed = to_tensors(batch, torch.device("cpu"))
+    theirs = count_kept(lambda: plain(**padded), plain)
+    mine = count_kept(lambda: ours(**packed, scales={"mlm": 1.0, "pair": 1.0}), ours)
+    assert 2 * mine < theirs
 
 
-def test_activations_are_what_a_product_keeps():
-    meter, one = activations.Meter(), torch.nn.Linear(100, 50, bias=False)
-    rows = torch.randn(1000, 100)
-    meter.start(one)
-    one(rows).sigmoid().sum().backward()
-    meter.stop()
-    kept = 4 * 1000 * 50
-    assert 2 * kept <= meter.peak <= 4 * kept  # the product and its sigmoid; in backward their gradients
+def count_kept(forward, model):
+    """Bytes that a forward pass keeps for the backward pass, without the weights."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept = {}
 
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
 
-def test_communication_and_imbalance_are_counted():
-    cluster = scaling.Cluster(speed=1e12, within=1e9, between=1e8, latency=0.0)
-    assert scaling.count_communication(1000, 1, cluster) == (0.0, 0.0)
-    assert scaling.count_communication(1000, 2, cluster) == pytest.approx((5000, 5e-6))
-    assert scaling.count_communication(1000, 16, cluster)[1] == pytest.approx(15 / 16 * 1e4 / 1e8)
-    lengths = np.array([1, 1, 3, 3, 2, 2, 2, 2])
-    assert scaling.count_imbalance(lengths, 2, 4) == pytest.approx((1.5 + 1.0) / 2)
-    work = scaling.Work(parameters=0, flops=1e9, pair_tokens=10.0)
-    assert scaling.predict(work, 4, 100, 1.25, cluster) == pytest.approx((3200.0, 0.8))
-
-
-def test_cores_count_the_blocks_of_every_rank():
-    assert feed.count_cores(1e6, feed.Spent(tokens=100, processor=1e-4), 0.0) == pytest.approx(1.0)
-    assert feed.count_cores(1e6, feed.Spent(tokens=100, processor=1e-4), 1e-7) == pytest.approx(1.8)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        held = forward()
+    assert held is not None
+    return sum(kept.values())
 
 
 def test_a_larger_corpus_can_be_read(tiny_corpus, tmp_path):
@@ -161,23 +160,13 @@ def test_a_larger_corpus_can_be_read(tiny_corpus, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command",
-    [
-        "train_step.py --quick --threads 1",
-        "activations.py --model small-bert --pairs 4 --threads 1",
-        "feed.py --model minilm --objectives ssp --micro 4 --steps 4 --rounds 1",
-        "scaling.py --quick --rounds 1",
-    ],
-)
-def test_a_script_runs_to_its_line_of_json(command, tiny_corpus):
-    script, *flags = command.split()
+def test_the_training_step_runs_to_its_line_of_json(tiny_corpus):
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / script), "--corpus", str(tiny_corpus), *flags],
+        [sys.executable, str(ROOT / "benchmarks/train_step.py"), "--corpus", str(tiny_corpus), "--quick"],
         capture_output=True,
         text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
         timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1])["benchmark"] == script[:-3]
+    assert json.loads(done.stdout.splitlines()[-1])["benchmark"] == "train_step"

@@ -213,9 +213,14 @@ def test_two_ranks_give_the_losses_of_one(family, objective, settings, tmp_path,
     assert np.allclose(*norms, rtol=1e-4)  # AdamW and clipping would hide a wrong constant in the losses
 
 
-def test_a_run_leaves_what_people_look_for(settings, capsys):
+def test_a_run_leaves_what_people_look_for(settings, capsys, monkeypatch):
+    """And gives freed memory back to the system at each line of its log."""
+    returned = []
+    monkeypatch.setattr("pretrain.run.return_freed_memory", lambda: returned.append(True))
     run_here({**settings, "max_steps": 6, "release_every": 4})
     folder = settings["output_dir"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert len(returned) == sum(line["split"] == "train" for line in lines) == 2
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["steps"] == 6
     assert summary["tokens"] > 0

@@ -1,0 +1,243 @@
+"""What the checks work on, the kit's models and corpora, and runs of the product in this process or by its command."""
+
+import gc
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from benchmarks._common import ROOT
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
+from pretrain.config import PretrainConfig
+from pretrain.planning.plan import BUILT_IN
+
+from .kit import CORPORA, MODELS, WIKIQA
+from .report import MODEL_FLOPS
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+UNIT_TFLOPS = 1000.0  # what the log's utilisation is taken of, which says the TFLOP/s themselves
+LOGGED = {  # figures of the product's log, and how they are shown
+    "tokens_per_second": "tokens/s",
+    "mfu_percent": MODEL_FLOPS,
+    "data_wait_percent": "data wait %",
+    "padding_percent": "padding in attention %",
+}
+_RUNS = count()
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a check has found.
+
+    what:    the thing that was checked or measured, unlike that of the check's other rows
+    figures: numbers, or words, by name with their unit
+    holds:   whether what must be so is so; None where a row only measures
+    """
+
+    what: str
+    figures: dict[str, Any]
+    holds: bool | None = None
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the kit: its title, its tokenizer's corpus, its family, and what its config says beside that's."""
+
+    title: str
+    corpus: str
+    family: str
+    config: dict[str, Any]
+
+
+_MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+GENERATOR = "electra-base-generator"
+KIT_MODELS = {
+    "roberta-base": Model("RoBERTa-base", "roberta", *BUILT_IN["roberta-base"]),
+    "minilm-l6": Model("MiniLM-L6", "bert", "bert", _MINILM),
+    "electra-base": Model("ELECTRA-base", "bert", *BUILT_IN["google/electra-base-discriminator"]),
+    GENERATOR: Model("ELECTRA-base's generator", "bert", *BUILT_IN["google/electra-base-generator"]),
+    "modernbert-base": Model("ModernBERT-base", "roberta", "modernbert", {"vocab_size": 50368}),
+}
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+_DEBERTA = {"relative_attention": True, "position_buckets": 16, "pos_att_type": ["p2c", "c2p"], "share_att_key": True}
+_OF_FAMILY: dict[str, dict[str, Any]] = {  # what sets a small model of the family apart from BERT's
+    "roberta": {"max_position_embeddings": 514, "type_vocab_size": 2},
+    "electra": {"embedding_size": 32},
+    "albert": {"embedding_size": 32, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
+    "mpnet": {"max_position_embeddings": 514},
+    "deberta-v2": _DEBERTA | {"norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0},
+    "modernbert": {"num_hidden_layers": 4, "local_attention": 32, "global_attn_every_n_layers": 2},
+}
+
+
+def write_config(folder: Path, family: str, tokenizer: Any, config: dict[str, Any]) -> Path:
+    """A model folder of the family, without weights: ``config`` and the tokenizer. Returns the folder."""
+    from transformers import AutoConfig
+
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "cls", "sep")}
+    ids |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+    size = max(len(tokenizer), config.get("vocab_size", 0))
+    AutoConfig.for_model(family, **{**ids, **config, "vocab_size": size}).save_pretrained(folder)
+    tokenizer.save_pretrained(str(folder))
+    return folder
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a check is given: the kit, a folder that is deleted afterwards, and whether tiny models stand in."""
+
+    kit: Path
+    scratch: Path
+    quick: bool
+
+    def corpus(self, name: str) -> str:
+        """The folder of the corpus of that tokenizer, "roberta" or "bert"."""
+        return str(self.kit / CORPORA / name)
+
+    @property
+    def wikiqa(self) -> Path:
+        """The folder of WikiQA's test set, which a kit may lack."""
+        return self.kit / WIKIQA
+
+    def model(self, name: str, **changes: Any) -> str:
+        """The folder of a model of KIT_MODELS, of the kit or small, its config changed by ``changes``."""
+        kept, known = self.kit / MODELS / name, KIT_MODELS[name]
+        if not self.quick and not changes:
+            return str(kept)
+        small = SMALL | _OF_FAMILY.get(known.family, {}) if self.quick else {}
+        folder = self.scratch / "-".join((name, *map(str, changes.values())))
+        return str(write_config(folder, known.family, load_tokenizer(str(kept)), known.config | small | changes))
+
+    def model_with_weights(self, name: str) -> str:
+        """Likewise, with drawn weights beside the config: loading them takes less time than drawing them again."""
+        from transformers import AutoConfig, AutoModelForMaskedLM
+        from transformers.utils.logging import disable_progress_bar
+
+        folder = self.scratch / f"{name}-weights"
+        if not folder.exists():
+            disable_progress_bar()
+            shutil.copytree(self.model(name), folder)
+            AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
+        return str(folder)
+
+    def small_model(self, family: str) -> str:
+        """A small model of any family, with BERT's tokenizer, whose attention scores differ from the start."""
+        config = SMALL | _OF_FAMILY.get(family, {}) | {"initializer_range": 0.1}
+        tokenizer = load_tokenizer(str(self.kit / MODELS / "minilm-l6"))
+        return str(write_config(self.scratch / f"small-{family}", family, tokenizer, config))
+
+    def settings(self, name: str, **more: Any) -> dict[str, Any]:
+        """Settings of a run of a model of KIT_MODELS, without validation: what ``more`` does not say otherwise."""
+        known = KIT_MODELS[name]
+        settings: dict[str, Any] = {
+            "corpus": self.corpus(known.corpus),
+            "model": more.get("model") or self.model_with_weights(name),
+            "output_dir": str(self.scratch / f"run-{next(_RUNS)}"),
+            "precision": "bf16" if ON_GPU else "fp32",
+            "eval_pairs": 0,
+            "keep_checkpoints": 1,
+            "num_workers": 4 if ON_GPU else 1,
+            "peak_tflops": UNIT_TFLOPS,
+            "stall_minutes": 2.0,
+        }
+        if known.family == "electra":
+            settings["generator"] = self.model_with_weights(GENERATOR)
+        return settings | more
+
+
+class Enough(Exception):
+    """Ends a run that has shown what it was run for."""
+
+
+def train_here(settings: dict[str, Any], before: Callable[[int], None]) -> list[dict[str, Any]]:
+    """Runs the product in this process until its last step or Enough; returns the training lines of its log.
+
+    before: called before each ``train_step`` with the number of the step since the run was started; may raise Enough
+
+    Raises KinspanError as the product does, and leaves the memory of the device as it was.
+    """
+    import pretrain.run
+
+    numbers, train_step = count(), pretrain.run.train_step
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        before(next(numbers))
+        return train_step(*arguments, **named)
+
+    try:
+        with mock.patch("pretrain.run.train_step", watched):
+            pretrain.run.pretrain(PretrainConfig(**settings))
+    except Enough:
+        pass
+    finally:
+        free()
+    return read_lines(settings)
+
+
+def free() -> None:
+    """Gives back what a run held on the device."""
+    gc.collect()
+    synchronize()
+    if ON_GPU:
+        torch.cuda.empty_cache()
+
+
+def synchronize() -> None:
+    """Waits until the GPU, where there is one, has done all that it was given."""
+    if ON_GPU:
+        torch.cuda.synchronize()
+
+
+def read_lines(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """The training lines of a run's log."""
+    path = Path(settings["output_dir"]) / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in map(json.loads, lines) if line["split"] == "train"]
+
+
+def measure_speed(settings: dict[str, Any], seconds: float, warm: int, lines: int) -> dict[str, float]:
+    """Figures of a run, as medians over the lines of its log after the first ``warm``: at least ``lines`` of them, and
+    as many as ``seconds`` give. Its last step is never come to."""
+    began: list[float] = []
+
+    def stop(step: int) -> None:
+        began.append(time.monotonic())
+        if step >= (warm + lines) * settings["log_steps"] and began[-1] - began[0] > seconds:
+            raise Enough
+
+    if ON_GPU:
+        torch.cuda.reset_peak_memory_stats()
+    settled = train_here({**settings, "max_steps": 10**6, "save_steps": 10**6}, stop)[warm:]
+    figures = {shown: statistics.median(line[name] for line in settled) for name, shown in LOGGED.items()}
+    figures[MODEL_FLOPS] *= UNIT_TFLOPS / 100
+    if ON_GPU:
+        figures["peak, GB"] = torch.cuda.max_memory_allocated() / 1e9
+    return figures
+
+
+def start_command(settings: dict[str, Any], **variables: str) -> subprocess.Popen:
+    """Starts launch/pretrain.py with these settings, by the flags of its help."""
+    flags = []
+    for name, value in settings.items():
+        flags += [f"--{name}"] if value is True else [] if value is False else [f"--{name}={value}"]
+    command = [sys.executable, str(ROOT / "launch/pretrain.py"), *flags]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
+
+
+def finish(process: subprocess.Popen) -> None:
+    """Waits for a command. Raises KinspanError where it failed."""
+    if status := process.wait():
+        raise KinspanError(f"{' '.join(process.args[1:3])} ... ended with status {status}")  # type: ignore[index]
