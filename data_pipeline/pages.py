@@ -1,4 +1,5 @@
-"""HTML pages that load nothing, in one style (``templates/page.html``), and bars as SVG inside them."""
+"""Templates: HTML pages that load nothing, in one style (``templates/page.html``), bars as SVG inside them, and
+Markdown."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -11,12 +12,13 @@ COLOUR = "#4a90d9"  # legible on white and on black
 
 
 def render_template(folder: Path, template: str, filters: Mapping[str, Callable] | None = None, **values: Any) -> str:
-    """Fill a template of ``folder`` with ``values``. Texts are escaped, and a name without a value is an error."""
+    """Fill a template of ``folder``. Texts are escaped in HTML, and a name without a value is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader([folder, TEMPLATES]),
-        autoescape=True,
+        autoescape=template.endswith(".html"),
+        keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,

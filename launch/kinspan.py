@@ -20,7 +20,6 @@ COMMANDS = {
     "status": "show where a run stands",
     "train_adapters": "train an adapter for each of many corpora beside one base",
     "combine_adapters": "stack or average adapters, or merge one into its base",
-    "convert_adapter": "take an adapter from AdapterHub's format, or to it",
     "release": "make a folder for transformers and sentence-transformers of a run",
     "transfer_matrix": "measure how models of many sources rank on targets without labels",
     "build_las": "turn a forum's dump into a data set of answer selection",

@@ -71,10 +71,10 @@ class ReleaseConfig:
 def main() -> None:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
     check(config)
+    from finetune.ranking.onnx_graphs import add_onnx, check_onnx, describe_graphs
     from finetune.reports.measured import read_results
     from finetune.reports.release import find_ranker, release_ranker
     from pretrain.release.metadata import Stated, check_stated
-    from pretrain.release.onnx_forms import check_onnx
     from pretrain.release.push import check_repository, describe_push, push
     from pretrain.release.release import release
 
@@ -94,7 +94,7 @@ def main() -> None:
     else:
         print(f"released {release(source, output, average=config.average, stated=stated)}")
     if config.onnx:
-        add_graphs(output, config.onnx_data)
+        print(f"added {output}/onnx: {describe_graphs(add_onnx(output, config.onnx_data))}".rstrip())
     if config.dry_run:
         print(describe_push(output, repository, config.public))
     elif repository:
@@ -106,20 +106,6 @@ def check(config: ReleaseConfig) -> None:
     for flag, needed in (("onnx_data", "onnx"), ("public", "push_to_hub"), ("dry_run", "push_to_hub")):
         if getattr(config, flag) and getattr(config, needed) in (None, False):
             raise KinspanError(f"--{flag} needs --{needed}; see --help")
-
-
-def add_graphs(folder: Path, data: str | None) -> None:
-    """Adds ONNX graphs to the release, and prints what the card says of them."""
-    from finetune.ranking.onnx_scores import measure_graphs
-    from pretrain.release.onnx_forms import add_onnx
-
-    found = add_onnx(folder, measure_graphs(folder, data) if data else None)
-    print(
-        f"added ONNX graphs: the logits of {found['pairs']} pairs differ from the model's by {found['difference']:.1g} "
-        f"at most; with eight bits by {found['int8_mean']:.2g} on average and {found['int8_most']:.2g} at most"
-    )
-    if found["table"]:
-        print(found["table"])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from finetune.evaluation.metrics import MAP
 from finetune.training.plan import BEST, DEV
 from pretrain.release.curve import CURVE, draw_curve
 from pretrain.release.folder import CARD, FACTS, replace_release
-from pretrain.release.metadata import Stated, check_card, check_measured
+from pretrain.release.metadata import Stated, check_measured
 from pretrain.runtime.log import complete_lines
 
 from .card import format_card
@@ -60,9 +60,8 @@ def release_ranker(source: Path, output: Path, stated: Stated | None = None) -> 
             shutil.copytree(source, partial, ignore=shutil.ignore_patterns(ABOUT, CARD, "*.tmp"))
             (partial / FACTS).write_text(json.dumps(about, indent=1) + "\n")
             check_measured(stated or Stated(), partial)
-            drawn = draw_curve(_read_log(source.parent), CURVES, partial / CURVE)
-            card = format_card(about, stated or Stated(), drawn)
-            check_card(card)
+            curve = CURVE if draw_curve(_read_log(source.parent), CURVES, partial / CURVE) else ""
+            card = format_card(about, stated or Stated(), curve)
             (partial / CARD).write_text(card, encoding="utf-8")
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise KinspanError(f"{source / ABOUT} is damaged ({quote_error(error)}): {REPAIR}") from error

@@ -78,7 +78,7 @@ def render_page(
     validation = [line for line in lines if line["split"] == "validation"]
     step = max((line["step"] for line in lines), default=0)
     parts = [f"<h1>{escape(title)}</h1>", f"<p>Step {step:,} of {facts['total_steps']:,}. {escape(progress)}</p>"]
-    parts += [f'<p class="warning">Mind that {escape(text)}.</p>' for text in warnings]
+    parts += [f'<p class="warning">Warning: {escape(text)}.</p>' for text in warnings]
     marks = [line["step"] for line in history[1:] if line["kind"] in (STARTED, REWOUND)]
     plots = [_draw_panel(name, figures, lines, marks) for name, figures in PANELS.items()]
     parts += ["<h2>Curves</h2>", '<div class="plots">', *filter(None, plots), "</div>"]

@@ -21,30 +21,12 @@ from pretrain.modeling.adapters.folder import (
 from pretrain.modeling.adapters.model import AdapterModel
 from pretrain.modeling.adapters.parts import Part, describe_parts
 
-from .card import describe_run, format_training, name_objectives
+from .card import format_card
 from .folder import CARD
-from .metadata import Stated, check_card, check_measured
+from .metadata import Stated, check_measured
 
 ADAPTER_FOLDER = "adapter"  # in a run: what its release needs beside the trained weights
 BENEATH = "beneath.safetensors"  # the adapters that stay frozen, where there are any
-
-_CARD = """---
-{metadata}
----
-
-# {title}
-
-An adapter beside the frozen encoder **{base}** (fingerprint `{fingerprint}`), trained with **{objective}**: {parts}.
-It holds {size:.1f} M parameters; the encoder is not in this folder.
-
-## Use
-
-kinspan takes this folder for a model wherever it ranks, and looks for the base where `adapter.json` says:
-
-```
-kinspan rank --model path/to/this/folder --data candidates.jsonl --output_dir ranked
-```
-{rest}"""
 
 
 def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | None) -> None:
@@ -91,8 +73,17 @@ def fill_adapter_release(
     moved = move_base(base, kept, output)
     write_tensors(Adapter(output, parts, base, tensors, head), partial, moved)
     check_measured(stated, partial)
-    card = _format_card(parts, base, tensors, facts, stated)
-    check_card(card)
+    card = format_card(
+        facts,
+        base.model_type,
+        stated,
+        "adapter",
+        title=f"{parts[-1].name}: an adapter of {base.name}",
+        tag=parts[-1].kind,
+        base=base,
+        parts=describe_parts(parts),
+        size=sum(tensor.numel() for tensor in tensors.values()) / 1e6,
+    )
     (partial / CARD).write_text(card, encoding="utf-8")
 
 
@@ -113,20 +104,3 @@ def split_weights(
         else:
             tensors[short] = tensor
     return tensors, head
-
-
-def _format_card(
-    parts: tuple[Part, ...], base: Base, tensors: dict[str, torch.Tensor], facts: dict[str, Any], stated: Stated
-) -> str:
-    title = f"{parts[-1].name}: an adapter of {base.name}"
-    tags = ["adapter", parts[-1].kind, "answer-sentence-selection", "kinspan"]
-    return _CARD.format(
-        metadata=describe_run(facts, stated, title, tags, library=None).strip(),
-        title=title,
-        base=base.name,
-        fingerprint=base.fingerprint[:16],
-        objective=name_objectives(facts),
-        parts=describe_parts(parts),
-        size=sum(tensor.numel() for tensor in tensors.values()) / 1e6,
-        rest=format_training(facts, base.model_type, stated),
-    )

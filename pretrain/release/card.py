@@ -1,56 +1,17 @@
-"""The model card of a release."""
+"""The model card of a pre-training run: a cross-encoder, a bi-encoder or an adapter."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
-from huggingface_hub import EvalResult
+from huggingface_hub import EvalResult, ModelCardData
 
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import TEMPERATURE
 
-from .curve import CURVE
-from .metadata import Stated, describe_licence, make_metadata, make_results
-from .usage import format_loading, format_usage
-
-_TEXT = """---
-{metadata}
----
-
-# {title}
-
-{base} {how} with **{objective}** and {token_loss}{scores}
-
-## Use
-
-{usage}
-
-`AutoModelForSequenceClassification` (`{classifier}`) gives the same score as a logit;
-{masked_lm}
-
-## Training
-
-{training}
-
-{curve}{objectives}
-
-## Data
-
-{data}
-
-## Figures
-
-{warnings}On {pairs} pairs of held-out documents, before training and at {measured}:
-
-{figures}
-
-{compared}
-
-## Licence
-
-{licence}
-"""
+from .metadata import Stated, make_metadata, make_results, render_card
 
 FEWEST_DOCUMENTS = 20  # held out: with fewer, the figures of validation say little of other documents
+Kind = Literal["cross-encoder", "bi-encoder", "adapter"]
 _FIGURES = (
     "pair_loss",
     "pair_mrr",
@@ -66,120 +27,76 @@ _FIGURES = (
     "rtd_recall",
 )
 _OF_EACH = ("pair_loss", "pair_auc", "pair_accuracy", "pair_f1")  # of each part of a mixture
-
-_SCORES = """: given two texts A and B, it
-scores {asks}. Made to be fine-tuned on answer sentence selection, and usable as it is to rank
-sentences by how well they go with another."""
-
-_TOKENS_ALONE = """. The pair loss had no weight: the pairs gave the
-data, and **the pair head is untrained**. Made to be fine-tuned, and to compare with."""
-
-_BESIDE = """`AutoModelForMaskedLM` (`{masked_lm}`) the masked-LM head. One file holds both heads, so that
-`transformers` lists the other one's tensors as UNEXPECTED; none is missing or fresh."""
-
-_PERMUTED = """. **The labels of the pairs were permuted**, as a
-control for studies: the pair head has learned nothing that would rank anything."""
-
-_IN_A_FOLDER = """the masked-LM model (`{masked_lm}`) is in the folder `{folder}`:
-{loading}."""
+_WEIGHTS = {"rtd": ("mlm", "rtd", "pair"), "mlm": ("mlm", "pair"), "none": ("pair",)}
+# Of the model index: each figure's name on the hub, and its title
+_PAIR_RESULTS = {"pair_auc": ("roc_auc", "AUC"), "pair_accuracy": ("accuracy", "accuracy"), "pair_f1": ("f1", "F1")}
+_TEXT_RESULTS = {"pair_mrr": ("mrr", "MRR"), "pair_r1": ("recall_at_1", "R@1")}
 
 
-_GENERATOR = """`AutoModelForPreTraining`
-(`ElectraForPreTraining`) tells replaced tokens from original ones. One file holds both heads, so that `transformers`
-lists the other one's tensors as UNEXPECTED; none is missing or fresh. The generator (`{masked_lm}`) is in the folder
-`{folder}`: {loading}."""
-
-
-_IN_RESULTS = {"pair_auc": "AUC", "pair_accuracy": "accuracy", "pair_f1": "F1"}
-_HUB_METRICS = {"pair_auc": "roc_auc", "pair_accuracy": "accuracy", "pair_f1": "f1"}  # the hub's names of them
-
-
-def format_card(facts: dict[str, Any], model_type: str, stated: Stated, with_curve: bool = False) -> str:
-    """The model card: Markdown with the Hub's block of metadata.
+def format_card(
+    facts: dict[str, Any],
+    model_type: str,
+    stated: Stated,
+    kind: Kind = "cross-encoder",
+    curve: str = "",
+    title: str = "",
+    tag: str = "",
+    **more: Any,
+) -> str:
+    """The model card: Markdown with the hub's block of metadata.
 
     facts:      from ``release.read_run_facts``
     model_type: a key of FAMILIES
-    with_curve: the training curves lie beside the card
+    curve:      the picture of the training curves that lies beside the card; empty: there is none
+    title:      of an adapter
+    tag:        of an adapter, its kind
+    more:       what card.md says of a bi-encoder (size, architecture) or an adapter (base, parts, size)
+
+    Raises KinspanError where the block of metadata cannot be read back.
     """
-    family = FAMILIES[model_type]
-    objectives = facts["objectives"]
-    with_generator = facts.get("token_loss") == "rtd"
-    masked_lm = _GENERATOR if with_generator else _IN_A_FOLDER if family.masked_lm_folder else _BESIDE
-    folder = "generator" if with_generator else family.masked_lm_folder
-    settings, corpus = facts["settings"], facts["corpus"]
-    shorts = [shorten_objective(o["name"]) for o in objectives]
-    title = f"{facts['model']['name']}-{'-'.join(shorts)}"
-    metadata = describe_run(facts, stated, title, ["cross-encoder", "answer-sentence-selection", *shorts, "kinspan"])
-    averaged = facts.get("averaged_steps", [])
-    rows = {
-        "Steps": f"{facts['step']:,} of {facts['total_steps']:,}",
-        "Weights": f"the average of those at the steps {', '.join(f'{step:,}' for step in averaged)}",
-        "Pairs in a batch": settings["global_batch_size"],
-        f"Tokens of a {'text' if settings.get('pair_loss') else 'pair'}, at most": facts["max_length"],
-        "Weights of the losses": _format_weights(settings, facts.get("token_loss", "mlm")),
-        "Peak learning rate": f"{settings['learning_rate']}, {facts['warmup_steps']} steps of warm-up",
-        "Precision": facts["precision"],
-        "ZeRO stage": facts["zero_stage"],
-        "Seed": settings["seed"],
-    }
-    if not averaged:
-        del rows["Weights"]
-    if settings.get("pair_loss"):
-        rows["Cosines are divided by"] = settings["temperature"] or TEMPERATURE
-        rows["Texts find their queries, too"] = "yes" if settings["symmetric"] else "no"
-        rows["Negatives of its own, each query"] = settings["own_negatives"] or 0
-    if with_generator:
-        rows["Generator"] = f"{facts['generator']}, embeddings: {settings['embedding_sharing']}"
-    training = "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows.items())
-    return _TEXT.format(
-        metadata=metadata,
+    shorts = [shorten_objective(objective["name"]) for objective in facts["objectives"]]
+    title = title or "-".join([facts["model"]["name"], *shorts, *(["siamese"] * (kind == "bi-encoder"))])
+    token_loss = facts.get("token_loss", "mlm")
+    positive_share = sum(o["share"] / o["pairs_per_anchor"] for o in facts["objectives"])
+    first, last = ((facts[f"{which}_validation"] or [None])[0] for which in ("first", "last"))
+    return render_card(
+        "card.md",
+        _describe_run(facts, stated, kind, title, [tag] if tag else shorts),
+        stated,
+        facts=facts,
         title=title,
-        usage=format_usage(stated, facts["max_length"]),
-        base=facts["model"]["name"],
-        how="trained from scratch" if facts.get("from_scratch") else "after continued pre-training",
+        kind=kind,
+        family=FAMILIES[model_type],
         objective=name_objectives(facts),
-        scores=_format_scores(facts),
-        objectives="\n".join(map(_format_objective, objectives)),
-        compared=_format_comparison(facts),
-        token_loss="replaced-token detection (ELECTRA)" if with_generator else "masked language modelling",
-        classifier=family.classifier,
-        masked_lm=masked_lm.format(
-            masked_lm=family.masked_lm,
-            folder=folder,
-            loading=format_loading(stated, "AutoModelForMaskedLM", folder or ""),
-        ),
-        training=training,
-        curve=f"![Training curves]({CURVE})\n\n" if with_curve else "",
-        data=_format_data(corpus),
-        pairs=f"{facts['eval_pairs']:,}",
-        warnings="".join(f"**Mind that {text}.**\n\n" for text in find_warnings(facts)),
-        measured=_name_measured(facts),
-        figures=_format_figures(facts),
-        licence=describe_licence(stated),
+        with_generator=token_loss == "rtd",
+        weights={name: facts["settings"][f"{name}_weight"] for name in _WEIGHTS[token_loss]},
+        averaged=facts.get("averaged_steps", []),
+        temperature=TEMPERATURE,
+        max_length=facts["max_length"],
+        curve=curve,
+        warnings=find_warnings(facts),
+        first=first,
+        last=last,
+        figures=_list_figures(facts, first, last) if last else [],
+        is_validated=_is_validated(facts),
+        positive_share=positive_share,
+        chance_loss=_compute_entropy(positive_share),
+        **more,
     )
 
 
-def describe_run(
-    facts: dict[str, Any],
-    stated: Stated,
-    title: str,
-    tags: list[str],
-    results: list[EvalResult] | None = None,
-    **more: Any,
-) -> str:
-    """The card's block of metadata, from what the run knows and what was stated.
-
-    results: None: those of the pair head
-    more:    of make_metadata
-    """
+def _describe_run(facts: dict[str, Any], stated: Stated, kind: Kind, title: str, tags: list[str]) -> ModelCardData:
+    """The block of metadata, from what the run knows and what was stated."""
+    is_siamese = kind == "bi-encoder"
     return make_metadata(
         stated,
         title,
-        tags,
+        [kind, "sentence-transformers" if is_siamese else "answer-sentence-selection", *tags, "kinspan"],
         base_model=None if facts.get("from_scratch") else facts["model"].get("hub_name"),
         datasets=_find_datasets(facts["corpus"]),
-        results=_list_results(facts) if results is None else results,
-        **more,
+        results=_list_results(facts, is_siamese),
+        library=None if kind == "adapter" else "sentence-transformers",
+        task="sentence-similarity" if is_siamese else "text-ranking",
     )
 
 
@@ -190,32 +107,27 @@ def _find_datasets(corpus: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for name in found if name.count("/") == 1 and not name.startswith((".", "/"))))
 
 
-def _list_results(facts: dict[str, Any]) -> list[EvalResult]:
+def _list_results(facts: dict[str, Any], is_siamese: bool) -> list[EvalResult]:
     """The last validation for the model index; nothing of weights that validation never saw, such as an average."""
     if facts.get("averaged_steps") or not facts["settings"]["pair_weight"] or not _is_validated(facts):
         return []
-    name = f"held-out pairs of the pre-training documents ({name_objectives(facts)})"
-    titles = {_HUB_METRICS[figure]: title for figure, title in _IN_RESULTS.items()}
-    figures = [{_HUB_METRICS[f]: last[f] for f in _IN_RESULTS if f in last} for last in facts["last_validation"]]
+    known, what = (_TEXT_RESULTS, "texts") if is_siamese else (_PAIR_RESULTS, "pairs")
     return [
         result
-        for of_last in figures
-        for result in make_results(of_last, titles, name, split="validation", task="text-classification")
+        for last in facts["last_validation"]
+        for result in make_results(
+            {hub: last[figure] for figure, (hub, _) in known.items() if figure in last},
+            dict(known.values()),
+            f"held-out {what} of the pre-training documents ({name_objectives(facts)})",
+            split="validation",
+            task="information-retrieval" if is_siamese else "text-classification",
+        )
     ]
 
 
 def _is_validated(facts: dict[str, Any]) -> bool:
     """Whether the last validation is of the step that is released: a run may validate less often than it saves."""
     return all(last["step"] == facts["step"] for last in facts["last_validation"])
-
-
-def _name_measured(facts: dict[str, Any]) -> str:
-    """Of which weights the last figures are."""
-    if not _is_validated(facts):
-        return f"step {facts['last_validation'][0]['step']:,}, the last one before these weights that was validated"
-    if facts.get("averaged_steps"):
-        return "the last of these checkpoints, not of their average"
-    return "this checkpoint"
 
 
 def find_warnings(facts: dict[str, Any]) -> list[str]:
@@ -239,12 +151,6 @@ def find_warnings(facts: dict[str, Any]) -> list[str]:
     return warnings
 
 
-def format_training(facts: dict[str, Any], model_type: str, stated: Stated, with_curve: bool = False) -> str:
-    """The sections of a card from the training on: they say the same of a model, a bi-encoder and an adapter."""
-    _, title, sections = format_card(facts, model_type, stated, with_curve).partition("\n## Training\n")
-    return title + sections
-
-
 def name_objectives(facts: dict[str, Any]) -> str:
     """The objectives in a few words: "SSP", "SSP, SP and PSD", or a name of the user's own as it is."""
     names = [shorten_objective(o["name"]) if ":" in o["name"] else o["name"].upper() for o in facts["objectives"]]
@@ -256,81 +162,14 @@ def shorten_objective(objective: str) -> str:
     return objective.partition(":")[0]
 
 
-def _format_weights(settings: dict[str, Any], token_loss: str) -> str:
-    names = {"rtd": ("mlm", "rtd", "pair"), "mlm": ("mlm", "pair"), "none": ("pair",)}[token_loss]
-    return ", ".join(f"{name} {settings[f'{name}_weight']:g}" for name in names)
-
-
-def _format_scores(facts: dict[str, Any]) -> str:
-    if not facts["settings"]["pair_weight"]:
-        return _TOKENS_ALONE
-    if facts["settings"].get("permute_pair_labels"):
-        return _PERMUTED
-    return _SCORES.format(asks="; or ".join(o["asks"] for o in facts["objectives"]))
-
-
-def _format_objective(objective: dict[str, Any]) -> str:
-    name, share = objective["name"], f", {objective['share']:.0%} of the pairs" if objective["share"] < 1 else ""
-    source = f" ({objective['source']})" if objective["source"] else ""
-    negatives = f" Negatives: {objective['negatives']}." if objective["negatives"] else ""
-    if objective["pairs_per_anchor"] == 1:
-        return f"- **{name}**: A and B of its positives{source}{share}. The other texts of a batch are the negatives."
-    positives = f"One pair in {objective['pairs_per_anchor']} is positive{share}."
-    return f"- **{name}**: {objective['asks']}{source}. {positives}{negatives}"
-
-
-def _format_comparison(facts: dict[str, Any]) -> str:
-    """What the figures are to be compared with."""
-    if facts["settings"].get("pair_loss"):
-        texts = facts["eval_pairs"] * (1 + (facts["settings"]["own_negatives"] or 0))
-        return (
-            "Of all texts B of these pairs, the one of each A is looked for: MRR is the mean of 1 / its rank, R@1 the "
-            f"share of those that come first. Chance finds one in {texts:,}.{_describe_masks(facts['settings'])}"
-        )
-    share = _compute_positive_share(facts["objectives"])
-    return f"Always predicting the share of positives ({share:.0%}) gives a pair loss of {_compute_entropy(share):.3f}."
-
-
-def _describe_masks(settings: dict[str, Any]) -> str:
-    share = settings["mlm_probability"]
-    return f" The texts are masked as in training, {share:.0%} of their tokens." if share else ""
-
-
-def _compute_positive_share(objectives: list[dict[str, Any]]) -> float:
-    return sum(o["share"] / o["pairs_per_anchor"] for o in objectives)
-
-
 def _compute_entropy(share: float) -> float:
-    """The loss, in nats, of a model that always predicts the share of positives."""
-    return -share * math.log(share) - (1 - share) * math.log(1 - share)
+    """The loss, in nats, of a model that always predicts the share of positives; 0 where all pairs are positive."""
+    return -sum(p * math.log(p) for p in (share, 1 - share) if p)
 
 
-def _format_data(corpus: dict[str, Any]) -> str:
-    totals = corpus["totals"]
-    lines = [
-        f"{totals['documents']:,} documents, {totals['paragraphs']:,} paragraphs, {totals['tokens']:,} tokens; "
-        f"fingerprint `{corpus['fingerprint'][:16]}`.",
-        "",
-    ]
-    for own in corpus.get("corpora", []):
-        lines.append(
-            f"- {own['share']:.1%} of the pairs from **{own['name']}**: {own['totals']['documents']:,} documents, "
-            f"fingerprint `{own['fingerprint'][:16]}`"
-        )
-    lines += [f"- {s['origin']}: {s['documents']:,} documents, licence: {s['licence']}" for s in corpus["sources"]]
-    if any(s["licence"] == "not stated" for s in corpus["sources"]):
-        lines += ["", "To state a licence here, prepare the corpus with `--licence NAME`, or edit this card."]
-    return "\n".join(lines)
-
-
-def _format_figures(facts: dict[str, Any]) -> str:
-    if not facts["last_validation"]:
-        return "(this run was not validated)"
-    first, last = facts["first_validation"][0], facts["last_validation"][0]
-    lines = [f"| | step {first['step']} | step {last['step']} |", "|---|---|---|"]
-    parts = facts.get("parts") or [o["name"] for o in facts["objectives"]]
+def _list_figures(facts: dict[str, Any], first: dict[str, Any], last: dict[str, Any]) -> list[str]:
+    """The names of the figures that the card shows: of all pairs, then of each part of a mixture."""
+    parts = facts.get("parts") or [objective["name"] for objective in facts["objectives"]]
     corpora = [corpus["name"] for corpus in facts["corpus"].get("corpora", [])]
-    of_parts = [f"{name}/{n}" for name in dict.fromkeys([*corpora, *parts]) for n in _OF_EACH]
-    names = [n for n in (*_FIGURES, *of_parts) if n in first and n in last]
-    lines += [f"| {n} | {first[n]:.3f} | {last[n]:.3f} |" for n in names]
-    return "\n".join(lines)
+    of_parts = [f"{name}/{figure}" for name in dict.fromkeys([*corpora, *parts]) for figure in _OF_EACH]
+    return [name for name in (*_FIGURES, *of_parts) if name in first and name in last]

@@ -11,17 +11,8 @@ from pretrain.modeling.adapters.combine import average, stack, write_tensors
 from pretrain.modeling.adapters.folder import move_base, read_adapter
 from pretrain.modeling.adapters.parts import describe_parts
 
-from .folder import FACTS, replace_release
-
-_CARD = """---
-{metadata}
----
-
-# {title}
-
-{parts}: the {how} of {names}, adapters beside the frozen encoder **{base}** (fingerprint `{fingerprint}`), put together
-without training.
-"""
+from .folder import CARD, FACTS, replace_release
+from .metadata import Stated, render_card
 
 
 def write_combined(
@@ -43,14 +34,14 @@ def write_combined(
         write_tensors(made, partial, base)
         facts = {"how": how, "of": names, "weights": list(weights), "base": base.fingerprint}
         (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
-        metadata = ModelCardData(pipeline_tag="text-ranking", tags=["adapter", "kinspan"]).to_yaml().strip()
-        card = _CARD.format(
-            metadata=metadata,
+        card = render_card(
+            "combined.md",
+            ModelCardData(pipeline_tag="text-ranking", tags=["adapter", "kinspan"]),
+            Stated(),
             title=f"{made.name}: an adapter of {base.name}",
             parts=describe_parts(made.parts),
             how=how,
-            names=", ".join(names),
-            base=base.name,
-            fingerprint=base.fingerprint[:16],
+            names=names,
+            base=base,
         )
-        (partial / "README.md").write_text(card, encoding="utf-8")
+        (partial / CARD).write_text(card, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The block at the top of a model card, by which the hub files a model: licence, origin, data and measured figures."""
+"""Model cards: the block at the top, by which the hub files a model, and the templates below it."""
 
 import math
 import re
@@ -12,11 +12,15 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.pages import render_template
 
 from .folder import fingerprint_model
 
 UNKNOWN = "unknown"  # the hub's own word for a licence, or a data set, that nobody has named
+TEMPLATES = Path(__file__).resolve().parent / "templates"
 HERE = "path/to/this/folder"  # stands in the card's code where the release is in no repository
+QUESTION = "What do cats eat?"  # of the card's code
+CANDIDATES = ("Cats are hunters that live on mice and birds.", "The railway opened in 1893.")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|code|multilingual")
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _FEWEST_DIGITS = 4
@@ -79,8 +83,8 @@ def make_metadata(
     results: Sequence[EvalResult] = (),
     library: str | None = "sentence-transformers",
     task: str = "text-ranking",
-) -> str:
-    """The block as YAML. Base model and data sets that are ``stated`` replace what the run knows; results add up.
+) -> ModelCardData:
+    """The block. Base model and data sets that are ``stated`` replace what the run knows; results add up.
 
     library: the one that loads the model
     task:    the hub's name of what the model does
@@ -97,7 +101,7 @@ def make_metadata(
         model_name=model_name if measured else None,
         eval_results=measured or None,
         metrics=list(dict.fromkeys(result.metric_type for result in measured)) or None,
-    ).to_yaml()
+    )
 
 
 def make_results(
@@ -133,19 +137,24 @@ def is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def check_card(text: str) -> None:
-    """Raises KinspanError where the hub's library cannot read the card's block back, such as for an odd model name."""
+def render_card(template: str, metadata: ModelCardData, stated: Stated, **values: Any) -> str:
+    """Fills one of the templates in ``templates/``.
+
+    Raises KinspanError where the hub's library cannot read the card's block back, such as for an odd model name.
+    """
+    text = render_template(
+        TEMPLATES,
+        template,
+        {"commas": "{:,}".format, "percent": "{:.0%}".format},
+        metadata=metadata.to_yaml().strip(),
+        stated=stated,
+        where=stated.repository or HERE,
+        question=QUESTION,
+        candidates=CANDIDATES,
+        **values,
+    )
     try:
         ModelCard(text)
     except Exception as error:  # YAML's, and the library's own of each field
         raise KinspanError(f"the model card cannot be read back: {quote_error(error)}") from error
-
-
-def describe_licence(stated: Stated) -> str:
-    """The card's section on it."""
-    if stated.licence:
-        return f"`{stated.licence}`, as stated by whoever released it."
-    return (
-        "None is stated here: those of the starting model and of the data apply. `--licence` of launch/release.py, or "
-        "`license:` in the block at the top, states one."
-    )
+    return text

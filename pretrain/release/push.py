@@ -49,20 +49,16 @@ def describe_push(folder: Path, repository: str, public: bool) -> str:
     """What ``push`` would send, as lines of text; nothing is asked of the hub."""
     files = list_files(folder)
     sizes = {name: path.stat().st_size for name, path in files.items()}
+    sizes[f"{len(files)} files"] = sum(sizes.values())
     width = max(map(len, sizes))
     visible = "public" if public else "private"
     return "\n".join(
         [
             f"nothing was sent; without --dry_run, this would go to {constants.ENDPOINT}/{repository} "
             f"({visible} where it is new), to the branch {BRANCH} and the tag {name_revision(folder)}:",
-            *(f"  {name:<{width}}  {_format_size(size)}" for name, size in sizes.items()),
-            f"  {f'{len(sizes)} files':<{width}}  {_format_size(sum(sizes.values()))}",
+            *(f"  {name:<{width}}  {size / 1e6:10,.3f} MB" for name, size in sizes.items()),
         ]
     )
-
-
-def _format_size(size: int) -> str:
-    return f"{size / 1e6:10,.1f} MB" if size >= 1e6 else f"{size / 1e3:10,.1f} kB"
 
 
 def push(folder: Path, repository: str, public: bool = False, tell: Callable[[str], None] = print) -> str:
@@ -86,12 +82,17 @@ def push(folder: Path, repository: str, public: bool = False, tell: Callable[[st
         _open_repository(api, repository, public)
         operations: list[Any] = [CommitOperationAdd(name, str(path)) for name, path in list_files(folder).items()]
         operations += _find_stale(api, repository, folder)
+        # upload_folder may split a release over several commits
         commit = api.create_commit(repository, operations, commit_message=f"Release {tag}", revision=BRANCH)
-        _set_tag(api, repository, tag, str(commit.oid))
+        tags = {known.name: known.target_commit for known in api.list_repo_refs(repository).tags}
+        if tag in tags and tags[tag] != commit.oid:
+            api.delete_tag(repository, tag=tag)
+        if tags.get(tag) != commit.oid:
+            api.create_tag(repository, tag=tag, revision=commit.oid)
     except OfflineModeIsEnabled as error:
         raise KinspanError(f"--push_to_hub {repository}: HF_HUB_OFFLINE is set; nothing was sent") from error
     except (HTTPError, OSError, RuntimeError, ValueError) as error:  # what the library lets through of its own
-        raise KinspanError(_explain(error, repository)) from error
+        raise KinspanError(f"--push_to_hub {repository}: {_explain(error)}") from error
     tell(f"pushed {commit.commit_url}, tagged {tag}")
     return str(commit.commit_url)
 
@@ -120,45 +121,24 @@ def _find_stale(api: HfApi, repository: str, folder: Path) -> list[CommitOperati
     return [CommitOperationDelete(name) for name in sorted(remote - list_files(folder).keys())]
 
 
-def _set_tag(api: HfApi, repository: str, tag: str, commit: str) -> None:
-    for known in api.list_repo_refs(repository).tags:
-        if known.name == tag:
-            if known.target_commit == commit:
-                return
-            api.delete_tag(repository, tag=tag)
-    api.create_tag(repository, tag=tag, revision=commit)
-
-
-def _explain(error: BaseException, repository: str) -> str:
+def _explain(error: BaseException) -> str:
     """The error as one line that says whose fault it is, and what to do."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, HfHubHTTPError):
-        cause = cause.__cause__
-    status = cause.response.status_code if isinstance(cause, HfHubHTTPError) else None
-    where = f"--push_to_hub {repository}"
+    chain = [error]
+    while chain[-1].__cause__:
+        chain.append(chain[-1].__cause__)
+    refused = next((one for one in chain if isinstance(one, HfHubHTTPError)), None)
+    status = refused.response.status_code if refused else None
+    said = " ".join((refused.server_message if refused and refused.server_message else "").split())
+    # What stands behind the "?" of an address of a large file is as good as a token for it
+    said = said or re.sub(r"(https?://[^\s?'\"]+)\?[^\s'\")]*", r"\1", quote_error(refused or chain[-1]))
     if status == 401:
-        return f"{where}: the hub refuses the token: `hf auth login` stores another, or HF_TOKEN holds it"
+        return "the hub refuses the token: `hf auth login` stores another, or HF_TOKEN holds it"
     if status == 403:
-        return f"{where}: the token may not write there ({_tell_server(cause)}): give one that may write for this owner"
+        return f"the token may not write there ({said}): give one that may write for this owner"
     broken = isinstance(error, JSONDecodeError)  # a page of a proxy, say, where the hub's answer should be
     if (status and status < 500) or (isinstance(error, ValueError) and not broken):
-        return f"{where}: the hub refuses it: {_tell_server(cause or error)}"
+        return f"the hub refuses it: {said}"
     again = "the same command again goes on from there, and the repository is as it was until all has arrived"
-    if status:
-        return f"{where}: the hub failed ({_tell_server(cause)}): {again}"
-    return f"{where}: sending to {constants.ENDPOINT} failed ({_quote(_find_root(error))}): {again}"
-
-
-def _tell_server(error: BaseException | None) -> str:
-    message = getattr(error, "server_message", None)
-    return " ".join(message.split()) if message else _quote(error or RuntimeError("no reason given"))
-
-
-def _quote(error: BaseException) -> str:
-    """The error's text without what stands behind the "?" of an address: large files go to places that are signed, and
-    who has the signature may write there for a while."""
-    return re.sub(r"(https?://[^\s?'\"]+)\?[^\s'\")]*", r"\1", quote_error(error))
-
-
-def _find_root(error: BaseException) -> BaseException:
-    return _find_root(error.__cause__) if error.__cause__ else error
+    return (
+        f"the hub failed ({said}): {again}" if status else f"sending to {constants.ENDPOINT} failed ({said}): {again}"
+    )

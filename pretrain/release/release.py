@@ -21,8 +21,8 @@ from .average import average_weights
 from .card import find_warnings, format_card
 from .curve import CURVE, OF_PRETRAINING, draw_curve
 from .folder import CARD, FACTS, replace_release, write_max_length
-from .metadata import Stated, check_card, check_measured
-from .siamese import fill_siamese_folder, format_siamese_card
+from .metadata import Stated, check_measured
+from .siamese import fill_siamese_folder, name_encoder
 
 MODEL_FOLDER = "model"  # in a run: the config and the tokenizer
 GENERATOR_FOLDER = "generator"  # in a run with replaced-token detection: the config; in its release: the model
@@ -167,13 +167,14 @@ def write_release(
         _fill_release(run, weights, facts, partial)
         check_measured(stated or Stated(), partial)
         lines = [line for line in read_metrics(run) if line["step"] <= step]
-        drawn = with_curve and draw_curve(lines, OF_PRETRAINING, partial / CURVE)
+        curve = CURVE if with_curve and draw_curve(lines, OF_PRETRAINING, partial / CURVE) else ""
         model_config = json.loads((partial / "config.json").read_text(encoding="utf-8"))
+        model_type = model_config["model_type"]
         if facts["settings"].get("pair_loss"):
-            card = format_siamese_card(facts, model_config, stated or Stated(), drawn)
+            known = {"size": model_config["hidden_size"], "architecture": name_encoder(model_type)}
+            card = format_card(facts, model_type, stated or Stated(), "bi-encoder", curve, **known)
         else:
-            card = format_card(facts, model_config["model_type"], stated or Stated(), drawn)
-        check_card(card)
+            card = format_card(facts, model_type, stated or Stated(), curve=curve)
         (partial / CARD).write_text(card, encoding="utf-8")
 
 

@@ -23,7 +23,6 @@ ENTRIES = [
     "pretrain",
     "train_adapters",
     "combine_adapters",
-    "convert_adapter",
     "release",
     "inspect_corpus",
     "inspect_pairs",

@@ -19,7 +19,7 @@ from finetune.reports.facts import ABOUT
 from launch import release as entry
 from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import default_model
-from pretrain.release.usage import CANDIDATES, QUESTION
+from pretrain.release.metadata import CANDIDATES, QUESTION
 from pretrain.run import pretrain
 from tests.fake_hub import TOKEN, find_faults, run_hub
 

@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from data_pipeline.errors import KinspanError
+from finetune.ranking.onnx_graphs import add_onnx
 from pretrain.batches import to_tensors
 from pretrain.config import PretrainConfig
 from pretrain.modeling.adapters.folder import read_adapter
@@ -24,7 +25,6 @@ from pretrain.modeling.pair_model import load_model
 from pretrain.planning.checks import check
 from pretrain.release.folder import fingerprint_model
 from pretrain.release.metadata import Stated
-from pretrain.release.onnx_forms import add_onnx
 from pretrain.release.release import release
 from pretrain.run import pretrain
 from pretrain.runtime.stop import Stopped

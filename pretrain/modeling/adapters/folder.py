@@ -53,7 +53,7 @@ class Adapter:
     """An adapter in memory.
 
     tensors: of its parts, by the names in their file
-    head:    of everything above the encoder, by the names in the sequence classifier; empty where none was trained
+    head:    of everything above the encoder, by the names in the sequence classifier
     """
 
     folder: Path

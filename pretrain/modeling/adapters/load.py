@@ -67,14 +67,8 @@ def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[
 def wear(classifier: Any, adapter: Adapter) -> None:
     """Puts an adapter of this base into a classifier, pair head included, in place of the one that it wore before.
 
-    Only bottlenecks can take turns so; of LoRA it may be one. Raises KinspanError where the tensors do not fit, or
-    where the adapter has no pair head.
+    Only bottlenecks can take turns so; of LoRA it may be one. Raises KinspanError where the tensors do not fit.
     """
-    if not adapter.head:
-        raise KinspanError(
-            f"{adapter.folder} has no pair head, and ranks nothing by itself: train one on top of it, with "
-            f"launch/pretrain.py --adapter pfeiffer --adapters {adapter.folder}, or in a fusion"
-        )
     if adapter.parts[0].kind != "lora":
         bottleneck.check_family(classifier.config, adapter.base.name)
     put_in(classifier, adapter.parts)

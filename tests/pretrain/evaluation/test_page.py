@@ -43,7 +43,7 @@ def test_a_page():
     assert "script" not in balance.seen
     assert balance.seen.count("svg") == 2  # of what has values: the loss and the area
     assert page.count("<polyline") == 4
-    assert "Mind that the figures rest on 2 held-out documents." in page
+    assert "Warning: the figures rest on 2 held-out documents." in page
     assert "<th>pair_auc</th><td>0.5000</td><td>0.7000</td>" in page
     assert "http" not in page
     assert "Step 20 of 20. 5 min left." in page

@@ -56,7 +56,7 @@ def test_it_ends_with_the_checkpoint_that_was_asked_for_and_says_so(run, tmp_pat
     assert facts["averaged_steps"] == [3, 6]
     assert facts["revision"] == "step-00000006-average-2"
     card = (folder / "README.md").read_text()
-    assert "the average of those at the steps 3, 6" in card
+    assert "the average of the steps 3, 6" in card
     assert "at the last of these checkpoints, not of their average" in card
     assert "model-index" not in card, "the figures of validation are of no average"
 

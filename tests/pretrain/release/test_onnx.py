@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from data_pipeline.errors import KinspanError
-from pretrain.release import onnx_forms
-from pretrain.release.onnx_forms import add_onnx
+from finetune.ranking import onnx_graphs
+from finetune.ranking.onnx_graphs import add_onnx
 from pretrain.release.release import release
 from tests.fake_hub import find_faults
 
@@ -36,15 +36,21 @@ def check_scores(folder):
         assert abs(ours).max() > 0.01
 
 
-def test_the_graph_scores_as_the_model_and_the_card_says_what_eight_bits_cost(released):
-    found = add_onnx(released, measure=lambda graphs: f"| table of {' and '.join(graphs)} |")
+def test_the_graph_scores_as_the_model_and_the_card_says_what_eight_bits_cost(released, tmp_path):
+    answers = [("a river does", 1), ("a violin is made of spruce", 0)]
+    rows = [json.dumps({"question": "what flows?", "answer": answer, "label": label}) for answer, label in answers]
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
+    found = add_onnx(released, f"files={tmp_path}")
     check_scores(released)
     assert found["difference"] < 1e-4
-    assert 0 < found["int8_mean"] <= found["int8_most"] < 0.5
+    assert 0 < found["int8_mean"] <= found["int8_max"] < 0.5
+    assert found["table"]["int8"]["difference"] > found["table"]["fp32"]["difference"]
     card = (released / "README.md").read_text()
     assert not find_faults(card)
-    assert "| table of fp32 and int8 |" in card
-    assert re.search(r"logits differ by \d\S* at most", card)
+    assert re.search(r"differ from the model's by at most \d", card)
+    assert re.search(r"^\| ONNX, int8 \|( \d\.\d{4} \|){4}", card, re.MULTILINE)
+    assert card.index("## ONNX") < card.index("## Licence")
     assert json.loads((released / "kinspan.json").read_text())["onnx"]["pairs"] == found["pairs"]
     assert {p.name for p in (released / "onnx").iterdir()} == {"model.onnx", "model_quantized.onnx"}
 
@@ -57,19 +63,18 @@ def test_graphs_of_other_families_score_as_their_models(released):
 
 
 def test_a_graph_with_other_scores_is_not_added(released, monkeypatch):
-    monkeypatch.setattr(onnx_forms, "_export", lambda model, tokenizer, path: path.write_bytes(b""))
-    monkeypatch.setattr(onnx_forms, "_import_packages", lambda: (None, Quantizer))
-    monkeypatch.setattr(onnx_forms, "_compare", lambda *_: dict.fromkeys(("torch", "int8"), 1.0) | {"fp32": 1.001})
-    monkeypatch.setattr(onnx_forms, "_describe", lambda *_: {"difference": 1e-3})
+    right = onnx_graphs.export
+
+    def export_other(scorer, path):
+        with torch.no_grad():
+            scorer.model.classifier.bias += 0.001
+        right(scorer, path)
+        with torch.no_grad():
+            scorer.model.classifier.bias -= 0.001
+
+    monkeypatch.setattr(onnx_graphs, "export", export_other)
     before = (released / "README.md").read_text()
     with pytest.raises(KinspanError, match=r"differ from the model's by 0\.001"):
         add_onnx(released)
     assert (released / "README.md").read_text() == before
     assert not [p for p in released.iterdir() if p.name.startswith("onnx")]
-
-
-class Quantizer:
-    class QuantType:
-        QInt8 = None
-
-    quantize_dynamic = staticmethod(lambda *_, **__: None)

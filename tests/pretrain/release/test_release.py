@@ -91,7 +91,7 @@ def test_figures_of_another_step_do_not_pass_for_those_of_the_release(trained, t
     run, _ = trained
     folder = release(write_checkpoint(run, 5, run / "checkpoints/step-00000003"), tmp_path / "release")
     card = (folder / "README.md").read_text()
-    assert "before training and at step 3, the last one before these weights that was validated:" in card
+    assert "before training and at step 3, the last validated step before these weights:" in card
     assert "| | step 0 | step 3 |" in card
     assert "model-index" not in card
     card = (release(run / "checkpoints/step-00000003", folder) / "README.md").read_text()
@@ -240,7 +240,7 @@ def test_figures_that_mean_little_are_warned_of(trained, tmp_path, capsys):
         assert "the pair head calls no held-out pair positive" in text
         assert "the figures rest on 2 held-out documents" in text
     write_facts(run, {"pair_accuracy_positive": 0.1}, validation_documents=200)
-    assert "Mind that" not in (release(run, tmp_path / "release") / "README.md").read_text()
+    assert "**Warning:" not in (release(run, tmp_path / "release") / "README.md").read_text()
     assert "warning" not in capsys.readouterr().out
 
 
