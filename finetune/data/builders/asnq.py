@@ -121,7 +121,7 @@ def _read_lists(names: list[str]) -> dict[str, str]:
     for split, name in zip(("dev", "test"), names, strict=False):
         for line, question in read_lines(Path(name)):
             question = " ".join(question.split())
-            if lists.setdefault(question, split) != split:
+            if question and lists.setdefault(question, split) != split:
                 raise KinspanError(f"--split_questions {name} line {line}: this question is in the other list too")
         if split not in lists.values():
             raise KinspanError(f"--split_questions {name}: it lists no question")
