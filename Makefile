@@ -25,16 +25,16 @@ $(INSTALLED): pyproject.toml constraints.txt
 # keeps the launcher's errors, and leaves out its lines on how it starts the ranks.
 quickstart: $(INSTALLED)  ## Install, train for minutes on this machine, release, and rank a document (the default).
 	PATH="$(CURDIR)/$(BIN):$$PATH" deepspeed --quiet --num_accelerators $(RANKS) launch/pretrain.py --config launch/recipes/quickstart.yaml --output_dir $(RUN)
-	$(BIN)/python launch/release.py --run_dir $(RUN) --output_dir $(RUN)/release
-	$(BIN)/python launch/rank_document.py --model $(RUN)/release
+	$(BIN)/kinspan release --run_dir $(RUN) --output_dir $(RUN)/release
+	$(BIN)/kinspan show document --model $(RUN)/release
 	@echo
 	@echo "curves:   $(BIN)/tensorboard --logdir $(RUN)/tensorboard"
 	@echo "summary:  $(RUN)/summary.json"
 	@echo "release:  $(RUN)/release  (model card: $(RUN)/release/README.md)"
 
-# Python's documentation, searched. The first time it is encoded, for a minute or two; DEMO_FLAGS: see launch/demo.py --help.
+# Python's documentation, searched. The first time it is encoded, for a minute or two; DEMO_FLAGS: see kinspan demo --help.
 demo: $(INSTALLED)  ## Install, index Python's documentation, and open a page that answers questions about Python.
-	$(BIN)/python launch/demo.py $(DEMO_FLAGS)
+	$(BIN)/kinspan demo $(DEMO_FLAGS)
 
 # Does SSP help ranking? Its checkpoint and one of MLM alone, on the same texts, are fine-tuned and compared.
 AS2_TEXT ?= ../shared/data/corpus/enwiki2015_AA.jsonl.xz
@@ -44,16 +44,16 @@ AS2_FLAGS = $(if $(AS2_MODEL),--model $(AS2_MODEL))
 AS2_TOKENIZER = $(or $(AS2_MODEL),$(shell $(BIN)/python -c 'from pretrain.modeling.default_model import default_model as m; print(m())'))
 
 as2: $(INSTALLED)  ## Pre-train on Wikipedia, fine-tune on WikiQA and TREC-QA, with and without SSP: a table.
-	$(BIN)/python launch/prepare.py --input $(AS2_TEXT) --tokenizer $(AS2_TOKENIZER) --output_dir corpora/as2
+	$(BIN)/kinspan prepare --input $(AS2_TEXT) --tokenizer $(AS2_TOKENIZER) --output_dir corpora/as2
 	for loss in ssp mlm; do \
-		$(BIN)/python launch/pretrain.py --config launch/recipes/as2-$$loss.yaml --corpus corpora/as2 $(AS2_FLAGS) --output_dir runs/as2/$$loss && \
-		$(BIN)/python launch/release.py --run_dir runs/as2/$$loss --output_dir runs/as2/$$loss/release || exit; \
+		$(BIN)/kinspan pretrain --config launch/recipes/as2-$$loss.yaml --corpus corpora/as2 $(AS2_FLAGS) --output_dir runs/as2/$$loss && \
+		$(BIN)/kinspan release --run_dir runs/as2/$$loss --output_dir runs/as2/$$loss/release || exit; \
 	done
-	$(BIN)/python launch/study.py --study launch/recipes/as2.yaml --data $(AS2_DATA) --output_dir runs/as2/study $(AS2_FLAGS)
+	$(BIN)/kinspan study --study launch/recipes/as2.yaml --data $(AS2_DATA) --output_dir runs/as2/study $(AS2_FLAGS)
 
 # What flipped labels cost, fine-tuned and with TANDA.
 as2-noise: $(INSTALLED)  ## Fine-tune with flipped labels, with TANDA and without.
-	$(BIN)/python launch/study.py --study launch/recipes/as2-noise.yaml --data $(firstword $(AS2_DATA)) --transfer $(lastword $(AS2_DATA)) --output_dir runs/as2/noise $(AS2_FLAGS)
+	$(BIN)/kinspan study --study launch/recipes/as2-noise.yaml --data $(firstword $(AS2_DATA)) --transfer $(lastword $(AS2_DATA)) --output_dir runs/as2/noise $(AS2_FLAGS)
 
 # TransTQA's four settings, with its table: hours on two cores; the same command goes on where it was cut short.
 # TRANSTQA_TEXT: documents that stand in for IBM's Technotes, forums among them. TRANSTQA_MODEL: another start, such as an
@@ -64,8 +64,8 @@ TRANSTQA_MODEL ?= $(AS2_MODEL)
 TRANSTQA_RUN ?= runs/transtqa
 
 transtqa: $(INSTALLED)  ## Train a bi-encoder by transfer in steps and search TechQA's answers: a table. Hours.
-	$(BIN)/python launch/prepare.py --input $(TRANSTQA_TEXT) --tokenizer $(or $(TRANSTQA_MODEL),$(AS2_TOKENIZER)) --output_dir $(TRANSTQA_RUN)/corpus
-	$(BIN)/python launch/study.py --study launch/recipes/transtqa.yaml --data techqa_pool=$(TRANSTQA_DATA) --where corpus=$(TRANSTQA_RUN)/corpus source=askubuntu_qa=$(TRANSTQA_DATA) --output_dir $(TRANSTQA_RUN)/study $(if $(TRANSTQA_MODEL),--model $(TRANSTQA_MODEL)) $(TRANSTQA_FLAGS)
+	$(BIN)/kinspan prepare --input $(TRANSTQA_TEXT) --tokenizer $(or $(TRANSTQA_MODEL),$(AS2_TOKENIZER)) --output_dir $(TRANSTQA_RUN)/corpus
+	$(BIN)/kinspan study --study launch/recipes/transtqa.yaml --data techqa_pool=$(TRANSTQA_DATA) --where corpus=$(TRANSTQA_RUN)/corpus source=askubuntu_qa=$(TRANSTQA_DATA) --output_dir $(TRANSTQA_RUN)/study $(if $(TRANSTQA_MODEL),--model $(TRANSTQA_MODEL)) $(TRANSTQA_FLAGS)
 
 # The answers of a data set are searched, and what is found is ranked again by cross-encoders that are trained here.
 # RERANK_SOURCE: the data set, as launch/finetune.py takes it; RERANK_TEXT: documents for the pre-training; RERANK_SET:
@@ -78,11 +78,11 @@ RERANK_QUESTIONS ?= 500
 
 rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers, and measure both stages: hours.
 	$(call require,RERANK_TEXT)
-	$(BIN)/python launch/index.py --answers $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/index
-	test -f $(RERANK_RUN)/mined/mined.json || $(BIN)/python launch/mine.py --data $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/mined
+	$(BIN)/kinspan index --answers $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/index
+	test -f $(RERANK_RUN)/mined/mined.json || $(BIN)/kinspan data mine --data $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/mined
 	test -f $(RERANK_RUN)/questions/dev.jsonl || $(BIN)/python -m benchmarks.search.candidates --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions 200 --output_dir $(RERANK_RUN)/questions
-	$(BIN)/python launch/prepare.py --input $(RERANK_TEXT) --output_dir $(RERANK_RUN)/corpus
-	$(BIN)/python launch/study.py --study launch/recipes/reranker.yaml --data files=$(RERANK_RUN)/questions --where corpus=$(RERANK_RUN)/corpus --set train_data=files=$(RERANK_RUN)/mined $(RERANK_SET) --output_dir $(RERANK_RUN)/study
+	$(BIN)/kinspan prepare --input $(RERANK_TEXT) --output_dir $(RERANK_RUN)/corpus
+	$(BIN)/kinspan study --study launch/recipes/reranker.yaml --data files=$(RERANK_RUN)/questions --where corpus=$(RERANK_RUN)/corpus --set train_data=files=$(RERANK_RUN)/mined $(RERANK_SET) --output_dir $(RERANK_RUN)/study
 	$(BIN)/python -m benchmarks.search --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best --output_dir $(RERANK_RUN)/search
 
 # The papers' claims in miniature: hours on two cores, in as many runs as one likes. EVIDENCE_FLAGS: --dry_run prints the
@@ -92,7 +92,7 @@ EVIDENCE_DATA ?= $(AS2_DATA)
 
 evidence: $(INSTALLED)  ## Pre-train and fine-tune with every objective, and write benchmarks/EVIDENCE.md: hours.
 	$(if $(filter --dry_run --page,$(EVIDENCE_FLAGS)),,$(call require,EVIDENCE_TEXT))
-	$(if $(filter --dry_run --page,$(EVIDENCE_FLAGS)),,$(BIN)/python launch/prepare.py --input $(EVIDENCE_TEXT) --output_dir corpora/evidence --num_workers 2)
+	$(if $(filter --dry_run --page,$(EVIDENCE_FLAGS)),,$(BIN)/kinspan prepare --input $(EVIDENCE_TEXT) --output_dir corpora/evidence --num_workers 2)
 	$(BIN)/python -m benchmarks.evidence --corpus corpora/evidence --data $(EVIDENCE_DATA) $(EVIDENCE_FLAGS)
 
 # How many labels SSP saves, and with how many pairs: 40 hours of one core, in as many runs as one likes. DOSE_CORPUS is
@@ -104,7 +104,7 @@ DOSE_DATA ?= selqa=../shared/data/as2/selqa wikiqa=../shared/data/as2/wikiqa
 
 dose: $(INSTALLED)  ## Pre-train by several doses of SSP, fine-tune on few labels, and write benchmarks/DOSE.md: 40 hours.
 	$(if $(filter --dry_run --page,$(DOSE_FLAGS)),,$(call require,EVIDENCE_TEXT))
-	$(if $(filter --dry_run --page,$(DOSE_FLAGS)),,test -f $(DOSE_CORPUS)/manifest.json || $(BIN)/python launch/prepare.py --input $(EVIDENCE_TEXT) --title_texts --output_dir $(DOSE_CORPUS))
+	$(if $(filter --dry_run --page,$(DOSE_FLAGS)),,test -f $(DOSE_CORPUS)/manifest.json || $(BIN)/kinspan prepare --input $(EVIDENCE_TEXT) --title_texts --output_dir $(DOSE_CORPUS))
 	$(BIN)/python -m benchmarks.evidence --recipe benchmarks/evidence/dose.yaml --corpus $(DOSE_CORPUS) --data $(DOSE_DATA) --work $(DOSE_WORK) $(DOSE_FLAGS)
 
 format: $(INSTALLED)  ## Format the code, and mend what the linter can mend.

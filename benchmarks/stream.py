@@ -48,7 +48,7 @@ Rates = dict[str, tuple[int, float, float]]  # objective -> tokens of a pair at 
 Grown = dict[int, tuple[float, float]]  # times the corpus -> MB that the reader grew by: at the end, at most
 
 EPILOG = """example:
-  python launch/prepare.py --input enwiki2015_AA.jsonl.xz --tokenizer roberta-base --output_dir corpora/aa-roberta
+  kinspan prepare --input enwiki2015_AA.jsonl.xz --tokenizer roberta-base --output_dir corpora/aa-roberta
   python benchmarks/stream.py --corpus corpora/aa-roberta"""
 
 

@@ -37,8 +37,8 @@ OURS, NO_DROPOUT, TRAINER, BY_LENGTH = "ours", "ours, no dropout", "Trainer", "T
 DEEPSPEED, ELECTRA = "DeepSpeed", "ELECTRA loop"
 
 EPILOG = """example:
-  python launch/prepare.py --input enwiki2015_AA.jsonl.xz --output_dir corpora/aa
-  python launch/prepare.py --input enwiki2015_AA.jsonl.xz --tokenizer roberta-base --output_dir corpora/aa-roberta
+  kinspan prepare --input enwiki2015_AA.jsonl.xz --output_dir corpora/aa
+  kinspan prepare --input enwiki2015_AA.jsonl.xz --tokenizer roberta-base --output_dir corpora/aa-roberta
   python benchmarks/train_step.py --corpus corpora/aa --roberta_corpus corpora/aa-roberta
   python benchmarks/train_step.py --corpus corpora/aa --models minilm --objectives ssp --precisions fp32
   python benchmarks/train_step.py --corpus corpora/aa --quick"""

@@ -36,7 +36,7 @@ def _expect_no_run(folder: Path) -> None:
         raise KinspanError(f"no model at {folder}, but a run of launch/finetune.py: name {best[0].parent}")
     if (folder / "checkpoints").is_dir():
         raise KinspanError(
-            f"no model at {folder}, but a run: make one with launch/release.py --run_dir {folder} --output_dir ..."
+            f"no model at {folder}, but a run: make one with kinspan release --run_dir {folder} --output_dir ..."
         )
 
 

@@ -1,4 +1,4 @@
-"""What ``launch/evaluate.py`` measures: anyone's TREC files, models on a data set, and what of it a corpus contains.
+"""What ``kinspan evaluate`` measures: anyone's TREC files, models on a data set, and what of it a corpus contains.
 
 Each function prints its notes and a table, and where that is asked for last a line of JSON.
 """

@@ -1,4 +1,4 @@
-"""What ``launch/mine.py`` does: a model finds hard negatives of labelled questions among the right answers of others.
+"""What ``kinspan data mine`` does: a model finds hard negatives of questions among the right answers of others.
 
 Nothing else is a candidate. Where questions share one pool of answers, a text that is right for a dev or test question
 alone would be seen as wrong time and again and never as right, and a ranker would learn that it is no answer, whatever

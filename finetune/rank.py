@@ -1,4 +1,4 @@
-"""What ``launch/rank.py`` does: it ranks candidates that have no labels."""
+"""What ``kinspan rank`` does: it ranks candidates that have no labels."""
 
 from pathlib import Path
 

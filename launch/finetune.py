@@ -19,11 +19,11 @@ run.txt, qrels.txt and predictions.jsonl. With --transfer it is TANDA: first the
 command again resumes."""
 
 EPILOG = """examples:
-  python launch/finetune.py --data wikiqa=WikiQACorpus --model releases/ssp --output_dir runs/wikiqa --seeds 5
+  kinspan finetune --data wikiqa=WikiQACorpus --model releases/ssp --output_dir runs/wikiqa --seeds 5
   deepspeed launch/finetune.py --data wikiqa=WikiQACorpus --model roberta-base --search_folds 5
-  python launch/finetune.py --data wikiqa=WikiQACorpus --transfer asnq=ASNQ --learning_rate 1e-6 --epochs 3
-  python launch/finetune.py --data files=my_questions --columns question=query,answer=passage,label=relevant
-  python launch/finetune.py --loss contrastive --data techqa=technicalqa --own_negatives 2 --output_dir runs/finder"""
+  kinspan finetune --data wikiqa=WikiQACorpus --transfer asnq=ASNQ --learning_rate 1e-6 --epochs 3
+  kinspan finetune --data files=my_questions --columns question=query,answer=passage,label=relevant
+  kinspan finetune --loss contrastive --data techqa=technicalqa --own_negatives 2 --output_dir runs/finder"""
 
 
 def main() -> None:

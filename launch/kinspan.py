@@ -1,4 +1,4 @@
-"""The console command: ``kinspan prepare ...`` is ``python launch/prepare.py ...``, from any directory."""
+"""The console command: ``kinspan COMMAND ...``, from any directory."""
 
 import importlib
 import sys
@@ -11,34 +11,41 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline.errors import KinspanError
 from launch._cli import run
 
+# command -> the module that runs it, and what it does. The scripts of launch/ are those that launchers start.
 COMMANDS = {
-    "prepare": "turn documents into a corpus",
-    "inspect_corpus": "show what a corpus holds, or documents of it",
-    "inspect_pairs": "show the pairs that training would see",
-    "preflight": "check all hosts before a long run of pretrain",
-    "pretrain": "continue the pre-training of an encoder, in one process",
-    "status": "show where a run stands",
-    "train_adapters": "train an adapter for each of many corpora beside one base",
-    "combine_adapters": "stack or average adapters, or merge one into its base",
-    "release": "make a folder for transformers and sentence-transformers of a run",
-    "transfer_matrix": "measure how models of many sources rank on targets without labels",
-    "build_las": "turn a forum's dump into a data set of answer selection",
-    "build_insuranceqa": "give InsuranceQA's questions 500 candidates each, by BM25",
-    "rank_document": "rank the sentences of a held-out document with a release",
-    "evaluate_pairs": "measure how well a model tells held-out pairs of an objective apart",
-    "build_asnq": "make ASNQ from Natural Questions",
-    "finetune": "fine-tune a ranker for answer sentence selection",
-    "mine": "find hard negatives for the training questions of a data set",
-    "study": "run several ways of fine-tuning as one table",
-    "rank": "rank candidates without labels with a ranker",
-    "index": "encode answers into an index that can be searched",
-    "search": "find the answers to a question in an index",
-    "serve": "answer questions from an index over HTTP, with a page to try it",
-    "demo": "ask Python's documentation, on a page of this machine",
-    "evaluate": "measure rankings of candidate answers: of models, or TREC files",
+    "prepare": ("prepare", "turn documents into a corpus"),
+    "pretrain": ("pretrain", "continue the pre-training of an encoder, in one process"),
+    "finetune": ("finetune", "fine-tune a ranker on labelled questions"),
+    "evaluate": ("commands.evaluate", "measure rankings of candidate answers: of models, or TREC files"),
+    "rank": ("commands.rank", "rank candidates without labels, or a TREC run's again"),
+    "release": ("commands.release", "make a folder for transformers and sentence-transformers of a run"),
+    "index": ("commands.index", "encode answers into an index that can be searched"),
+    "search": ("commands.search", "find the answers to a question in an index"),
+    "serve": ("commands.serve", "answer questions from an index over HTTP, with a page to try it"),
+    "study": ("commands.study", "run several ways of fine-tuning as one table"),
+    "preflight": ("preflight", "check all hosts before a long run of pretrain"),
+    "demo": ("commands.demo", "ask Python's documentation, on a page of this machine"),
+    "show corpus": ("commands.inspect_corpus", "what a corpus holds, or documents of it"),
+    "show pairs": ("commands.inspect_pairs", "the pairs that training would see"),
+    "show run": ("commands.status", "where a run stands"),
+    "show document": ("commands.rank_document", "a held-out document's sentences, ranked by a release"),
+    "data mine": ("commands.mine", "find hard negatives for the training questions of a data set"),
+    "data asnq": ("commands.build_asnq", "make ASNQ from Natural Questions"),
+    "data las": ("commands.build_las", "turn a forum's dump into a data set of answer selection"),
+    "data insuranceqa": ("commands.build_insuranceqa", "give InsuranceQA's questions 500 candidates each, by BM25"),
+    "adapter train": ("commands.train_adapters", "train an adapter for each of many corpora beside one base"),
+    "adapter combine": ("commands.combine_adapters", "stack or average adapters, or merge one into its base"),
+    "evaluate pairs": ("commands.evaluate_pairs", "how well a model tells held-out pairs of an objective apart"),
+    "evaluate transfer": ("commands.transfer_matrix", "how models of many sources rank on targets without labels"),
+}
+# former name -> command
+FORMER = {
+    module.removeprefix("commands."): name
+    for name, (module, _) in COMMANDS.items()
+    if module.removeprefix("commands.") not in COMMANDS
 }
 
-LISTED = "\n".join(f"  {name:<18}{text}" for name, text in COMMANDS.items())
+LISTED = "\n".join(f"  {name:<18}{text}" for name, (_, text) in COMMANDS.items())
 HELP = f"""usage: kinspan COMMAND [--SETTING VALUE ...]
 
 Continued pre-training of text encoders so that they rank answers well.
@@ -46,24 +53,35 @@ Continued pre-training of text encoders so that they rank answers well.
 commands:
 {LISTED}
 
-`kinspan COMMAND --help` lists the settings of a command. Each command is also a script, launch/COMMAND.py.
-Training with several processes needs a launcher: `deepspeed launch/pretrain.py ...`, or
-`torchrun --nproc_per_node N -m launch.pretrain ...`; likewise for finetune and study."""
+`kinspan COMMAND --help` lists the settings of a command. Training with several processes needs a launcher:
+`deepspeed launch/pretrain.py ...`, or `torchrun --nproc_per_node N -m launch.pretrain ...`; likewise for finetune, and
+`deepspeed --module launch.commands.study ...`."""
+
+
+def find_command(words: list[str]) -> tuple[str, list[str]]:
+    """The command that the arguments begin with, and the rest of them. Raises KinspanError where they name none."""
+    name = words[0].replace("-", "_")
+    for command in (" ".join([name, *words[1:2]]), name):
+        if command in COMMANDS:
+            return command, words[len(command.split()) :]
+    given = " ".join(words[:1] if len(words) > 1 and words[1].startswith("-") else words[:2])
+    if name in FORMER:
+        raise KinspanError(f"kinspan {name} is now: kinspan {FORMER[name]}")
+    of_group = [command for command in COMMANDS if command.startswith(f"{name} ")]
+    near = of_group or get_close_matches(name, COMMANDS)
+    advice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(COMMANDS)}"
+    raise KinspanError(f"kinspan {given}: there is no such command; {advice}")
 
 
 def run_command() -> None:
-    """Runs the command that the first argument names. Raises KinspanError where it names none."""
-    name, *arguments = sys.argv[1:] or ["--help"]
-    if name in ("-h", "--help"):
+    """Runs the command that the arguments begin with. Raises KinspanError where they name none."""
+    words = sys.argv[1:] or ["--help"]
+    if words[0] in ("-h", "--help"):
         print(HELP)
         return
-    command = name.replace("-", "_")
-    if command not in COMMANDS:
-        near = get_close_matches(command, COMMANDS)
-        advice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(COMMANDS)}"
-        raise KinspanError(f"kinspan {name}: there is no such command; {advice}")
+    command, arguments = find_command(words)
     sys.argv = [f"kinspan {command}", *arguments]  # the name that its --help gives
-    importlib.import_module(f"launch.{command}").main()
+    importlib.import_module(f"launch.{COMMANDS[command][0]}").main()
 
 
 def main() -> None:

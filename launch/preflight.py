@@ -21,7 +21,7 @@ of launch/pretrain.py, and the same launcher starts it on all hosts. Exit status
 and the lines say which host is in the way and what to do. It leaves nothing in the output folder."""
 
 EPILOG = """examples:
-  python launch/preflight.py --config my_run.yaml && python launch/pretrain.py --config my_run.yaml
+  kinspan preflight --config my_run.yaml && kinspan pretrain --config my_run.yaml
   deepspeed --hostfile hostfile launch/preflight.py --config my_run.yaml
   torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d --rdzv_endpoint node0:29500 -m launch.preflight \\
       --config my_run.yaml"""

@@ -52,11 +52,11 @@ looked for on request alone: their signatures take about a third more time, and 
 words is worth keeping depends on the collection. For web text and news it mostly is not."""
 
 EPILOG = """examples:
-  python launch/prepare.py --input 'docs/*.jsonl.gz' --tokenizer roberta-base --output_dir corpora/docs --num_workers 8
-  python launch/prepare.py --input books/ --tokenizer path/to/model --output_dir corpora/books
-  python launch/prepare.py --input news/ --tokenizer path/to/model --output_dir corpora/news --duplicates near \\
+  kinspan prepare --input 'docs/*.jsonl.gz' --tokenizer roberta-base --output_dir corpora/docs --num_workers 8
+  kinspan prepare --input books/ --tokenizer path/to/model --output_dir corpora/books
+  kinspan prepare --input news/ --tokenizer path/to/model --output_dir corpora/news --duplicates near \\
       --decontaminate wikiqa=WikiQACorpus questions.txt
-  python launch/prepare.py --input /data/web --tokenizer path/to/model --output_dir /data/corpora/web \\
+  kinspan prepare --input /data/web --tokenizer path/to/model --output_dir /data/corpora/web \\
       --executor slurm --num_workers 64 --sbatch partition=cpu time=08:00:00 account=nlp"""
 
 

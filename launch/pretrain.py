@@ -21,12 +21,12 @@ With python, or as `kinspan pretrain`, it trains in one process. For one process
 `deepspeed launch/pretrain.py` or `torchrun --nproc_per_node N -m launch.pretrain`."""
 
 EPILOG = """examples:
-  python launch/pretrain.py --config launch/recipes/quickstart.yaml
+  kinspan pretrain --config launch/recipes/quickstart.yaml
   deepspeed launch/pretrain.py --objective ssp
   deepspeed launch/pretrain.py --objective ssp --corpus corpora/docs --model roberta-base --output_dir runs/docs
-  python launch/pretrain.py --config launch/recipes/roberta-base-ssp.yaml --dry_run
+  kinspan pretrain --config launch/recipes/roberta-base-ssp.yaml --dry_run
   deepspeed launch/pretrain.py --corpus corpora/docs --probe wikiqa=WikiQACorpus --probe_steps 500
-  python launch/pretrain.py --config runs/docs/config.yaml --output_dir runs/again --seed 2"""
+  kinspan pretrain --config runs/docs/config.yaml --output_dir runs/again --seed 2"""
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
         return
     if os.environ.get("RANK", "0") == "0":
         print("loading PyTorch and DeepSpeed", flush=True)  # from a network's disk it takes minutes
-    from launch._stages import pretrain_with_probe  # after the flags: torch takes seconds to import
+    from launch.commands._stages import pretrain_with_probe  # after the flags: torch takes seconds to import
 
     pretrain_with_probe(config)
 

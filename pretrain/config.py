@@ -308,7 +308,7 @@ class PretrainConfig:
     )
     release_every: int = setting(
         0,
-        "Also write a release (see launch/release.py) every this many updates; 0: never.",
+        "Also write a release (see kinspan release) every this many updates; 0: never.",
         CHECKPOINTS,
         NOT_BELOW_0,
         may_change=True,

@@ -53,7 +53,7 @@ def advise(folder: Path) -> str:
     """How to train a run's model for longer."""
     return (
         "its length cannot change, because the learning rate falls to zero at its end (a run with --lr_schedule wsd "
-        f"can be continued). To train on, release it (launch/release.py --run_dir {folder} --output_dir "
+        f"can be continued). To train on, release it (kinspan release --run_dir {folder} --output_dir "
         f"{folder}/release), and start another run from there (--model {folder}/release, and another --output_dir)"
     )
 

@@ -35,7 +35,7 @@ def tell_skipped(run: Run, step: int) -> None:
         contrastive = ", --pair_loss and --own_negatives" if config.pair_loss else ""
         run.say(
             f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see its "
-            f"pairs: launch/inspect_pairs.py --start {first} --count {size} --seed {config.seed} --objective "
+            f"pairs: kinspan show pairs --start {first} --count {size} --seed {config.seed} --objective "
             f"{config.objective}, with this run's --corpus and --max_length{contrastive}"
         )
 

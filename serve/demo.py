@@ -1,4 +1,4 @@
-"""What ``launch/demo.py`` shows: an index of Python's documentation, and questions to compare ways to search on."""
+"""What ``kinspan demo`` shows: an index of Python's documentation, and questions to compare ways to search on."""
 
 import hashlib
 from collections.abc import Sequence

@@ -89,7 +89,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not (folder / MANIFEST).is_file():
         expect_first_build(folder)
         unfinished = any(folder.glob(f"{VECTORS}-*"))
-        reason = "was not finished: run launch/index.py once more" if unfinished else "is no index, see launch/index.py"
+        reason = "was not finished: run kinspan index once more" if unfinished else "is no index, see kinspan index"
         raise KinspanError(f"--index {folder} {reason}")
     found = read_object(folder / MANIFEST, AGAIN)
     if found.get("format") != FORMAT:

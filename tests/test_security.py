@@ -30,6 +30,7 @@ from pretrain.modeling.pair_model import load_config, load_model
 from pretrain.modeling.scorer import load_scorer
 from pretrain.release.release import release
 from pretrain.run import pretrain
+from tests.launch.entries import program_of
 from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -203,7 +204,7 @@ def test_an_entry_asks_nobody(folder, tmp_path, tiny_corpus):
     settings = {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}}
     (folder / "config.json").write_text(json.dumps(settings))
     arguments = ["--corpus", tiny_corpus, "--model", folder, "--objective", "ssp"]
-    done = run_program(ROOT / "launch/evaluate_pairs.py", *arguments, cwd=tmp_path)
+    done = run_program(*program_of("evaluate_pairs"), *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in done.stderr

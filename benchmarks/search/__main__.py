@@ -5,7 +5,7 @@ set, among the 100 answers that the first stage gives of all answers of the inde
 against the bi-encoder alone, with Holm's correction. Cross-encoders whose folders differ in seed-N alone are one row,
 the mean of the seeds, and each row is compared with the first of them too; after "&" the order of the first stage and
 that of the cross-encoder are fused. Latency: the median over some questions, one at a time, through the same call that
-launch/search.py makes; all ways take turns, so that what disturbs hits all of them. Beside the clock stands the
+kinspan search makes; all ways take turns, so that what disturbs hits all of them. Beside the clock stands the
 processor time, which other work on the machine disturbs less.
 
 What was measured is kept in --output_dir: the same command goes on from there, also with more --questions."""
@@ -37,7 +37,7 @@ BATCH = 16  # questions that are searched together, where it is not the time tha
 FOUND, LATENCY, TABLE = "found.jsonl", "latency.json", "search.md"
 
 EPILOG = f"""example:
-  python launch/index.py --answers insuranceqa=InsuranceQA --output_dir index
+  kinspan index --answers insuranceqa=InsuranceQA --output_dir index
   python -m benchmarks.search --index index --data insuranceqa=InsuranceQA --split test \\
       --cross_encoder runs/insuranceqa/seed-1/best --output_dir runs/search
 

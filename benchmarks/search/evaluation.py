@@ -1,4 +1,4 @@
-"""Turns what ``python -m benchmarks.search`` found into an evaluation for the page /evaluate of launch/serve.py."""
+"""Turns what ``python -m benchmarks.search`` found into an evaluation for the page /evaluate of kinspan serve."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from serve.texts import iterate_answers, map_parts
 
 EPILOG = """example:
   python -m benchmarks.search.evaluation --results runs/search --output_dir runs/evaluations/InsuranceQA
-  python launch/serve.py --index index --evaluation runs/evaluations/InsuranceQA"""
+  kinspan serve --index index --evaluation runs/evaluations/InsuranceQA"""
 
 
 def main() -> None:

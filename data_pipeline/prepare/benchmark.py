@@ -1,6 +1,6 @@
 """Sentences of test sets, and which documents hold one of them.
 
-The measures are those by which ``launch/evaluate.py --contamination`` looks for a test set in a finished corpus: a
+The measures are those by which ``kinspan evaluate --contamination`` looks for a test set in a finished corpus: a
 document holds a sentence of 8 words or more if the sentence's letters and digits stand in one of its paragraphs, or if
 70% or more of the sentence's 8-grams of words occur in it.
 """

@@ -22,7 +22,7 @@ def _describe_span(block: Block, spans: Spans, row: int, tokenizer: Any) -> dict
 
 
 def describe_pairs(stream: PairStream, tokenizer: Any, start: int, count: int) -> Iterator[dict[str, Any]]:
-    """Yields a dictionary per pair, with the keys that ``launch/inspect_pairs.py --json`` prints and ``titles``."""
+    """Yields a dictionary per pair, with the keys that ``kinspan show pairs --json`` prints and ``titles``."""
     for first in range(start, start + count, CHUNK):
         every = stream.pairs(first, min(CHUNK, start + count - first))
         found = [(int(index), rows, row) for rows in every for row, index in enumerate(rows.index)]

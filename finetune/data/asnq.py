@@ -40,7 +40,7 @@ _TABLE_1 = f"{TANDA}, section 4 and table 1"
 ASNQ = DataSet(
     name="asnq",
     help="train.tsv, dev.tsv and test.tsv. Each line has a question, a sentence and a label from 1 to 4. The files are "
-    "read as distributed, or as launch/build_asnq.py builds them from Natural Questions.",
+    "read as distributed, or as kinspan data asnq builds them from Natural Questions.",
     file_names=lambda split: (f"{split}.tsv",),
     read=read_asnq,
     paper_counts={  # Garg et al. do not divide the 2,672 development questions into dev and test; Di Liello et al. do

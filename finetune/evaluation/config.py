@@ -1,4 +1,4 @@
-"""The settings of ``launch/evaluate.py``, and which of them go together."""
+"""The settings of ``kinspan evaluate``, and which of them go together."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -9,7 +9,7 @@ from pretrain.runtime.settings import ABOVE_0, cache_dir, cache_gb, default_of, 
 
 @dataclass
 class EvaluateConfig:
-    """Settings of ``launch/evaluate.py``; each is a flag, or a line of a ``--config`` file."""
+    """Settings of ``kinspan evaluate``; each is a flag, or a line of a ``--config`` file."""
 
     run: list[str] = setting([], "TREC run files, of which the first is the baseline.")
     qrels: str | None = setting(

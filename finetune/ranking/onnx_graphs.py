@@ -52,7 +52,7 @@ def check_onnx(folder: Path) -> None:
     if is_adapter(folder) or facts.get("base"):
         raise KinspanError(
             f"--onnx: {folder} is an adapter, without the model that a graph needs: leave out --onnx, or merge a LoRA "
-            "adapter into its base (launch/combine_adapters.py --how merge)"
+            "adapter into its base (kinspan adapter combine --how merge)"
         )
     if (folder / "modules.json").is_file() or facts.get("settings", {}).get("pair_loss"):
         raise KinspanError(f"--onnx: {folder} is a bi-encoder, and only cross-encoders are exported: leave it out")

@@ -13,7 +13,7 @@ from finetune.evaluation.metrics import TITLES
 from finetune.training.config import FinetuneConfig, check
 from pretrain.runtime.settings import convert_setting
 
-# The rest are the study's own: launch/study.py has flags for them, and every row has an output folder.
+# The rest are the study's own: kinspan study has flags for them, and every row has an output folder.
 OWN = {"data", "transfer", "transfer_targets", "transfer_dir", "output_dir", "local_rank"}
 SETTINGS = {f.name for f in fields(FinetuneConfig)} - OWN
 COMMON = ("eval_filter", "columns")  # rows are compared question by question, so that all measure the same ones

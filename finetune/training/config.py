@@ -29,7 +29,7 @@ from pretrain.runtime.settings import (
 )
 from pretrain.schedule import Shape
 
-SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see launch/evaluate.py --help), files=FOLDER or hub=OWNER/NAME"
+SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see kinspan evaluate --help), files=FOLDER or hub=OWNER/NAME"
 CORPUS = "corpus"
 NEGATIVES = ("negatives_per_positive", "negatives_ratio", "negatives_per_question")  # one says what is drawn
 CONTRASTIVE = "contrastive"
@@ -48,7 +48,7 @@ class FinetuneConfig:
     train_data: str | None = setting(
         None,
         "Take the training split from this data set and not from --data, whose dev set chooses and whose test set "
-        "measures all the same: mined negatives (launch/mine.py), or another community's questions.",
+        "measures all the same: mined negatives (kinspan data mine), or another community's questions.",
         DATA,
         may_change=True,
     )

@@ -1,6 +1,5 @@
 """The code blocks of docs/, run as they are written."""
 
-import importlib
 import json
 import re
 import shlex
@@ -14,9 +13,11 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.tokenizers import load_tokenizer
 from launch._cli import parse
+from launch.kinspan import find_command
 from objectives import OBJECTIVES
 from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import default_model
+from tests.launch.entries import module_of, name_module, program_of
 from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,11 +41,11 @@ def place(tmp_path, tiny_corpus):
 
 
 def commands_of(block):
-    """Of each line the path of the entry and its arguments."""
+    """Of each line the command and its arguments."""
     for line in block.replace("\\\n", " ").splitlines():
-        python, entry, *arguments = shlex.split(line)
-        assert (python, Path(entry).parent.name) == ("python", "launch")
-        yield entry, arguments
+        kinspan, *words = shlex.split(line)
+        assert kinspan == "kinspan"
+        yield find_command(words)
 
 
 def run(path, *arguments, place):
@@ -55,7 +56,7 @@ def run(path, *arguments, place):
 
 def run_block(block, place):
     """What the commands of a block print, each run in a process of its own."""
-    return "".join(run(place / entry, *arguments, place=place) for entry, arguments in commands_of(block))
+    return "".join(run(*program_of(name_module(command)), *rest, place=place) for command, rest in commands_of(block))
 
 
 @pytest.fixture
@@ -65,10 +66,10 @@ def run_here(place, monkeypatch, capfd):
 
     def run_block(block):
         capfd.readouterr()
-        for entry, arguments in commands_of(block):
-            monkeypatch.setattr(sys, "argv", [entry, *arguments])
+        for command, arguments in commands_of(block):
+            monkeypatch.setattr(sys, "argv", [command, *arguments])
             if arguments != ["--help"]:
-                importlib.import_module(f"launch.{Path(entry).stem}").main()
+                module_of(name_module(command)).main()
         return capfd.readouterr().out
 
     return run_block

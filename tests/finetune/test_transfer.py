@@ -16,7 +16,7 @@ from finetune.transfer import matrix as module
 from finetune.transfer.domains import embed_domains, read_questions
 from finetune.transfer.matrix import Matrix, average_best, load_targets, measure_matrix, score_tf_idf
 from finetune.transfer.page import format_csv, format_table, render_page
-from launch.transfer_matrix import check_names, read_names
+from launch.commands.transfer_matrix import check_names, read_names
 
 
 @pytest.fixture(scope="module")

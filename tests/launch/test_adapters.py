@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from launch._adapters import merge_adapter, name_runs, parse_task, plan_runs, train_all
-from launch.train_adapters import TrainAdaptersConfig
+from launch.commands._adapters import merge_adapter, name_runs, parse_task, plan_runs, train_all
+from launch.commands.train_adapters import TrainAdaptersConfig
 from pretrain.modeling.adapters.folder import read_adapter
 from pretrain.modeling.default_model import default_model
 from pretrain.runtime.stop import Stopped, StopRequest

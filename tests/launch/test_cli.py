@@ -8,8 +8,8 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.training.config import FinetuneConfig
 from launch._cli import make_parser, parse
+from launch.commands.release import ReleaseConfig
 from launch.prepare import PrepareConfig
-from launch.release import ReleaseConfig
 from pretrain.config import PretrainConfig
 from pretrain.runtime.settings import ABOVE_0, GROUPS, setting
 

@@ -1,4 +1,4 @@
-"""launch/evaluate.py: scoring files by its path as users run it, and models with ones that cost nothing."""
+"""kinspan evaluate: scoring files by its path, and models with ones that cost nothing."""
 
 import json
 import sys
@@ -11,17 +11,18 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.evaluation import trec
 from finetune.evaluation.metrics import METRICS
-from launch import evaluate
 from launch._cli import parse
-from launch.evaluate import EvaluateConfig, check
+from launch.commands import evaluate
+from launch.commands.evaluate import EvaluateConfig, check
 from pretrain.modeling.default_model import default_model
+from tests.launch.entries import program_of
 from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments, cwd):
-    return run_program(ROOT / "launch/evaluate.py", *arguments, cwd=cwd)
+    return run_program(*program_of("evaluate"), *arguments, cwd=cwd)
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_files_give_a_table_notes_and_a_line_of_json(files):
 
 def test_help_teaches(tmp_path):
     done = run("--help", cwd=tmp_path)
-    assert "python launch/evaluate.py --run run.txt --qrels qrels.txt" in done.stdout
+    assert "kinspan evaluate --run run.txt --qrels qrels.txt" in done.stdout
     assert "wikiqa=FOLDER" in done.stdout
 
 

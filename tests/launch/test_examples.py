@@ -14,6 +14,7 @@ from data_pipeline.files import find_file
 from finetune.studies.study_file import read_study
 from launch import kinspan
 from launch._cli import parse
+from tests.launch.entries import MODULES, module_of, name_module
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,19 +31,20 @@ def commands_in(text):
         words = shlex.split(re.split(r" (?:>|&&) ", line.strip().lstrip("# "))[0], comments=True)
         place = next(n for n, word in enumerate(words) if word == "kinspan" or re.match(r"launch[/.]\w+", word))
         if words[place] == "kinspan":
-            found.append((words[place + 1], words[place + 2 :]))
+            command, rest = kinspan.find_command(words[place + 1 :])
+            found.append((name_module(command), rest))
         else:
-            found.append((re.sub(r"launch[/.](\w+?)(\.py)?$", r"\1", words[place]), words[place + 1 :]))
+            found.append((re.sub(r"launch[/.](commands\.)?(\w+?)(\.py)?$", r"\2", words[place]), words[place + 1 :]))
     return [(entry, arguments) for entry, arguments in found if "--help" not in arguments and "..." not in arguments]
 
 
 def examples_of(entry):
-    return commands_in(importlib.import_module(f"launch.{entry}").EPILOG)
+    return commands_in(module_of(entry).EPILOG)
 
 
 def check_example(entry, arguments):
     """Raises where the entry would refuse the arguments, or where they name a file of this repository that is not."""
-    module = importlib.import_module(f"launch.{entry}")
+    module = module_of(entry)
     (config_class,) = (c for n, c in vars(module).items() if n.endswith("Config") and is_dataclass(c))
     if "--config" in arguments and not (at := arguments[arguments.index("--config") + 1]).startswith(OURS):
         arguments = [argument for argument in arguments if argument not in ("--config", at)]  # the reader's own file
@@ -58,7 +60,7 @@ def check_example(entry, arguments):
         read_study(find_file(config.study))
 
 
-@pytest.mark.parametrize("entry", kinspan.COMMANDS)
+@pytest.mark.parametrize("entry", sorted(MODULES.keys() - {"kinspan"}))
 def test_the_examples_of_help_are_taken(entry):
     examples = examples_of(entry)
     assert entry in {name for name, _ in examples}
@@ -111,7 +113,7 @@ def place(tmp_path, tiny_corpus, tiny_documents, helpers, monkeypatch):
 def test_an_example_that_costs_little_runs(entry, part, shown, place, monkeypatch, capsys):
     arguments = next(arguments for _, arguments in examples_of(entry) if part in " ".join(arguments))
     monkeypatch.setattr(sys, "argv", [f"{entry}.py", *arguments, *(["--json"] if entry == "evaluate" else [])])
-    importlib.import_module(f"launch.{entry}").main()
+    module_of(entry).main()
     said = capsys.readouterr().out
     assert shown in said
     if entry == "evaluate":

@@ -1,4 +1,4 @@
-"""launch/finetune.py and launch/study.py by their paths, as users run them."""
+"""The commands finetune and study by their paths."""
 
 import json
 import os
@@ -16,10 +16,11 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.studies.study import run_study
 from finetune.studies.study_file import read_study
-from launch import _stages, study
-from launch._stages import prepare_pretraining
-from launch.study import overrides
+from launch.commands import _stages, study
+from launch.commands._stages import prepare_pretraining
+from launch.commands.study import overrides
 from pretrain.modeling.default_model import default_model
+from tests.launch.entries import program_of
 from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ WORDS = ["river", "stone", "green", "market", "engine", "winter", "paper", "silv
 
 
 def run(entry, *arguments, cwd):
-    return run_program(ROOT / f"launch/{entry}.py", *arguments, cwd=cwd)
+    return run_program(*program_of(entry), *arguments, cwd=cwd)
 
 
 def run_ranks(ranks, *arguments):
@@ -102,7 +103,7 @@ def test_errors_are_one_line(arguments, message, folder, tmp_path):
 def test_help_teaches(entry, tmp_path):
     done = run(entry, "--help", cwd=tmp_path)
     assert done.returncode == 0
-    for text in ("--data", "--transfer", "--output_dir", "examples:", f"launch/{entry}.py", "same", "resumes"):
+    for text in ("--data", "--transfer", "--output_dir", "examples:", f"kinspan {entry}", "same", "resumes"):
         assert text in done.stdout
 
 

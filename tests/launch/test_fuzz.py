@@ -27,6 +27,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from launch import _cli
 from pretrain.modeling.default_model import default_model
+from tests.launch.entries import module_of
 from tests.launch.mutations import arguments_like, as_flags, damaged
 
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -206,7 +207,7 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setattr("finetune.data.builders.asnq.map_chunks", at_once)
     monkeypatch.setitem(sys.modules, "ray", None)  # no cluster is started
-    for module in ("launch.inspect_corpus", "launch.rank_document", "pretrain.planning.corpora"):
+    for module in ("launch.commands.inspect_corpus", "launch.commands.rank_document", "pretrain.planning.corpora"):
         monkeypatch.setattr(importlib.import_module(module), "default_corpus", lambda tokenizer: tiny_corpus)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("data_pipeline.prepare.readers.python_docs.find_source_files", lambda number: [])
@@ -214,7 +215,7 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
 
 def _invoke(entry: str, arguments: list[str], patch: pytest.MonkeyPatch) -> Ended:
     """As the entry's own file does when it is run; any exception but an exit comes out."""
-    main = importlib.import_module(f"launch.{entry}").main
+    main = module_of(entry).main
 
     def leave(status: int) -> None:
         raise Left(status)
@@ -238,7 +239,7 @@ def _filled(flags: list[str], ground: Path) -> list[str]:
 
 def _kind_of(entry: str) -> dict[str, Any]:
     """The entry's settings, by name: their types."""
-    module = importlib.import_module(f"launch.{entry}")
+    module = module_of(entry)
     (config,) = (
         c
         for n, c in vars(module).items()

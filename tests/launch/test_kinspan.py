@@ -1,6 +1,7 @@
 """The console command: it lists every entry, and runs them under its own name."""
 
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,24 +14,26 @@ from data_pipeline.errors import KinspanError
 from launch import kinspan
 
 ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ("prepare", "pretrain", "finetune", "preflight")  # that launchers start
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_it_lists_every_entry(monkeypatch, capsys):
-    entries = {p.stem for p in (ROOT / "launch").glob("*.py") if not p.stem.startswith("_")} - {"kinspan"}
-    assert set(kinspan.COMMANDS) == entries
+    files = [*(ROOT / "launch/commands").glob("*.py"), *(ROOT / f"launch/{name}.py" for name in SCRIPTS)]
+    entries = {p.stem for p in files if not p.stem.startswith("_")}
+    assert {module.rpartition(".")[2] for module, _ in kinspan.COMMANDS.values()} == entries
     monkeypatch.setattr(sys, "argv", ["kinspan"])
     kinspan.run_command()
     said = capsys.readouterr().out
-    assert all(f"\n  {entry} " in said for entry in entries)
+    assert all(f"\n  {name} " in said for name in kinspan.COMMANDS)
 
 
 def test_help_of_a_command_has_its_name(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["kinspan", "inspect-pairs", "--help"])
+    monkeypatch.setattr(sys, "argv", ["kinspan", "show", "pairs", "--help"])
     with pytest.raises(SystemExit) as end:
         kinspan.run_command()
     assert end.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: kinspan inspect_pairs ")
+    assert capsys.readouterr().out.startswith("usage: kinspan show pairs ")
 
 
 def test_another_command_is_one_line(monkeypatch):
@@ -46,6 +49,35 @@ def test_a_command_that_is_nearly_one_is_suggested(typed, meant, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["kinspan", typed])
     with pytest.raises(KinspanError, match=rf"kinspan {typed}: there is no such command; did you mean {meant}\b"):
         kinspan.run_command()
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (["show", "--corpus", "x"], "did you mean show corpus or show pairs or show run or show document?"),
+        (["show", "model"], "kinspan show model: there is no such command; did you mean show corpus or"),
+        (["inspect_pairs", "--corpus", "x"], "kinspan inspect_pairs is now: kinspan show pairs"),
+        (["build-las"], "kinspan build_las is now: kinspan data las"),
+    ],
+)
+def test_a_group_names_its_commands_and_a_former_name_the_new_one(typed, says, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["kinspan", *typed])
+    with pytest.raises(KinspanError, match=re.escape(says)):
+        kinspan.run_command()
+
+
+@pytest.mark.parametrize(("typed", "module"), [(["evaluate", "pairs"], "evaluate_pairs"), (["evaluate"], "evaluate")])
+def test_a_command_may_have_one_of_its_own_below(typed, module):
+    command, rest = kinspan.find_command([*typed, "--json"])
+    assert kinspan.COMMANDS[command][0] == f"commands.{module}"
+    assert rest == ["--json"]
+
+
+@pytest.mark.parametrize("name", kinspan.FORMER)
+def test_a_former_script_names_the_command(name, tmp_path):
+    done = subprocess.run([sys.executable, ROOT / f"launch/{name}.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode
+    assert done.stderr == f"error: launch/{name}.py is now: kinspan {kinspan.FORMER[name]}\n"
 
 
 def test_the_installed_script_calls_it():

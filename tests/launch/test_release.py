@@ -16,7 +16,7 @@ from transformers import AutoConfig
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.reports.facts import ABOUT
-from launch import release as entry
+from launch.commands import release as entry
 from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import default_model
 from pretrain.release.metadata import CANDIDATES, QUESTION

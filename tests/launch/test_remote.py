@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from launch import evaluate_pairs, inspect_pairs
+from launch.commands import evaluate_pairs, inspect_pairs
 from pretrain.modeling.default_model import default_model
 
 

@@ -15,6 +15,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from serve.building import build_index
 from serve.demo import name_evaluation
+from tests.launch.entries import program_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -24,7 +25,7 @@ AGAIN = 30  # seconds in which it has to start the second time; it takes a few w
 @contextmanager
 def start_demo(folder):
     """The address of the page, and what was printed before it."""
-    command = [sys.executable, "launch/demo.py", "--output_dir", str(folder), "--port", "0"]
+    command = [sys.executable, *map(str, program_of("demo")), "--output_dir", str(folder), "--port", "0"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
@@ -76,7 +77,7 @@ def test_a_port_that_is_taken_is_said_before_the_work(tmp_path, monkeypatch, cap
     import socket
 
     from data_pipeline.errors import KinspanError
-    from launch import demo
+    from launch.commands import demo
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from data_pipeline.errors import KinspanError
-from launch import evaluate, index, rank, search
+from launch.commands import evaluate, index, rank, search
 
 
 @pytest.fixture

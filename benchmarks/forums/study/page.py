@@ -200,7 +200,7 @@ def _list_targets(found: Findings, start: str) -> str:
 
 
 def _write_matrix(found: Findings, start: str, path: Path) -> bool:
-    """Writes the page of launch/transfer_matrix.py, of the means over seeds, where a trained row has run."""
+    """Writes the page of kinspan evaluate transfer, of the means over seeds, where a trained row has run."""
     from finetune.transfer.fusion import FusionWeights
     from finetune.transfer.matrix import TF_IDF, Matrix
     from finetune.transfer.page import render_page

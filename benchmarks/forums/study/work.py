@@ -18,7 +18,7 @@ from finetune.ranking.ranker import load_own_tokenizer, load_ranker
 from finetune.ranking.score import load_classifier, score_pairs
 from finetune.transfer.fusion import weigh_adapters
 from finetune.transfer.matrix import Target
-from launch._adapters import RELEASE, train_all
+from launch.commands._adapters import RELEASE, train_all
 from pretrain.config import PretrainConfig
 from pretrain.finished import SUMMARY
 

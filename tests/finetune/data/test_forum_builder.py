@@ -8,6 +8,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.data.builders.forum import build_forum_set, read_questions
 from finetune.data.registry import load_split
+from tests.launch.entries import program_of
 from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -178,18 +179,18 @@ def test_a_forum_without_what_is_asked_for_is_refused(questions, tmp_path):
 
 def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     name = write_help_desk(tmp_path / "desk.jsonl")
-    entry, flags = ROOT / "launch/build_las.py", ("--output_dir", tmp_path / "set")
-    done = run_program(entry, "--input", name, *flags, "--candidates", "4", cwd=tmp_path)
+    entry, flags = program_of("build_las"), ("--output_dir", tmp_path / "set")
+    done = run_program(*entry, "--input", name, *flags, "--candidates", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "60 questions, 40 with an accepted answer" in done.stdout
     assert "40 of them are duplicates of one another, in 20 groups" in done.stdout
     assert load_split(f"files={tmp_path / 'set'}", "test")[0].num_questions > 0
     assert "note:" not in done.stdout
-    few = run_program(entry, "--input", name, *flags, cwd=tmp_path)
+    few = run_program(*entry, "--input", name, *flags, cwd=tmp_path)
     assert "note: no question has --candidates 100: the forum has 40 texts that can be one" in few.stdout
     text = tmp_path / "plain.jsonl"
     text.write_text('{"title": "a", "text": "no question"}\n')
-    failed = run_program(entry, "--input", text, *flags, cwd=tmp_path)
+    failed = run_program(*entry, "--input", text, *flags, cwd=tmp_path)
     assert failed.returncode == 2
     assert "no questions in it" in failed.stderr
 

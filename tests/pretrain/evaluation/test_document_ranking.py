@@ -8,7 +8,7 @@ import pytest
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from launch.rank_document import _show_figures
+from launch.commands.rank_document import _show_figures
 from pretrain.evaluation.document_ranking import (
     compute_aucs,
     find_questions,

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from data_pipeline.errors import KinspanError
-from launch.status import main
+from launch.commands.status import main
 from pretrain.runtime.history import note, write_heartbeat
 from pretrain.watching.happenings import describe_history, estimate_speed
 from pretrain.watching.status import LOADING, SILENCE, read_status

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.errors import KinspanError
-from launch import serve as entry
+from launch.commands import serve as entry
 from serve.building import build_index
 from serve.service.server import Service, open_socket, read_token, serve
+from tests.launch.entries import program_of
 from tests.serve.service.conftest import Client, running
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -155,7 +156,7 @@ def test_whoever_listens_to_all_needs_a_token_or_says_that_none_is_meant(monkeyp
 
 def start(*flags):
     """A process of launch/serve.py that is ready, and a client of it."""
-    command = [sys.executable, str(ROOT / "launch/serve.py"), *map(str, flags), "--port", "0"]
+    command = [sys.executable, *map(str, program_of("serve")), *map(str, flags), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     said = process.stdout.readline()
     assert "ready: http" in said, said
@@ -204,7 +205,7 @@ def test_sigterm_answers_those_who_wait_and_a_damaged_index_is_status_2(index, t
     assert set(found.values()) <= {200, 503}
     broken = shutil.copytree(index, tmp_path / "broken")
     (broken / "index.json").write_text(json.dumps({"format": 1}))
-    command = [sys.executable, str(ROOT / "launch/serve.py"), "--index", str(broken), "--port", "0"]
+    command = [sys.executable, *map(str, program_of("serve")), "--index", str(broken), "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=300)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

@@ -1,0 +1,87 @@
+"""Turns Natural Questions into ASNQ, the data set of TANDA's transfer step."""
+
+from dataclasses import dataclass
+
+from data_pipeline.prepare.rejection import ALLOW_REJECTED, format_bytes
+from finetune.data.asnq import ASNQ, PAPER_GRADE_COUNTS
+from finetune.data.builders.asnq import Tally, build_asnq
+from finetune.data.builders.natural_questions import LABELS
+from finetune.data.filters import RAW
+from launch._cli import parse, run
+from pretrain.runtime.settings import FROM_0_TO_1, REQUIRED, WORKERS, setting
+
+DESCRIPTION = """Builds ASNQ from Natural Questions as section 4 of Garg et al., 2020 (TANDA) does: every sentence of a
+question's Wikipedia page, labelled by whether it is in the long answer and holds a short answer.
+
+Input: Natural Questions' .jsonl files (also .gz, .xz, .zst), in the simplified form or the original one; files, globs
+or folders. A question needs a long and a short answer: of its annotator, or of two of five. Output: train.tsv, dev.tsv
+and test.tsv, lines of question, sentence and label, which launch/finetune.py reads as asnq=FOLDER:
+  1  outside the long answer, without the short answer's words     2  outside, with them
+  3  in the long answer, without a short answer                    4  in it and with one: the answer
+
+The published ASNQ can be used as it is. finetune/data/builders/natural_questions.py says what the paper leaves open."""
+
+EPILOG = """examples:
+  kinspan data asnq --train v1.0-simplified_simplified-nq-train.jsonl.gz --dev nq-dev/ --output_dir asnq \\
+      --num_workers 16
+  kinspan data asnq --dev 'nq-dev-*.jsonl.gz' --split_questions unique.dev unique.test --output_dir asnq"""
+
+MEANING = {
+    1: "neither in the long answer nor with the short one",
+    2: "with the short answer's words, outside",
+    3: "in the long answer, without the short one",
+    4: "in the long answer, with the short one",
+}
+
+
+@dataclass
+class BuildAsnqConfig:
+    """Flags of this entry."""
+
+    output_dir: str = setting(
+        REQUIRED, "Folder to write to; its train.tsv, dev.tsv and test.tsv are replaced.", old_name="output"
+    )
+    train: list[str] = setting([], "Files of the training set.")
+    dev: list[str] = setting([], "Files of the development set; they become dev and test.")
+    split_questions: list[str] = setting(
+        [],
+        "Two files with the questions of dev and of test, one per line: the published unique.dev and unique.test. "
+        "Without it: a hash of the question puts half of them into each.",
+    )
+    allow_rejected: float | None = setting(None, ALLOW_REJECTED, within=FROM_0_TO_1)
+    num_workers: int = setting(1, "Processes that cut pages into sentences.", within=WORKERS)
+
+
+def as_text(name: str, tally: Tally) -> str:
+    """What became of the questions, and sentences by label beside the paper's."""
+    lines = [f"--{name}"]
+    lines += [f"  questions: {reason:<52} {count:>12,}" for reason, count in tally.outcomes.items() if count]
+    splits = list(tally.labels)
+    lines.append(f"  {'label':<53}" + "".join(f"{split:>14}" for split in (*splits, f"TANDA {name}")))
+    for label in LABELS:
+        counts = [tally.labels[split][label] for split in splits] + [PAPER_GRADE_COUNTS[name][label]]
+        lines.append(f"  {label}  {MEANING[label]:<50}" + "".join(f"{count:>14,}" for count in counts))
+    questions = [tally.questions[split] for split in splits] + [ASNQ.paper_counts[name, RAW][0].questions]
+    lines.append(f"  {'questions':<53}" + "".join(f"{count:>14,}" for count in questions))
+    if tally.rejected:
+        sizes = f"{format_bytes(tally.read.total.rejected_bytes)} of {format_bytes(tally.read.total.bytes)}"
+        lines.append(f"  {tally.rejected:,} lines could not be parsed ({sizes}); the first: {tally.first_rejected}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    config = parse(BuildAsnqConfig, DESCRIPTION, EPILOG)
+    tallies = build_asnq(
+        config.train,
+        config.dev,
+        config.output_dir,
+        config.num_workers,
+        config.split_questions,
+        config.allow_rejected,
+    )
+    for name, tally in tallies.items():
+        print(as_text(name, tally))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,54 @@
+"""Adapters of one base put together: stacked, averaged, or merged into the base."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data_pipeline.errors import KinspanError
+from launch._cli import parse, run
+from launch.commands._adapters import merge_adapter
+from pretrain.runtime.settings import REQUIRED, setting
+
+DESCRIPTION = """Makes one folder of several adapters of the same base, without training.
+
+stack: one after another in every layer, the last one's pair head on top; bottlenecks and fusions.
+average: the weighted mean of adapters of one shape, pair heads included; of LoRA, of what is added to the weights.
+merge: one adapter of LoRA added into its base, which gives a plain model for transformers and sentence-transformers;
+bottlenecks have no place in a plain model.
+
+A fusion is trained: launch/pretrain.py --adapter fusion --adapters A B C."""
+
+EPILOG = """examples:
+  kinspan adapter combine --adapters adapters/beer/release adapters/travel/release --how average \\
+      --weights 2 1 --output_dir adapters/both
+  kinspan adapter combine --adapters adapters/beer/release --how merge --output_dir releases/beer"""
+
+
+@dataclass
+class CombineConfig:
+    """Flags of this entry."""
+
+    adapters: list[str] = setting(REQUIRED, "Folders of released adapters.")
+    how: Literal["stack", "average", "merge"] = setting(REQUIRED, "See above.")
+    output_dir: str = setting(REQUIRED, "Folder for the result; an older release there is replaced.")
+    weights: list[float] = setting([], "For average: one for each adapter. Without it: all alike.")
+
+
+def main() -> None:
+    config = parse(CombineConfig, DESCRIPTION, EPILOG)
+    if config.weights and config.how != "average":
+        raise KinspanError("--weights goes with --how average alone")
+    if config.how == "merge" and len(config.adapters) > 1:
+        raise KinspanError("--how merge takes one adapter: average several of LoRA first")
+    output = Path(config.output_dir)
+    if config.how == "merge":
+        merge_adapter(config.adapters[0], output)
+    else:
+        from pretrain.release.combined import write_combined  # torch takes seconds to import
+
+        write_combined([Path(folder) for folder in config.adapters], config.how, config.weights, output)
+    print(f"wrote {output}")
+
+
+if __name__ == "__main__":
+    run(main)

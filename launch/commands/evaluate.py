@@ -1,0 +1,58 @@
+"""Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10 of models, or of anyone's TREC files."""
+
+from data_pipeline.corpus import Corpus
+from finetune.data.registry import SPECS
+from finetune.evaluation.config import MODES, EvaluateConfig, check
+from finetune.evaluation.metrics import METRICS
+from finetune.evaluation.named_metrics import parse_metrics
+from launch._cli import parse, run
+from pretrain.runtime.settings import cache_settings
+
+DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10, equal to trec_eval's.
+
+--run and --qrels score TREC files of any system: lines of `question Q0 candidate rank score tag` and of
+`question 0 candidate relevance`. --model and --data score models on a data set, with BM25 for comparison: any sequence
+classifier, or a bi-encoder of sentence-transformers by its own similarity. Of several, each is tested against the
+first by a randomisation test, paired over questions.
+
+--contamination and --data count the test sentences that a pre-training corpus contains, word for word or nearly
+(by 8-grams), and show examples; with --model also the metrics with and without the questions whose answers it contains.
+
+Candidates are ranked by score as a 32-bit float, and ties by candidate id in descending order; the rank column is
+ignored. --metrics names others, which the package ir_measures computes. Prints a table, and with --json a line of JSON
+after it."""
+
+EPILOG = f"""examples:
+  kinspan evaluate --run run.txt --qrels qrels.txt
+  kinspan evaluate --run ours.txt theirs.txt --qrels qrels.txt --per_question questions.csv
+  kinspan evaluate --run run.txt --qrels qrels.txt --metrics "MRR@10 P@5 R@100"
+  kinspan evaluate --model runs/wikiqa/seed-1/best --data wikiqa=data/WikiQACorpus
+  kinspan evaluate --model runs/ssp runs/base --data trecqa=data/trecqa --split dev --output_dir compared
+  kinspan evaluate --contamination corpora/docs --data wikiqa=data/WikiQACorpus --model runs/wikiqa/seed-1/best
+
+In --output_dir each model gets a folder of its name with run.txt, qrels.txt and predictions.jsonl; beside them are
+per_question.csv, the metrics of every question, and comparison.html, the questions where the models differ most.
+
+{SPECS}"""
+
+
+def main() -> None:
+    config = parse(EvaluateConfig, DESCRIPTION, EPILOG)
+    mode, metrics = check(config), parse_metrics(config.metrics) or METRICS
+    from finetune.measure import measure_contamination, measure_files, measure_models  # after the flags
+
+    if mode == "run":
+        measure_files(config.run, str(config.qrels), config.per_question, metrics=metrics, as_json=config.json)
+        return
+    shared = [name for name in MODES["model"][1:] if name in MODES["contamination"]]
+    of_data = {name: getattr(config, name) for name in shared} | {"as_json": config.json}
+    if mode == "contamination":
+        corpus = Corpus(str(config.contamination), cache=cache_settings(config))
+        measure_contamination(corpus, str(config.data), config.model, **of_data)
+    else:
+        of_models = {"no_bm25": config.no_bm25, "metrics": metrics, "output_dir": config.output_dir}
+        measure_models(config.model, str(config.data), **{**of_data, **of_models})
+
+
+if __name__ == "__main__":
+    run(main)

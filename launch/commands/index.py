@@ -1,0 +1,147 @@
+"""Encodes answers into an index that kinspan search searches, adds to it, and removes from it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from data_pipeline.errors import KinspanError
+from finetune.data.registry import parse_columns
+from launch._cli import parse, run
+from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
+from serve.answers import Answer, read_answers
+from serve.folder import Manifest, read_manifest
+
+if TYPE_CHECKING:
+    from finetune.ranking.embedder import Embedder
+
+DESCRIPTION = """Encodes answers once, by a bi-encoder, into a folder that kinspan search opens in a moment.
+
+Answers: a table (.jsonl, .tsv, .csv, .parquet) with a column text (or answer), and optionally id, question (or title)
+and url; forum=DUMP for the accepted answers of a StackExchange dump or of forum=questions:FILE.jsonl, and with
+--all_answers for every answer; the folder of a corpus of questions, likewise; a data set such as insuranceqa=FOLDER or
+files=FOLDER, whose candidates are the answers; a folder in BEIR's form, whose corpus.jsonl has the answers; a .tsv file
+of ids and texts without column names; or python-docs, the documentation of Python itself. Only the texts are searched:
+the question that an answer came from is shown beside it.
+
+The same command again continues an index that was cut short. --add and --remove change one, without encoding anything
+twice: an answer whose id is there replaces the older one. Whenever the process is killed, the index is as it was before
+or as it was to be. With --output_dir alone, the command says what an index holds."""
+
+EPILOG = """examples:
+  kinspan index --answers solved.jsonl --output_dir index
+  kinspan index --model path/to/bi-encoder --answers insuranceqa=InsuranceQA --output_dir index
+  kinspan index --output_dir index --add new.jsonl
+  kinspan index --output_dir index --remove 17 42"""
+
+
+@dataclass
+class IndexConfig:
+    """Flags of this entry."""
+
+    output_dir: str = setting(REQUIRED, "Folder of the index.")
+    answers: str | None = setting(None, "The answers of a new index, see above.")
+    model: str | None = setting(
+        None,
+        "The bi-encoder: a folder or a hub name of sentence-transformers, or an encoder without a head, whose mean "
+        "over the tokens is taken. Without it: all-MiniLM-L6-v2, which is installed with this package, or for --add "
+        "that of the index.",
+    )
+    add: str | None = setting(None, "Answers to add to an index that is there, in any form that --answers takes.")
+    remove: list[str] = setting([], "Ids of answers to remove; FILE.txt stands for the ids in it, one in a line.")
+    all_answers: bool = setting(
+        False, "Of a forum, index the answers that were not accepted too. Other sources: all their answers, always."
+    )
+    columns: str | None = setting(None, "How the table calls its columns, as text=passage,id=number.")
+    max_length: int | None = setting(
+        None, "Most tokens of an answer, which is cut there. Without it: the model's own.", within=ABOVE_0
+    )
+    precision: Literal["fp32", "bf16"] = setting(
+        "fp32", "Of the encoder. bf16 is faster, and rounds; vectors are kept in float16."
+    )
+    approximate: bool = setting(
+        False,
+        "Also build an approximate index, which searches use unless told otherwise. Worth it from some hundred "
+        "thousand answers; needs the extra serve.",
+    )
+
+
+def main() -> None:
+    config = parse(IndexConfig, DESCRIPTION, EPILOG)
+    folder = Path(config.output_dir)
+    if config.answers and (config.add or config.remove):
+        raise KinspanError("--answers builds a new index: give --add and --remove in commands of their own")
+    manifest = _build(config, folder, _read(config.answers, config)) if config.answers else read_manifest(folder)
+    if not config.answers:
+        _check_unused(config, manifest.settings)
+    answers = _read(config.add, config) if config.add else []  # what may fail comes before anything is removed
+    embedder = _load_own(config, folder, manifest) if config.add else None
+    if config.remove:
+        from serve.building import remove_answers
+
+        manifest = remove_answers(folder, _list_ids(config.remove))
+    if embedder:
+        from serve.building import add_answers
+
+        manifest = add_answers(folder, embedder, answers, print)
+    _describe(folder, manifest)
+
+
+def _read(source: str, config: IndexConfig) -> list[Answer]:
+    answers = read_answers(source, parse_columns(config.columns) or {}, print, config.all_answers)
+    print(f"{source}: {len(answers):,} answers", flush=True)
+    return answers
+
+
+def _build(config: IndexConfig, folder: Path, answers: list[Answer]) -> Manifest:
+    from finetune.ranking.embedder import Embedder
+    from pretrain.modeling.default_model import default_model
+    from serve.building import build_index
+    from serve.nearest import expect_usearch
+
+    if config.approximate:
+        expect_usearch()  # before the work
+    embedder = Embedder(config.model or default_model(), config.max_length)
+    return build_index(folder, embedder, answers, config.precision, config.approximate, print)
+
+
+def _check_unused(config: IndexConfig, settings: dict[str, Any]) -> None:
+    """Raises KinspanError for a setting of new indexes, given for one that is there with another."""
+    if config.precision != "fp32" and config.precision != settings["precision"]:
+        raise KinspanError(f"--precision {config.precision}: the index was built in {settings['precision']}")
+    if config.approximate and not settings["approximate"]:
+        raise KinspanError("--approximate: the index was built without; build a new one with --answers")
+    if config.remove and not config.add and (config.model or config.max_length):
+        raise KinspanError("--remove encodes nothing: leave --model and --max_length out")
+
+
+def _load_own(config: IndexConfig, folder: Path, manifest: Manifest) -> "Embedder":
+    """The bi-encoder of an index. Raises KinspanError where another one is meant."""
+    from finetune.ranking.embedder import Embedder
+    from serve.building import check_model, find_model
+
+    model = config.model or find_model(manifest, folder)
+    check_model(manifest, model, folder)
+    return Embedder(model, config.max_length or manifest.settings["max_length"])
+
+
+def _list_ids(given: list[str]) -> list[str]:
+    ids: list[str] = []
+    for name in given:
+        if name.endswith(".txt") and Path(name).is_file():
+            ids += filter(None, map(str.strip, Path(name).read_text(encoding="utf-8").splitlines()))
+        else:
+            ids.append(name)
+    return ids
+
+
+def _describe(folder: Path, manifest: Manifest) -> None:
+    size = sum(bytes_ for part in manifest.every_part for bytes_, _ in part.files.values())
+    model, how = manifest.model, "exact and approximate" if manifest.settings["approximate"] else "exact"
+    print(
+        f"{folder}: {manifest.count_answers():,} answers, {size / 1e6:,.1f} MB; vectors of {model['dimension']} "
+        f"numbers by {model['name']}, texts cut at {manifest.settings['max_length']} tokens; {how} search"
+    )
+
+
+if __name__ == "__main__":
+    run(main)

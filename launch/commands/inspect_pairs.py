@@ -1,0 +1,84 @@
+"""Shows the pairs that training would see: for people, and as JSON for programs."""
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from data_pipeline import tokenizers
+from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.describe import describe_pairs, format_pair
+from data_pipeline.sampling.stream import PairStream
+from data_pipeline.sources import format_source
+from launch._cli import parse, run
+from pretrain.modeling.default_model import default_model
+from pretrain.planning.corpora import drop_untrainable, list_sources, mix_as, open_corpora
+from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_dir, cache_gb, cache_settings, setting
+
+DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
+
+The pairs are those that launch/pretrain.py with the same --objective, --sampling, --seed and --max_length trains on:
+step k of a global batch of B sees the indices from k * B up to, but not including, (k + 1) * B."""
+
+EPILOG = """examples:
+  kinspan show pairs --corpus corpora/docs --count 10
+  kinspan show pairs --corpus corpora/docs --objective ssp:2+psd:1 --start 6400 --count 64 --json
+  kinspan show pairs --corpus s3://bucket/wiki=3 corpora/news=1,psd --cache_dir /local/cache"""
+
+MOST_PAIRS = 2**48  # indices beyond it have no random numbers of their own
+
+
+@dataclass
+class InspectConfig:
+    """Flags of this entry."""
+
+    corpus: list[str] = setting(
+        [],
+        "As for launch/pretrain.py: corpus folders or addresses, such as corpora/docs, or s3://bucket/wiki=3 "
+        "corpora/news=1,psd. Without it: the documentation of Python and of the pinned packages.",
+        as_text=format_source,
+    )
+    cache_dir: str | None = cache_dir()
+    cache_gb: float = cache_gb()
+    objective: str = setting("ssp", "As for launch/pretrain.py: ssp, all, ssp:2+sp:1 ...")
+    sampling: Literal["matched", "paper"] = setting("matched", "As for launch/pretrain.py.")
+    schedule: Literal["round_robin"] | None = setting(None, "As for launch/pretrain.py.")
+    global_batch_size: int = setting(64, "As for launch/pretrain.py; of --schedule alone.", within=ABOVE_0)
+    forums: str | None = setting(None, "As for launch/pretrain.py: balanced, largest, all, or names with commas.")
+    min_questions: int | None = setting(None, "As for launch/pretrain.py.", within=NOT_BELOW_0)
+    pair_loss: Literal["contrastive"] | None = setting(None, "As for launch/pretrain.py.")
+    own_negatives: int | None = setting(None, "As for launch/pretrain.py.", within=ABOVE_0)
+    split: Literal["train", "validation"] = setting("train", "Which documents.")
+    start: int = setting(0, "Index of the first pair.", within=NOT_BELOW_0)
+    count: int = setting(5, "Number of pairs.", within=ABOVE_0)
+    seed: int = setting(1, "The run's seed.", within=SEEDS)
+    max_length: int | None = setting(None, "Most tokens of a pair. Without it: the objective's own.", within=ABOVE_0)
+    json: bool = setting(False, "Print one JSON object per line.")
+
+
+def main() -> None:
+    config = parse(InspectConfig, DESCRIPTION, EPILOG)
+    if config.start + config.count >= MOST_PAIRS:
+        raise KinspanError(f"--start {config.start} --count {config.count}: their sum must be below {MOST_PAIRS}")
+    sources = list_sources(config)
+    if config.own_negatives and not config.pair_loss:
+        raise KinspanError("--own_negatives says something of the contrastive loss: give --pair_loss contrastive too")
+    mixture = mix_as(config, sources)
+    corpora = open_corpora(sources, cache_settings(config), lambda: tokenizers.load_tokenizer(default_model()))
+    tokenizer = tokenizers.load_tokenizer(corpora[0].tokenizer_folder)
+    stream = PairStream(
+        drop_untrainable(mixture.read_from(*corpora))[0],
+        template=(tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template)(tokenizer),
+        seed=config.seed,
+        split=config.split,
+        max_length=config.max_length,
+    )
+    for pair in describe_pairs(stream, tokenizer, config.start, config.count):
+        if config.json:
+            del pair["titles"], pair["texts"]
+            print(json.dumps(pair, ensure_ascii=False))
+        else:
+            print(format_pair(pair) + "\n")
+
+
+if __name__ == "__main__":
+    run(main)

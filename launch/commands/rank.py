@@ -1,0 +1,101 @@
+"""Ranks candidate answers that have no labels, or a TREC run again, with a ranker, a release or any other model."""
+
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from data_pipeline.errors import KinspanError
+from launch._cli import parse, run
+from pretrain.runtime.settings import ABOVE_0, REQUIRED, default_of, setting
+
+DESCRIPTION = """Ranks the candidate answers of each question by a model's scores.
+
+The candidates need no labels. The output folder gets run.txt, lines of `question Q0 candidate rank score tag` as TREC
+has them, and ranking.jsonl, in which each line is a question with its candidates and their scores, best first.
+
+--run ranks again the first --depth candidates of each question of a TREC run, whose texts are in --queries and in
+--collection, and keeps the others below them in their order. The output folder gets run.txt."""
+
+EPILOG = """examples:
+  kinspan rank --model runs/wikiqa/seed-1/best --data candidates.jsonl --output_dir ranked
+  kinspan rank --model releases/docs --data found.tsv --output_dir ranked \\
+      --columns question=query,answer=passage
+  kinspan rank --model releases/docs --run run.txt --queries queries.tsv --collection collection.tsv \\
+      --output_dir ranked
+  kinspan rank --model releases/docs --run run.txt --queries scifact --collection scifact \\
+      --output_dir ranked"""
+
+
+@dataclass
+class RankConfig:
+    """Flags of this entry."""
+
+    model: str = setting(REQUIRED, "The ranker: a folder or a hub name, as for kinspan evaluate.")
+    output_dir: str = setting(REQUIRED, "Folder for run.txt and ranking.jsonl.")
+    data: str | None = setting(
+        None,
+        "The candidates, one in each row: a .jsonl, .csv, .tsv or .parquet file with the columns question and answer, "
+        "and optionally question_id and answer_id. The first line of .csv and .tsv names the columns.",
+    )
+    run: str | None = setting(None, "Instead of --data: a TREC run to rank again.")
+    queries: str | None = setting(
+        None,
+        "With --run: the questions, a table (.tsv, .csv, .jsonl, .parquet) with columns id and question (or query, or "
+        "text), a .tsv file of ids and questions alone, or a folder in BEIR's form.",
+    )
+    collection: str | None = setting(
+        None,
+        "With --run: the candidates' texts, an index, or anything that kinspan index --answers takes: a table, a "
+        ".tsv file of ids and texts alone, a folder in BEIR's form.",
+    )
+    depth: int = setting(100, "With --run: candidates of each question to rank again.", within=ABOVE_0)
+    columns: str | None = setting(None, "Names of the columns, as question=query,answer=passage.")
+    max_length: int | None = setting(
+        None,
+        "Most tokens of a question with a candidate. Without it: the model's own, that of its training.",
+        within=ABOVE_0,
+    )
+    precision: Literal["fp32", "bf16"] = setting("fp32", "bf16 is faster, and rounds scores.")
+
+
+def main() -> None:
+    config = parse(RankConfig, DESCRIPTION, EPILOG)
+    _check(config)
+    if config.run:
+        from serve.runs import rerank_run  # after the flags
+
+        rerank_run(
+            config.model,
+            Path(config.run),
+            str(config.queries),
+            str(config.collection),
+            Path(config.output_dir),
+            depth=config.depth,
+            max_length=config.max_length,
+            precision=config.precision,
+            say=partial(print, flush=True),
+        )
+        return
+    from finetune.rank import rank_file
+
+    output = Path(config.output_dir)
+    rank_file(config.model, Path(str(config.data)), output, config.columns, config.max_length, config.precision)
+
+
+def _check(config: RankConfig) -> None:
+    """Raises KinspanError for flags that do not go together."""
+    if bool(config.data) == bool(config.run):
+        raise KinspanError("give --data, or --run with --queries and --collection; see --help")
+    if config.run and not (config.queries and config.collection):
+        raise KinspanError("--run needs --queries and --collection, the texts of its ids; see --help")
+    of_data, of_run = {"columns"}, {"queries", "collection", "depth"}
+    for declared in fields(config):
+        if declared.name in (of_data if config.run else of_run) and getattr(config, declared.name) != default_of(
+            declared
+        ):
+            raise KinspanError(f"--{declared.name} does not go with --{'run' if config.run else 'data'}; see --help")
+
+
+if __name__ == "__main__":
+    run(main)

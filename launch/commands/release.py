@@ -1,0 +1,108 @@
+"""Turns a run, a checkpoint or a fine-tuned ranker into a folder that transformers and sentence-transformers load as it
+is, and pushes it to the hub."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_pipeline.errors import KinspanError
+from launch._cli import parse, run
+from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
+
+DESCRIPTION = """Writes a release: safetensors, config, tokenizer, training curves and a model card.
+
+AutoModelForSequenceClassification, AutoModelForMaskedLM, AutoTokenizer and sentence-transformers' CrossEncoder
+load the folder with no code of this project. After replaced-token detection ElectraForPreTraining loads it too, and the
+masked-LM model, the generator, is in its folder generator/. --push_to_hub sends the folder to the Hugging Face hub: the
+newest commit of the branch main, and a tag such as step-00000240 for each checkpoint."""
+
+EPILOG = """examples:
+  kinspan release --run_dir runs/ssp --output_dir releases/ssp
+  kinspan release --run_dir runs/ssp --output_dir releases/ssp --average 3
+  kinspan release --run_dir runs/wikiqa --output_dir releases/wikiqa --onnx --onnx_data wikiqa=WikiQACorpus
+  kinspan release --run_dir runs/ssp --output_dir releases/ssp --licence apache-2.0 --language en \\
+      --push_to_hub OWNER/NAME --dry_run"""
+
+
+@dataclass
+class ReleaseConfig:
+    """Flags of this entry."""
+
+    run_dir: str = setting(
+        REQUIRED,
+        "The --output_dir of launch/pretrain.py, or one checkpoint in it; or that of launch/finetune.py (the seed with "
+        "the best dev MAP is taken), or one seed's folder in it.",
+        old_name="run",
+    )
+    output_dir: str = setting(
+        REQUIRED, "Folder for the release; an older release there is replaced.", old_name="output"
+    )
+    average: int = setting(
+        1,
+        "Average the weights of this many checkpoints: the released one and those before it. A run keeps as many as "
+        "--keep_checkpoints of launch/pretrain.py says.",
+        within=ABOVE_0,
+    )
+    onnx: bool = setting(
+        False, "Add the model as an ONNX graph, and as one with weights of eight bits. Needs the extra kinspan[onnx]."
+    )
+    onnx_data: str | None = setting(
+        None, "With --onnx: a data set such as wikiqa=FOLDER, on whose test set the card says what eight bits lose."
+    )
+    results: list[str] = setting(
+        [],
+        "Files with figures of this model for the card's model index: what kinspan evaluate pairs and "
+        "kinspan evaluate print with --json, or results.json of a fine-tuning that started from it.",
+    )
+    licence: str = setting("", "The card's licence, by the hub's name: apache-2.0, ... Without it: unknown.")
+    base_model: str = setting("", "The hub's name of the model that training started from, where it was a folder.")
+    datasets: list[str] = setting([], "The hub's names of the data sets that it was trained on.")
+    language: list[str] = setting([], "ISO 639 codes of the texts' languages: en, ...")
+    push_to_hub: str | None = setting(
+        None, "OWNER/NAME on the hub, where the release is sent. A repository that does not exist is made, private."
+    )
+    public: bool = setting(False, "With --push_to_hub: a new repository is public, or one that is public is meant.")
+    dry_run: bool = setting(False, "With --push_to_hub: write the release, say what would be sent, and send nothing.")
+
+
+def main() -> None:
+    config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
+    check(config)
+    from finetune.ranking.onnx_graphs import add_onnx, check_onnx, describe_graphs
+    from finetune.reports.measured import read_results
+    from finetune.reports.release import find_ranker, release_ranker
+    from pretrain.release.metadata import Stated, check_stated
+    from pretrain.release.push import check_repository, describe_push, push
+    from pretrain.release.release import release
+
+    source, output, repository = Path(config.run_dir), Path(config.output_dir), config.push_to_hub or ""
+    named = Stated(config.licence, config.base_model, tuple(config.datasets), tuple(config.language), repository)
+    check_stated(named)
+    if config.push_to_hub is not None:  # a name that is empty was meant to be one
+        check_repository(config.push_to_hub)
+    stated = read_results(config.results, named)
+    ranker = find_ranker(source)
+    if ranker and config.average > 1:
+        raise KinspanError(f"--average {config.average}: {ranker} is fine-tuned, and has one checkpoint, its best")
+    if config.onnx:
+        check_onnx(ranker or source)
+    if ranker:
+        print(f"released {release_ranker(ranker, output, stated)}, which is {ranker}")
+    else:
+        print(f"released {release(source, output, average=config.average, stated=stated)}")
+    if config.onnx:
+        print(f"added {output}/onnx: {describe_graphs(add_onnx(output, config.onnx_data))}".rstrip())
+    if config.dry_run:
+        print(describe_push(output, repository, config.public))
+    elif repository:
+        push(output, repository, config.public)
+
+
+def check(config: ReleaseConfig) -> None:
+    """Raises KinspanError for flags that need another one."""
+    for flag, needed in (("onnx_data", "onnx"), ("public", "push_to_hub"), ("dry_run", "push_to_hub")):
+        if getattr(config, flag) and getattr(config, needed) in (None, False):
+            raise KinspanError(f"--{flag} needs --{needed}; see --help")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,110 @@
+"""Serves the search of an index over HTTP, with a page to try it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data_pipeline.errors import KinspanError
+from launch._cli import parse, run
+from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, setting
+from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
+
+DESCRIPTION = """Answers questions from an index that kinspan index made, over HTTP, as long as it runs.
+
+POST /search takes {"query": "..."} and gives the best answers; / is a page to ask, /docs describes the API, /health
+says whether it is ready, and /metrics is for Prometheus. Questions that arrive together are answered together. SIGTERM
+(or Ctrl-C) answers those that wait, refuses others, and ends.
+
+It listens on this machine alone unless --host says otherwise."""
+
+EPILOG = """examples:
+  kinspan serve --index index
+  kinspan serve --index index --cross_encoder releases/docs --first_stage fusion --port 8080
+  kinspan serve --index index --host 0.0.0.0 --token_file token.txt
+  curl -s localhost:8000/search -H 'Content-Type: application/json' -d '{"query": "The printer does not print"}'"""
+
+PORTS = Range("must be from 0 to 65535", lambda number: 0 <= number < 2**16)
+UP_TO_ALL = Range(f"must be from 1 to {CANDIDATES}", lambda number: 1 <= number <= CANDIDATES)
+AS_READ = Range(f"must be from 1 to {MAX_QUESTION}", lambda number: 1 <= number <= MAX_QUESTION)
+UP_TO_1000 = Range("must be from 1 to 1000", lambda number: 1 <= number <= 1000)
+UP_TO_AN_HOUR = Range("must be above 0 and at most 3600", lambda number: 0 < number <= 3600)
+
+
+@dataclass
+class ServeConfig:
+    """Flags of this entry."""
+
+    index: str = setting(REQUIRED, "Folder of an index, as kinspan index writes it.")
+    cross_encoder: str | None = setting(
+        None, "What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes."
+    )
+    rerank_k: int = setting(RERANKED, "Candidates that the cross-encoder ranks.", within=NOT_BELOW_0)
+    blend: bool = setting(
+        False,
+        "Rank what the cross-encoder reads by its order and that of the first stage together (the sum of reciprocal "
+        "ranks), and not by the cross-encoder alone. Better where it was trained on little.",
+    )
+    first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting(
+        "bi_encoder", "What finds the candidates where a question does not say; fusion adds up reciprocal ranks."
+    )
+    model: str | None = setting(None, "The bi-encoder of the index, where its folder has moved.")
+    max_length: int | None = setting(
+        None,
+        "Most tokens of a question with an answer, for the cross-encoder. Without it: its own, that of its training.",
+        within=ABOVE_0,
+    )
+    precision: Literal["fp32", "bf16"] = setting(
+        "fp32", "Of the cross-encoder. bf16 is faster where the processor computes in it, and rounds scores."
+    )
+    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine.")
+    port: int = setting(8000, "Port to listen on; 0 takes a free one.", within=PORTS)
+    token_file: str | None = setting(
+        None, "File with a token that every caller has to bear: Authorization: Bearer TOKEN. Pages ask for it."
+    )
+    allow_anonymous: bool = setting(False, "Let callers from other machines ask without a token.")
+    examples: str | None = setting(
+        None, "File of questions to pick from on the page, one a line. Without it: questions of the index."
+    )
+    evaluation: list[str] = setting([], "Folders of evaluations for the page /evaluate, see docs/service.md.")
+    max_question: int = setting(MAX_QUESTION, "Most characters of a question.", within=AS_READ)
+    max_k: int = setting(20, "Most answers to a question.", within=UP_TO_ALL)
+    concurrency: int = setting(
+        64, "Most questions that wait or are being answered; others are told to come back.", within=UP_TO_1000
+    )
+    timeout: float = setting(30.0, "Seconds until a question without an answer is given up.", within=UP_TO_AN_HOUR)
+
+
+def main() -> None:
+    config = parse(ServeConfig, DESCRIPTION, EPILOG)
+    try:
+        from serve.service.server import Service, open_socket, read_token, serve  # after the flags
+    except ImportError as error:
+        raise KinspanError(f"the service needs {error.name}: pip install 'kinspan[serve]'") from error
+    from serve.service.contract import Limits
+    from serve.service.guard import is_local
+
+    token = read_token(Path(config.token_file)) if config.token_file else None
+    if not token and not config.allow_anonymous and not is_local(config.host):
+        raise KinspanError(
+            f"--host {config.host}: whoever reaches it could ask, and read all answers: give --token_file FILE with a "
+            "token, or --allow_anonymous to let everybody"
+        )
+    service = Service(
+        config.index,
+        config.cross_encoder,
+        config.model,
+        config.precision,
+        config.max_length,
+        config.first_stage,
+        config.rerank_k,
+        config.blend,
+        config.examples,
+        config.evaluation,
+        token,
+        Limits(config.max_question, config.max_k, config.concurrency, config.timeout),
+    )
+    serve(service, open_socket(config.host, config.port), lambda note: print(note, flush=True))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,56 @@
+"""Shows where a run of launch/pretrain.py stands, from the files in its output folder alone."""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch._cli import parse, run
+from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
+from pretrain.watching.status import EXIT_STATUS, RUNNING, STARTING, Status, read_status
+from pretrain.watching.text import as_values, format_status
+
+DESCRIPTION = """Shows where a run of launch/pretrain.py stands: its state, progress, speed, time left, last checkpoint,
+skipped updates, restarts, and what happened lately. It reads the files in the run's output folder alone, from any
+machine that sees them.
+
+exit status: 0 complete, 3 running, 75 stopped on request, 70 died, 2 ended by an error or no run is there"""
+
+EPILOG = """examples:
+  kinspan show run runs/docs
+  kinspan show run runs/docs --watch
+  kinspan show run runs/docs --json"""
+
+
+@dataclass
+class StatusConfig:
+    """Flags of this entry."""
+
+    FIRST = "run_dir"  # may stand without its flag
+
+    run_dir: str = setting(REQUIRED, "The run's output folder; the name of the flag may be left out.")
+    watch: bool = setting(False, "Show it again and again while the run is on.")
+    every: float = setting(5.0, "Seconds between two looks of --watch.", within=ABOVE_0)
+    json: bool = setting(False, "Print one JSON object.")
+
+
+def _show(status: Status, as_json: bool) -> None:
+    print(json.dumps(as_values(status)) if as_json else format_status(status), flush=True)
+
+
+def main() -> None:
+    config = parse(StatusConfig, DESCRIPTION, EPILOG)
+    status = read_status(Path(config.run_dir))
+    while config.watch and status.state in (RUNNING, STARTING):
+        if sys.stdout.isatty() and not config.json:
+            print("\033[2J\033[H", end="")  # clears the screen
+        _show(status, config.json)
+        time.sleep(config.every)
+        status = read_status(Path(config.run_dir))
+    _show(status, config.json)
+    sys.exit(EXIT_STATUS[status.state])
+
+
+if __name__ == "__main__":
+    run(main)
