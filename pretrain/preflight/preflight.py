@@ -170,11 +170,9 @@ def _reach(store: Store, report: Report, is_first: bool) -> None:
 def _try_together(store: Store, config: PretrainConfig, report: Report) -> None:
     """Connects the ranks, measures their links, and trains for some steps."""
     with limit_time(CONNECTING, "the ranks did not connect with one another: look at the network between the hosts"):
-        start_distributed()
+        start_distributed(config.allow_cpu)
     rank, local_rank, world = read_launcher_variables()
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     folder = Path(config.output_dir) / f"{SHARED}preflight-{store.gather('folder', secrets.token_hex(4))[0]}"
     absent = _list_absent(folder)
     try:
