@@ -19,12 +19,14 @@ from pretrain.runtime.settings import (
     SEEDS,
     VALIDATION,
     WORKERS,
+    allow_cpu,
     cache_dir,
     cache_gb,
     decay_share,
     lr_schedule,
     setting,
     settings_of_identity,
+    tf32,
 )
 
 from .schedule import OPEN_ENDED, Shape
@@ -232,6 +234,8 @@ class PretrainConfig:
         OPTIMISATION,
         may_change=True,
     )
+    tf32: bool = tf32(OPTIMISATION)
+    allow_cpu: bool = allow_cpu(OPTIMISATION)
     deterministic: bool = setting(
         False,
         "Use only algorithms that give the same bits every time. On a GPU they are slower; on a CPU all do.",

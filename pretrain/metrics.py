@@ -15,8 +15,19 @@ from pretrain.modeling.encoder import ROUND_TO
 from pretrain.modeling.losses import PAIR_SUMS, LossWeights
 from pretrain.modeling.siamese.losses import CONTRASTIVE_SUMS
 
-# Dense bf16 TFLOP/s of one device, from the vendors' data sheets.
-PEAK_TFLOPS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121}
+# Dense bf16 TFLOP/s of one device, from the vendors' data sheets; a name that holds another comes first.
+PEAK_TFLOPS = {
+    "H200": 989,
+    "H100 NVL": 835,
+    "H100 PCIe": 756,
+    "H100": 989,
+    "B200": 2250,
+    "A100": 312,
+    "A10": 125,
+    "L40S": 362,
+    "L40": 181,
+    "L4": 121,
+}
 MAX_PRODUCT = 8192  # rows and columns of the largest matrices that the peak is measured with
 
 

@@ -51,7 +51,7 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
     check(config)
     folder = open_folder(config.output_dir)
     try:
-        start_distributed()
+        start_distributed(config.allow_cpu)
     except KinspanError:
         with suppress(OSError):  # where it holds something
             folder.rmdir()

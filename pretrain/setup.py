@@ -40,6 +40,7 @@ from pretrain.planning.corpora import (
 from pretrain.planning.unused import find_unused_flags
 from pretrain.release.adapter import explain_base, keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
+from pretrain.runtime.device import set_product_precision
 from pretrain.runtime.engine import (
     OptimizerSettings,
     complete_settings,
@@ -105,10 +106,12 @@ def set_up(config: PretrainConfig) -> Setup:
         import_wandb(config.wandb)
     folder = open_folder(config.output_dir)
     notes = _note_defaults(config)
-    start_distributed()
+    start_distributed(config.allow_cpu)
+    set_product_precision(config.tf32, config.deterministic)
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(config.deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads what it has not written
 
     model_name = config.model or default_model()
     tokenizer, family = make_first_on_each_machine(local_rank, lambda: _load_names(model_name, local_rank))

@@ -21,6 +21,7 @@ from pretrain.runtime.settings import (
     REQUIRED,
     SEEDS_FROM_1,
     VALIDATION,
+    allow_cpu,
     check_ranges,
     decay_share,
     lr_schedule,
@@ -227,6 +228,7 @@ class FinetuneConfig:
         "always computed in fp32.",
         OPTIMISATION,
     )
+    allow_cpu: bool = allow_cpu(OPTIMISATION)
     deepspeed_config: str | None = setting(
         None,
         "DeepSpeed's JSON file, such as ds_configs/zero2.json. Without it: torch alone in one process, and "

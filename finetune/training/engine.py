@@ -10,6 +10,7 @@ from torch import nn
 
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.capture import TAG
+from pretrain.runtime.device import claim_device
 from pretrain.runtime.engine import (
     OptimizerSettings,
     build_engine,
@@ -112,9 +113,10 @@ def join_ranks(config: FinetuneConfig) -> Ranks:
     """
     rank, _, world = read_launcher_variables()
     if config.deepspeed_config is None and world == 1:
+        claim_device(0, config.allow_cpu)
         return Ranks()
     settings = read_deepspeed_config(config.deepspeed_config or SEVERAL_RANKS)
-    start_distributed()
+    start_distributed(config.allow_cpu)
     return Ranks(rank=rank, world=world, deepspeed=settings)
 
 

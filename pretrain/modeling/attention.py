@@ -19,6 +19,14 @@ from .packing import Bias, Packing, find_far_apart
 
 NAME = "kinspan_packed"
 WIDEST_FLASH = 256  # flash attention takes heads of so many numbers at most, and of a multiple of 8
+OLDEST_FLASH = (8, 0)  # Ampere's compute capability; older GPUs have no such kernel
+_has_flash = True
+
+
+def find_flash() -> None:
+    """Looks whether this GPU has flash attention; once, since a compiled graph cannot ask."""
+    global _has_flash
+    _has_flash = not torch.cuda.is_available() or torch.cuda.get_device_capability() >= OLDEST_FLASH
 
 
 _calls: list[str] | None = None  # where list_calls notes them
@@ -65,7 +73,7 @@ def attend_packed(
     if packing.bounds is not None:
         return attend_each(q, k, v, packing, scale, dropout, window, bias)[None], None
     half = query.dtype in (torch.bfloat16, torch.float16)
-    if half and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_FLASH:
+    if half and _has_flash and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_FLASH:
         return _flash(q, k, v, packing, scale, dropout, window)[None], None
     return _padded(q, k, v, packing, scale, dropout, window, bias)[None], None
 

@@ -40,5 +40,7 @@ def compile_encoders(model: Any, backend: str = "inductor") -> None:
 
     They are compiled for any number of tokens and pairs: no two batches have the same.
     """
+    # Two sizes that are equal in the first batch, such as padding and a constant, are not taken for one
+    torch.fx.experimental._config.use_duck_shape = False
     for encoder in model.encoders:
         encoder.compile(fullgraph=True, dynamic=True, backend=backend)

@@ -29,6 +29,7 @@ def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
     device = next(backbone.parameters()).device
     if device.type == "meta":  # only shapes, for a plan
         return
+    attention.find_flash()
     if not torch.cuda.is_available():
         replace_dropout(model)
         replace_linear(model)

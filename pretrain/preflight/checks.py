@@ -1,6 +1,5 @@
 """What the facts of all hosts say: a function for each check, a named threshold with its reason for each limit."""
 
-import math
 from collections.abc import Sequence
 from statistics import median
 
@@ -10,8 +9,8 @@ from pretrain.config import PretrainConfig
 from pretrain.planning.corpora import list_sources
 from pretrain.runtime.run_folder import shorten
 
-from .facts import CACHE, OUTPUT, SHARED_MEMORY, TEMPORARY, Facts
-from .finding import Finding, compare
+from .facts import CACHE, OUTPUT, SHARED_MEMORY, TEMPORARY, Facts, first_of_each_host, show_bytes
+from .report import Finding, compare
 
 # Time services keep hosts within milliseconds of one another: seconds say that none runs, and then it drifts on. S3
 # refuses requests that are 15 minutes off, Slurm's munge those of 5; before that, shared storage and logs go astray.
@@ -31,14 +30,6 @@ DESCRIPTORS_PER_RANK = 8
 MIN_FREE_SHARE = 0.9
 # Throttled, or shared with other work: all ranks wait for the slowest one at each step.
 SLOW_SHARE = 0.5
-
-
-def first_of_each_host(facts: Sequence[Facts]) -> dict[str, Facts]:
-    """The lowest rank's facts of each host, in order of rank."""
-    found: dict[str, Facts] = {}
-    for one in facts:
-        found.setdefault(one.host, one)
-    return found
 
 
 def check_names(facts: Sequence[Facts]) -> list[Finding]:
@@ -211,13 +202,3 @@ def check_speeds(tflops: dict[str, float]) -> list[Finding]:
         for host, own in tflops.items()
         if own < SLOW_SHARE * usual
     ]
-
-
-def show_bytes(count: float) -> str:
-    """A number of bytes, such as "3.2 GB"."""
-    if not math.isfinite(count):
-        return "no end of bytes"
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count / 1e3:.0f} kB"

@@ -15,7 +15,7 @@ from pretrain.planning.corpora import list_sources
 from pretrain.runtime.settings import cache_settings
 
 from .facts import Facts
-from .finding import Finding, compare, list_hosts
+from .report import Finding, compare, list_hosts
 
 # Bytes of each corpus that every host hashes: seconds on a disk, and little enough for many hosts at one server. A
 # shard that is not in the sample is hashed by the run itself, at its first use.

@@ -1,6 +1,7 @@
 """What each rank knows of its host, as far as it can be known without the other ranks."""
 
 import hashlib
+import math
 import os
 import platform
 import re
@@ -8,6 +9,7 @@ import resource
 import shutil
 import socket
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -60,6 +62,14 @@ class Facts:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def first_of_each_host(facts: Sequence[Facts]) -> dict[str, Facts]:
+    """The lowest rank's facts of each host, in order of rank."""
+    found: dict[str, Facts] = {}
+    for one in facts:
+        found.setdefault(one.host, one)
+    return found
 
 
 def collect_facts(config: PretrainConfig) -> Facts:
@@ -150,3 +160,13 @@ def _find_free(place: Path) -> int:
     """The free bytes where this folder is, or will be."""
     there = next(path for path in [place.absolute(), *place.absolute().parents] if path.exists())
     return shutil.disk_usage(there).free
+
+
+def show_bytes(count: float) -> str:
+    """A number of bytes, such as "3.2 GB"."""
+    if not math.isfinite(count):
+        return "no end of bytes"
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1e3:.0f} kB"

@@ -14,7 +14,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from .finding import Finding, list_hosts
+from .report import Finding, list_hosts
 
 CONNECT = 5.0  # seconds for a connection within a cluster, which takes milliseconds
 ASKED = 32  # hosts that one host tries to reach at a time
@@ -96,21 +96,14 @@ def check_reach(addresses: dict[str, str], unreached: dict[str, list[str]]) -> l
 
 def pair_up(hosts: list[int]) -> list[tuple[int, int]]:
     """Links to measure, as (sender, receiver): each host sends to the next and, of three or more, to the one after,
-    so that a slow link tells whether its sender or its receiver is slow."""
+    so that a slow link tells whether its sender or its receiver is slow.
+
+    Neighbours in the list mostly share no host: all ranks take them in this order, each its own, and do not slow one
+    another down.
+    """
     count = len(hosts)
-    return [(hosts[n], hosts[(n + s) % count]) for s in range(1, min(3, count)) for n in range(count)]
-
-
-def make_rounds(links: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """The links in rounds, in each of which a host has part in one at most: they do not slow one another down."""
-    rounds: list[list[tuple[int, int]]] = []
-    for link in links:
-        free = (r for r in rounds if not {*link} & {end for other in r for end in other})
-        chosen = next(free, None)
-        if chosen is None:
-            rounds.append(chosen := [])
-        chosen.append(link)
-    return rounds
+    steps = [(s, half) for s in range(1, min(3, count)) for half in (0, 1)]
+    return [(hosts[n], hosts[(n + s) % count]) for s, half in steps for n in range(count) if n // s % 2 == half]
 
 
 def measure_link(own: int, link: tuple[int, int], device: torch.device) -> float | None:
@@ -145,12 +138,8 @@ def measure_link(own: int, link: tuple[int, int], device: torch.device) -> float
 def measure_links(own: int, hosts: list[int], device: torch.device) -> dict[str, float]:
     """MB/s of the links over which this rank receives, by the sender. ``hosts``: the first rank of each host; the other
     ranks pass through"""
-    found = {}
-    for links in make_rounds(pair_up(hosts)):
-        for link in links:
-            if own in link and (rate := measure_link(own, link, device)) is not None:
-                found[str(link[0])] = rate
-    return found
+    rates = {str(link[0]): measure_link(own, link, device) for link in pair_up(hosts) if own in link}
+    return {sender: rate for sender, rate in rates.items() if rate is not None}
 
 
 def measure_all_reduce(device: torch.device) -> float:

@@ -1,4 +1,7 @@
-"""All checks in order: first what needs nothing but rank 0's store, then what needs the ranks connected, then steps."""
+"""All checks in order: first what needs nothing but rank 0's store, then what needs the ranks connected, then steps.
+
+Every rank gathers what all have found and judges it alike; rank 0 prints.
+"""
 
 import os
 import secrets
@@ -27,10 +30,9 @@ from pretrain.runtime.watch import Watch, watch_ranks
 from pretrain.runtime.world import read_launcher_variables
 
 from . import checks, corpora, network
-from .exchange import Exchange, open_exchange
-from .facts import Facts, collect_facts
-from .finding import Finding
-from .table import format_check, format_hosts, format_title, format_verdict
+from .facts import Facts, collect_facts, first_of_each_host
+from .report import Finding, format_check, format_hosts, format_title, format_verdict
+from .store import Store, open_store
 
 CONNECTING = 180.0  # seconds in which all ranks connect with one another
 TRYING = 900.0  # seconds for links and steps together: loading a model from the hub, or compiling, takes minutes
@@ -41,13 +43,14 @@ IN_THE_WAY_OF_STEPS = {"settings", "disk", "corpus", *IN_THE_WAY_OF_CONNECTING}
 
 @dataclass
 class Report:
-    """What rank 0 gathers and prints; it stays empty on the others.
+    """What was found, the same on all ranks; rank 0 prints it.
 
     made:       the checks that were made
     columns:    more of each host than its facts, by heading and host
     all_reduce: MB/s; None where it was not measured
     """
 
+    prints: bool
     facts: list[Facts] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
@@ -58,15 +61,24 @@ class Report:
     def hosts(self) -> dict[int, str]:
         return {one.rank: one.host for one in self.facts}
 
+    @property
+    def firsts(self) -> dict[str, int]:
+        """The hosts, with the first rank of each."""
+        return {host: one.rank for host, one in first_of_each_host(self.facts).items()}
+
+    def say(self, text: str) -> None:
+        if self.prints:
+            print(text, flush=True)
+
     def add(self, check: str, note: str, findings: list[Finding]) -> None:
         """Prints what a check saw and found, at once: a later one may end the process."""
         self.made.append(check)
         self.findings += findings
-        print(format_check(check, note, findings), flush=True)
+        self.say(format_check(check, note, findings))
 
-    def allows(self, in_the_way: set[str]) -> bool:
-        """Whether none of these checks has failed."""
-        return not any(finding.fatal and finding.check in in_the_way for finding in self.findings)
+    def allows(self, in_the_way: set[str] | None = None) -> bool:
+        """Whether none of these checks, or of all, has failed."""
+        return not any(found.fatal and (in_the_way is None or found.check in in_the_way) for found in self.findings)
 
 
 def preflight(config: PretrainConfig) -> bool:
@@ -76,45 +88,28 @@ def preflight(config: PretrainConfig) -> bool:
     Raises KinspanError where the ranks do not find one another, or the settings cannot be meant.
     """
     check(config)
-    report, exchange = Report(), open_exchange()
+    store = open_store()
+    report = Report(prints=store.rank == 0)
     try:
-        hosts = _look_at_hosts(exchange, config, report)
-        _compare_clocks(exchange, report)
-        _look_at_corpora(exchange, config, report, hosts)
-        if exchange.meet("reach", _reach(exchange, report, hosts), lambda values: _judge_reach(report, values)):
-            _try_together(exchange, config, report, hosts)
-        if exchange.rank == 0:
-            print(f"\n{format_hosts(report.facts, report.findings, report.columns)}\n", flush=True)
-            print(format_verdict(report.findings, report.made), flush=True)
-        ready = exchange.meet("verdict", None, lambda values: not any(finding.fatal for finding in report.findings))
+        _look_at_hosts(store, config, report)
+        _compare_clocks(store, report)
+        is_first = store.rank in report.firsts.values()
+        seen = store.gather("corpus", corpora.look_at_corpora(config) if is_first else None)
+        found = corpora.check_corpora(report.facts, seen)
+        report.add("corpus", corpora.describe_corpora(report.facts, seen), found)
+        if len(report.firsts) > 1:
+            _reach(store, report, is_first)
+        if report.allows(IN_THE_WAY_OF_CONNECTING):
+            _try_together(store, config, report)
+        report.say(f"\n{format_hosts(report.facts, report.findings, report.columns)}\n")
+        report.say(format_verdict(report.findings, report.made))
     finally:
-        exchange.leave()
-    return ready
+        store.leave()
+    return report.allows()
 
 
-def _look_at_hosts(exchange: Exchange, config: PretrainConfig, report: Report) -> dict[str, int]:
-    """What each rank knows by itself. Returns the hosts, with the first rank of each."""
-
-    def judge(values: list[Any]) -> dict[str, int]:
-        report.facts = facts = [Facts(**value["facts"]) for value in values]
-        print(format_title(facts), flush=True)
-        first = facts[0].versions
-        noted = ", ".join(f"{name} {first.get(name)}" for name in ("torch", "deepspeed", "transformers"))
-        report.add("versions", f"{noted} and {len(first) - 3} more", checks.check_versions(facts))
-        report.add("settings", f"{len(facts[0].settings)} of them", checks.check_settings(facts))
-        report.add("devices", f"{len(facts)} of them: {facts[0].device}", checks.check_devices(facts))
-        refused = {one.host: value["refused"] for one, value in zip(facts, values, strict=True) if value["refused"]}
-        found = [Finding("disk", [host], text) for host, text in refused.items()]
-        found += checks.check_disks(facts) + checks.check_room_for_cache(config, facts)
-        report.add("disk", "", found)
-        report.add("descriptors", "", checks.check_descriptors(facts))
-        if twins := checks.check_names(facts):
-            report.add("network", "every host has a name of its own", twins)
-        firsts = {host: one.rank for host, one in checks.first_of_each_host(facts).items()}
-        report.made += ["network"] if len(firsts) == 1 else []  # there is nothing to look at
-        report.made += ["bandwidth"] if len(facts) == 1 else []
-        return firsts
-
+def _look_at_hosts(store: Store, config: PretrainConfig, report: Report) -> None:
+    """What each rank knows by itself."""
     refused = None
     absent = _list_absent(Path(config.output_dir))
     try:
@@ -122,82 +117,63 @@ def _look_at_hosts(exchange: Exchange, config: PretrainConfig, report: Report) -
     except KinspanError as error:
         refused = str(error)
     _remove_empty(absent)
-    own = {"facts": collect_facts(config).as_dict(), "refused": refused}
-    return exchange.meet("facts", own, judge)
+    values = store.gather("facts", {"facts": collect_facts(config).as_dict(), "refused": refused})
+    report.facts = facts = [Facts(**value["facts"]) for value in values]
+    report.say(format_title(facts))
+    first = facts[0].versions
+    noted = ", ".join(f"{name} {first.get(name)}" for name in ("torch", "deepspeed", "transformers"))
+    report.add("versions", f"{noted} and {len(first) - 3} more", checks.check_versions(facts))
+    report.add("settings", f"{len(facts[0].settings)} of them", checks.check_settings(facts))
+    report.add("devices", f"{len(facts)} of them: {facts[0].device}", checks.check_devices(facts))
+    of_host = {one.host: value["refused"] for one, value in zip(facts, values, strict=True) if value["refused"]}
+    found = [Finding("disk", [host], text) for host, text in of_host.items()]
+    report.add("disk", "", found + checks.check_disks(facts) + checks.check_room_for_cache(config, facts))
+    report.add("descriptors", "", checks.check_descriptors(facts))
+    if twins := checks.check_names(facts):
+        report.add("network", "every host has a name of its own", twins)
+    report.made += ["network"] if len(report.firsts) == 1 else []  # there is nothing to look at
+    report.made += ["bandwidth"] if len(facts) == 1 else []
 
 
-def _compare_clocks(exchange: Exchange, report: Report) -> None:
-    """All read their clocks when rank 0's word comes, several times. What delays the word adds to the difference, so
+def _compare_clocks(store: Store, report: Report) -> None:
+    """All read their clocks when the last one has come, several times. What delays the word adds to the difference, so
     that the smallest one counts."""
     times = []
     for number in range(TICKS):
-        exchange.meet(f"tick {number}", None, lambda values: None)
+        store.gather(f"tick {number}")
         times.append(time.time())
-
-    def judge(values: list[list[float]]) -> None:
-        offsets: dict[str, float] = {}
-        for rank, own in enumerate(values):
-            differences = [there - here for there, here in zip(own, values[0], strict=True)]
-            offsets.setdefault(report.hosts[rank], min(differences, key=abs))
-        widest = max(map(abs, offsets.values()))
-        report.add("clock", f"within {max(widest, 0.1):.1f} s", checks.check_clocks(offsets))
-        if len(offsets) > 1:
-            report.columns["clock"] = {host: f"{offset:+.1f} s" for host, offset in offsets.items()}
-
-    exchange.meet("clock", times, judge)
+    values = store.gather("clock", times)
+    offsets: dict[str, float] = {}
+    for rank, own in enumerate(values):
+        differences = [there - here for there, here in zip(own, values[0], strict=True)]
+        offsets.setdefault(report.hosts[rank], min(differences, key=abs))
+    widest = max(map(abs, offsets.values()))
+    report.add("clock", f"within {max(widest, 0.1):.1f} s", checks.check_clocks(offsets))
+    if len(offsets) > 1:
+        report.columns["clock"] = {host: f"{offset:+.1f} s" for host, offset in offsets.items()}
 
 
-def _look_at_corpora(exchange: Exchange, config: PretrainConfig, report: Report, hosts: dict[str, int]) -> None:
-    is_first = exchange.rank in hosts.values()
-
-    def judge(values: list[Any]) -> None:
-        found = corpora.check_corpora(report.facts, values)
-        report.add("corpus", corpora.describe_corpora(report.facts, values), found)
-
-    exchange.meet("corpus", corpora.look_at_corpora(config) if is_first else None, judge)
-
-
-def _reach(exchange: Exchange, report: Report, hosts: dict[str, int]) -> list[str] | None:
-    """The hosts that this one does not reach; None where there are no others, or another rank of the host looks."""
-    if len(hosts) == 1:
-        return None
-    is_first = exchange.rank in hosts.values()
+def _reach(store: Store, report: Report, is_first: bool) -> None:
+    """Whether each host reaches each other one."""
     listener = network.Listener() if is_first else None
-
-    def judge(values: list[Any]) -> dict[str, Any]:
-        addresses = {host: values[rank] for host, rank in hosts.items()}
-        report.columns["address"] = {host: address for host, (address, _) in addresses.items()}
-        return addresses
-
-    own = (network.find_address(), listener.port) if listener else None
-    others = exchange.meet("addresses", own, judge)
-    unreached = network.try_to_reach({host: tuple(place) for host, place in others.items()}) if listener else None
-    exchange.meet("reached", None, lambda values: None)  # nobody stops listening before all have asked
+    places = store.gather("addresses", (network.find_address(), listener.port) if listener else None)
+    others = {host: tuple(places[rank]) for host, rank in report.firsts.items()}
+    values = store.gather("reached", network.try_to_reach(others) if listener else None)
     if listener:
-        listener.close()
-    return unreached
-
-
-def _judge_reach(report: Report, values: list[Any]) -> bool:
-    """Notes what was not reached, and returns whether the ranks can connect."""
+        listener.close()  # all have asked
+    report.columns["address"] = {host: address for host, (address, _) in others.items()}
     unreached = {report.hosts[rank]: missed for rank, missed in enumerate(values) if missed is not None}
-    if unreached:
-        found = network.check_reach(report.columns["address"], unreached)
-        report.add("network", f"{len(unreached)} hosts, each from each", found)
-    return report.allows(IN_THE_WAY_OF_CONNECTING)
+    found = network.check_reach(report.columns["address"], unreached)
+    report.add("network", f"{len(unreached)} hosts, each from each", found)
 
 
-def _try_together(exchange: Exchange, config: PretrainConfig, report: Report, hosts: dict[str, int]) -> None:
+def _try_together(store: Store, config: PretrainConfig, report: Report) -> None:
     """Connects the ranks, measures their links, and trains for some steps."""
     with limit_time(CONNECTING, "the ranks did not connect with one another: look at the network between the hosts"):
-        start_distributed()
+        start_distributed(config.allow_cpu)
     rank, local_rank, world = read_launcher_variables()
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    folder = Path(config.output_dir) / exchange.meet(
-        "folder", None, lambda values: f"{SHARED}preflight-{secrets.token_hex(4)}"
-    )
+    folder = Path(config.output_dir) / f"{SHARED}preflight-{store.gather('folder', secrets.token_hex(4))[0]}"
     absent = _list_absent(folder)
     try:
         with (
@@ -207,9 +183,9 @@ def _try_together(exchange: Exchange, config: PretrainConfig, report: Report, ho
             try:
                 if world > 1:
                     watch.mark("measuring the links", patient=True)
-                    _measure_links(exchange, report, hosts, device)
-                if exchange.meet("go on", None, lambda values: report.allows(IN_THE_WAY_OF_STEPS)):
-                    _try_steps(exchange, config, report, folder, watch)
+                    _measure_links(store, report, device)
+                if report.allows(IN_THE_WAY_OF_STEPS):
+                    _try_steps(store, config, report, folder, watch)
             except RuntimeError as error:
                 if not ranks.is_communication_failure(error):
                     raise
@@ -222,55 +198,44 @@ def _try_together(exchange: Exchange, config: PretrainConfig, report: Report, ho
             _remove_empty(absent)
 
 
-def _measure_links(exchange: Exchange, report: Report, hosts: dict[str, int], device: torch.device) -> None:
-    all_reduce = network.measure_all_reduce(device)
-    received = network.measure_links(exchange.rank, list(hosts.values()), device)
-
-    def judge(values: list[dict[str, float]]) -> None:
-        report.all_reduce = all_reduce
-        rates = network.name_rates(report.hosts, values)
-        slowest = f"; slowest link {network.show_rate(min(rates.values()))}" if rates else ""
-        report.add("bandwidth", f"all-reduce {network.show_rate(all_reduce)}{slowest}", network.check_links(rates))
-        if rates:
-            own = {host: [rate for link, rate in rates.items() if link[1] == host] for host in hosts}
-            report.columns["receives"] = {host: network.show_rate(max(values)) for host, values in own.items()}
-
-    exchange.meet("links", received, judge)
+def _measure_links(store: Store, report: Report, device: torch.device) -> None:
+    report.all_reduce = rate = network.measure_all_reduce(device)
+    received = network.measure_links(store.rank, list(report.firsts.values()), device)
+    rates = network.name_rates(report.hosts, store.gather("links", received))
+    slowest = f"; slowest link {network.show_rate(min(rates.values()))}" if rates else ""
+    report.add("bandwidth", f"all-reduce {network.show_rate(rate)}{slowest}", network.check_links(rates))
+    if rates:
+        own = {host: [rate for link, rate in rates.items() if link[1] == host] for host in report.firsts}
+        report.columns["receives"] = {host: network.show_rate(max(values)) for host, values in own.items()}
 
 
-def _try_steps(exchange: Exchange, config: PretrainConfig, report: Report, folder: Path, watch: Watch) -> None:
+def _try_steps(store: Store, config: PretrainConfig, report: Report, folder: Path, watch: Watch) -> None:
     from . import steps  # what takes seconds to import comes after what is found without it
 
+    own: dict[str, Any]
     try:
         own = steps.try_steps(config, folder / "run", watch)  # beside the watch's heartbeat: no run begins with that
+        own["written"] = len(list((Path(config.output_dir) / CHECKPOINTS).glob("step-*")))
     except KinspanError as error:
-        print(f"{exchange.host}: {error}", file=sys.stderr, flush=True)  # where the others wait in vain, it is told
+        print(f"{store.host}: {error}", file=sys.stderr, flush=True)  # where the others wait in vain, it is told
         own = {"error": str(error)}
-    exchange.meet("steps", own, lambda values: _judge_steps(report, values, config))
-
-
-def _judge_steps(report: Report, values: list[Any], config: PretrainConfig) -> None:
-    from . import steps
-
+    values = store.gather("steps", own)
     found = steps.check_steps(values, report.hosts, report.all_reduce)
     if any("error" in value for value in values):
         report.add("steps", "", found)
         return
-    seconds = max(value["seconds"] for value in values)
-    first = values[0]
+    seconds, first = max(value["seconds"] for value in values), values[0]
     whole = format_time(first["steps"] * seconds)
     note = f"{seconds:.3g} s each, {first['tokens'] / seconds:,.0f} tokens/s; {first['steps']:,} take {whole}"
-    written = len(list((Path(config.output_dir) / CHECKPOINTS).glob("step-*")))
     kept = first["steps"] // config.keep_every if config.keep_every else 0
-    keep = max(config.keep_checkpoints + kept - written, 0)
+    keep = max(config.keep_checkpoints + kept - first["written"], 0)
     found += checks.check_room_for_checkpoints(report.facts, first["parameters"], keep, steps.BYTES_PER_PARAMETER)
     report.add("steps", note, found)
-    slowest: dict[str, float] = {}
-    for rank, value in enumerate(values):
-        host = report.hosts[rank]
-        slowest[host] = min(slowest.get(host, value["tflops"]), value["tflops"])
-    middle = statistics.median(slowest.values())
-    report.add("speed", f"{middle:.3g} TFLOP/s of matrix products", checks.check_speeds(slowest))
+    slowest = {
+        host: min(v["tflops"] for r, v in enumerate(values) if report.hosts[r] == host) for host in report.firsts
+    }
+    usual = statistics.median(slowest.values())
+    report.add("speed", f"{usual:.3g} TFLOP/s of matrix products", checks.check_speeds(slowest))
     report.columns["TFLOP/s"] = {host: f"{own:.3g}" for host, own in slowest.items()}
 
 

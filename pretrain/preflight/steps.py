@@ -21,7 +21,7 @@ from pretrain.runtime.watch import Watch
 from pretrain.setup import Setup, explain_differences, set_up
 from pretrain.step import start_counting, train_step, try_largest
 
-from .finding import Finding
+from .report import Finding
 
 WARM_UP = 2  # steps that are not timed: memory is laid out, kernels are chosen
 MIN_STEPS, MAX_STEPS = 2, 10  # that are timed

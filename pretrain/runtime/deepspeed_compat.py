@@ -131,6 +131,7 @@ def without_updates(engine: Any) -> Iterator[None]:
     engine.set_gradient_accumulation_boundary(False)
     yield
     engine.zero_grad()
+    engine.optimizer.zero_grad()  # of bf16: its sums in fp32, which may hold NaN
     engine.micro_steps = micro_steps
     engine._is_gradient_accumulation_boundary = None
 

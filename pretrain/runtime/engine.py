@@ -23,6 +23,7 @@ from .deepspeed_compat import (
     skip_inference_operator,
     skip_lone_reduction,
 )
+from .device import claim_device
 from .layout import Layout
 from .world import adopt_world
 
@@ -162,8 +163,12 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def start_distributed() -> None:
-    """Joins the other ranks. Without a launcher, this process becomes a world of one rank."""
+def start_distributed(allow_cpu: bool = False) -> None:
+    """Joins the other ranks, each on a GPU of its own where there are any. Without a launcher, this process becomes a
+    world of one rank.
+
+    allow_cpu: GPUs that torch cannot use are no error
+    """
     silence_start()
     import deepspeed
 
@@ -171,6 +176,7 @@ def start_distributed() -> None:
     # DeepSpeed calls collectives by deprecated names, and each rank would warn of each
     warnings.filterwarnings("ignore", category=FutureWarning, message=r".*torch\.distributed.*")
     world = adopt_world()
+    claim_device(world.local_rank, allow_cpu)
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
     skip_inference_operator()

@@ -91,6 +91,21 @@ def cache_gb(group: str = "") -> Any:
     return setting(DEFAULT_GIGABYTES, text, group, ABOVE_0, may_change=True)
 
 
+def allow_cpu(group: str = "") -> Any:
+    """Declares the setting of whether GPUs that cannot be used are an error."""
+    text = "Train on the processor although this machine has GPUs that torch cannot use. Without it that is an error."
+    return setting(False, text, group, may_change=True)
+
+
+def tf32(group: str = "") -> Any:
+    """Declares the setting of how GPUs multiply fp32 matrices."""
+    text = (
+        "Multiply fp32 matrices in TF32 (inputs of 10 bits of mantissa) on GPUs that have it, at up to eight times the "
+        "speed; off with --deterministic. It matters with --precision fp32."
+    )
+    return setting(True, text, group, may_change=True)
+
+
 def lr_schedule(group: str = "") -> Any:
     """Declares the setting of how the learning rate goes, see pretrain/schedule.py."""
     text = (

@@ -116,9 +116,7 @@ def test_attention_dropout_reaches_packed_attention(family, make_model, tiny_cor
     rate = "attention_dropout" if family == "modernbert" else "attention_probs_dropout_prob"
     model, _ = load_model(str(make_model(family, **{rate: 0.25})), seed=3)
     seen, begin = [], cpu_attention._start_dropout
-    monkeypatch.setattr(
-        "pretrain.modeling.cpu.cpu_attention._start_dropout", lambda *args: seen.append(args[-1]) or begin(*args)
-    )
+    monkeypatch.setattr(cpu_attention, "_start_dropout", lambda *args: seen.append(args[-1]) or begin(*args))
     batch = make_stream(tiny_corpus, masking=True).batch(0, 4)
     with decide_dropout(1, 2, 3, batch.index):
         model.logits(to_tensors(batch, CPU))

@@ -1,12 +1,17 @@
-"""What preflight prints: a line for each check as it is made, with what is wrong below it; the hosts; one verdict."""
+"""What preflight says: findings, a line for each check as it is made, the hosts, and one verdict.
 
-from collections.abc import Collection, Sequence
+A finding names the hosts, what is wrong there, and what to do.
+"""
 
-from .checks import first_of_each_host, show_bytes
-from .exchange import list_ranks
-from .facts import OUTPUT, Facts
-from .finding import Finding, list_hosts
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from .facts import OUTPUT, Facts, first_of_each_host, show_bytes
+from .store import list_ranks
+
+Value = TypeVar("Value")
 CHECKS = {  # in their order, with what is said of one that has nothing more to say
     "versions": "packages, Python, drivers and source are the same",
     "settings": "flags and settings are the same",
@@ -21,6 +26,63 @@ CHECKS = {  # in their order, with what is said of one that has nothing more to 
     "speed": "the devices are about as fast",
 }
 HOSTS_SHOWN = 24  # of many hosts, those with findings first
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong.
+
+    check: one of CHECKS
+    hosts: where it is
+    text:  what is wrong there, and what to do
+    fatal: a run would fail, or waste its time; otherwise it is only to be known
+    """
+
+    check: str
+    hosts: list[str]
+    text: str
+    fatal: bool = True
+
+
+def find_odd(values: dict[str, Value]) -> tuple[Value, dict[str, Value]]:
+    """The value that most hosts have, on a tie the first host's, and the hosts that have another, with theirs."""
+    counted = Counter(map(repr, values.values()))
+    usual = next(value for value in values.values() if counted[repr(value)] == max(counted.values()))
+    return usual, {host: value for host, value in values.items() if value != usual}
+
+
+def compare(
+    check: str, what: str, values: dict[str, Any], advice: str, show: Callable[[Any], str] = str, fatal: bool = True
+) -> list[Finding]:
+    """A finding where the hosts do not all have the same value: who has another, and what the others have."""
+    if not values:
+        return []
+    usual, odd = find_odd(values)
+    others = [host for host in values if host not in odd]
+    return [
+        Finding(
+            check,
+            [host for host in odd if odd[host] == value],
+            f"{what} is {show(value)}, and {show(usual)} on {list_hosts(others)}: {advice}",
+            fatal,
+        )
+        for value in unique(odd.values())
+    ]
+
+
+def unique(values: Iterable[Value]) -> list[Value]:
+    """Each value once, in order; they need not be hashable."""
+    out: list[Value] = []
+    for value in values:
+        if value not in out:
+            out.append(value)
+    return out
+
+
+def list_hosts(hosts: Sequence[str], most: int = 4) -> str:
+    """The hosts' names, of many the first ones."""
+    shown = ", ".join(hosts[:most])
+    return shown if len(hosts) <= most else f"{shown} and {len(hosts) - most} more"
 
 
 def format_title(facts: Sequence[Facts]) -> str:

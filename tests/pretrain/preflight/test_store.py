@@ -1,4 +1,4 @@
-"""Ranks that tell rank 0 what they found: all hear the same answer, and one that is absent is named by its host."""
+"""Ranks that tell one another what they found: all hear the same, and one that is absent is named by its host."""
 
 import threading
 
@@ -6,17 +6,17 @@ import pytest
 import torch.distributed as dist
 
 from data_pipeline.errors import KinspanError
-from pretrain.preflight import exchange
-from pretrain.preflight.exchange import Exchange, list_ranks, name_ranks
+from pretrain.preflight import store as store_module
+from pretrain.preflight.store import Store, list_ranks, name_ranks
 
 
 @pytest.fixture
-def make_exchanges(monkeypatch):
-    """``make_exchanges({rank: host}, world)``: of ranks that are threads, at one store."""
+def make_stores(monkeypatch):
+    """``make_stores({rank: host}, world)``: of ranks that are threads, at one store."""
     monkeypatch.setenv("MASTER_ADDR", "node0")
     monkeypatch.setenv("MASTER_PORT", "29500")
     names = {}
-    monkeypatch.setattr(exchange.socket, "gethostname", lambda: names["now"])
+    monkeypatch.setattr(store_module.socket, "gethostname", lambda: names["now"])
 
     def make(hosts, world):
         names["now"] = "node0"
@@ -25,48 +25,47 @@ def make_exchanges(monkeypatch):
         for rank, host in hosts.items():
             names["now"] = host
             store = server if rank == 0 else dist.TCPStore("127.0.0.1", server.port, is_master=False)
-            made.append(Exchange(store, rank, world))
+            made.append(Store(store, rank, world))
         return made
 
     return make
 
 
-def meet_all(exchanges, *arguments, **options):
+def gather_all(stores, **options):
     """What each rank hears, or the text of its error."""
     heard = {}
 
-    def meet(one):
+    def gather(one):
         try:
-            heard[one.rank] = one.meet("here", one.rank, *arguments, **options)
+            heard[one.rank] = one.gather("here", one.rank, **options)
         except KinspanError as error:
             heard[one.rank] = str(error)
 
-    threads = [threading.Thread(target=meet, args=(one,)) for one in exchanges]
+    threads = [threading.Thread(target=gather, args=(one,)) for one in stores]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     return heard
 
 
-def test_all_hear_what_rank_0_makes_of_it(make_exchanges):
-    exchanges = make_exchanges({0: "node0", 1: "node0", 2: "node1"}, 3)
-    assert meet_all(exchanges, lambda values: sum(values)) == dict.fromkeys(range(3), 3)
+def test_all_hear_what_all_say(make_stores):
+    stores = make_stores({0: "node0", 1: "node0", 2: "node1"}, 3)
+    assert gather_all(stores) == {rank: [0, 1, 2] for rank in range(3)}
 
 
-def test_an_absent_rank_is_named_by_its_host_on_all_ranks(make_exchanges):
-    exchanges = make_exchanges({0: "node0", 1: "node1", 2: "node2"}, 4)
-    heard = meet_all(exchanges[:2], lambda values: values, seconds=0.5)
+def test_an_absent_rank_is_named_by_its_host_on_all_ranks(make_stores):
+    stores = make_stores({0: "node0", 1: "node1", 2: "node2"}, 4)
+    heard = gather_all(stores[:2], seconds=0.5)
     assert heard[0] == heard[1]
     assert heard[0].startswith("node2 (rank 2) and rank 3 of 4 (from node0, node1, node2 came 3) gave no sign for 0 s")
     assert "node0, port 29500" in heard[0]
 
 
-def test_without_rank_0_nobody_waits_for_ever(make_exchanges, monkeypatch):
-    monkeypatch.setattr(exchange, "FAREWELL", 0.2)
-    heard = meet_all(make_exchanges({0: "node0", 1: "node1"}, 2)[1:], lambda values: values, seconds=0.2)
+def test_without_rank_0_nobody_waits_for_ever(make_stores):
+    heard = gather_all(make_stores({0: "node0", 1: "node1"}, 2)[1:], seconds=0.2)
     assert heard[1].startswith("rank 0, at node0, gives no answer")
 
 
-def test_a_store_that_is_gone_is_one_line(make_exchanges):
+def test_a_store_that_is_gone_is_one_line(make_stores):
     """Rank 0 has ended between two meetings: its store takes nothing any more."""
 
     class Gone:
@@ -74,13 +73,13 @@ def test_a_store_that_is_gone_is_one_line(make_exchanges):
             if not key.startswith("host/"):
                 raise dist.DistNetworkError("Broken pipe")
 
-    make_exchanges({}, 1)  # for its variables
+    make_stores({}, 1)  # for its variables
     with pytest.raises(KinspanError, match="rank 0, at node0, gives no answer \\(here\\): see what it says"):
-        Exchange(Gone(), 1, 2).meet("here", None, lambda values: values)
+        Store(Gone(), 1, 2).gather("here")
 
 
 def test_alone_no_store_is_needed():
-    assert Exchange(None, 0, 1).meet("here", (1, 2), lambda values: values) == [[1, 2]]
+    assert Store(None, 0, 1).gather("here", (1, 2)) == [[1, 2]]
 
 
 def test_ranks_in_words():

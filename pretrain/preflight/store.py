@@ -1,4 +1,4 @@
-"""How the ranks tell rank 0 what they found, before they can compute together.
+"""How the ranks tell one another what they found, before they can compute together.
 
 Only the key-value store of rank 0 is used, which needs one port of one host: what keeps the ranks from connecting with
 one another, or one host from coming at all, can then still be told, by the host's name and after a bounded time.
@@ -7,10 +7,9 @@ one another, or one host from coming at all, can then still be told, by the host
 import json
 import os
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.distributed as dist
 
@@ -18,14 +17,13 @@ from data_pipeline.errors import KinspanError
 from pretrain.runtime.engine import describe_network_error
 from pretrain.runtime.world import World, adopt_world
 
-Value = TypeVar("Value")
 ARRIVAL = 120.0  # seconds for all ranks to come: importing torch from slow shared storage takes a minute
 ANSWER = 300.0  # seconds that the slowest part of one rank may take beyond the others'
-FAREWELL = 30.0  # seconds more that rank 0's answer may take, in which it waits for the others
+FAREWELL = 30.0  # seconds for which rank 0 waits for the others in the end
 
 
-class Exchange:
-    """What one rank says to rank 0, and hears from it. All ranks call ``meet`` in the same order.
+class Store:
+    """What the ranks tell one another. All of them call ``gather`` in the same order.
 
     store: None where this rank is alone
     """
@@ -35,54 +33,37 @@ class Exchange:
         if store is not None:
             store.set(f"host/{rank}", self.host)
 
-    def meet(self, name: str, own: Any, judge: Callable[[list[Any]], Value], seconds: float = ANSWER) -> Value:
-        """What ``judge`` makes of the values of all ranks, for all ranks; rank 0 calls it. All is told as JSON.
+    def gather(self, name: str, own: Any = None, seconds: float = ANSWER) -> list[Any]:
+        """The values of all ranks, which travel as JSON.
 
-        Raises KinspanError on all ranks where a rank has told nothing after so many seconds, or where ``judge`` raises
-        it.
+        Raises KinspanError where a rank has told nothing after so many seconds.
         """
         if self.store is None:
-            return judge([json.loads(json.dumps(own))])
+            return [json.loads(json.dumps(own))]
+        keys = [f"{name}/{rank}" for rank in range(self.world)]
         try:
-            self.store.set(f"{name}/{self.rank}", json.dumps(own))
-            if self.rank == 0:
-                self.store.set(f"{name}/judged", json.dumps(self._judge(name, judge, seconds)))
-            self.store.wait([f"{name}/judged"], timedelta(seconds=seconds + FAREWELL))
-            value, error = json.loads(self.store.get(f"{name}/judged"))
-        except RuntimeError as lost:  # torch's, where it takes too long or the connection is lost
+            self.store.set(keys[self.rank], json.dumps(own))
+            if absent := self._wait(keys, seconds):
+                raise KinspanError(self._describe_absent(absent, seconds))
+            return [json.loads(value) for value in self.store.multi_get(keys)]
+        except RuntimeError as lost:  # torch's, where the connection is lost
             text = f"rank 0, at {os.environ['MASTER_ADDR']}, gives no answer ({name}): see what it says"
             raise KinspanError(text) from lost
-        if error:
-            raise KinspanError(error)
-        return value
 
     def leave(self) -> None:
         """Keeps rank 0, whose process may hold the store, until the others need it no more, or are gone."""
-        if self.store is None:
-            return
         with suppress(RuntimeError):  # where rank 0 is gone
-            self.store.set(f"left/{self.rank}", "")
-            if self.rank == 0:
-                self._come([f"left/{rank}" for rank in self._find_hosts()], FAREWELL)
+            if self.store is not None:
+                self.store.set(f"left/{self.rank}", "")
+                if self.rank == 0:
+                    self._wait([f"left/{rank}" for rank in self._find_hosts()], FAREWELL)
 
-    def _judge(self, name: str, judge: Callable[[list[Any]], Any], seconds: float) -> tuple[Any, str | None]:
-        keys = [f"{name}/{rank}" for rank in range(self.world)]
-        if not self._come(keys, seconds):
-            return None, self._describe_absent(
-                [r for r, key in enumerate(keys) if not self.store.check([key])], seconds
-            )
-        try:
-            return judge([json.loads(self.store.get(key)) for key in keys]), None
-        except KinspanError as error:
-            return None, str(error)
-
-    def _come(self, keys: list[str], seconds: float) -> bool:
-        """Whether all keys are set within so many seconds."""
-        try:
+    def _wait(self, keys: list[str], seconds: float) -> list[int]:
+        """Waits for all keys; the places of those that are not set after so many seconds."""
+        with suppress(RuntimeError):  # torch's, where it takes too long
             self.store.wait(keys, timedelta(seconds=seconds))
-        except RuntimeError:  # torch's, where it takes too long
-            return False
-        return True
+            return []
+        return [place for place, key in enumerate(keys) if not self.store.check([key])]
 
     def _find_hosts(self) -> dict[int, str]:
         """The host of each rank that has come."""
@@ -91,49 +72,39 @@ class Exchange:
 
     def _describe_absent(self, absent: list[int], seconds: float) -> str:
         hosts = self._find_hosts()
-        known = {rank: hosts[rank] for rank in absent if rank in hosts}
-        strangers = [rank for rank in absent if rank not in hosts]
-        who = [name_ranks(known)] if known else []
-        if strangers:
+        who = [name_ranks({rank: hosts[rank] for rank in absent if rank in hosts})]
+        if strangers := [rank for rank in absent if rank not in hosts]:
             here = ", ".join(dict.fromkeys(hosts.values()))
             who.append(f"{list_ranks(strangers)} of {self.world} (from {here} came {len(hosts)})")
         return (
-            f"{' and '.join(who)} gave no sign for {seconds:.0f} s: see what is on the screen or in the log there, and "
-            f"whether {os.environ['MASTER_ADDR']}, port {os.environ['MASTER_PORT']}, is reached from there"
+            f"{' and '.join(filter(None, who))} gave no sign for {seconds:.0f} s: see what is on the screen or in the "
+            f"log there, and whether {os.environ['MASTER_ADDR']}, port {os.environ['MASTER_PORT']}, is reached from "
+            "there"
         )
 
 
-def open_exchange() -> Exchange:
+def open_store() -> Store:
     """Joins the other ranks at rank 0's store; a rank alone needs none.
 
     Raises KinspanError where rank 0 is not reached, and where ranks do not come.
     """
     world = adopt_world()
-    if world.size == 1:
-        return Exchange(None, 0, 1)
-    exchange = Exchange(_open_store(world), world.rank, world.size)
+    store = Store(_connect(world) if world.size > 1 else None, world.rank, world.size)
     try:
-        exchange.meet("arrival", None, lambda values: None, ARRIVAL)
+        store.gather("arrival", seconds=ARRIVAL)
     except KinspanError:
-        exchange.leave()
+        store.leave()
         raise
-    return exchange
+    return store
 
 
-def _open_store(world: World) -> Any:
+def _connect(world: World) -> Any:
     """The store at MASTER_ADDR and MASTER_PORT, which training's own process group then shares. With torchrun its agent
     holds it, else rank 0."""
     holds = world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    options: dict[str, Any] = {"wait_for_workers": False, "multi_tenant": True, "timeout": timedelta(seconds=ARRIVAL)}
     try:
-        store = dist.TCPStore(
-            world.host,
-            int(os.environ["MASTER_PORT"]),
-            world.size,
-            is_master=holds,
-            timeout=timedelta(seconds=ARRIVAL),
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
+        store = dist.TCPStore(world.host, int(os.environ["MASTER_PORT"]), world.size, is_master=holds, **options)
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         raise KinspanError(describe_network_error(error)) from error
     return dist.PrefixStore(f"kinspan preflight {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
