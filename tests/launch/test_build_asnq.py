@@ -1,16 +1,14 @@
-"""The entry, run by its path and as a command of kinspan: its workers must find the packages."""
+"""The command in a process of its own: its workers must find the packages."""
 
 import json
 import re
-from pathlib import Path
 
+from tests.launch.entries import program_of
 from tests.programs import run_program
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def run(*arguments, cwd, start=("build_asnq.py",)):
-    return run_program(ROOT / "launch" / start[0], *start[1:], *arguments, cwd=cwd)
+def run(*arguments, cwd):
+    return run_program(*program_of("build_asnq"), *arguments, cwd=cwd)
 
 
 def test_help_teaches(tmp_path):
@@ -27,7 +25,7 @@ def test_a_tiny_run(tmp_path):
     lines = [json.dumps({"question_text": f"colour {k}", **page, **annotations}) for k in range(4)]
     (tmp_path / "nq.jsonl").write_text("\n".join([*lines, "{"]))
     flags = ["--train", "nq.jsonl", "--dev", "nq.jsonl", "--output_dir", "asnq", "--num_workers", 2]
-    done = run(*flags, cwd=tmp_path, start=("kinspan.py", "build_asnq"))
+    done = run(*flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "61,186" in done.stdout  # the paper's, beside ours
     assert re.search(
