@@ -16,7 +16,8 @@ from benchmarks.search.load import Served, as_body, ask_alone, measure, press
 from data_pipeline.errors import KinspanError
 from launch import serve as entry
 from serve.building import build_index
-from serve.service.server import Service, open_socket, read_token, serve
+from serve.service.contract import Service
+from serve.service.server import open_socket, read_token, serve
 from tests.serve.service.conftest import running
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -146,8 +147,11 @@ def test_sigterm_answers_those_who_wait_and_a_damaged_index_is_status_2(index, t
         connection.request("GET", "/health")
         connection.getresponse().read()
         connected.wait(60)
-        connection.request("POST", "/search", as_body(f"number {number}", {}), {"Content-Type": "application/json"})
-        found[number] = connection.getresponse().status
+        try:
+            connection.request("POST", "/search", as_body(f"number {number}", {}), {"Content-Type": "application/json"})
+            found[number] = connection.getresponse().status
+        except ConnectionError:  # the service closed it before the question came
+            found[number] = None
 
     threads = [threading.Thread(target=ask, args=[number]) for number in range(20)]
     for thread in threads:
@@ -159,7 +163,7 @@ def test_sigterm_answers_those_who_wait_and_a_damaged_index_is_status_2(index, t
     assert status == 0
     assert seconds < 20
     assert len(found) == 20
-    assert set(found.values()) <= {200, 503}
+    assert set(found.values()) <= {200, None}
     broken = shutil.copytree(index, tmp_path / "broken")
     (broken / "index.json").write_text(json.dumps({"format": 1}))
     command = [sys.executable, str(ROOT / "launch/serve.py"), "--index", str(broken), "--port", "0"]
