@@ -67,7 +67,7 @@ def name_evaluation(index: Path, fingerprint: str) -> str:
 def evaluate_ways(index: Path, questions: Sequence[HowTo], cross_encoder: str | None, folder: Path) -> None:
     """Asks every question in each of WAYS, and once more with a cross-encoder, and keeps what was found."""
     from .search import RERANKED, Searcher
-    from .service.evaluations import Asked, write_evaluation
+    from .service.evaluations import EvaluatedQuery, write_evaluation
 
     searcher = Searcher(index, cross_encoder)
     rows = range(len(searcher.index))
@@ -83,7 +83,7 @@ def evaluate_ways(index: Path, questions: Sequence[HowTo], cross_encoder: str | 
             for own, of_question in zip(found[start : start + BATCH], hits, strict=True):
                 own[name] = [(hit.id, hit.score) for hit in of_question]
     kept = [
-        Asked(f"q{number}", question.text, find_right(question, answers), own)
+        EvaluatedQuery(f"q{number}", question.text, find_right(question, answers), own)
         for number, (question, own) in enumerate(zip(questions, found, strict=True), 1)
     ]
     write_evaluation(folder, kept, answers)

@@ -9,7 +9,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object
 from finetune.data.registry import load_split
 from serve.folder import read_manifest
-from serve.service.evaluations import Asked, write_evaluation
+from serve.service.evaluations import EvaluatedQuery, write_evaluation
 from serve.texts import iterate_answers, map_parts
 
 EPILOG = """example:
@@ -30,7 +30,7 @@ def main() -> None:
     print(f"{args.output_dir}: {len(asked):,} questions, {len(asked[0].found)} models")
 
 
-def read_found(path: Path, settings: dict) -> list[Asked]:
+def read_found(path: Path, settings: dict) -> list[EvaluatedQuery]:
     """The questions with what was found for them, by the first seed of each cross-encoder.
 
     benchmarks.search keeps no scores.
@@ -44,7 +44,7 @@ def read_found(path: Path, settings: dict) -> list[Asked]:
     right = [[data.answer_ids[row].as_py() for row in range(r.start, r.stop) if data.labels[row]] for r in data.rows()]
     rows = zip(data.question_ids, data.questions, right, map(json.loads, lines), strict=True)
     return [
-        Asked(name, text, own, {label: [(answer, None) for answer in found[way]] for label, way in shown.items()})
+        EvaluatedQuery(name, text, own, {label: [(one, None) for one in found[key]] for label, key in shown.items()})
         for name, text, own, found in rows
     ]
 

@@ -38,7 +38,8 @@ class DemoConfig:
 def main() -> None:
     config = parse(DemoConfig, DESCRIPTION, EPILOG)
     try:
-        from serve.service.server import Service, open_socket, serve  # after the flags
+        from serve.service.contract import Service  # after the flags
+        from serve.service.server import open_socket, serve
     except ImportError as error:
         raise KinspanError(f"the demo needs {error.name}: pip install 'kinspan[serve]'") from error
 

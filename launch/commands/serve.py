@@ -77,10 +77,10 @@ class ServeConfig:
 def main() -> None:
     config = parse(ServeConfig, DESCRIPTION, EPILOG)
     try:
-        from serve.service.server import Service, open_socket, read_token, serve  # after the flags
+        from serve.service.server import open_socket, read_token, serve  # after the flags
     except ImportError as error:
         raise KinspanError(f"the service needs {error.name}: pip install 'kinspan[serve]'") from error
-    from serve.service.contract import Limits
+    from serve.service.contract import Limits, Service
     from serve.service.guard import is_local
 
     token = read_token(Path(config.token_file)) if config.token_file else None

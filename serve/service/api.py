@@ -7,85 +7,70 @@ from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from data_pipeline.errors import KinspanError
 
 from ..questions import clean_question
-from . import guard
-from .contract import (
-    About,
-    Answers,
-    Evaluation,
-    Evaluations,
-    Examples,
-    Found,
-    Health,
-    Limits,
-    Problem,
-    Way,
-    make_question,
-)
-from .evaluations import Opened
+from .contract import Problem, Question, SearchMode, SearchResponse, Service
+from .evaluations import LoadedEvaluation
+from .guard import complete_answers, limit_body, refuse, require_token
 from .metrics import CONTENT_TYPE, Metrics
 from .pages import add_pages
-from .waiting import READY, NotNow, Result, SearchQueue
+from .waiting import Result, SearchQueue, Unavailable
 
 LEFT = 499  # nginx's status of a request whose caller closed the connection
-MOST_OF_A_NAME = 60  # characters of what a caller called a field
+DEFAULT_K = 3  # answers
+MAX_NAME = 60  # characters of what a caller called a field
 NO_JSON = 'the body must be JSON such as {"query": "..."}, sent with the header Content-Type: application/json'
 DESCRIPTION = "Finds the answers to a question in an index, by a bi-encoder, BM25, and a cross-encoder that re-ranks."
 REFUSALS = {
-    401: "The token is missing or another one.",
+    401: "The token is missing or wrong.",
+    404: "There is none of that name.",
     413: "The request is too large.",
     422: "The question is empty, too long or no text, or a setting is out of its range.",
     429: "Too many questions are waiting; Retry-After says when to ask again.",
-    503: "The service is loading or draining, or memory was short; Retry-After says when to ask again.",
+    503: "The service is loading, or ran out of memory; Retry-After says when to ask again.",
     504: "The question was not answered in time.",
 }
 
 
 def make_app(
+    service: Service,
     queue: SearchQueue,
-    about: Callable[[], dict[str, Any]],
-    examples: Callable[[], Sequence[str]],
-    limits: Limits,
-    first_stage: str,
-    can_rerank: bool,
-    evaluations: Mapping[str, Opened],
-    token: str | None = None,
-    localhost_only: bool = False,
+    examples: Sequence[str],
+    evaluations: Mapping[str, LoadedEvaluation],
+    hosts: Sequence[str],
 ) -> ASGIApp:
     """The service as an ASGI application.
 
-    about, examples: what the routes of these names answer; called once the index is open
-    first_stage:     that is used where a question names none
-    can_rerank:      whether there is a cross-encoder
-    token:           that a caller has to bear; None where anyone may ask
-    localhost_only:  whether requests that name another host are refused
+    examples: filled by the time the index is open
+    hosts:    the names that a request may call this machine; "*": any
     """
     metrics = Metrics()
     options: dict[str, Any] = {"version": find_version(), "docs_url": None, "redoc_url": None}
-    if token:  # so that the page of the API asks for it; check_token is what refuses
-        options["dependencies"] = [Depends(HTTPBearer(auto_error=False, description="The service's token."))]
     app = FastAPI(title="kinspan search", description=DESCRIPTION, **options)
     _add_errors(app)
-    _add_search(app, queue, metrics, limits, first_stage, can_rerank)
-    _add_about(app, queue, metrics, about, examples)
-    _add_evaluations(app, evaluations)
+    routes = APIRouter(dependencies=[require_token(service.token)] if service.token else [])
+    _add_search(routes, service, queue, metrics)
+    _add_about(routes, service, queue, metrics, examples)
+    _add_evaluations(routes, evaluations)
+    app.include_router(routes)
+
+    @app.get("/health", responses={503: {"description": "The service is loading."}}, tags=["service"])
+    async def tell_health() -> Response:
+        """Whether questions are answered now: `{"status": "ready"}` or, with 503, `{"status": "loading"}`."""
+        if queue.searcher is None:
+            return JSONResponse({"status": "loading"}, 503, {"retry-after": "2"})
+        return JSONResponse({"status": "ready"})
+
     add_pages(app)
-    guarded: ASGIApp = app
-    if token:
-        guarded = guard.check_token(guarded, token)
-    elif localhost_only:
-        guarded = guard.check_host(guarded)
-    return guard.observe(guard.add_headers(guard.limit_body(guarded)), metrics.count)
+    return complete_answers(TrustedHostMiddleware(limit_body(app), hosts), metrics.count)
 
 
 def find_version() -> str:
@@ -95,7 +80,7 @@ def find_version() -> str:
         return "0"
 
 
-def _documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def _document(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Problem, "description": REFUSALS[status]} for status in statuses}
 
 
@@ -106,150 +91,143 @@ def _add_errors(app: FastAPI) -> None:
     async def refuse_input(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid" or first["loc"] == ("body",):
-            return _refuse(422, NO_JSON)
+            return refuse(422, NO_JSON)
         sent = ".".join(map(str, first["loc"][1:]))  # what follows "body" or "query": the caller may have named it
-        place = "".join(filter(str.isprintable, sent))[:MOST_OF_A_NAME] or "the request"
-        return _refuse(422, f"{place}: {first['msg']}")
+        place = "".join(filter(str.isprintable, sent))[:MAX_NAME] or "the request"
+        return refuse(422, f"{place}: {first['msg']}")
 
     @app.exception_handler(HTTPException)
-    async def refuse(request: Request, error: HTTPException) -> Response:
+    async def refuse_request(request: Request, error: HTTPException) -> Response:
         status = 422 if error.status_code == 400 else error.status_code  # a body that cannot be parsed
-        return _refuse(status, str(error.detail), error.headers)
-
-    @app.exception_handler(NotNow)
-    async def refuse_for_now(request: Request, error: NotNow) -> Response:
-        return _refuse(429 if error.busy else 503, str(error), {"retry-after": str(error.after)})
+        return JSONResponse({"detail": str(error.detail)}, status, error.headers)
 
     @app.exception_handler(KinspanError)
     async def refuse_search(request: Request, error: KinspanError) -> Response:
-        return _refuse(503, str(error), {"retry-after": "1"})
+        return refuse(503, str(error), retry_after="1")
 
     @app.exception_handler(Exception)
     async def admit_fault(request: Request, error: Exception) -> Response:
-        return _refuse(500, "the service has a fault; its log has more")
+        return refuse(500, "the service has a fault; its log has more")
 
 
-def _refuse(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    return JSONResponse({"detail": detail}, status, dict(headers or {}))
-
-
-def _add_search(
-    app: FastAPI, queue: SearchQueue, metrics: Metrics, limits: Limits, first_stage: str, can_rerank: bool
-) -> None:
-    Question = make_question(limits)
-
-    async def search(question: Any, request: Request) -> Response:
+def _add_search(routes: APIRouter, service: Service, queue: SearchQueue, metrics: Metrics) -> None:
+    async def search(question: Question, request: Request) -> Response:
         arrived = time.perf_counter()
-        try:
-            text = clean_question(question.query)
-        except KinspanError as error:
-            return _refuse(422, str(error))
-        if question.rerank and not can_rerank:
-            return _refuse(422, "rerank: this service has no cross-encoder")
-        way = Way(question.first_stage or first_stage, can_rerank if question.rerank is None else question.rerank)
-        asked = queue.ask(text, question.k, way)
-        try:
-            result = await _wait(asked, request.receive, limits.timeout)
-        except ClientDisconnect:
-            return _refuse(LEFT, "the caller has left")  # for the metrics and the log: nobody reads it
-        if result is None:
-            return _refuse(504, f"no answer within {limits.timeout:g} seconds: try again later, or without re-ranking")
+        text, k, mode = read_question(question, service)
+        asked = queue.ask(text, k, mode)
+        result = await wait_for_answer(asked, request.receive, service.limits.timeout)
         total = time.perf_counter() - arrived
         metrics.observe(total, result.timings, result.together)
         timings = {stage: round(milliseconds, 3) for stage, milliseconds in result.timings.items()}
-        return JSONResponse(
-            {"query": text, "hits": result.hits, "timings": timings, "total": round(1000 * total, 3)},
-            headers={"cache-control": "no-store"},
-        )
+        found = {"query": text, "hits": result.hits, "timings": timings, "total": round(1000 * total, 3)}
+        return JSONResponse(found, headers={"cache-control": "no-store"})
 
-    options: dict[str, Any] = {"response_model": Found, "responses": _documented(401, 413, 422, 429, 503, 504)}
-    options["tags"] = ["search"]
+    options: dict[str, Any] = {"response_model": SearchResponse, "tags": ["search"]}
+    options["responses"] = _document(401, 413, 422, 429, 503, 504)
 
-    @app.post("/search", summary="Find answers", **options)
-    async def post_search(question: Question, request: Request) -> Response:  # type: ignore[valid-type]
+    @routes.post("/search", summary="Find answers", **options)
+    async def post_search(question: Question, request: Request) -> Response:
         return await search(question, request)
 
-    @app.get("/search", summary="Find answers, by a link", **options)
-    async def get_search(question: Annotated[Question, Query()], request: Request) -> Response:  # type: ignore[valid-type]
+    @routes.get("/search", summary="Find answers, by a link", **options)
+    async def get_search(question: Annotated[Question, Query()], request: Request) -> Response:
         return await search(question, request)
 
 
-async def _wait(asked: "Future[Result]", receive: Callable[[], Awaitable[Any]], seconds: float) -> Result | None:
-    """The result; None where it has not come in time. Raises ClientDisconnect where the caller leaves before it."""
-    answer, left = asyncio.wrap_future(asked), asyncio.ensure_future(_see_leave(receive))
+def read_question(question: Question, service: Service) -> tuple[str, int, SearchMode]:
+    """The question's text, the number of answers, and the mode. Raises HTTPException for what is beyond the limits."""
+    limits = service.limits
+    k = question.k or min(DEFAULT_K, limits.max_k)
+    if len(question.query) > limits.max_question:
+        raise HTTPException(422, f"query: at most {limits.max_question} characters")
+    if k > limits.max_k:
+        raise HTTPException(422, f"k: at most {limits.max_k}")
+    if question.rerank and not service.can_rerank:
+        raise HTTPException(422, "rerank: this service has no cross-encoder")
+    try:
+        text = clean_question(question.query)
+    except KinspanError as error:
+        raise HTTPException(422, str(error)) from error
+    rerank = service.can_rerank if question.rerank is None else question.rerank
+    return text, k, SearchMode(question.first_stage or service.first_stage, rerank)
+
+
+async def wait_for_answer(asked: "Future[Result]", receive: Callable[[], Awaitable[Any]], seconds: float) -> Result:
+    """The result. Raises HTTPException where it takes longer, or the caller leaves before it."""
+
+    async def see_leave() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    answer, left = asyncio.wrap_future(asked), asyncio.ensure_future(see_leave())
     either: set[asyncio.Future[Any]] = {answer, left}
     try:
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return answer.result()
         if left.done():
-            raise ClientDisconnect
-        return None
+            raise HTTPException(LEFT, "the caller has left")  # for the metrics: nobody reads it
+        raise HTTPException(504, f"no answer within {seconds:g} seconds: try again later, or without re-ranking")
     finally:
         left.cancel()
-        asked.cancel()  # The queue sees it at once; `answer` alone would tell it in the loop's next round.
+        asked.cancel()  # the queue sees it at once; `answer` alone would tell it in the loop's next round
         answer.cancel()
 
 
-async def _see_leave(receive: Callable[[], Awaitable[Any]]) -> None:
-    """Returns when the caller has left; what is left of a request before that has no meaning."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 def _add_about(
-    app: FastAPI,
-    queue: SearchQueue,
-    metrics: Metrics,
-    about: Callable[[], dict[str, Any]],
-    examples: Callable[[], Sequence[str]],
+    routes: APIRouter, service: Service, queue: SearchQueue, metrics: Metrics, examples: Sequence[str]
 ) -> None:
-    def expect_ready() -> None:
+    def expect_searcher() -> Any:
         if queue.searcher is None:
-            raise NotNow(f"the service is {queue.state}: try again later", busy=False, after=2)
+            raise Unavailable(503, "the service is loading", after=2)
+        return queue.searcher
 
-    @app.get("/examples", response_model=Examples, responses=_documented(401, 503), tags=["search"])
+    @routes.get("/examples", responses=_document(401, 503), tags=["search"])
     async def list_examples() -> Response:
-        expect_ready()
-        return JSONResponse({"questions": list(examples())})
+        """Questions to pick from, as `{"questions": [...]}`."""
+        expect_searcher()
+        return JSONResponse({"questions": list(examples)})
 
-    @app.get("/about", response_model=About, responses=_documented(401, 503), tags=["service"])
+    @routes.get("/about", responses=_document(401, 503), tags=["service"])
     async def tell_about() -> Response:
-        expect_ready()
-        return JSONResponse(about())
+        """The index, its models, the settings used when a request names none, and the limits."""
+        searcher = expect_searcher()
+        about = {
+            "index": searcher.index.folder.resolve().name,
+            "answers": len(searcher.index),
+            "bi_encoder": searcher.index.manifest.model["name"],
+            "cross_encoder": searcher.cross_encoder.name if searcher.cross_encoder else None,
+            "first_stage": service.first_stage,
+            "rerank_k": service.rerank_k,
+            "blend": service.blend,
+            "limits": vars(service.limits),
+            "version": find_version(),
+        }
+        return JSONResponse(about)
 
-    @app.get("/health", response_model=Health, responses={503: {"model": Health}}, tags=["service"])
-    async def tell_health() -> Response:
-        ready = queue.state == READY
-        return JSONResponse({"status": queue.state}, 200 if ready else 503, {} if ready else {"retry-after": "2"})
-
-    @app.get("/metrics", include_in_schema=False)
+    @routes.get("/metrics", include_in_schema=False)
     async def tell_metrics() -> Response:
-        metrics.waiting.set(queue.count_waiting())
-        metrics.ready.set(queue.state == READY)
-        return Response(metrics.write(), media_type=CONTENT_TYPE)
+        return Response(metrics.write(queue.count_waiting(), queue.searcher is not None), media_type=CONTENT_TYPE)
 
 
-def _add_evaluations(app: FastAPI, evaluations: Mapping[str, Opened]) -> None:
-    missing: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "There is none of that name."}}
-    missing |= _documented(401)
+def _add_evaluations(routes: APIRouter, evaluations: Mapping[str, LoadedEvaluation]) -> None:
+    options: dict[str, Any] = {"responses": _document(401, 404), "tags": ["evaluations"]}
 
-    @app.get("/evaluations", response_model=Evaluations, responses=_documented(401), tags=["evaluations"])
-    async def list_evaluations() -> Evaluations:
-        return Evaluations(evaluations=[own.summary for own in evaluations.values()])
+    @routes.get("/evaluations", responses=_document(401), tags=["evaluations"])
+    async def list_evaluations() -> Response:
+        """Names, models, metrics and numbers of questions."""
+        return JSONResponse({"evaluations": [own.summary for own in evaluations.values()]})
 
-    @app.get("/evaluations/{name}", response_model=Evaluation, responses=missing, tags=["evaluations"])
+    @routes.get("/evaluations/{name}", **options)
     async def show_evaluation(name: str) -> Response:
+        """The questions too, with the rank of each model's first right answer; null where it found none."""
         if name not in evaluations:
-            return _refuse(404, "there is no evaluation of that name")
+            raise HTTPException(404, "there is no evaluation of that name")
         return Response(evaluations[name].body, media_type="application/json")
 
-    @app.get(
-        "/evaluations/{name}/questions/{question:path}",
-        response_model=Answers,
-        responses=missing,
-        tags=["evaluations"],
-    )
-    async def show_question(name: str, question: str) -> Any:
-        found = evaluations[name].describe_question(question) if name in evaluations else None
-        return found or _refuse(404, "there is no such question")
+    @routes.get("/evaluations/{name}/questions/{question:path}", **options)
+    async def show_question(name: str, question: str) -> Response:
+        """The right answers to a question, and the best answers of each model."""
+        if name not in evaluations or question not in evaluations[name].questions:
+            raise HTTPException(404, "there is no such question")
+        return JSONResponse(evaluations[name].describe_question(question))

@@ -15,20 +15,32 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
+from data_pipeline.files import write_atomically
 from finetune.evaluation.metrics import MRR
 from finetune.evaluation.retrieval import RETRIEVAL_METRICS, measure_retrieval
 
 from ..answers import Answer
-from .contract import Answers, EvaluatedAnswer, EvaluatedQuestion, Evaluation, EvaluationSummary
 
 FORMAT = 1
 SETTINGS, QUESTIONS, ANSWERS = "evaluation.json", "questions.jsonl", "answers.jsonl"
 KEPT = 10  # answers of each model that are kept with a question
 AGAIN = "write the evaluation again"
+
+
+class EvaluatedQuery(NamedTuple):
+    """A question of a set.
+
+    right: ids of its right answers
+    found: what each model found, the best first: ids, each with its score, or None where it is not known
+    """
+
+    id: str
+    text: str
+    right: Sequence[str]
+    found: Mapping[str, Sequence[tuple[str, float | None]]]
 
 
 class _Settings(BaseModel):
@@ -37,7 +49,11 @@ class _Settings(BaseModel):
     metrics: dict[str, dict[str, float]]
 
 
-class _Question(EvaluatedQuestion):
+class _Question(BaseModel):
+    id: str
+    text: str
+    right: list[str]
+    ranks: dict[str, int | None]
     found: dict[str, list[tuple[str, float | None]]]
 
 
@@ -48,47 +64,36 @@ class _Answer(BaseModel):
     url: str = ""
 
 
-class Asked(NamedTuple):
-    """A question of a set.
+@dataclass(frozen=True)
+class LoadedEvaluation:
+    """An evaluation in memory.
 
-    right: ids of its right answers
-    found: of each model the ids of what it found, the best first, each with its score, or None where it is not known
+    summary: what GET /evaluations answers of it
+    body:    what GET /evaluations/{name} answers, as JSON: its questions, too
     """
 
-    id: str
-    text: str
-    right: Sequence[str]
-    found: Mapping[str, Sequence[tuple[str, float | None]]]
-
-
-@dataclass(frozen=True)
-class Opened:
-    """An evaluation, read; ``body`` is what GET /evaluations/{name} answers, as JSON."""
-
-    summary: EvaluationSummary
+    summary: dict[str, Any]
     body: bytes
     questions: dict[str, _Question]
     answers: dict[str, _Answer]
 
-    def describe_question(self, name: str) -> Answers | None:
-        """The models' answers to a question; None where there is none of that id."""
-        if (question := self.questions.get(name)) is None:
-            return None
-        right = set(question.right)
+    def describe_question(self, name: str) -> dict[str, Any]:
+        """The right answers and each model's answers to the question of this id."""
+        question = self.questions[name]
 
-        def show(answer: str, score: float | None) -> EvaluatedAnswer:
-            return EvaluatedAnswer(**self.answers[answer].model_dump(), score=score, right=answer in right)
+        def show(answer: str, score: float | None) -> dict[str, Any]:
+            return self.answers[answer].model_dump() | {"score": score, "right": answer in question.right}
 
-        return Answers(
-            id=question.id,
-            text=question.text,
-            ranks=question.ranks,
-            right=[show(answer, None) for answer in question.right if answer in self.answers],
-            answers={model: [show(*one) for one in found] for model, found in question.found.items()},
-        )
+        return {
+            "id": question.id,
+            "text": question.text,
+            "ranks": question.ranks,
+            "right": [show(answer, None) for answer in question.right if answer in self.answers],
+            "answers": {model: [show(*one) for one in found] for model, found in question.found.items()},
+        }
 
 
-def write_evaluation(folder: Path, asked: Sequence[Asked], answers: Iterable[Answer]) -> None:
+def write_evaluation(folder: Path, asked: Sequence[EvaluatedQuery], answers: Iterable[Answer]) -> None:
     """Writes an evaluation. Metrics and ranks are those of all that was found; KEPT answers of each model are kept.
 
     answers: with the texts of those that were found, and of the right ones as far as they are at hand
@@ -111,7 +116,7 @@ def write_evaluation(folder: Path, asked: Sequence[Asked], answers: Iterable[Ans
     write_atomically(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
 
 
-def _describe(question: Asked) -> dict[str, Any]:
+def _describe(question: EvaluatedQuery) -> dict[str, Any]:
     right = set(question.right)
     ranks = {
         model: next((rank for rank, (answer, _) in enumerate(found, 1) if answer in right), None)
@@ -121,9 +126,9 @@ def _describe(question: Asked) -> dict[str, Any]:
     return {"id": question.id, "text": question.text, "right": list(question.right), "ranks": ranks, "found": kept}
 
 
-def open_evaluations(folders: Sequence[str]) -> dict[str, Opened]:
+def open_evaluations(folders: Sequence[str]) -> dict[str, LoadedEvaluation]:
     """The evaluations by their names. Raises KinspanError where one cannot be read, or two have the same name."""
-    opened: dict[str, Opened] = {}
+    opened: dict[str, LoadedEvaluation] = {}
     for folder in map(Path, folders):
         name = folder.resolve().name
         if name in opened:
@@ -132,15 +137,15 @@ def open_evaluations(folders: Sequence[str]) -> dict[str, Opened]:
     return opened
 
 
-def open_evaluation(folder: Path, name: str) -> Opened:
+def open_evaluation(folder: Path, name: str) -> LoadedEvaluation:
     """Raises KinspanError, naming file and line, where something is missing or damaged."""
     if not (folder / SETTINGS).is_file():
         raise KinspanError(f"--evaluation {folder}: there is no {SETTINGS}: give the folder of an evaluation")
-    settings = _check(TypeAdapter(_Settings), read_object(folder / SETTINGS, AGAIN), f"{folder / SETTINGS}")
+    settings = _parse(_Settings, (folder / SETTINGS).read_bytes(), f"{folder / SETTINGS}")
     if settings.format != FORMAT:
         raise KinspanError(f"{folder / SETTINGS} has format {settings.format}, not {FORMAT}: {AGAIN}")
-    answers = {own.id: own for own in _read_lines(folder / ANSWERS, TypeAdapter(_Answer))}
-    questions = {own.id: own for own in _read_lines(folder / QUESTIONS, TypeAdapter(_Question))}
+    answers = {own.id: own for own in _read_lines(folder / ANSWERS, _Answer)}
+    questions = {own.id: own for own in _read_lines(folder / QUESTIONS, _Question)}
     models = set(settings.models)
     for question in questions.values():
         if set(question.found) != models or set(question.ranks) != models:
@@ -151,26 +156,23 @@ def open_evaluation(folder: Path, name: str) -> Opened:
             raise KinspanError(f"{folder / ANSWERS}: the answer {missing[0]} is missing: {AGAIN}")
     if not questions:
         raise KinspanError(f"{folder / QUESTIONS}: no question in it: {AGAIN}")
-    shown = [EvaluatedQuestion(**own.model_dump(exclude={"found"})) for own in questions.values()]
-    whole = Evaluation(name=name, models=settings.models, metrics=settings.metrics, questions=shown)
-    summary = EvaluationSummary(name=name, models=settings.models, questions=len(shown), metrics=settings.metrics)
-    return Opened(summary, whole.model_dump_json().encode(), questions, answers)
+    known = {"name": name, "models": settings.models, "metrics": settings.metrics}
+    body = json.dumps(known | {"questions": [own.model_dump(exclude={"found"}) for own in questions.values()]})
+    return LoadedEvaluation(known | {"questions": len(questions)}, body.encode(), questions, answers)
 
 
-def _read_lines(path: Path, kind: TypeAdapter) -> Iterator[Any]:
+def _read_lines(path: Path, kind: type[BaseModel]) -> Iterator[Any]:
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                yield _check(kind, json.loads(line), f"{path} line {number}")
+                yield _parse(kind, line, f"{path} line {number}")
     except OSError as error:
         raise KinspanError(f"{path} cannot be read ({error.strerror}): {AGAIN}") from error
-    except (ValueError, RecursionError) as error:
-        raise KinspanError(f"{path} is damaged: a line is no JSON: {AGAIN}") from error
 
 
-def _check(kind: TypeAdapter, value: Any, place: str) -> Any:
+def _parse(kind: type[BaseModel], text: bytes, place: str) -> Any:
     try:
-        return kind.validate_python(value)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))

@@ -13,21 +13,18 @@ class Metrics:
     """Counts of one service, in a registry of its own."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        own: dict[str, Any] = {"registry": self._registry}
+        self.registry = CollectorRegistry()
+        own: dict[str, Any] = {"registry": self.registry}
+        timed = own | {"buckets": SECONDS}
         self.requests = Counter("kinspan_requests", "Requests by path and status.", ["path", "status"], **own)
-        self.seconds = Histogram(
-            "kinspan_search_seconds", "From a question's arrival to its answer.", buckets=SECONDS, **own
-        )
-        self.stages = Histogram(
-            "kinspan_stage_seconds", "Of each stage of a search.", ["stage"], buckets=SECONDS, **own
-        )
+        self.seconds = Histogram("kinspan_search_seconds", "From a question's arrival to its answer.", **timed)
+        self.stages = Histogram("kinspan_stage_seconds", "Of each stage of a search.", ["stage"], **timed)
         self.together = Histogram(
             "kinspan_questions_together", "Questions answered together.", buckets=(1, 2, 4, 8, 16), **own
         )
         self.waiting = Gauge("kinspan_questions_waiting", "Questions that wait or are being answered.", **own)
-        self.ready = Gauge("kinspan_ready", "1 where questions are answered, 0 while loading or draining.", **own)
-        ProcessCollector(registry=self._registry)
+        self.ready = Gauge("kinspan_ready", "1 where questions are answered, 0 while loading.", **own)
+        ProcessCollector(registry=self.registry)
 
     def count(self, path: str, status: int) -> None:
         known = next((name for name in PATHS if path == name or path.startswith(f"{name}/")), "other")
@@ -40,5 +37,7 @@ class Metrics:
         for stage, milliseconds in timings.items():
             self.stages.labels(stage).observe(milliseconds / 1000)
 
-    def write(self) -> bytes:
-        return generate_latest(self._registry)
+    def write(self, waiting: int, is_ready: bool) -> bytes:
+        self.waiting.set(waiting)
+        self.ready.set(is_ready)
+        return generate_latest(self.registry)

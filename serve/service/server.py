@@ -1,14 +1,12 @@
 """The service as a process: opening the index, listening, and ending when it is told to."""
 
 import os
+import signal
 import socket
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvicorn
@@ -16,10 +14,9 @@ import uvicorn
 from data_pipeline.errors import KinspanError, quote_error
 
 from ..folder import read_manifest
-from ..questions import RERANKED, clean_question
-from .api import find_version, make_app
-from .connections import PatientProtocol
-from .contract import Limits
+from ..questions import clean_question
+from .api import make_app
+from .contract import Service
 from .evaluations import open_evaluations
 from .guard import is_local
 from .waiting import SearchQueue
@@ -30,34 +27,9 @@ if TYPE_CHECKING:
 EXAMPLES, EXAMPLE_CHARS = 30, 200  # questions to pick from, and how long one of the index may be
 LOOKED_AT = 20  # times as many answers are looked at for their questions
 MAX_CONNECTIONS = 900  # below the usual limit of open files
+MAX_HEAD = 16 * 1024  # bytes of a request's first lines
 MIN_TOKEN = 16  # characters
-LINGER = 1.0  # seconds of refusals after the last answer: whoever has connected by then is told, and not cut off
-
-
-@dataclass(frozen=True)
-class Service:
-    """What is served, and how.
-
-    index, cross_encoder, model, precision, max_length: as a Searcher takes them
-    first_stage, rerank_k: as its search takes them, where a question does not say
-    blend:       as a Searcher takes it
-    examples:    file of questions to pick from, one a line; without it those of the index
-    evaluations: folders of evaluations
-    token:       that callers have to bear
-    """
-
-    index: str
-    cross_encoder: str | None = None
-    model: str | None = None
-    precision: str = "fp32"
-    max_length: int | None = None
-    first_stage: str = "bi_encoder"
-    rerank_k: int = RERANKED
-    blend: bool = False
-    examples: str | None = None
-    evaluations: Sequence[str] = ()
-    token: str | None = None
-    limits: Limits = field(default_factory=Limits)
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 
 def read_token(path: Path) -> str:
@@ -87,25 +59,30 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 def serve(service: Service, opened: socket.socket, say: Callable[[str], Any]) -> NoReturn:
-    """Answers until SIGTERM or SIGINT; then those that wait are answered, others refused, and the process ends.
+    """Answers until SIGTERM or SIGINT; then whoever waits is answered, and the process ends with status 0.
 
     The address is listened on at once, and /health says "loading" until the index is open.
 
     Raises KinspanError where the index, a model, an evaluation or the examples cannot be read.
     """
-    server = make_server(service, opened, say)
-    server.answer([opened])
+    server, queue = make_server(service, opened, say)
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again once it has shut down
+        signal.signal(number, lambda *_: os._exit(0))
+    answer(server, queue, opened, say)
     sys.stdout.flush()
-    os._exit(0)  # nothing is left to do; a thread may be loading still, and taking torch apart takes a second
+    os._exit(0)  # a thread may be loading still, and taking torch apart takes a second
 
 
-def make_server(service: Service, opened: socket.socket, say: Callable[[str], Any]) -> "Server":
-    """The server of ``serve``, before it starts."""
+def make_server(
+    service: Service, opened: socket.socket, say: Callable[[str], Any]
+) -> tuple[uvicorn.Server, SearchQueue]:
+    """The server of ``serve``, before it starts, and its queue."""
     read_manifest(Path(service.index))  # what is no index is said before torch is imported
     evaluations = open_evaluations(service.evaluations)
     given = read_examples(Path(service.examples)) if service.examples else []
-    host, port = opened.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    host = opened.getsockname()[0]
+    # Without a token, another site whose owner lets its name point here could read the answers in a visitor's browser
+    hosts = ["*"] if service.token or not is_local(host) else [*LOCAL_HOSTS, host]
     examples: list[str] = []
 
     def load() -> "Searcher":
@@ -114,69 +91,36 @@ def make_server(service: Service, opened: socket.socket, say: Callable[[str], An
         return searcher
 
     queue = SearchQueue(load, service.limits, service.rerank_k, say)
-    app = make_app(
-        queue,
-        lambda: describe(service, queue),
-        lambda: examples,
-        service.limits,
-        service.first_stage,
-        bool(service.cross_encoder) and service.rerank_k > 0,
-        evaluations,
-        service.token,
-        localhost_only=is_local(host),
+    config = uvicorn.Config(
+        make_app(service, queue, examples, evaluations, hosts),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=MAX_HEAD,
+        timeout_graceful_shutdown=ceil(service.limits.timeout),
     )
-    return Server(app, queue, service.limits.timeout, lambda answers: say(f"{answers:,} answers, ready: {address}"))
+    return uvicorn.Server(config), queue
 
 
-class Server(uvicorn.Server):
-    """A web server that answers whoever waits before it ends.
+def answer(server: uvicorn.Server, queue: SearchQueue, opened: socket.socket, say: Callable[[str], Any]) -> None:
+    """Answers until the server is told to end. Raises what kept the index from being opened."""
+    host, port = opened.getsockname()[:2]
 
-    seconds: that this may take
-    ready:   told the number of answers when questions are answered
-    """
-
-    def __init__(self, app: Any, queue: SearchQueue, seconds: float, ready: Callable[[int], Any]) -> None:
-        config = uvicorn.Config(
-            app,
-            http=PatientProtocol,
-            ws="none",
-            lifespan="off",
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=5,
-        )
-        super().__init__(config)
-        self.queue, self._seconds, self._ready, self._leaving = queue, seconds, ready, False
-
-    def answer(self, sockets: list[socket.socket]) -> None:
-        """Answers until it is told to end. Raises what kept the index from being opened."""
-        self.queue.start(self._begin)
-        self.run(sockets)
-        if self.queue.failure:
-            raise self.queue.failure
-
-    def _begin(self) -> None:
-        if self.queue.searcher:
-            self._ready(len(self.queue.searcher.index))
+    def loaded() -> None:
+        if queue.searcher:
+            address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            say(f"{len(queue.searcher.index):,} answers, ready: {address}")
         else:
-            self.leave()
+            server.should_exit = True
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._leaving:  # told twice: whoever waits has waited long enough
-            os._exit(1)
-        self._leaving = True
-        threading.Thread(target=self._drain, daemon=True).start()
-
-    def _drain(self) -> None:
-        self.queue.drain(self._seconds)
-        time.sleep(LINGER)
-        self.leave()
-
-    def leave(self) -> None:
-        """Stops listening; ``answer`` returns when what is being written is sent."""
-        self.should_exit = True
+    queue.start(loaded)
+    server.run([opened])
+    if queue.failure:
+        raise queue.failure
 
 
 def open_searcher(service: Service, say: Callable[[str], Any]) -> "Searcher":
@@ -184,28 +128,6 @@ def open_searcher(service: Service, say: Callable[[str], Any]) -> "Searcher":
 
     models = service.cross_encoder, service.model, service.precision, service.max_length
     return Searcher(service.index, *models, blend=service.blend, say=say)
-
-
-def describe(service: Service, queue: SearchQueue) -> dict[str, Any]:
-    """What GET /about answers, once the index is open."""
-    assert queue.searcher
-    searcher, limits = queue.searcher, service.limits
-    return {
-        "index": searcher.index.folder.resolve().name,
-        "answers": len(searcher.index),
-        "bi_encoder": searcher.index.manifest.model["name"],
-        "cross_encoder": searcher.cross_encoder.name if searcher.cross_encoder else None,
-        "first_stage": service.first_stage,
-        "rerank_k": service.rerank_k,
-        "blend": service.blend,
-        "limits": {
-            "max_question": limits.max_question,
-            "max_k": limits.max_k,
-            "concurrency": limits.concurrency,
-            "timeout": limits.timeout,
-        },
-        "version": find_version(),
-    }
 
 
 def read_examples(path: Path) -> list[str]:
@@ -232,7 +154,7 @@ def pick_examples(searcher: "Searcher") -> list[str]:
 
 
 def spread(items: Sequence[Any], count: int) -> list[Any]:
-    """At most so many of the items, evenly spaced."""
+    """At most ``count`` of the items, evenly spaced."""
     if len(items) <= count:
         return list(items)
     return [items[number * len(items) // count] for number in range(count)]

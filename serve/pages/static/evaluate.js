@@ -1,18 +1,21 @@
 // The page "evaluate": models side by side on the questions of a set, and the questions on which they differ.
 
-import { request } from "/static/api.js";
-import { DEPTHS, FILTERS, isRight, pickModels, sortQuestions } from "/static/compare.js";
-import { announce, find, format, isTyping, make, plural } from "/static/dom.js";
-import { renderFigures } from "/static/figures.js";
-import { hideProblem, resetTries, showProblem } from "/static/problem.js";
-import { renderQuestion } from "/static/question.js";
+import { find, hideProblem, isTyping, make, makeTitle, plural, renderText, request, showProblem } from "/static/common.js";
 
-const PAGE = 50; // questions of the list shown at a time
+const DEPTHS = [1, 3, 5, 10];
+const SHOWN = 3; // answers of each model before more are asked for
+const FILTERS = {
+  all: ["All", () => true],
+  a: ["A right, B wrong", (a, b) => a && !b],
+  b: ["B right, A wrong", (a, b) => b && !a],
+  both: ["Both right", (a, b) => a && b],
+  neither: ["Both wrong", (a, b) => !a && !b],
+};
 
 let sets = [];
 let set = null; // what GET /evaluations/{name} gave
 let kept = {}; // its questions by filter
-let state = {}; // set, a, b, depth, show (filter), q (id of the question), also (models beside A and B)
+let state = {}; // a, b, depth, show (filter), q (id of the question)
 let running = null; // the request under way
 
 async function start() {
@@ -23,13 +26,9 @@ async function start() {
     return;
   }
   hideProblem();
-  resetTries();
   if (!sets.length) {
-    find("about").replaceChildren(
-      "No evaluation is at hand. Start the service with ",
-      make("code", {}, "--evaluation FOLDER"),
-      " to compare models here.",
-    );
+    const flag = make("code", {}, "--evaluation FOLDER");
+    find("about").replaceChildren("No evaluation was given. Start the service with ", flag, " to compare models here.");
     return;
   }
   find("set-label").hidden = sets.length < 2;
@@ -37,170 +36,120 @@ async function start() {
   await readAddress();
 }
 
-/** Shows what the address names, and where it names nothing the first set. */
+/** Shows what the address names, and where it names nothing the first set: its best model as B, another as A. */
 async function readAddress() {
   const address = new URLSearchParams(location.search);
   const name = sets.some((one) => one.name === address.get("set")) ? address.get("set") : sets[0].name;
-  if (set?.name !== name && !(await loadSet(name))) return;
-  const known = (model, otherwise) => (set.models.includes(model) ? model : otherwise);
-  const [a, b] = pickModels(set);
-  const depth = Number(address.get("depth"));
+  try {
+    if (set?.name !== name) set = await request(`/evaluations/${encodeURIComponent(name)}`);
+  } catch (problem) {
+    showProblem(problem, readAddress);
+    return;
+  }
+  hideProblem();
+  const known = (value, values, otherwise) => (values.includes(value) ? value : otherwise);
+  const measure = (model) => set.metrics[model]?.MRR ?? 0;
+  const best = set.models.reduce((one, other) => (measure(other) > measure(one) ? other : one));
   state = {
-    a: known(address.get("a"), a),
-    b: known(address.get("b"), b),
-    depth: DEPTHS.includes(depth) ? depth : 1,
-    show: address.get("show") in FILTERS ? address.get("show") : "all",
-    also: address.getAll("also").filter((model) => set.models.includes(model)),
+    a: known(address.get("a"), set.models, set.models.find((model) => model !== best) ?? best),
+    b: known(address.get("b"), set.models, best),
+    depth: known(Number(address.get("depth")), DEPTHS, 1),
+    show: known(address.get("show"), Object.keys(FILTERS), "all"),
     q: address.get("q"),
   };
   show();
 }
 
-async function loadSet(name) {
-  try {
-    set = await request(`/evaluations/${encodeURIComponent(name)}`);
-  } catch (problem) {
-    find("content").hidden = true;
-    showProblem(problem, readAddress);
-    return false;
-  }
-  hideProblem();
-  resetTries();
-  return true;
-}
-
 /** Takes over a change of the state, and puts it into the address. */
 function change(changes) {
   state = { ...state, ...changes };
-  const { a, b, depth, show: filter, also, q } = state;
-  const pairs = Object.entries({ set: set.name, a, b, depth, show: filter });
-  pairs.push(...also.map((model) => ["also", model]));
-  if (q !== null) pairs.push(["q", q]);
+  const pairs = Object.entries({ set: set.name, ...state }).filter(([, value]) => value !== null);
   history.pushState(null, "", `?${new URLSearchParams(pairs)}`);
   show();
 }
 
-/** Draws anew, and leaves the focus on the button that had it. */
-function keepFocus(draw) {
-  const key = document.activeElement?.dataset.key;
-  draw();
-  if (key) [...document.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
-}
+const isRight = (question, model) => {
+  const rank = question.ranks[model];
+  return rank !== null && rank <= state.depth;
+};
+const places = () => kept[state.show];
+const place = () => places().findIndex((question) => question.id === state.q);
+const letterOf = (model) => (model === state.a ? "A" : model === state.b ? "B" : "");
 
 function show() {
-  keepFocus(showAll);
-  showQuestion();
-}
-
-function showAll() {
-  kept = sortQuestions(set.questions, state);
+  for (const [name, [, keep]] of Object.entries(FILTERS)) {
+    kept[name] = set.questions.filter((one) => keep(isRight(one, state.a), isRight(one, state.b)));
+  }
   find("content").hidden = false;
   find("set").value = set.name;
   const counts = [plural(set.questions.length, "question"), plural(set.models.length, "model")];
-  find("about").textContent = `${set.name}: ${counts.join(", ")} side by side.`;
+  find("about").textContent = `${set.name}: ${counts.join(", ")}.`;
   document.title = `Evaluate ${set.name}`;
-  find("figures").replaceChildren(renderFigures(set, state));
-  showChoices();
-  showFilters();
-  showList();
-}
-
-function showChoices() {
-  for (const [id, value] of [
-    ["a", state.a],
-    ["b", state.b],
-  ]) {
-    find(id).replaceChildren(...set.models.map((model) => make("option", { value: model }, model)));
-    find(id).value = value;
+  find("figures").replaceChildren(renderFigures());
+  const models = set.models.map((model) => [model, model]);
+  const depths = DEPTHS.map((depth) => [depth, depth === 1 ? "first" : `among the first ${depth}`]);
+  for (const [id, options] of Object.entries({ a: models, b: models, depth: depths })) {
+    find(id).replaceChildren(...options.map(([value, text]) => make("option", { value }, text)));
+    find(id).value = state[id];
   }
-  const deep = DEPTHS.map((depth) =>
-    make("option", { value: depth }, depth === 1 ? "first" : `among the first ${depth}`),
-  );
-  find("depth").replaceChildren(...deep);
-  find("depth").value = String(state.depth);
-  const others = set.models.filter((model) => model !== state.a && model !== state.b);
-  const buttons = others.map((model) => {
-    const pressed = state.also.includes(model);
-    const also = pressed ? state.also.filter((one) => one !== model) : [...state.also, model];
-    return make(
-      "button",
-      { type: "button", "data-key": `also ${model}`, "aria-pressed": String(pressed), onclick: () => change({ also }) },
-      model,
-    );
-  });
-  find("also").replaceChildren(...(buttons.length ? ["Also show", ...buttons] : []));
+  redraw(find("filters"), Object.entries(FILTERS).map(renderFilter));
+  const none = make("li", { class: "none muted" }, "No question of this kind.");
+  redraw(find("questions"), places().length ? places().map(renderItem) : [none]);
+  find("questions").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
+  showQuestion();
 }
 
-function showFilters() {
-  const buttons = Object.entries(FILTERS).map(([name, { label }]) =>
+/** Replaces what is in a box; where one of its buttons has the focus, the one in its place gets it. */
+function redraw(box, children) {
+  const focused = [...box.querySelectorAll("button")].indexOf(document.activeElement);
+  box.replaceChildren(...children);
+  if (focused >= 0) box.querySelectorAll("button")[focused]?.focus();
+}
+
+/** A row for each model, the best value of each column in bold. */
+function renderFigures() {
+  const names = [...new Set(Object.values(set.metrics).flatMap(Object.keys))];
+  const best = (name) => Math.max(...set.models.map((model) => set.metrics[model]?.[name] ?? 0));
+  const cell = (value, name) => make(value === best(name) ? "strong" : "span", {}, value?.toFixed(3) ?? "");
+  const head = ["Model", ...names].map((name) => make("th", { scope: "col" }, name));
+  const rows = set.models.map((model) =>
     make(
-      "button",
-      {
-        type: "button",
-        "data-key": `filter ${name}`,
-        "aria-pressed": String(state.show === name),
-        onclick: () => change({ show: name, q: kept[name][0]?.id ?? null }),
-      },
-      label,
-      make("span", { class: "count" }, format(kept[name].length)),
+      "tr",
+      {},
+      make("th", { scope: "row" }, renderLetter(model), model),
+      names.map((name) => make("td", {}, cell(set.metrics[model]?.[name], name))),
     ),
   );
-  find("filters").replaceChildren(...buttons);
+  return make("table", { class: "figures" }, make("thead", {}, make("tr", {}, head)), make("tbody", {}, rows));
 }
 
-const places = () => kept[state.show];
-const place = () => places().findIndex((question) => question.id === state.q);
+function renderLetter(model) {
+  const letter = letterOf(model);
+  return letter ? make("span", { class: `letter letter-${letter.toLowerCase()}` }, letter) : null;
+}
 
-function showList() {
-  const first = PAGE * Math.floor(Math.max(0, place()) / PAGE);
-  const shown = places().slice(first, first + PAGE);
-  find("questions").start = first + 1;
-  find("questions").replaceChildren(...shown.map(renderItem));
-  find("pages").replaceChildren();
-  if (places().length > PAGE) {
-    const turn = (to, text) =>
-      make(
-        "button",
-        { type: "button", "data-key": text, disabled: !places()[to], onclick: () => change({ q: places()[to].id }) },
-        text,
-      );
-    const range = `${format(first + 1)} to ${format(first + shown.length)} of ${format(places().length)}`;
-    find("pages").append(
-      turn(first - PAGE, "Before"),
-      make("span", { class: "muted" }, range),
-      turn(first + PAGE, "After"),
-    );
-  }
-  if (!shown.length) find("questions").append(make("li", { class: "none muted" }, "No question of this kind."));
-  find("questions").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
+function renderFilter([name, [label]]) {
+  const pick = () => change({ show: name, q: kept[name][0]?.id ?? null });
+  const count = make("span", { class: "count" }, kept[name].length.toLocaleString("en"));
+  return make("button", { type: "button", "aria-pressed": String(state.show === name), onclick: pick }, label, count);
 }
 
 function renderItem(question) {
-  const rank = (model, letter) => {
-    const right = isRight(question, model, state.depth);
-    const shown = question.ranks[model] ?? "–";
-    const label = `${letter} ${question.ranks[model] ? `rank ${shown}` : "not found"}`;
-    return make(
-      "span",
-      { class: `rank ${right ? "good" : "bad"}`, role: "img", "aria-label": label },
-      `${letter} ${shown}`,
-    );
-  };
-  return make(
-    "li",
-    {},
-    make(
-      "button",
-      {
-        type: "button",
-        "data-key": `question ${question.id}`,
-        "aria-current": question.id === state.q ? "true" : null,
-        onclick: () => change({ q: question.id }),
-      },
-      make("span", { class: "words" }, question.text),
-      make("span", { class: "ranks" }, rank(state.a, "A"), rank(state.b, "B")),
-    ),
+  const ranks = [state.a, state.b].map((model) => {
+    const rank = question.ranks[model] ?? "–";
+    return make("span", { class: `rank ${isRight(question, model) ? "good" : "bad"}` }, `${letterOf(model)} ${rank}`);
+  });
+  const button = make(
+    "button",
+    {
+      type: "button",
+      "aria-current": question.id === state.q ? "true" : null,
+      onclick: () => change({ q: question.id }),
+    },
+    make("span", { class: "words" }, question.text),
+    make("span", { class: "ranks" }, ranks),
   );
+  return make("li", {}, button);
 }
 
 async function showQuestion() {
@@ -208,86 +157,99 @@ async function showQuestion() {
   const box = find("question");
   find("content").dataset.view = state.q === null ? "list" : "question";
   if (state.q === null) {
-    const hint = make("p", {}, "Arrow keys left and right go through them.");
-    box.replaceChildren(make("div", { class: "card empty" }, make("h2", {}, "Pick a question"), hint));
+    box.replaceChildren(make("p", { class: "card empty" }, "Pick a question. The arrow keys → and ← go to the next and the previous one."));
     return;
   }
-  const own = new AbortController();
-  running = own;
-  box.setAttribute("aria-busy", "true");
+  const own = (running = new AbortController());
   try {
     const path = `/evaluations/${encodeURIComponent(set.name)}/questions/${encodeURIComponent(state.q)}`;
     const found = await request(path, { signal: own.signal });
     if (running !== own) return;
     hideProblem();
-    resetTries();
-    const models = [...new Set([state.a, state.b, ...state.also])];
-    const letters = { [state.b]: "B", [state.a]: "A" };
-    keepFocus(() => box.replaceChildren(renderPager(), ...renderQuestion(found, models, letters)));
-    announce(`${place() + 1} of ${places().length}: ${found.text}`);
+    const others = set.models.filter((model) => !letterOf(model));
+    const compared = [...new Set([state.a, state.b])];
+    redraw(box, [
+      renderPager(),
+      make("h2", { class: "asked" }, found.text),
+      make("p", {}, make("a", { href: `/?${new URLSearchParams({ q: found.text })}` }, "Ask it")),
+      renderRight(found.right),
+      make("div", { class: "models" }, [...compared, ...others].map((model) => renderModel(found, model))),
+    ]);
+    find("status").textContent = `${place() + 1} of ${places().length}: ${found.text}`;
   } catch (problem) {
     if (running !== own) return;
     box.replaceChildren();
     showProblem(problem, showQuestion);
-  } finally {
-    if (running === own) box.removeAttribute("aria-busy");
   }
 }
 
 function renderPager() {
-  const here = place();
-  const where = here < 0 ? "outside this filter" : `${format(here + 1)} of ${format(places().length)}`;
+  const where = place() < 0 ? "outside this filter" : `${place() + 1} of ${places().length}`;
   const step = (by, text) =>
-    make("button", { type: "button", "data-key": text, disabled: !places()[here + by], onclick: () => move(by) }, text);
+    make("button", { type: "button", disabled: places()[place() + by] ? null : "", onclick: () => move(by) }, text);
+  const back = make("button", { class: "back quiet", type: "button", onclick: () => change({ q: null }) }, "All questions");
+  return make("div", { class: "pager" }, back, step(-1, "Previous"), make("span", { class: "muted" }, where), step(1, "Next"));
+}
+
+function renderRight(right) {
+  if (!right.length) return make("p", { class: "muted" }, "The text of the right answer is not known here.");
+  const summary = make("summary", {}, right.length === 1 ? "The right answer" : `${right.length} right answers`);
+  return make("details", { class: "right" }, summary, right.map((answer) => renderText(answer.text)));
+}
+
+/** A model's answers; those of models other than A and B open on a click. */
+function renderModel(found, model) {
+  const rank = found.ranks[model];
+  const verdict = rank === 1 ? "right answer first" : rank ? `right answer at rank ${rank}` : "right answer not found";
+  const items = found.answers[model].map(renderAnswer);
+  const more = make("details", {}, make("summary", {}, plural(items.length - SHOWN, "more answer")), items.slice(SHOWN));
+  return make(
+    "details",
+    { class: "model", open: letterOf(model) ? "" : null },
+    make(
+      "summary",
+      {},
+      renderLetter(model),
+      make("h3", {}, model),
+      make("span", { class: `verdict ${rank === 1 ? "good" : rank ? "late" : "bad"}` }, verdict),
+    ),
+    items.length ? items.slice(0, SHOWN) : make("p", { class: "muted" }, "Nothing found."),
+    items.length > SHOWN ? more : null,
+  );
+}
+
+function renderAnswer(answer, index) {
   return make(
     "div",
-    { class: "pager" },
-    make("button", { class: "back quiet", type: "button", onclick: leaveQuestion }, "All questions"),
-    step(-1, "Previous"),
-    make("span", { class: "muted" }, where),
-    step(1, "Next"),
+    { class: answer.right ? "one is-right" : "one" },
+    make(
+      "div",
+      { class: "line" },
+      make("span", { class: "place" }, String(index + 1)),
+      make("h4", {}, makeTitle(answer.question || answer.id, answer.url)),
+      answer.right ? make("span", { class: "tick" }, "✓ right") : null,
+      answer.score === null ? null : make("span", { class: "muted number" }, answer.score.toPrecision(3)),
+    ),
+    renderText(answer.text, [], 400),
   );
 }
 
 function move(by) {
-  const next = places()[place() + by];
-  if (next) change({ q: next.id });
-}
-
-function leaveQuestion() {
-  const key = `question ${state.q}`;
-  change({ q: null });
-  const buttons = [...find("questions").querySelectorAll("button")];
-  (buttons.find((button) => button.dataset.key === key) ?? buttons[0])?.focus();
+  const to = places()[place() + by];
+  if (to) change({ q: to.id });
 }
 
 document.addEventListener("keydown", (event) => {
-  if (!set || isTyping(event)) return;
-  if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
-    if (event.target.closest?.(".scroll, .code")) return; // which scroll sideways
-    event.preventDefault();
-    move(event.key === "ArrowRight" ? 1 : -1);
-  } else if (event.key === "Escape" && state.q !== null) {
-    leaveQuestion();
-  } else if (event.key === "/") {
-    event.preventDefault();
-    find("a").focus();
-  } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-    const buttons = [...find("questions").querySelectorAll("button")];
-    const at = buttons.indexOf(event.target);
-    if (at < 0) return;
-    event.preventDefault();
-    buttons[at + (event.key === "ArrowDown" ? 1 : -1)]?.focus();
-  }
+  if (isTyping(event) || !set) return;
+  if (event.key === "ArrowLeft" || event.key === "ArrowRight") move(event.key === "ArrowRight" ? 1 : -1);
+  else if (event.key === "Escape" && state.q !== null) change({ q: null });
 });
-find("compare").addEventListener("submit", (event) => event.preventDefault());
-find("compare").addEventListener("change", () => {
-  const [a, b] = [find("a").value, find("b").value];
-  change({ a, b, depth: Number(find("depth").value), also: state.also.filter((model) => model !== a && model !== b) });
-});
+find("compare").addEventListener("change", () =>
+  change({ a: find("a").value, b: find("b").value, depth: Number(find("depth").value) }),
+);
 find("set").addEventListener("change", () => {
   history.pushState(null, "", `?${new URLSearchParams({ set: find("set").value })}`);
   readAddress();
 });
-window.addEventListener("popstate", readAddress);
+window.addEventListener("popstate", () => set && readAddress());
 start();

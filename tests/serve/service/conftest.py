@@ -14,8 +14,8 @@ import pytest
 from serve.questions import BI_ENCODER
 from serve.search import Answered, Hit
 from serve.service import server
-from serve.service.contract import Limits
-from serve.service.server import Service, make_server, open_socket
+from serve.service.contract import Limits, Service
+from serve.service.server import answer, make_server, open_socket
 from serve.service.waiting import WARM_UP
 
 
@@ -92,21 +92,20 @@ class _StandInIndex:
 
 @contextmanager
 def running(service: Service, say: Callable[[str], Any] = lambda note: None) -> Iterator[SimpleNamespace]:
-    """The service, answering in a thread: its ``server``, and a ``client``."""
+    """The service, answering in a thread: its ``server`` and ``queue``, and a ``client``."""
     opened = open_socket("127.0.0.1", 0)
-    own = make_server(service, opened, say)
-    thread = threading.Thread(target=own.answer, args=[[opened]])
     port = opened.getsockname()[1]
+    own, queue = make_server(service, opened, say)
+    thread = threading.Thread(target=answer, args=[own, queue, opened, say])
     thread.start()
     deadline = time.monotonic() + 20
-    while own.queue.state == "loading" or not own.started:
+    while queue.searcher is None or not own.started:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     try:
-        yield SimpleNamespace(server=own, client=Client(port), thread=thread)
+        yield SimpleNamespace(server=own, queue=queue, client=Client(port), thread=thread)
     finally:
-        own.queue.drain(20)
-        own.leave()
+        own.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
 

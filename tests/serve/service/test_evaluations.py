@@ -9,8 +9,8 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from serve.answers import Answer
-from serve.service.contract import Found
-from serve.service.evaluations import ANSWERS, QUESTIONS, SETTINGS, Asked, open_evaluation, write_evaluation
+from serve.service.contract import SearchResponse
+from serve.service.evaluations import ANSWERS, QUESTIONS, SETTINGS, EvaluatedQuery, open_evaluation, write_evaluation
 
 ALL = [Answer(f"a{n}", f"text {n}", f"question {n}") for n in range(30)]
 
@@ -19,8 +19,8 @@ ALL = [Answer(f"a{n}", f"text {n}", f"question {n}") for n in range(30)]
 def folder(tmp_path):
     twenty = [(f"a{n}", None) for n in range(20)]
     asked = [
-        Asked("q/1", "first?", ["a1", "gone"], {"BM25": twenty, "model": [("a1", 0.5), ("a2", 0.25)]}),
-        Asked("q2", "second?", ["a15"], {"BM25": twenty, "model": []}),
+        EvaluatedQuery("q/1", "first?", ["a1", "gone"], {"BM25": twenty, "model": [("a1", 0.5), ("a2", 0.25)]}),
+        EvaluatedQuery("q2", "second?", ["a15"], {"BM25": twenty, "model": []}),
     ]
     write_evaluation(tmp_path / "set", asked, ALL)
     return tmp_path / "set"
@@ -70,14 +70,14 @@ def change(path: Path, number: int, **values) -> None:
     ("damage", "reason"),
     [
         (lambda f: (f / SETTINGS).unlink(), "there is no evaluation.json"),
-        (lambda f: (f / SETTINGS).write_text("[]"), "damaged"),
+        (lambda f: (f / SETTINGS).write_text("[]"), "evaluation.json: the line: "),
         (lambda f: (f / SETTINGS).write_text('{"format": 1}'), "models"),
         (lambda f: (f / SETTINGS).write_text('{"format": 9, "models": ["m"], "metrics": {}}'), "has format 9"),
         (lambda f: (f / QUESTIONS).unlink(), "cannot be read"),
         (lambda f: (f / QUESTIONS).write_text(""), "no question in it"),
-        (lambda f: (f / QUESTIONS).write_text("{"), "damaged"),
-        (lambda f: (f / QUESTIONS).write_text("[" * 99_999), "damaged"),
-        (lambda f: (f / QUESTIONS).write_bytes(b"\xff"), "damaged"),
+        (lambda f: (f / QUESTIONS).write_text("{"), "line 1: the line: Invalid JSON"),
+        (lambda f: (f / QUESTIONS).write_text("[" * 99_999), "line 1: the line: Invalid JSON"),
+        (lambda f: (f / QUESTIONS).write_bytes(b"\xff"), "line 1: the line: Invalid JSON"),
         (lambda f: change(f / QUESTIONS, 1, right=3), "line 2: right: "),
         (lambda f: change(f / QUESTIONS, 1, found={}), "question q2 has other models"),
         (lambda f: change(f / ANSWERS, 0, id="other"), "answer a0 is missing"),
@@ -95,9 +95,9 @@ def test_damage_is_named(folder, damage, reason):
 def test_the_documented_examples_are_what_is_read_and_answered(tmp_path):
     page = (Path(__file__).resolve().parents[3] / "docs/service.md").read_text(encoding="utf-8")
     found, settings, question, answers = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
-    assert Found.model_validate(json.loads(found), extra="forbid").hits[0].id == "t1"
+    assert SearchResponse.model_validate(json.loads(found), extra="forbid").hits[0].id == "t1"
     (tmp_path / SETTINGS).write_text(settings)
     (tmp_path / QUESTIONS).write_text(json.dumps(json.loads(question)))  # which stands on two lines there
     (tmp_path / ANSWERS).write_text(answers)
     shown = open_evaluation(tmp_path, "set").describe_question("q1")
-    assert [one.right for one in shown.answers["BM25"]] == [False, True]
+    assert [one["right"] for one in shown["answers"]["BM25"]] == [False, True]

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 from data_pipeline.errors import KinspanError
 from launch.commands import serve as entry
 from serve.building import build_index
-from serve.service.server import Service, open_socket, read_token, serve
+from serve.service.contract import Service
+from serve.service.server import open_socket, read_token, serve
 from tests.launch.entries import program_of
 from tests.serve.service.conftest import Client, running
 
@@ -77,7 +79,9 @@ def test_pairs_that_are_cut_are_said_once(index, cross_encoder):
     with running(Service(str(index), str(cross_encoder), max_length=15), said.append) as own:
         for _ in range(2):
             assert own.client.search("what of the river and of the green stone? " * 2).status == 200
-        own.server.queue.drain(20)
+        deadline = time.monotonic() + 20
+        while own.queue.count_waiting() and time.monotonic() < deadline:
+            time.sleep(0.01)
     assert sum("pairs are cut at --max_length 15, where the model's own is" in line for line in said) == 1
     assert sum("pairs cut (--max_length 15); this is said once" in line for line in said) == 1
 
@@ -155,7 +159,7 @@ def test_whoever_listens_to_all_needs_a_token_or_says_that_none_is_meant(monkeyp
 
 
 def start(*flags):
-    """A process of launch/serve.py that is ready, and a client of it."""
+    """A process of ``kinspan serve`` that is ready, and a client of it."""
     command = [sys.executable, *map(str, program_of("serve")), *map(str, flags), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     said = process.stdout.readline()
@@ -189,9 +193,13 @@ def test_sigterm_answers_those_who_wait_and_a_damaged_index_is_status_2(index, t
         connection.request("GET", "/health")
         connection.getresponse().read()
         connected.wait(60)
-        body = json.dumps({"query": f"number {number}"})
-        connection.request("POST", "/search", body, {"Content-Type": "application/json"})
-        found[number] = connection.getresponse().status
+        try:
+            connection.request(
+                "POST", "/search", json.dumps({"query": f"number {number}"}), {"Content-Type": "application/json"}
+            )
+            found[number] = connection.getresponse().status
+        except ConnectionError:  # the service closed it before the question came
+            found[number] = None
 
     threads = [threading.Thread(target=ask, args=[number]) for number in range(20)]
     for thread in threads:
@@ -202,7 +210,7 @@ def test_sigterm_answers_those_who_wait_and_a_damaged_index_is_status_2(index, t
         thread.join()
     assert process.wait(60) == 0
     assert len(found) == 20
-    assert set(found.values()) <= {200, 503}
+    assert set(found.values()) <= {200, None}
     broken = shutil.copytree(index, tmp_path / "broken")
     (broken / "index.json").write_text(json.dumps({"format": 1}))
     command = [sys.executable, *map(str, program_of("serve")), "--index", str(broken), "--port", "0"]
