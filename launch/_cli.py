@@ -65,7 +65,7 @@ def _read_as_flags(name: str, config_class: type, given: set[str]) -> list[str]:
         raise KinspanError(f"--config {name} must be lines of `setting: value`")
     as_text = {field.name: field.metadata["as_text"] for field in fields(config_class)}  # type: ignore[arg-type]
     flags: list[str] = []
-    for key, value in settings.items():
+    for key, value in _open_sections(settings).items():
         key = new_name_of(config_class, key)
         if key not in as_text:
             raise KinspanError(f"--config {name}: there is no setting {key!r}; see --help")
@@ -76,6 +76,14 @@ def _read_as_flags(name: str, config_class: type, given: set[str]) -> list[str]:
             value = value[0] if len(value) == 1 else value
         flags += [f"--{key}", *map(str, value)] if isinstance(value, list) else [f"--{key}={value}"]
     return flags
+
+
+def _open_sections(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a file that may group them by section, as ``--help`` does."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= value if key in GROUPS and isinstance(value, dict) else {key: value}
+    return flat
 
 
 def make_parser(config_class: type, description: str, epilog: str) -> argparse.ArgumentParser:

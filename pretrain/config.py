@@ -37,12 +37,8 @@ ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_e
 
 
 @dataclass
-class PretrainConfig:
-    """Settings of ``launch/pretrain.py``; each is a flag, or a line of a ``--config`` file.
-
-    Those with ``may_change`` may change when a run is resumed in its output folder; any other change makes it another
-    run.
-    """
+class DataSettings:
+    """What is read: the corpora, and how pairs are drawn of them."""
 
     corpus: list[str] = setting(
         [],
@@ -84,6 +80,11 @@ class PretrainConfig:
         ABOVE_0,
     )
 
+
+@dataclass
+class ModelSettings:
+    """Where training starts, and which of its weights are trained."""
+
     model: str | None = setting(
         None,
         "Where training starts: a weights folder, a hub name (roberta-base), or a folder with only config and "
@@ -105,7 +106,6 @@ class PretrainConfig:
         "learns (disentangled).",
         MODEL,
     )
-
     adapter: Literal["pfeiffer", "lora", "fusion"] | None = setting(
         None,
         "Train an adapter beside the frozen --model, and the pair head, by the sentence-level loss alone: a bottleneck "
@@ -123,6 +123,11 @@ class PretrainConfig:
         MODEL,
         may_change=True,
     )
+
+
+@dataclass
+class ObjectiveSettings:
+    """What is learned, and how much each loss counts."""
 
     objective: str = setting(
         "ssp",
@@ -174,6 +179,11 @@ class PretrainConfig:
         FROM_0_TO_BELOW_1,
     )
     whole_word_masking: bool = setting(False, "Choose whole words for the token loss, not single tokens.", OBJECTIVE)
+
+
+@dataclass
+class OptimisationSettings:
+    """How long, at which rate and in which numbers."""
 
     max_steps: int | None = setting(
         None,
@@ -243,6 +253,11 @@ class PretrainConfig:
         may_change=True,
     )
 
+
+@dataclass
+class BatchSettings:
+    """How the pairs of an update are dealt out."""
+
     global_batch_size: int = setting(64, "Pairs in one update, over all ranks.", BATCHES, ABOVE_0)
     micro_batch_size: int = setting(
         32,
@@ -261,6 +276,11 @@ class PretrainConfig:
         WORKERS,
         may_change=True,
     )
+
+
+@dataclass
+class ValidationSettings:
+    """When and on what the model is measured."""
 
     eval_steps: int = setting(
         100,
@@ -285,6 +305,11 @@ class PretrainConfig:
     probe_pairs: int = setting(
         1000, "Most pairs that a probe fine-tunes on, the same every time.", VALIDATION, ABOVE_0, may_change=True
     )
+
+
+@dataclass
+class CheckpointSettings:
+    """Where the run writes to, what it keeps, and when it stops."""
 
     output_dir: str = setting(
         "runs/ssp",
@@ -325,6 +350,11 @@ class PretrainConfig:
         ABOVE_0,
         may_change=True,
     )
+
+
+@dataclass
+class MonitoringSettings:
+    """What is logged, and what happens when something is wrong."""
 
     log_steps: int = setting(10, "Log every this many updates.", MONITORING, ABOVE_0, may_change=True)
     stall_minutes: float = setting(
@@ -384,6 +414,26 @@ class PretrainConfig:
         may_change=True,
     )
     local_rank: int = setting(-1, "Set by the deepspeed launcher.", MONITORING, may_change=True)
+
+
+@dataclass
+class PretrainConfig(
+    MonitoringSettings,
+    CheckpointSettings,
+    ValidationSettings,
+    BatchSettings,
+    OptimisationSettings,
+    ObjectiveSettings,
+    ModelSettings,
+    DataSettings,
+):
+    """Settings of ``launch/pretrain.py``, by sections; each is a flag, or a line of a ``--config`` file.
+
+    What needs one section takes that alone. Sections stand last to first, which is how dataclasses order their fields.
+
+    Those with ``may_change`` may change when a run is resumed in its output folder; any other change makes it another
+    run.
+    """
 
     def __post_init__(self) -> None:
         self.corpus = list_texts(self.corpus)

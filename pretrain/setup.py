@@ -57,7 +57,7 @@ from pretrain.runtime.settings import cache_settings
 from pretrain.runtime.world import read_launcher_variables
 
 from .batches import average_tokens
-from .config import ALIKE, LENGTHS, PretrainConfig, as_dict, identity
+from .config import ALIKE, LENGTHS, ObjectiveSettings, OptimisationSettings, PretrainConfig, as_dict, identity
 from .finished import advise
 from .lengthen import change_length
 from .planning.checks import check
@@ -283,13 +283,13 @@ def _load_model(
     )
 
 
-def read_template(config: PretrainConfig, tokenizer: Any) -> tokenizers.PairTemplate:
+def read_template(config: ObjectiveSettings, tokenizer: Any) -> tokenizers.PairTemplate:
     """How the tokenizer joins the texts of a pair; for a bi-encoder how it encodes a text alone."""
     read = tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template
     return read(tokenizer)
 
 
-def make_masking(config: PretrainConfig, token_loss: str, tokenizer: Any) -> MaskedLM | None:
+def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: Any) -> MaskedLM | None:
     """What chooses the tokens of the token loss; None where there is none.
 
     Raises KinspanError where it is to choose whole words, and the tokenizer does not show where words begin.
@@ -326,7 +326,7 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
     return config.max_steps or 1000
 
 
-def plan_schedule(config: PretrainConfig, total: int) -> Schedule:
+def plan_schedule(config: OptimisationSettings, total: int) -> Schedule:
     """The learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit into them."""
     warmup, given = config.warmup_steps, None
     if config.warmup_epochs is not None and config.max_epochs is not None:

@@ -25,7 +25,7 @@ from data_pipeline.remote.address import is_remote
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import list_paths
-from pretrain.config import PretrainConfig
+from pretrain.config import ObjectiveSettings, OptimisationSettings, PretrainConfig
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.adapters.bottleneck import check_family
 from pretrain.modeling.adapters.folder import name_head, put_in, read_adapter
@@ -153,7 +153,7 @@ def make_plan(config: PretrainConfig) -> Plan:
     )
 
 
-def count_sequences(mixture: Mixture, config: PretrainConfig) -> int:
+def count_sequences(mixture: Mixture, config: ObjectiveSettings) -> int:
     """The sequences of a pair: one, or of a bi-encoder each of its texts."""
     return mixture.parts[0].objective.num_texts if config.pair_loss else 1
 
@@ -164,7 +164,7 @@ def _count_flops(counter: FlopCounter, lengths: np.ndarray, masked_share: float)
     return matrices + counter.count_attention(lengths) / float(lengths.sum())
 
 
-def _plan_precision(config: PretrainConfig, settings: dict[str, Any], notes: list[str]) -> str:
+def _plan_precision(config: OptimisationSettings, settings: dict[str, Any], notes: list[str]) -> str:
     """The precision that the run would have; "auto" is resolved for GPUs, whatever this machine is."""
     if config.precision == "auto" and zero_stage(settings):
         notes.append("--precision auto is planned as bf16, which GPUs have")

@@ -5,7 +5,7 @@ from statistics import median
 
 from data_pipeline.remote.address import is_remote
 from data_pipeline.sources import list_paths
-from pretrain.config import PretrainConfig
+from pretrain.config import DataSettings
 from pretrain.planning.corpora import list_sources
 from pretrain.runtime.run_folder import shorten
 
@@ -123,7 +123,7 @@ def check_disks(facts: Sequence[Facts]) -> list[Finding]:
     return found
 
 
-def check_room_for_cache(config: PretrainConfig, facts: Sequence[Facts]) -> list[Finding]:
+def check_room_for_cache(config: DataSettings, facts: Sequence[Facts]) -> list[Finding]:
     """Whether the shards of remote corpora have the room that ``--cache_gb`` promises them."""
     if not any(map(is_remote, list_paths(list_sources(config)))):
         return []

@@ -138,6 +138,13 @@ def test_flags_override_the_config_file(tmp_path):
     assert (config.max_steps, config.learning_rate, config.seed) == (7, 1e-5, 9)
 
 
+def test_a_config_file_may_group_settings_by_section(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("model: path/to/model\noptimisation: {max_steps: 7, seed: 4}\nobjective:\n  objective: sp\n")
+    config = parse(PretrainConfig, "", argv=["--config", str(path)])
+    assert (config.model, config.max_steps, config.seed, config.objective) == ("path/to/model", 7, 4, "sp")
+
+
 def test_lists_in_a_config_file(tmp_path):
     path = tmp_path / "prepare.yaml"
     path.write_text(yaml.safe_dump({"input": ["a b.jsonl", "c.jsonl"]}))
