@@ -29,7 +29,7 @@ SETTINGS = frozenset([
     "sparse_gradients", "steps_per_print", "tensor_parallel", "tensorboard", "timers", "torch_autocast",
     "train_batch_size", "train_micro_batch_size_per_gpu", "use_data_before_expert_parallelism", "vocabulary_size",
     "wall_clock_breakdown", "wandb", "weight_quantization", "zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer", "zero_optimization"
+    "zero_force_ds_cpu_optimizer", "zero_optimization", "sequence_parallel_size"
 ])  # fmt: skip
 
 STARTING = ("Setting accelerator to", "Setting ds_accelerator to", "Detected CUDA_VISIBLE_DEVICES")

@@ -155,7 +155,7 @@ def test_lines_of_json(tmp_path, run, built):
 @pytest.mark.parametrize(
     ("entry", "arguments", "reason"),
     [
-        (search, ("--index", "{}/none", "q"), "is no index, see launch/index.py"),
+        (search, ("--index", "{}/none", "q"), "is no index, see kinspan index"),
         (search, ("--index", "{}/none", "--run", "r", "q"), "--run needs --questions"),
         (search, ("--index", "{}/none", "--questions", "x.tsv", "q"), "leave the other questions out"),
         (search, ("--index", "{}/none", "--questions", "{}/x.tsv"), "x.tsv: there is no such file"),

@@ -55,7 +55,7 @@ def test_the_ways_are_compared(tmp_path, embedder, cross_encoder):
     build_index(tmp_path / INDEX, embedder, [Answer(name, f"{name} sorts a list in place", name) for name in names])
     evaluate_ways(tmp_path / INDEX, read_questions()[:3], str(cross_encoder), tmp_path / EVALUATION)
     opened = open_evaluation(tmp_path / EVALUATION, EVALUATION)
-    models = opened.summary.models
+    models = opened.summary["models"]
     assert models[:3] == ["BM25", "bi-encoder", "BM25 and bi-encoder"]
     assert [model.partition(" + ")[0] for model in models[3:]] == ["bi-encoder"]
     assert opened.questions["q1"].right == ["list.sort"]

@@ -117,7 +117,7 @@ def test_what_a_run_may_change_when_it_resumes():
         *("pair_loss", "temperature", "symmetric", "own_negatives"),
         *("permute_pair_labels", "max_steps", "max_epochs", "max_tokens", "learning_rate", "warmup_steps"),
         *("weight_decay", "max_grad_norm", "precision", "seed", "adapter", "adapter_size"),
-        *("schedule", "forums", "min_questions", "warmup_epochs"),
+        *("schedule", "forums", "min_questions", "warmup_epochs", "lr_schedule", "decay_share"),
     }
     changing = {f.name for f in fields(FinetuneConfig) if f.metadata["may_change"]}
     assert {"data", "model", "transfer", "output_dir", "seeds", "local_rank", "micro_batch_size"} <= changing
