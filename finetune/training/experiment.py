@@ -36,6 +36,7 @@ from pretrain.runtime.ranks import barrier, broadcast_from_rank_0
 from pretrain.runtime.run_folder import SUMMARY
 from pretrain.runtime.stop import listen_for_stop
 
+from .baselines import measure_baselines, warn_of_baselines
 from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
 from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
@@ -99,10 +100,14 @@ def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[s
             plan_stage(config, stage, 1)
     experiment = Experiment(config, data, transfer, output, ranks, say)
     results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in list_seeds(config)])
+    measured, metrics = data.measured[-1], choose_metrics(config)
+    results["baselines"] = {measured.split: measure_baselines(config, measured, output)}
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
         _write_page(experiment, results)
-    say(format_results(results, choose_metrics(config)))
+    say(format_results(results, metrics))
+    for line in warn_of_baselines(measured.split, results, metrics):
+        say(line)
     say(f"page: {output / PAGE}")
     return results
 
@@ -228,6 +233,8 @@ def format_results(results: dict[str, Any], metrics: Sequence[str] = METRICS) ->
             )
         cells = [format_cell(results[split][m]) for m in metrics]
         lines.append(f"{split} mean".ljust(14) + "".join(f"{cell:>18}" for cell in cells))
+        for name, own in results.get("baselines", {}).get(split, {}).items():
+            lines.append(f"{split} {name}".ljust(14) + "".join(f"{own[m]:18.4f}" for m in metrics))
     lines += [f"seed {run['seed']}: {AS_STARTED}" for run in results["seeds"] if run["run"]["best_step"] == 0]
     return "\n".join(lines)
 

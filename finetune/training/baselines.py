@@ -1,0 +1,68 @@
+"""What a fine-tuned ranker is compared with: BM25, and the model that it started from."""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object, write_atomically
+from finetune.data.answers import AnswerSet
+from finetune.evaluation.bm25 import BM25, score_bm25
+from finetune.evaluation.metrics import TITLES, compute_means, compute_question_metrics
+from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.score import score_answers
+from pretrain.modeling.pair_model import holds_no_weights
+from pretrain.runtime.ranks import broadcast_from_rank_0
+
+from .config import FinetuneConfig, list_metrics
+from .fingerprints import fingerprint_answers, fingerprint_ids, fingerprint_model
+
+BASELINES = "baselines.json"
+START = "the start"
+
+
+def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> dict[str, dict[str, float]]:
+    """The mean metrics of each baseline on a split; measured once, and kept in ``folder``.
+
+    The start ranks by its own head where it has one, by the similarity of its embeddings where it is an embedding
+    model, and else not at all. Run by every rank.
+    """
+    model, path = str(config.model), folder / BASELINES
+    of = [fingerprint_model(model), fingerprint_answers(data), fingerprint_ids(data), config.max_length]
+
+    def read() -> dict[str, Any]:
+        with suppress(KinspanError):
+            return read_object(path, "")
+        return {}
+
+    known = broadcast_from_rank_0(read)
+    if known.get("of") == of and list(known["means"][BM25]) == list(list_metrics(config)):
+        return known["means"]
+    scores = {BM25: score_bm25(data)}
+    if not holds_no_weights(model):
+        with suppress(KinspanError):  # it cannot rank
+            scores[START] = score_answers(model, data, None if is_bi_encoder(model) else config.max_length)
+    metrics = list_metrics(config)
+    means = {name: compute_means(compute_question_metrics(data, own, metrics)) for name, own in scores.items()}
+    broadcast_from_rank_0(lambda: write_atomically(path, json.dumps({"of": of, "means": means}, indent=1) + "\n"))
+    return means
+
+
+def warn_of_baselines(split: str, results: dict[str, Any], metrics: Sequence[str]) -> list[str]:
+    """A line for each baseline that the mean over the seeds is below, by the first metric.
+
+    results: what ``results.json`` holds
+    """
+    metric = metrics[0]
+    ranker = results[split][metric]["mean"]
+    advice = {
+        BM25: "train longer or at a higher --learning_rate, try --loss contrastive, or rank by BM25",
+        START: "keep the start, train at another --learning_rate, or try --loss contrastive",
+    }
+    return [
+        f"warning: {TITLES[metric]} {ranker:.4f} on {split} is below that of {name}, {own[metric]:.4f}: {advice[name]}"
+        for name, own in results["baselines"][split].items()
+        if own[metric] > ranker
+    ]

@@ -1,0 +1,45 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from finetune.data.registry import load_split
+from finetune.evaluation.bm25 import BM25, score_bm25
+from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
+from finetune.training import baselines
+from finetune.training.baselines import BASELINES, START, measure_baselines, warn_of_baselines
+from finetune.training.config import FinetuneConfig
+
+
+@pytest.fixture
+def config(sets, model):
+    return FinetuneConfig(data=f"files={sets}", model=str(model), max_length=32)
+
+
+@pytest.fixture
+def split(sets):
+    return load_split(f"files={sets}", "test")[0]
+
+
+def test_words_and_the_start_are_measured_and_kept(config, split, tmp_path, monkeypatch):
+    monkeypatch.setattr(baselines, "score_answers", lambda name, data, length: score_bm25(data)[::-1].copy())
+    found = measure_baselines(config, split, tmp_path)
+    assert found[BM25] == compute_means(compute_question_metrics(split, score_bm25(split)))
+    assert found[START] == compute_means(compute_question_metrics(split, score_bm25(split)[::-1].copy()))
+    monkeypatch.setattr(baselines, "score_bm25", None)
+    assert measure_baselines(config, split, tmp_path) == found
+    assert json.loads((tmp_path / BASELINES).read_text())["means"] == found
+
+
+def test_a_start_that_cannot_rank_has_no_row(config, split, tmp_path, make_model):
+    masked = make_model("roberta")  # holds no weights, and so no head
+    assert list(measure_baselines(replace(config, model=str(masked)), split, tmp_path)) == [BM25]
+
+
+@pytest.mark.parametrize(("ranker", "warned"), [(0.9, []), (0.6, [START]), (0.3, [BM25, START])])
+def test_a_ranker_below_a_baseline_is_warned_of(ranker, warned):
+    means = {BM25: dict.fromkeys(METRICS, 0.5), START: dict.fromkeys(METRICS, 0.8)}
+    results = {"test": {m: {"mean": ranker, "sd": None} for m in METRICS}, "baselines": {"test": means}}
+    lines = warn_of_baselines("test", results, METRICS)
+    assert [name for name in (BM25, START) if any(f"below that of {name}," in line for line in lines)] == warned
+    assert all(line.startswith(f"warning: MAP {ranker:.4f} on test is below") for line in lines)
