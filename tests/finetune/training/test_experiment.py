@@ -94,8 +94,8 @@ def test_the_table_has_its_figures_below_their_names(config):
     results = quietly(replace(config, seeds=1))
     _, head, *lines = format_results(results).splitlines()
     assert len({len(line) for line in (head, *lines[:4]) if "mean" not in line}) == 1
-    assert len([line for line in lines if AS_STARTED not in line]) == 5
-    assert [line.split()[:2] for line in lines if "BM25" in line] == [["test", "BM25"]]
+    assert len([line for line in lines if AS_STARTED not in line]) == 6
+    assert [line[:14].strip() for line in lines[4:6]] == ["test BM25", "test the start"]
 
 
 def test_a_ranker_that_no_update_improved_is_told_from_a_trained_one(config, tmp_path, monkeypatch):
