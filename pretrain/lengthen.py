@@ -1,6 +1,7 @@
 """Continues a run as one of another length, from where the two are still the same."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> No
     last = checkpoints / f"step-{before:08d}"
     if (folder / SUMMARY).exists() and last.exists() and before > step:
         (folder / DECAYED).mkdir(exist_ok=True)
+        shutil.rmtree(folder / DECAYED / last.name, ignore_errors=True)  # of when it had this length before
         os.replace(last, folder / DECAYED / last.name)
     for place in (checkpoints, folder / "releases"):
         remove_later(place, step)

@@ -61,7 +61,7 @@ from .config import ALIKE, LENGTHS, ObjectiveSettings, OptimisationSettings, Pre
 from .finished import advise
 from .lengthen import change_length
 from .planning.checks import check
-from .schedule import Schedule, make_schedule
+from .schedule import OPEN_ENDED, Schedule, make_schedule
 from .watching.wandb_board import import_wandb
 
 
@@ -144,7 +144,7 @@ def set_up(config: PretrainConfig) -> Setup:
     except TooFewDocuments as error:
         notes.append(f"no validation: what is held out gives no pairs ({error})")
     total = count_steps(config, train)
-    schedule = plan_schedule(config, total)
+    schedule = plan_schedule(config, total, train.epoch_pairs)
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
     padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
     layout = Layout(config.global_batch_size, config.micro_batch_size, world_size, padded)
@@ -326,11 +326,17 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
     return config.max_steps or 1000
 
 
-def plan_schedule(config: OptimisationSettings, total: int) -> Schedule:
-    """The learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit into them."""
+def plan_schedule(config: OptimisationSettings, total: int, epoch_pairs: int = 0) -> Schedule:
+    """The learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit into them.
+
+    epoch_pairs: of an epoch. Where a run may be continued, the warm-up of epochs follows from them alone: ``total`` is
+                 rounded up, and its share of an epoch differs between two lengths
+    """
     warmup, given = config.warmup_steps, None
     if config.warmup_epochs is not None and config.max_epochs is not None:
         warmup = round(total * config.warmup_epochs / config.max_epochs)
+        if config.lr_schedule in OPEN_ENDED:
+            warmup = round(config.warmup_epochs * epoch_pairs / config.global_batch_size)
         given = f"--warmup_epochs {config.warmup_epochs:g} ({warmup} steps)"
     return make_schedule(config, config.learning_rate, total, warmup, given=given)
 

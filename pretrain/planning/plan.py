@@ -143,7 +143,7 @@ def make_plan(config: PretrainConfig) -> Plan:
         max_length,
         float(lengths.mean()) * sequences,
         steps,
-        plan_schedule(config, steps),
+        plan_schedule(config, steps, stream.epoch_pairs if stream else 0),
         stream.epoch_pairs if stream else None,
         precision,
         zero_stage(settings),

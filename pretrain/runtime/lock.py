@@ -51,10 +51,17 @@ def _lock_file(path: Path) -> IO[str]:
         ) from error
     except OSError:
         pass  # the storage has no locks, but checkpoints are whole or absent even so
-    if not path.exists():  # the run before has just removed it, with its empty folder
+    if not _is_same(path, file):  # the run before has just removed it, and another one may have made it anew
         file.close()
         return _lock_file(path)
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()
     return file
+
+
+def _is_same(path: Path, file: IO[str]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -379,6 +379,18 @@ def test_a_longer_run_goes_on_from_before_the_decay(stage, config, capsys):
     assert same(load_weights(one / "decayed/step-00000006"), short)
 
 
+def test_a_length_may_come_back(config):
+    """The model of a length that the run had twice stays, and the second of its continuations is as the first."""
+    settings = {**WSD, "save_steps": 1}
+    for steps in (4, 6, 4, 6):
+        pretrain(config("continued", **settings, max_steps=steps))
+    folder = Path(config("continued").output_dir)
+    pretrain(config("whole", **settings, max_steps=6))
+    pretrain(config("short", **settings, max_steps=4))
+    assert same(weights(folder, 6), weights(config("whole").output_dir, 6))
+    assert same(load_weights(folder / "decayed/step-00000004"), weights(config("short").output_dir, 4))
+
+
 def test_a_run_stopped_within_its_decay_goes_on_for_longer(config, monkeypatch):
     with monkeypatch.context() as patch:
         ask_in_step(patch, 5)

@@ -1,6 +1,7 @@
 """What is refused before training starts, each in one line that says what to do."""
 
 import json
+import math
 import os
 import shutil
 import socket
@@ -92,6 +93,14 @@ def test_warmup_of_epochs(refused):
     assert plan_schedule(config, 2000).warmup == 100
     with pytest.raises(KinspanError, match=r"--warmup_epochs 20 \(2000 steps\) is not below"):
         plan_schedule(replace(config, warmup_epochs=20.0), 2000)
+
+
+def test_a_warmup_of_epochs_is_the_same_for_every_length_that_a_run_may_have():
+    """Of 10.5 updates an epoch, half an epoch was 6 updates of one epoch, and 5 of two."""
+    config = PretrainConfig(lr_schedule="wsd", warmup_epochs=0.5, global_batch_size=10)
+    lengths = {epochs: math.ceil(epochs * 10.5) for epochs in (1.0, 2.0, 3.0)}
+    warmups = [plan_schedule(replace(config, max_epochs=n), total, 105).warmup for n, total in lengths.items()]
+    assert warmups == [5, 5, 5]
 
 
 def test_an_unknown_objective(refused):

@@ -247,11 +247,12 @@ def _find_right(kind: str, question: Question, n: int, number: dict[str, int], p
 
 
 def _rank_similar(index: bm25s.BM25, text: str, pool: np.ndarray, without: set[int], count: int) -> list[int]:
-    """The ``count`` questions of the pool that are most similar to the text, by BM25, the rest by their place."""
+    """The ``count`` questions of the pool that are most similar to the text, by BM25, the rest by their place; none
+    where the right ones are more than the candidates, and ``count`` is below 0."""
     words = bm25s.tokenize(text, return_ids=False, show_progress=False)[0]
     scores = index.get_scores(words) if words else np.zeros(len(pool))
     order = np.lexsort((np.arange(len(pool)), -scores))
-    return [n for n in order.tolist() if pool[n] and n not in without][:count]
+    return [n for n in order.tolist() if pool[n] and n not in without][: max(0, count)]
 
 
 def _write_lines(

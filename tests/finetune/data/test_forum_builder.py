@@ -151,6 +151,19 @@ def test_declared_duplicates_are_never_wrong_and_never_parted(helpers, tmp_path,
     assert held_out == of_corpus & asked_for
 
 
+def test_more_right_answers_than_candidates_leave_no_room_for_wrong_ones(tmp_path):
+    """A count below none had taken nearly all questions."""
+    lines = [{"id": f"q{n}", "title": f"Case{n}?", "text": f"It fails in case{n}."} for n in range(60)]
+    for n in range(4, 60, 5):
+        lines[n]["links"] = [f"q{n - k}" for k in range(1, 5)]
+    (tmp_path / "desk.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    questions = read_questions([f"questions:{tmp_path / 'desk.jsonl'}"])
+    counts = build_forum_set(questions, "duplicate", tmp_path / "set", {"dev": 0.0, "test": 0.3}, candidates=2)
+    for split in filter(counts.get, counts):
+        data, _ = load_split(f"files={tmp_path / 'set'}", split)
+        assert data.num_pairs == data.labels.sum() == 4 * data.num_questions
+
+
 def test_a_link_into_another_file_is_refused(tmp_path):
     first = write_help_desk(tmp_path / "desk.jsonl", 6)
     line = {"id": "other", "title": "Another?", "text": "It is broken.", "links": ["q2"]}

@@ -1,5 +1,6 @@
 """One live run at a time on a folder; a dead one is not in the way."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -45,3 +46,18 @@ def test_a_folder_of_something_else_is_left_as_it_was(tmp_path):
     with pytest.raises(KinspanError), lock_folder(tmp_path):
         raise KinspanError("is not empty and holds no run")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_lock_that_was_made_anew_meanwhile_is_locked_itself(tmp_path, monkeypatch):
+    """Between opening and locking, the run before removes the file, and a third one makes another: which all lock."""
+    flock, path = fcntl.flock, tmp_path / "lock"
+
+    def lock_late(file, how):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        path.rename(tmp_path / "removed")
+        path.touch()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    with lock_folder(tmp_path):
+        assert f"process {os.getpid()}" in path.read_text()

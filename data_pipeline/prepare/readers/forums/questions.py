@@ -21,7 +21,9 @@ from .groups import name_groups
 
 def _read(source: Source, part: Part | None) -> Iterator[tuple[int, dict[str, Any] | Rejected]]:
     """Yield each line with the name of its group."""
-    links = dict(_read_links(source))
+    links: dict[str, list[str]] = {}
+    for name, found in _read_links(source):
+        links.setdefault(name, []).extend(found)  # two lines may have one id
     group_of = name_groups(links)
     for number, line in read_lines(source, None):
         if isinstance(line, Rejected):
