@@ -57,7 +57,7 @@ from pretrain.runtime.settings import cache_settings
 from pretrain.runtime.world import read_launcher_variables
 
 from .batches import average_tokens
-from .config import ALIKE, LENGTHS, ObjectiveSettings, OptimisationSettings, PretrainConfig, as_dict, identity
+from .config import ALIKE, LENGTHS, ObjectiveSettings, PretrainConfig, as_dict, identity
 from .finished import advise
 from .lengthen import change_length
 from .planning.checks import check
@@ -326,7 +326,7 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
     return config.max_steps or 1000
 
 
-def plan_schedule(config: OptimisationSettings, total: int, epoch_pairs: int = 0) -> Schedule:
+def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> Schedule:
     """The learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit into them.
 
     epoch_pairs: of an epoch. Where a run may be continued, the warm-up of epochs follows from them alone: ``total`` is
