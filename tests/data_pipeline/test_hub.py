@@ -66,7 +66,7 @@ def test_a_path_without_a_model_says_what_is_there(requests, tmp_path):
         with pytest.raises(KinspanError, match=f"but a run of launch/finetune.py: name {best}"):
             hub.expect_hub(str(folder))
     (tmp_path / "run/checkpoints").mkdir(parents=True)
-    with pytest.raises(KinspanError, match=r"but a run: make one with launch/release\.py --run_dir"):
+    with pytest.raises(KinspanError, match=r"but a run: make one with kinspan release --run_dir"):
         hub.expect_hub(str(tmp_path / "run"))
     assert requests.asked == []
 

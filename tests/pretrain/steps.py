@@ -21,7 +21,7 @@ class PlainEngine:
     """DeepSpeed's arithmetic without DeepSpeed: divides by the micro-steps, gradients add up."""
 
     device = torch.device("cpu")
-    optimizer = SimpleNamespace(overflow=False, param_groups=[], state={})
+    optimizer = SimpleNamespace(overflow=False, param_groups=[], state={}, zero_grad=lambda: None)
 
     def __init__(self, model, accumulation):
         self.module, self.accumulation, self.micro_steps = model, accumulation, 0

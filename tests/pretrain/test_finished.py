@@ -35,7 +35,7 @@ def test_the_same_settings_again(finished, tmp_path):
 
 def test_more_steps_are_refused_with_the_way_to_go_on(finished):
     with pytest.raises(
-        KinspanError, match=r"complete after 7 steps: .*release.py --run_dir .*/run .*--model .*/release"
+        KinspanError, match=r"complete after 7 steps: .*kinspan release --run_dir .*/run .*--model .*/release"
     ):
         find_finished(PretrainConfig(**finished | {"max_steps": 14}))
 

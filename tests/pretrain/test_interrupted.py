@@ -177,7 +177,7 @@ def test_skipped_updates_are_counted_with_their_examples(stage, config, monkeypa
     summary = pretrain(settings)
     assert summary["skipped_steps"] == 2
     assert lines(settings.output_dir, "skipped", "step", "example", "count") == [[4, 30, 10], [7, 60, 10]]
-    assert "inspect_pairs.py --start 60 --count 10 --seed 1" in capsys.readouterr().out
+    assert "kinspan show pairs --start 60 --count 10 --seed 1" in capsys.readouterr().out
     assert [k for k, v in weights(settings.output_dir).items() if not v.isfinite().all()] == []
 
 

@@ -10,7 +10,7 @@ from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
 from pretrain.clock import Clock
 from pretrain.metrics import FlopCounter, compute_figures, count_seen, find_peak_tflops, group_parts, list_windows
-from pretrain.modeling import attention, products
+from pretrain.modeling.cpu import attention, products
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.encoder import ROUND_TO, encode_packed
 from pretrain.modeling.families import FAMILIES

@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 def test_a_start_that_is_refused_leaves_no_folder(tmp_path, monkeypatch):
-    def refuse():
+    def refuse(allow_cpu):
         raise KinspanError("port 29500 is in use")
 
     monkeypatch.setattr("pretrain.run.start_distributed", refuse)

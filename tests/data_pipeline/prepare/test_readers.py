@@ -228,7 +228,8 @@ def test_text_of_other_types_is_read(tmp_path, name, kind):
     assert [line for line, _ in rejected] == [2]
 
 
-def test_prepare_counts_what_is_broken_by_file_line_and_reason(tmp_path, helpers):
+def test_prepare_counts_what_is_broken_by_file_line_and_reason(tmp_path, helpers, tmp_path_factory):
+    output = tmp_path_factory.mktemp("corpus") / "out"
     good = helpers.synthetic_documents(7)
     helpers.write_jsonl(tmp_path / "good.jsonl", good[1:])
     (tmp_path / "mixed.jsonl").write_bytes(
@@ -236,8 +237,8 @@ def test_prepare_counts_what_is_broken_by_file_line_and_reason(tmp_path, helpers
     )
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(JSONL * 50)[:150])
     (tmp_path / "latin.txt").write_bytes("Café".encode("latin-1"))
-    result = helpers.prepare([tmp_path], default_model(), tmp_path / "out", allow_damaged=True, allow_rejected=0.1)
-    lines = (tmp_path / "out/rejected.jsonl").read_text().splitlines()
+    result = helpers.prepare([tmp_path], default_model(), output, allow_damaged=True, allow_rejected=0.1)
+    lines = (output / "rejected.jsonl").read_text().splitlines()
     rejected = {(e["file"].rsplit("/", 1)[1], e["line"]): e["reason"] for e in map(json.loads, lines)}
     assert result.tally.counts["records rejected"] == len(lines) == len(rejected)
     assert {k for k in rejected if k[0] != "cut.jsonl.gz"} == {
@@ -247,7 +248,7 @@ def test_prepare_counts_what_is_broken_by_file_line_and_reason(tmp_path, helpers
         ("latin.txt", 1),
     }
     assert any("cannot read on" in reason for (name, _), reason in rejected.items() if name == "cut.jsonl.gz")
-    assert result.tally.counts["documents kept"] == Corpus(tmp_path / "out").manifest.totals["documents"] == 7
+    assert result.tally.counts["documents kept"] == Corpus(output).manifest.totals["documents"] == 7
 
 
 def test_a_file_that_cannot_be_read_to_its_end_is_an_error_and_no_corpus(tmp_path, helpers):
@@ -292,7 +293,7 @@ def test_a_corpus_that_nothing_can_train_on_says_what_is_missing(tmp_path, helpe
         check_trainable(manifest, "out")
     options = {"validation_share": 0.0, "title_texts": True}
     titled = helpers.prepare([source], default_model(), tmp_path / "titled", **options).manifest
-    with pytest.raises(KinspanError, match=r"can train no objective.*--min_document_chars\)$"):
+    with pytest.raises(KinspanError, match=r"can train no objective.*--validation_share\)$"):
         check_trainable(titled, "titled")
 
 

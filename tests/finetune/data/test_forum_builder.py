@@ -279,11 +279,11 @@ def test_ids_that_many_questions_share_are_no_ids(helpers, tmp_path):
     assert held_out == of_corpus
 
 
-def test_an_id_of_a_few_questions_stays(tmp_path):
-    path, said = tmp_path / "desk.jsonl", []
+def test_an_id_of_a_few_questions_is_refused(tmp_path):
+    path = tmp_path / "desk.jsonl"
     path.write_text("".join(json.dumps({"id": "x", "title": f"Case {n}?", "text": "b"}) + "\n" for n in range(9)))
-    assert {question.id for question in read_questions([f"questions:{path}"], said.append)} == {"x"}
-    assert not said
+    with pytest.raises(KinspanError, match="1 ids stand at more than one question, such as 'x'"):
+        read_questions([f"questions:{path}"])
 
 
 def test_a_file_of_broken_lines_is_refused_unless_allowed(tmp_path):
