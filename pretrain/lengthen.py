@@ -8,7 +8,7 @@ from typing import Any
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object
-from pretrain.checkpoints.reader import find_newest, get_step, remove_later
+from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints, remove_later
 from pretrain.runtime.history import CHANGED, note
 from pretrain.runtime.lock import RUN
 from pretrain.runtime.run_folder import ADVICE, CHECKPOINTS, SUMMARY, refuse_other_version, write_record
@@ -23,7 +23,7 @@ def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> No
 
     The run then ends bit for bit as one of the new length from its start. What lies behind is removed, but for the last
     checkpoint of a complete run, which moves to ``decayed/``. Called on rank 0, under the folder's lock. Raises
-    KinspanError where no checkpoint is from before the decay.
+    KinspanError where no checkpoint is from before the decay, or a run under way has gone beyond a shorter one's.
     """
     path = folder / RUN
     before = int(read_object(path, ADVICE)["total_steps"])
@@ -38,7 +38,12 @@ def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> No
             f"--output_dir {folder} holds this run with {before} steps, and no whole checkpoint up to step {common}, "
             f"where its learning rate leaves that of {schedule.total} steps: choose another --output_dir"
         )
-    step = get_step(found)
+    step, newest = get_step(found), max(map(get_step, list_checkpoints(checkpoints)))
+    if schedule.total < before and newest > common and not (folder / SUMMARY).exists():
+        raise KinspanError(
+            f"--output_dir {folder} holds this run under way at step {newest} of {before}: with {schedule.total} steps "
+            f"it would go back to step {step}; let it finish first, or choose another --output_dir"
+        )
     last = checkpoints / f"step-{before:08d}"
     if (folder / SUMMARY).exists() and last.exists() and before > step:
         (folder / DECAYED).mkdir(exist_ok=True)

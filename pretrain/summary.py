@@ -26,11 +26,11 @@ def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:
     parameters = sum(int(getattr(p, "ds_numel", p.numel())) for p in module.parameters())
     and_generator = " and its generator" if setup.facts["token_loss"] == "rtd" else ""
     epochs = setup.total_steps * layout.size / setup.train_stream.epoch_pairs
-    ranks = f"{layout.world} rank(s) on {describe_device()}"
     return [
         f"{setup.facts['model']['name']}{and_generator}: {parameters / 1e6:.1f} M parameters, "
-        f"{setup.facts['precision']}, ZeRO {setup.facts['zero_stage']}, {ranks} x "
+        f"{setup.facts['precision']}, ZeRO {setup.facts['zero_stage']}, {layout.world} rank(s) x "
         f"{layout.accumulation} micro-batch(es) of about {layout.largest} pairs = {layout.size} pairs per step",
+        f"device: {describe_device()}",
         f"{setup.total_steps} steps of {setup.train_stream.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "
         f"epochs), pairs of at most {setup.train_stream.max_length} tokens",
         f"watch it: {setup.folder / 'report.html'}, or tensorboard --logdir {setup.folder / 'tensorboard'}",

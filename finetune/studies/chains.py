@@ -81,7 +81,7 @@ def plan_stages(
                 made_of.append([stage.kind, config.data, config.train_data, identity])
                 folder = _name_folder(output, stage.kind, made_of)
                 config.output_dir, model = str(folder), folder / f"seed-{seed or SEED}" / BEST
-                run: Callable[[], Any] = partial(run_experiment, config, say)
+                run: Callable[[], Any] = partial(run_experiment, config, say, baselines=False)
             elif stage.kind in runners:
                 settings = {"model": start, **stage.settings, **({} if seed is None else {"seed": seed})}
                 made_of.append([stage.kind, settings])

@@ -128,7 +128,7 @@ def _run_row(row: PlannedRow, done: set[Path], say: Callable[[str], None]) -> di
             stage.run()
             done.add(stage.model)
     say(f"\n== {row.row.name}: {row.config.output_dir}")
-    return run_experiment(row.config, say)
+    return run_experiment(row.config, say, baselines=False)
 
 
 def join_seeds(experiments: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a fine-tuned ranker is compared with: BM25, and the model that it started from."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ BASELINES = "baselines.json"
 START = "the start"
 
 
-def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> dict[str, dict[str, float]]:
+def measure_baselines(
+    config: FinetuneConfig, data: AnswerSet, folder: Path, say: Callable[[str], None] = print
+) -> dict[str, dict[str, float]]:
     """The mean metrics of each baseline on a split; measured once, and kept in ``folder``.
 
     The start ranks by its own head where it has one, by the similarity of its embeddings where it is an embedding
@@ -37,17 +39,26 @@ def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> 
             return read_object(path, "")
         return {}
 
+    say(f"for comparison, {BM25} and {START} on {data.split}")
     known = broadcast_from_rank_0(read)
-    if known.get("of") == of and list(known["means"][BM25]) == list(list_metrics(config)):
-        return known["means"]
-    scores = {BM25: score_bm25(data)}
-    if not holds_no_weights(model):
-        with suppress(KinspanError):  # it cannot rank
+    if known.get("of") != of or list(known["means"][BM25]) != list(list_metrics(config)):
+        known = {"of": of, **_measure(config, data)}
+        broadcast_from_rank_0(lambda: write_atomically(path, json.dumps(known, indent=1) + "\n"))
+    for note in known["notes"]:
+        say(note)
+    return known["means"]
+
+
+def _measure(config: FinetuneConfig, data: AnswerSet) -> dict[str, Any]:
+    model, metrics = str(config.model), list_metrics(config)
+    scores, notes = {BM25: score_bm25(data)}, []
+    try:
+        if not holds_no_weights(model):
             scores[START] = score_answers(model, data, None if is_bi_encoder(model) else config.max_length)
-    metrics = list_metrics(config)
+    except KinspanError as error:
+        notes.append(f"{START} has no row: {error}")
     means = {name: compute_means(compute_question_metrics(data, own, metrics)) for name, own in scores.items()}
-    broadcast_from_rank_0(lambda: write_atomically(path, json.dumps({"of": of, "means": means}, indent=1) + "\n"))
-    return means
+    return {"means": means, "notes": notes}
 
 
 def warn_of_baselines(split: str, results: dict[str, Any], metrics: Sequence[str]) -> list[str]:

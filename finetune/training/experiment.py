@@ -65,8 +65,12 @@ class Experiment:
     say: Callable[[str], None]
 
 
-def run_experiment(config: FinetuneConfig, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run_experiment(
+    config: FinetuneConfig, say: Callable[[str], None] = print, baselines: bool = True
+) -> dict[str, Any]:
     """Fine-tunes with every seed, measures the best ranker of each, and writes ``results.json`` and ``report.html``.
+
+    baselines: measure BM25 and the start too; a study has rows of its own for them
 
     Every rank runs this function, and all return the results. The same call again resumes. Raises KinspanError for
     what the user can mend, and Stopped (a SystemExit of status 75) where a signal or ``max_hours`` ended a run with a
@@ -74,10 +78,10 @@ def run_experiment(config: FinetuneConfig, say: Callable[[str], None] = print) -
     """
     check(config)
     with listen_for_stop(config.max_hours):
-        return _run_all_seeds(config, say)
+        return _run_all_seeds(config, say, baselines)
 
 
-def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[str, Any]:
+def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None], baselines: bool) -> dict[str, Any]:
     ranks = join_ranks(config)
     _check_output(Path(config.output_dir))
     say = say if ranks.rank == 0 else _be_silent
@@ -101,12 +105,13 @@ def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None]) -> dict[s
     experiment = Experiment(config, data, transfer, output, ranks, say)
     results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in list_seeds(config)])
     measured, metrics = data.measured[-1], choose_metrics(config)
-    results["baselines"] = {measured.split: measure_baselines(config, measured, output)}
+    if baselines:
+        results["baselines"] = {measured.split: measure_baselines(config, measured, output, say)}
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
         _write_page(experiment, results)
     say(format_results(results, metrics))
-    for line in warn_of_baselines(measured.split, results, metrics):
+    for line in [] if not baselines else warn_of_baselines(measured.split, results, metrics):
         say(line)
     say(f"page: {output / PAGE}")
     return results

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,36 +68,28 @@ def train_ranker(config: FinetuneConfig, stage: Stage, seed: int, folder: Path, 
         # Only now: what cannot be loaded leaves the folder free.
         broadcast_from_rank_0(lambda: claim_folder(folder, record))
         with watch_ranks(folder, ranks.rank, ranks.world, config.stall_minutes * 60) as watch:
-            return _train(config, stage, seed, folder, ranks, materials, request, watch)
+            start = partial(_start_run, config, stage, seed, folder, ranks, materials, request, watch)
+            return _train(start, config, materials.layout, watch)
 
 
-def _train(
-    config: FinetuneConfig,
-    stage: Stage,
-    seed: int,
-    folder: Path,
-    ranks: Ranks,
-    materials: Materials,
-    request: StopRequest,
-    watch: Watch,
-) -> dict[str, Any]:
-    """Takes up the newest checkpoint that is whole, trains to the end, and writes the summary."""
+def _train(start: "Callable[[], _Run]", config: FinetuneConfig, layout: Layout, watch: Watch) -> dict[str, Any]:
+    """Trains the run that ``start`` makes to its end, and returns its summary."""
     run = None
     try:
         watch.mark("reading checkpoints", patient=True)
-        run = _start_run(config, stage, seed, folder, ranks, materials, request, watch)
+        run = start()
         run.loop()
         return run.finish()
     except Exception as error:
         if is_out_of_memory(error):
-            raise KinspanError(describe_out_of_memory(config, materials.layout)) from error
+            raise KinspanError(describe_out_of_memory(config, layout)) from error
         if is_communication_failure(error):
             watch.wait_for_verdict(describe_communication_failure(error))
         raise
     finally:
         if run and run.log:
             run.log.close()
-        if run and ranks.deepspeed is not None:
+        if run and run.ranks.deepspeed is not None:
             release_engine(run.engine)
 
 

@@ -1,4 +1,4 @@
-"""launch/release.py as its users call it: refusals, dry runs, pushing, and the card's code where nothing of us is."""
+"""kinspan release as its users call it: refusals, dry runs, pushing, and the card's code where nothing of us is."""
 
 import json
 import os

@@ -401,6 +401,16 @@ def test_a_run_stopped_within_its_decay_goes_on_for_longer(config, monkeypatch):
     assert same(*(weights(config(name).output_dir, 8) for name in ("continued", "whole")))
 
 
+def test_a_run_under_way_is_not_cut_back_to_a_shorter_one(config, monkeypatch):
+    with monkeypatch.context() as patch:
+        ask_in_step(patch, 5)
+        with pytest.raises(Stopped):
+            pretrain(config(**WSD, max_steps=12))
+    with pytest.raises(KinspanError, match="under way at step 5 of 12: with 8 steps it would go back to step 4"):
+        pretrain(config(**WSD, max_steps=8))
+    assert list_checkpoints(Path(config().output_dir) / "checkpoints")[0].name == "step-00000005"
+
+
 def test_a_constant_run_goes_on_from_its_end(config, capsys):
     settings = {"lr_schedule": "constant", "warmup_steps": 1}
     pretrain(config("continued", **settings, max_steps=4))

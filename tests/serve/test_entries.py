@@ -1,4 +1,4 @@
-"""launch/index.py and launch/search.py, from flags to what they print."""
+"""kinspan index and kinspan search, from flags to what they print."""
 
 import io
 import json

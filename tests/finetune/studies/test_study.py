@@ -135,7 +135,7 @@ def test_the_studies_that_are_here_can_be_read(path, tmp_path, monkeypatch):
 
     seen = []
 
-    def stop(config, *_):
+    def stop(config, *_, **__):
         seen.append(config)
         raise KinspanError("enough")
 
@@ -237,7 +237,7 @@ def test_settings_over_the_studys_and_several_data_sets(study_file, tmp_path, se
 
     seen = []
 
-    def stop(config, _):
+    def stop(config, *_, **__):
         seen.append(config)
         raise KinspanError("enough")
 

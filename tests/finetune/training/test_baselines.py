@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from data_pipeline.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
@@ -35,6 +36,16 @@ def test_words_and_the_start_are_measured_and_kept(config, split, tmp_path, monk
 def test_a_start_without_weights_has_no_row(config, split, tmp_path, model):
     scratch = shutil.copytree(model, tmp_path / "scratch", ignore=shutil.ignore_patterns("*.safetensors"))
     assert list(measure_baselines(replace(config, model=str(scratch)), split, tmp_path)) == [BM25]
+
+
+def test_why_a_start_has_no_row_is_said(config, split, tmp_path, monkeypatch):
+    def refuse(name, data, length):
+        raise KinspanError("no head")
+
+    said = []
+    monkeypatch.setattr(baselines, "score_answers", refuse)
+    assert list(measure_baselines(config, split, tmp_path, said.append)) == [BM25]
+    assert said == ["for comparison, BM25 and the start on test", "the start has no row: no head"]
 
 
 @pytest.mark.parametrize(("ranker", "warned"), [(0.9, []), (0.6, [START]), (0.3, [BM25, START])])
