@@ -17,6 +17,7 @@ from pretrain.run import pretrain
 from pretrain.runtime.history import HEARTBEAT, HISTORY, read_heartbeat, read_history
 from pretrain.runtime.stop import Stopped
 from pretrain.setup import set_up
+from pretrain.step import try_largest
 from pretrain.watching.status import read_status
 from tests.pretrain.steps import ask_in_step, read_curve, record_collectives, start_engine, take_step
 
@@ -168,6 +169,26 @@ def test_an_update_that_is_not_finite_is_skipped_whole(kind, stage, precision, c
     assert not results[2].sums.any()
     assert results[3].sums.any()
     assert same(with_poison, trained([0, 1, 3])[1])
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision"),
+    [
+        ("zero0", "fp32"),
+        ("zero1", "fp32"),
+        ("zero1", "bf16"),
+        ("zero2", "fp32"),
+        ("zero2", "bf16"),
+    ],
+)
+def test_a_largest_batch_that_is_not_finite_leaves_no_trace(stage, precision, config):
+    setup, engine = start_engine(config(deepspeed_config=f"ds_configs/{stage}.json", precision=precision))
+    remove = poison("gradient")(engine)
+    try_largest(engine, setup.train_stream, setup.layout)
+    remove()
+    first = take_step(setup, engine, 0)
+    assert not first.skipped
+    assert torch.isfinite(torch.as_tensor(first.grad_norm))
 
 
 @pytest.mark.parametrize("stage", ["zero0", "zero2"])

@@ -66,6 +66,19 @@ def stand_in_for_flash(query, key, value, starts, _, longest, __, dropout, causa
     return torch.cat(out), None, None, None, None
 
 
+@pytest.mark.parametrize(("capability", "padded"), [((7, 5), True), ((8, 0), False), ((9, 0), False)])
+def test_half_precision_is_padded_on_a_gpu_without_flash_attention(capability, padded, packing, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(attention, "_has_flash", None)
+    attention.find_flash()
+    packing = Packing(packing.starts, packing.sequence, packing.position, packing.max_length, PADDING, None)
+    monkeypatch.setattr(attention, "_flash" if padded else "_padded", None)  # the other one is called
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", stand_in_for_flash)
+    out, _ = attend_packed(torch.nn.Module(), *draw(dtype=torch.float16), None, packing=packing)
+    assert out.isfinite().all()
+
+
 @pytest.mark.parametrize("how", ["each", "padded", "flash"])
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("scale", [None, 0.2])
