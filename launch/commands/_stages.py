@@ -48,6 +48,25 @@ def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], 
     return partial(_run_pretraining, config)
 
 
+def prepare_blank(settings: dict[str, Any], folder: Path) -> Callable[[], None]:
+    """Returns what writes the config of an untrained BERT of this shape, for a pre-training from scratch.
+
+    Its tokenizer is that of all-MiniLM-L6-v2, so that both read one corpus.
+    """
+    from finetune.studies.chains import RELEASE
+
+    def write() -> None:
+        from transformers import AutoTokenizer, BertConfig
+
+        tokenizer = AutoTokenizer.from_pretrained(default_model())
+        tokenizer.save_pretrained(str(folder / RELEASE))
+        shape = {name: value for name, value in settings.items() if name != "model"}
+        config = BertConfig(vocab_size=len(tokenizer), architectures=["BertForMaskedLM"], **shape)
+        config.to_json_file(str(folder / RELEASE / "config.json"), use_diff=False)
+
+    return write
+
+
 def _run_pretraining(config: PretrainConfig) -> None:
     """Pre-trains and releases, unless these settings are finished already. Resumes what was interrupted."""
     from finetune.studies.chains import RELEASE  # brings BM25 and plots, which pre-training alone does not need

@@ -126,8 +126,8 @@ def without_updates(engine: Any) -> Iterator[None]:
     """In the block, ``engine.step()`` updates nothing; afterwards gradients and counters are as they were before.
 
     DeepSpeed offers no way to return to counting the micro-steps by itself: its attribute must be set back to None. Its
-    sums of gradients in bf16 and in ZeRO 2 go, since they may hold NaN. Those of ZeRO 3 and of offloading stay: after NaN
-    DeepSpeed skips the first update.
+    sums of gradients in bf16 and in ZeRO 2 go, since they may hold NaN. Those of ZeRO 3 and of offloading stay: after
+    NaN DeepSpeed skips the first update.
     """
     micro_steps, optimizer = engine.micro_steps, engine.optimizer
     engine.set_gradient_accumulation_boundary(False)

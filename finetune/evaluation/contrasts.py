@@ -1,4 +1,5 @@
-"""Differences between rows: how large, how sure over questions and over seeds, and how small one could be seen.
+"""Contrasts of rows that ran with several seeds: how large, how sure over questions and over seeds, and how small a
+difference could be seen.
 
 A contrast is a sum of rows with weights: +1 and -1 for the difference of two, or +1, -1, -1, +1 for how much more a
 difference is in one place than in another. Every row has the figures of its seeds, ``[S, Q]``, on the same Q questions.
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm, t
 
-from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, correct_greater
+from .significance import SIGNIFICANT, compare, compare_seeds, correct_greater
 
 DRAWS = 10_000  # of the bootstrap
 ASSIGNMENTS = 100_000  # of random signs: 43 comparisons multiply the error of a p by as much

@@ -1,8 +1,8 @@
-"""The results of the study: small committed files, one of each row, with a line of each seed.
+"""The results of a study: small files, one of each row, with a line of JSON for each seed.
 
 A line has the average precision of every question and the rank of its first right answer, from which MAP and MRR
-follow, and a hash of the very scores. What else the page needs of a set (which questions are contaminated, the
-baselines) stands in SET.json, so that page and statistics are made of these files alone.
+follow, or these of each of several targets. Tables and tests are made of these lines alone. What is known of a data set
+beside its rows stands in SET.json: which questions are contaminated, and the figures of what needs no training.
 """
 
 import fcntl
@@ -10,58 +10,47 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 
-from .recipe import Choice, Recipe, Row
+from .rows import StudyRow
 
-RESULTS = Path(__file__).with_name("results")
 DIGITS = 6  # of an average precision
 DELETE = "delete it to have it made anew"
-
-
-class Named(Protocol):
-    """A row of any study: what its file is called, and what tells whether a line is of its present settings."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def fingerprint(self) -> str | None: ...
+SHARED = "materials"  # of a study whose lines have several targets: the file of what needs no training
 
 
 @dataclass(frozen=True)
 class Store:
     """The folder of results."""
 
-    folder: Path = RESULTS
+    folder: Path
 
-    def read_lines(self, row: Named) -> dict[int, dict[str, Any]]:
+    def read_lines(self, row: StudyRow) -> dict[int, dict[str, Any]]:
         """The lines of the row's present settings, by seed. Raises KinspanError for a damaged file."""
-        fingerprint = row.fingerprint
-        return {line["seed"]: line for line in self._read_all(row) if line["fingerprint"] == fingerprint}
+        return {line["seed"]: line for line in self._read_all(row)}
 
-    def find_missing(self, row: Named, seeds: tuple[int, ...]) -> list[int]:
+    def find_missing(self, row: StudyRow, seeds: Sequence[int]) -> list[int]:
         """Returns the seeds that have not run."""
         done = self.read_lines(row)
         return [seed for seed in seeds if seed not in done]
 
-    def add(self, row: Named, line: dict[str, Any]) -> None:
+    def add(self, row: StudyRow, line: dict[str, Any]) -> None:
         """Writes a line, in the place of those of its seed, and drops those of settings that the row no longer has."""
         line = {"row": row.name, "fingerprint": row.fingerprint, **line}
         self.folder.mkdir(parents=True, exist_ok=True)
         folder = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)  # another seed of the row may end at the same moment
-            lines = {old["seed"]: old for old in self._read_all(row) if old["fingerprint"] == row.fingerprint}
-            lines[line["seed"]] = line
+            lines = {**self.read_lines(row), line["seed"]: line}
             write_atomically(self._name_file(row), [json.dumps(lines[seed]) + "\n" for seed in sorted(lines)])
         finally:
             os.close(folder)
@@ -77,17 +66,18 @@ class Store:
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
         write_atomically(self.folder / f"{name}.json", "{\n" + ",\n".join(lines) + "\n}\n")
 
-    def _name_file(self, row: Named) -> Path:
-        return self.folder / f"{shorten(row.name)}.jsonl"
+    def _name_file(self, row: StudyRow) -> Path:
+        return self.folder / f"{shorten(row.lines_of)}.jsonl"
 
-    def _read_all(self, row: Named) -> list[dict[str, Any]]:
+    def _read_all(self, row: StudyRow) -> list[dict[str, Any]]:
         path = self._name_file(row)
         if not path.exists():
             return []
         try:
-            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         except ValueError as error:
             raise KinspanError(f"{path} is damaged: delete it, and its seeds run again") from error
+        return [line for line in lines if row.fingerprint in (None, line["fingerprint"])]
 
 
 @dataclass(frozen=True)
@@ -95,10 +85,10 @@ class Outcome:
     """The figures of a row: what its seeds came to, question by question.
 
     ap, rr: ``[S, Q]`` average precision and reciprocal rank
-    lines:  as in the file, of the same seeds
+    lines:  as in the file, of the same seeds; none where nothing was trained
     """
 
-    row: Row
+    row: StudyRow
     ap: np.ndarray
     rr: np.ndarray
     lines: list[dict[str, Any]]
@@ -109,19 +99,56 @@ class Outcome:
         return self.ap.mean(axis=1)
 
     @property
+    def tuned(self) -> list[dict[str, Any]]:
+        """The lines of seeds that were fine-tuned."""
+        return [line for line in self.lines if line.get("finetune")]
+
+    @property
     def precisions(self) -> list[str]:
-        """What each seed was trained in, pre-training and fine-tuning alike; empty where a row is not fine-tuned."""
-        return [line["finetune"]["precision"] for line in self.lines if line["finetune"]]
+        """What each seed was trained in, pre-training and fine-tuning alike; empty of what is not fine-tuned itself."""
+        return [line["finetune"]["precision"] for line in self.tuned if not self.row.mean_of]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all seeds have run that comparisons take."""
+        return len(self.ap) == len(self.row.compared)
 
 
-def read_outcome(store: Store, row: Row, seeds: tuple[int, ...] | None = None) -> Outcome | None:
+def read_outcome(store: Store, row: StudyRow, seeds: Sequence[int] | None = None) -> Outcome | None:
     """The figures of the row's seeds that have run, of those compared unless ``seeds`` are named; None without any."""
     lines = store.read_lines(row)
     kept = [lines[seed] for seed in (seeds or row.compared) if seed in lines]
     if not kept:
         return None
-    ap, ranks = np.array([line["ap"] for line in kept]), np.array([line["rank"] for line in kept])
-    return Outcome(row, ap, invert_ranks(ranks), kept)
+    figures = [collect_figures(line, row.targets) for line in kept]
+    return Outcome(row, np.stack([ap for ap, _ in figures]), np.stack([rr for _, rr in figures]), kept)
+
+
+def average_outcomes(row: StudyRow, outcomes: Sequence[Outcome]) -> Outcome:
+    """The mean figures of several rows, question by question, of the seeds that all of them have."""
+    seeds = min(len(outcome.ap) for outcome in outcomes)
+    ap, rr = (np.mean([getattr(o, name)[:seeds] for o in outcomes], axis=0) for name in ("ap", "rr"))
+    return Outcome(row, ap, rr, [line for outcome in outcomes for line in outcome.lines])
+
+
+def read_untrained(store: Store, name: str, set_name: str, targets: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Average precision and reciprocal rank, ``[Q]``, of what needs no training, such as BM25, on a set."""
+    if targets:
+        told = store.read(SHARED) or {}
+        if ranked := told["baselines"].get(name):
+            return collect_figures({"targets": ranked}, targets)
+        ap = np.concatenate([told[name][target] for target in targets])  # what a random order comes to has no ranks
+        return ap, np.full(len(ap), np.nan)
+    return collect_figures((store.read(set_name) or {})["baselines"][name], ())
+
+
+def collect_figures(line: dict[str, Any], targets: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Average precision and reciprocal rank, ``[Q]``, of a line's questions, or of these targets in their order."""
+    parts = [line["targets"][target] for target in targets] or [line]
+    return (
+        np.concatenate([part["ap"] for part in parts]),
+        invert_ranks(np.concatenate([part["rank"] for part in parts])),
+    )
 
 
 def pack_figures(ap: np.ndarray, rr: np.ndarray, scores: np.ndarray) -> dict[str, Any]:
@@ -140,37 +167,6 @@ def hash_scores(scores: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(scores, dtype=np.float64).tobytes()).hexdigest()[:16]
 
 
-def settle_choices(recipe: Recipe, store: Store) -> Recipe:
-    """Returns the recipe with every choice made whose rows have run: the value of the highest mean dev MAP.
-
-    Of equal values the first one is taken. A choice waits for those before it, since its rows use what they settle.
-    """
-    chosen: dict[str, Any] = {}
-    for number in range(len(recipe.choices)):
-        choice = Recipe(recipe.content, chosen).choices[number]
-        dev = [compute_dev_map(store, rows) for rows in choice.rows]
-        if all(value is not None for value in dev):
-            chosen[choice.name] = choice.values[int(np.argmax(dev))]
-    return Recipe(recipe.content, chosen)
-
-
-def compute_dev_map(store: Store, rows: tuple[Row, ...]) -> float | None:
-    """The mean dev MAP of a choice's rows; None where one has not run."""
-    lines = [line for row in rows for line in store.read_lines(row).values()]
-    return float(np.mean([line["dev_map"] for line in lines])) if len(lines) == len(rows) else None
-
-
-def list_choice_values(store: Store, choice: Choice) -> list[tuple[Any, float | None]]:
-    """Each value of a choice with its mean dev MAP."""
-    return [(value, compute_dev_map(store, rows)) for value, rows in zip(choice.values, choice.rows, strict=True)]
-
-
 def shorten(name: str) -> str:
     """A row's name as that of a file."""
     return re.sub(r"[^\w.]+", "-", name)
-
-
-def is_described(store: Store, name: str, fingerprint: str) -> bool | None:
-    """Whether SET.json is of this corpus; None where there is none."""
-    found = store.read(name)
-    return None if found is None else found["corpus"]["fingerprint"] == fingerprint

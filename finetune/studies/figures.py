@@ -1,6 +1,5 @@
-"""The figures of the page, as PNG: differences with their intervals, and curves over tokens and over labels."""
+"""The figures of a study's page, as PNG: differences with their intervals, and curves over labels or doses."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from finetune.evaluation.contrasts import Contrast
 from finetune.reports.plots import COLOURS, MARKERS, compute_deviation
 
-from .statistics import Contrast
+from .findings import Findings
+from .lines import Outcome
+from .tables import part_patterns
 
-FIGURES = Path(__file__).with_name("figures")
 WIDTH = 8.6  # inches
 STYLE: dict[Any, Any] = {
     "font.size": 9.5,
@@ -28,11 +29,19 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw_forest(path: Path, panels: Mapping[str, Sequence[tuple[str, Contrast]]]) -> None:
-    """Draws a panel for each title, with a line for each difference: the value and its interval.
+def draw_forest(found: Findings, path: Path) -> None:
+    """Draws a panel for each start and set, with a line for each difference: the value and its interval.
 
     Those that are shown beyond chance, over questions and seeds and with all comparisons counted, are filled.
     """
+    panels: dict[str, list[tuple[str, Contrast]]] = {}
+    for finding in found.findings:
+        if finding.contrast and len(finding.rows) == 2:
+            row = finding.rows[0]
+            on = (found.content["sets"][row.set] or {}).get("title", row.set)
+            panels.setdefault(f"start ({row.start}), {on}", []).append((finding.label, finding.contrast))
+    if not panels:
+        return
     heights = [len(lines) + 1.2 for lines in panels.values()]
     with matplotlib.rc_context(STYLE):
         figure = Figure((WIDTH, 0.5 + 0.28 * sum(heights)))
@@ -48,17 +57,26 @@ def draw_forest(path: Path, panels: Mapping[str, Sequence[tuple[str, Contrast]]]
             axes.set_ylim(len(lines) - 0.4, -0.6)
             axes.grid(visible=False, axis="y")
         grid[-1].set_xlabel("difference of MAP, with its 95% interval")
-        _save(figure, path)
+        save_figure(figure, path)
 
 
-def draw_curves(
-    path: Path, curves: Mapping[str, Mapping[float, np.ndarray]], label: str, ticks: Mapping[float, str]
-) -> None:
+def draw_curves(found: Findings, path: Path, rows: str, over: str, label: str) -> None:
     """Draws MAP over a quantity, a curve for each arm: means, with a bar of one standard deviation over seeds.
 
-    curves: arm -> quantity -> MAP of each seed
-    ticks:  what the axis calls each quantity; the axis is logarithmic
+    rows: patterns of names, parted by ``;``; of these the complete ones
+    over: ``share`` or ``questions`` of training, or a setting of the pre-training, such as ``max_steps``
     """
+    curves: dict[str, dict[float, np.ndarray]] = {}
+    for outcome in found.select(part_patterns(rows)):
+        quantity = _find_quantity(outcome, over)
+        if outcome.is_complete and quantity:
+            arm = found.content["arms"][outcome.row.arm.partition(", ")[0]]["title"]
+            curves.setdefault(arm, {})[quantity] = outcome.maps
+    if not any(len(points) > 1 for points in curves.values()):
+        return
+    curves = {arm: dict(sorted(points.items())) for arm, points in curves.items()}
+    known = sorted({quantity for points in curves.values() for quantity in points})
+    ticks = {quantity: f"{quantity:.0%}" if over == "share" else f"{quantity:,g}" for quantity in known}
     with matplotlib.rc_context(STYLE):
         figure = Figure((0.66 * WIDTH, 3.1))
         axes: Axes = figure.subplots()
@@ -72,9 +90,13 @@ def draw_curves(
         axes.set_xlabel(label)
         axes.set_ylabel("MAP of the test set")
         axes.legend()
-        _save(figure, path)
+        save_figure(figure, path)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _find_quantity(outcome: Outcome, over: str) -> float | None:
+    return getattr(outcome.row, over) if over in ("share", "questions") else (outcome.row.pretrain or {}).get(over)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png", metadata={"Software": None})  # the same figures give the same bytes

@@ -1,11 +1,11 @@
-"""The statistics of the evidence study: they hold their error rate, they see what is there, and intervals cover it."""
+"""The statistics of contrasts: they hold their error rate, they see what is there, and intervals cover it."""
 
 import numpy as np
 import pytest
 from scipy.stats import t, ttest_ind
 
-from benchmarks.evidence import statistics
-from benchmarks.evidence.statistics import (
+from finetune.evaluation import contrasts
+from finetune.evaluation.contrasts import (
     Contrast,
     Parts,
     compute_p_over_seeds,
@@ -39,7 +39,7 @@ def test_an_interval_covers_the_true_difference_as_often_as_it_says(
 ):
     """Over 100 studies whose questions and seeds are drawn anew: in about 95 of them, also with few seeds that differ
     much, and where most of what seeds change is of single questions, which the bootstrap counts more than once."""
-    monkeypatch.setattr(statistics, "DRAWS", 2000)
+    monkeypatch.setattr(contrasts, "DRAWS", 2000)
     random, covered = np.random.default_rng(0), 0
     for study in range(100):
         rows = []

@@ -1,0 +1,359 @@
+"""The tables of a study's page, each made of its lines; a page names them, see ``page.py``."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from data_pipeline.errors import KinspanError
+from finetune.evaluation.contrasts import Contrast, find_detectable, measure_contrast, measure_error_rate
+from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, format_p
+
+from .findings import Finding, Findings
+from .lines import Outcome, read_outcome
+from .matrix import MEASURED, hash_settings
+from .rows import COSINE, FINETUNE
+
+Cell = Callable[[Findings, Outcome], str]
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, its first column to the left."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *rows))
+
+
+def format_figure(value: float) -> str:
+    """A figure from 0 to 1 with three decimals and no leading zero."""
+    return f"{value:.3f}".removeprefix("0")
+
+
+def format_difference(value: float) -> str:
+    """A difference with its sign, three decimals and no leading zero."""
+    sign = "-" if round(value, 3) < 0 else "+"
+    return sign + format_figure(abs(value))
+
+
+def format_map(outcome: Outcome) -> str:
+    """Mean over seeds, and their standard deviation in brackets."""
+    deviation = f" ({format_figure(outcome.maps.std(ddof=1))})" if len(outcome.maps) > 1 else ""
+    return format_figure(outcome.maps.mean()) + deviation
+
+
+# Rows ---------------------------------------------------------------------------------------------------------------
+
+
+def list_rows(
+    found: Findings, rows: str, columns: str = "seeds map mrr dev updates at_end precision", but: str = ""
+) -> str:
+    """A line of each row that has run.
+
+    rows, but: patterns of names, parted by ``;``: those that are listed, and those of them that are not
+    columns:   of COLUMNS, or ``map:SET`` for the MAP of the same arm on another set
+    """
+    listed = found.select(part_patterns(rows), part_patterns(but))
+    starts = {outcome.row.start for outcome in listed if outcome.row.start}
+    cells = [_find_column(found, name) for name in columns.split()]
+    lines = [[_name(outcome, len(starts) > 1), *(cell(found, outcome) for _, cell in cells)] for outcome in listed]
+    return format_table(["", *(header for header, _ in cells)], lines)
+
+
+def part_patterns(patterns: str) -> list[str]:
+    """The patterns of a page, which parts them by ``;``."""
+    return [pattern.strip() for pattern in patterns.split(";") if pattern.strip()]
+
+
+def _name(outcome: Outcome, tells_start: bool) -> str:
+    row = outcome.row
+    start = f"({row.start}) " if tells_start and row.start else ""
+    return start + row.title + ("" if outcome.is_complete or row.mean_of else " (not all seeds yet)")
+
+
+def _find_column(found: Findings, name: str) -> tuple[str, Cell]:
+    kind, _, of = name.partition(":")
+    if kind == "map" and of:
+        return found.content["sets"][of].get("title", of), lambda found, o: _say_map_on(found, o, of)
+    if name not in COLUMNS:
+        raise KinspanError(f"a page's table has the column {name}, which is none of {', '.join(COLUMNS)} and map:SET")
+    return COLUMNS[name]
+
+
+def _say_map_on(found: Findings, outcome: Outcome, set_name: str) -> str:
+    other = outcome.row.name.removesuffix(outcome.row.set) + set_name
+    known = found.outcomes.get(other) or found.untrained.get(other)
+    return format_map(known) if known else ""
+
+
+def _say_mrr(_: Findings, outcome: Outcome) -> str:
+    return format_figure(outcome.rr.mean())
+
+
+def _say_dev(_: Findings, outcome: Outcome) -> str:
+    return format_figure(np.mean([line["dev_map"] for line in outcome.tuned])) if outcome.tuned else ""
+
+
+def _say_updates(_: Findings, outcome: Outcome) -> str:
+    return f"{np.mean([line['finetune']['best_step'] for line in outcome.tuned]):.0f}" if outcome.tuned else ""
+
+
+def _count_best_at_end(_: Findings, outcome: Outcome) -> str:
+    at_end = [line["finetune"]["best_step"] == line["finetune"]["steps"] for line in outcome.tuned]
+    return str(sum(at_end)) if at_end else ""
+
+
+def _say_precision(_: Findings, outcome: Outcome) -> str:
+    known = outcome.precisions
+    counts = [f"{known.count(p)} {p}" for p in dict.fromkeys(known)]
+    return known[0] if len(counts) == 1 else ", ".join(counts)
+
+
+def _say_auc(_: Findings, outcome: Outcome) -> str:
+    """How well a way of training tells held-out pairs of its own texts apart, the mean over seeds."""
+    trained = [line["training"]["held_out_auc"][1] for line in outcome.lines if line.get("training")]
+    return format_figure(float(np.mean(trained))) if trained and not outcome.row.mean_of else ""
+
+
+def _say_cosine(found: Findings, outcome: Outcome) -> str:
+    row = outcome.row
+    cosine = found.outcomes.get(f"{row.start}/{row.arm}, {MEASURED[COSINE]}/{row.set}")
+    return format_map(cosine) if cosine else ""
+
+
+def _say_less_none(found: Findings, outcome: Outcome) -> str:
+    """Its difference from no continued pre-training, where that is a comparison of the study."""
+    finding = found.find(outcome.row.name, f"{outcome.row.start}/none/{outcome.row.set}")
+    return "" if finding is None else say_contrast(finding)
+
+
+def _leave_out(kind: str) -> Cell:
+    def say(found: Findings, outcome: Outcome) -> str:
+        left_out = found.read_contaminated(outcome.row.set, kind)
+        return format_figure(np.delete(outcome.ap.mean(axis=0), left_out).mean())
+
+    return say
+
+
+COLUMNS: dict[str, tuple[str, Cell]] = {
+    "seeds": ("seeds", lambda _, o: str(len(o.ap)) if o.lines else ""),
+    "map": ("MAP (sd)", lambda _, o: format_map(o)),
+    "mrr": ("MRR", _say_mrr),
+    "dev": ("dev MAP", _say_dev),
+    "updates": ("updates", _say_updates),
+    "at_end": ("best at the end", _count_best_at_end),
+    "precision": ("precision", _say_precision),
+    "auc": ("AUC, held-out pairs", _say_auc),
+    "worst": ("worst seed", lambda _, o: format_figure(o.maps.min())),
+    "less_none": ("less no continued pre-training", _say_less_none),
+    "cosine": ("cosine, without fine-tuning", _say_cosine),
+    "all": ("all questions", lambda _, o: format_figure(o.ap.mean(axis=0).mean())),
+    "no_answers": ("without those whose answer is in the text", _leave_out("answer")),
+    "no_candidates": ("without those of which any candidate is", _leave_out("candidate")),
+}
+
+
+def list_below(found: Findings, row: str) -> str:
+    """The trained rows whose mean is below that of one arm of their start, with nothing tested."""
+    lines, sets = [], {finding.rows[0].set for finding in found.findings}
+    for start in found.content["starts"]:
+        for outcome in found.select([f"{start}/*"]):
+            floor = found.outcomes.get(f"{start}/{row}/{outcome.row.set}")
+            is_trained = any(line.get("training") for line in outcome.lines) and not outcome.row.mean_of
+            if floor and is_trained and outcome.row.set in sets and outcome.ap.mean() < floor.ap.mean():
+                told = found.content["sets"][outcome.row.set].get("title", outcome.row.set)
+                figures = (format_figure(float(o.ap.mean())) for o in (outcome, floor))
+                lines.append([f"({start}) {outcome.row.title}", told, *figures])
+    title = next(r.title for r in found.study.rows if r.arm == row)
+    return format_table(["row", "targets", "MAP", title], lines)
+
+
+def list_groups(found: Findings) -> str:
+    """How many rows of each group have run with all their seeds, and the hours that they took."""
+    groups: dict[str, list[str]] = {}
+    for name, row in found.rows.items():
+        if not row.mean_of:
+            groups.setdefault(row.group, []).append(name)
+    lines = []
+    for group, names in groups.items():
+        told = {id(line): line for n in names if n in found.outcomes for line in found.outcomes[n].lines}
+        hours = sum(line["seconds"] for line in told.values()) / 3600
+        done = sum(found.is_complete(name) for name in names)
+        lines.append([group, str(len(names)), str(done), str(len(told)), f"{hours:.2f}"])
+    header = ["group", "rows", "with all seeds", "lines", "hours of one core"]
+    return format_table(header, lines)
+
+
+def list_pretrainings(found: Findings, rows: str = "*", but: str = "") -> str:
+    """What each pre-training came to on held-out documents, so that a null is not for want of learning."""
+    lines, seen = [], set()
+    for outcome in found.select(part_patterns(rows), part_patterns(but)):
+        made = [line["pretrain"] for line in outcome.lines if line.get("pretrain")]
+        key = outcome.row.start, hash_settings(outcome.row.pretrain)
+        if not made or key in seen:
+            continue
+        seen.add(key)
+        cells = [f"({outcome.row.start}) {outcome.row.title}", f"{np.mean([m['tokens'] for m in made]) / 1e6:.2f} M"]
+        cells.append(f"{np.mean([m['steps'] for m in made]):,.0f}")
+        for figure in ("mlm_loss", "pair_loss", "pair_auc"):
+            pairs = [[m[when].get(figure) for when in ("first_validation", "last_validation")] for m in made]
+            known = [pair for pair in pairs if None not in pair]
+            cells.append(" to ".join(f"{value:.3f}" for value in np.mean(known, axis=0)) if known else "")
+        lines.append(cells)
+    return format_table(["pre-training", "tokens", "updates", "masked-LM loss", "pair loss", "AUC of pairs"], lines)
+
+
+# Comparisons --------------------------------------------------------------------------------------------------------
+
+
+def list_contrasts(found: Findings, which: str = "all") -> str:
+    """The comparisons of the file with their tests; which: ``primary`` for the one that is not corrected."""
+    rows = []
+    for finding in found.primary if which == "primary" else found.findings:
+        c = finding.contrast or finding.partial
+        title = _name_finding(found, finding)
+        if finding.partial:
+            counts, of = (
+                " and ".join(map(str, dict.fromkeys(finding.seeds))),
+                max(len(r.compared) for r in finding.rows),
+            )
+            title += f" *(so far {counts} of {of} seeds)*"
+        if c is None:
+            rows.append([title, "not run yet", "", "", "", ""])
+            continue
+        corrected = f"**{format_p(c.corrected)}**" if c.is_shown else format_p(c.corrected)
+        p = format_p(c.over_questions), _say_p(c.over_seeds), "" if finding.partial else corrected
+        rows.append([title, format_difference(c.difference), _say_interval(c), *p])
+    return format_table(["comparison", "MAP", "95% interval", "p over questions", "p over seeds", "corrected p"], rows)
+
+
+def list_half_precision(found: Findings) -> str:
+    """The comparisons of rows with seeds of both precisions, by those in bf16 alone, p not corrected."""
+    rows = []
+    for finding in found.findings:
+        both, half = finding.contrast, compare_in_half_precision(found, finding)
+        if both and half and half.over_seeds is not None:
+            cells = [_name_finding(found, finding), " and ".join(map(str, half.parts.num_seeds))]
+            cells += [format_difference(both.difference), format_difference(half.difference)]
+            rows.append([*cells, _say_interval(half), format_p(half.over_questions), format_p(half.over_seeds)])
+    header = ["comparison", "seeds in bf16", "all seeds", "in bf16", "95% interval", "p over questions", "p over seeds"]
+    return format_table(header, rows)
+
+
+def compare_in_half_precision(found: Findings, finding: Finding) -> Contrast | None:
+    """The contrast of the seeds alone that were trained in bf16, where a row has others too and two such at least."""
+    outcomes = [found.outcomes[row.name] for row in finding.rows if row.name in found.outcomes]
+    if len(outcomes) < len(finding.rows) or not any(len(set(o.precisions)) > 1 for o in outcomes):
+        return None
+    kept = [o.ap[[p == "bf16" for p in o.precisions]] for o in outcomes]
+    return measure_contrast(kept) if min(map(len, kept)) > 1 else None
+
+
+def list_contrasts_without(found: Findings, contaminated: str) -> str:
+    """The comparisons of two rows without the contaminated questions of this kind, p not corrected."""
+    rows = []
+    for finding in found.findings:
+        if finding.contrast is None or len(finding.rows) != 2:
+            continue
+        left_out = found.read_contaminated(finding.rows[0].set, contaminated)
+        one, other = (np.delete(found.outcomes[row.name].ap, left_out, axis=1) for row in finding.rows)
+        test = compare(one, other)
+        seeds = compare_seeds(one.mean(axis=1), other.mean(axis=1)) if min(len(one), len(other)) > 1 else None
+        figures = format_difference(finding.contrast.difference), format_difference(test.difference)
+        rows.append([_name_finding(found, finding), *figures, format_p(test.over_questions), _say_p(seeds)])
+    return format_table(["comparison", "all", "without them", "p over questions", "p over seeds"], rows)
+
+
+def list_detectable(found: Findings) -> str:
+    """What a true difference must be for both tests to find it at 5% in 80 of 100 studies, by start, set and seeds."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for finding in found.findings:
+        if finding.contrast and len(finding.rows) == 2 and min(finding.contrast.parts.num_seeds) > 1:
+            row, parts = finding.rows[0], finding.contrast.parts
+            key = row.start, row.set, row.share, row.questions, tuple(sorted(parts.num_seeds))
+            groups.setdefault(key, []).append(parts)
+    rows, strict = [], SIGNIFICANT / len(found.findings)
+    for (start, set_name, share, questions, seeds), listed in groups.items():
+        drawn = f", {questions} questions" if questions else "" if share == 1 else f", {share:.0%} of the questions"
+        each = sorted(find_detectable([of_one]) for of_one in listed)
+        figures = (find_detectable(listed), find_detectable(listed, strict))
+        spread = f"{format_figure(each[0])} to {format_figure(each[-1])}"
+        name = f"start ({start}), {set_name}{drawn}"
+        rows.append([name, " and ".join(map(str, seeds)), str(len(listed)), spread, *map(format_figure, figures)])
+    header = ["set", "seeds", "comparisons", "alone, least to most", "alone, mean", "corrected, mean"]
+    return format_table(header, rows)
+
+
+def list_error_rate(found: Findings, row: str) -> str:
+    """All ways to split the seeds of one row into two halves, and the share in which a difference is "found"."""
+    of = found.rows[row]
+    outcome = read_outcome(found.store, of, of.seeds)
+    header = ["splits of one row's seeds", "p below .05 over questions", "over seeds", "over both"]
+    if outcome is None or len(outcome.ap) < len(of.seeds):
+        return format_table(header, [])
+    rate = measure_error_rate(outcome.ap)
+    cells = [f"{rate[name]:.1%}" for name in ("over_questions", "over_seeds", "both")]
+    return format_table(header, [[f"{rate['splits']} of {len(of.seeds)} seeds of {row}", *cells]])
+
+
+def list_correlations(found: Findings, start: str, set_name: str) -> str:
+    """The rank correlation of the MAP after fine-tuning with what is known of a pre-training before it."""
+    rows = []
+    for name, by_arm in collect_known(found, start, set_name).items():
+        if len(by_arm) > 2:
+            runs = np.array([pair for pairs in by_arm.values() for pair in pairs])
+            arms = np.array([np.mean(pairs, axis=0) for pairs in by_arm.values()])
+            cells = []
+            for pairs in (runs, arms):
+                rank = spearmanr(*pairs.T)
+                cells += [str(len(pairs)), format_difference(rank.statistic), format_p(rank.pvalue)]
+            rows.append([name, *cells])
+    return format_table(["figure", "runs", "rank correlation", "p", "arms", "rank correlation", "p"], rows)
+
+
+def collect_known(found: Findings, start: str, set_name: str) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """What is known of each pre-training from a start before it is fine-tuned, beside the test MAP after that.
+
+    Returns, by the name of a figure and by arm, a pair for each run of which it is known: the figure, and the MAP.
+    """
+    pairs: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for outcome in found.outcomes.values():
+        row, arm = outcome.row, outcome.row.arm
+        if (row.start, row.set, row.measure) != (start, set_name, FINETUNE) or row.pretrain is None or "," in arm:
+            continue  # a variant, such as a head redrawn, begins with the same pre-training
+        measured = found.outcomes.get(f"{start}/{arm}, {MEASURED[COSINE]}/{set_name}")
+        cosines = {line["seed"]: np.mean(line["ap"]) for line in measured.lines} if measured else {}
+        for line, value in zip(outcome.lines, outcome.maps, strict=True):
+            last = line["pretrain"]["last_validation"]
+            known = {
+                "AUC of held-out pairs": last.get("pair_auc"),
+                "masked-LM loss of held-out text": last.get("mlm_loss"),
+                "MAP of the cosine, without fine-tuning": cosines.get(line["seed"]),
+            }
+            for name, figure in known.items():
+                if figure is not None:
+                    pairs.setdefault(name, {}).setdefault(arm, []).append((float(figure), float(value)))
+    return pairs
+
+
+def say_contrast(finding: Finding) -> str:
+    """A difference with its interval and corrected p, for a cell."""
+    c = finding.contrast or finding.partial
+    if c is None:
+        return "not run yet"
+    interval = f"{format_difference(c.difference)} [{format_difference(c.low)}, {format_difference(c.high)}]"
+    return f"{interval}, corrected p {format_p(c.corrected)}" if finding.contrast else f"{interval}, so far"
+
+
+def _say_interval(contrast: Contrast) -> str:
+    return f"{format_difference(contrast.low)} to {format_difference(contrast.high)}"
+
+
+def _say_p(p: float | None) -> str:
+    return "" if p is None else format_p(p)
+
+
+def _name_finding(found: Findings, finding: Finding) -> str:
+    """With the start, and with the set unless it is the study's first."""
+    row, sets = finding.rows[0], found.content["sets"]
+    on = "" if row.set == next(iter(sets)) else f"; {(sets[row.set] or {}).get('title', row.set)}"
+    return f"({row.start}) {finding.title}{on}"
