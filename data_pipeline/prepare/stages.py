@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,17 +23,23 @@ from .duplicates.exact import RANGE_DOCUMENTS, RANGE_PARAGRAPHS, FindDocuments, 
 from .duplicates.near import NUM_BANDS, Decide, FindMatches, link_signatures
 from .duplicates.survivors import DecideSurvivors, FindAtRisk, FindContested
 from .encode_inputs import EncodeInputs, signature_folder
-from .engine.inputs import InputTask, count_buckets, cut_tasks, estimate_total, write_tasks
-from .engine.merge import MAX_OPENS, MERGE_FILES, MergeSpills, Spill
-from .engine.spill import Buckets, forget, is_written, load_facts, make_spill_schema
-from .engine.stage import Stage, Work
+from .inputs import InputTask, count_buckets, cut_tasks, estimate_total, write_tasks
 from .lengths import Lengths
 from .readers import SKIPPED, UNREADABLE, InputFile, check_unchanged
 from .rejection import Allowed, ReadTally, refuse_rejected
+from .spill import (
+    MAX_OPENS,
+    MERGE_FILES,
+    Buckets,
+    MergeSpills,
+    Spill,
+    forget,
+    is_written,
+    load_facts,
+    make_spill_schema,
+)
+from .tasks import Engine, Stage, Work
 from .write import WriteShards, name_columns
-
-if TYPE_CHECKING:
-    from .engine.executors import Engine
 
 OUTPUT_VERSION = 3  # of what the first stage leaves; another version is not taken up
 
@@ -127,7 +133,7 @@ class Written:
     shards: list[ShardInfo] = field(default_factory=list)
 
 
-def encode_all(plan: Plan, engine: "Engine", allowed: Allowed) -> Encoded:
+def encode_all(plan: Plan, engine: Engine, allowed: Allowed) -> Encoded:
     """Run the first stage, and gather what was counted and rejected.
 
     allowed: what may be missing
@@ -139,13 +145,13 @@ def encode_all(plan: Plan, engine: "Engine", allowed: Allowed) -> Encoded:
     _forget_unread(plan, allowed)
     plan.run.mkdir(exist_ok=True)
     write_atomically(plan.tokenizer_file, tokenizers.serialize_backend(plan.tokenizer))
-    write_tasks(plan.tasks, plan.run / "tasks.json")
+    write_tasks(plan.tasks, plan.run / "tasks.pickle")
     benchmark = plan.run / "benchmark.txt" if plan.decontaminate else None
     if benchmark:
         write_atomically(benchmark, "\n".join(" ".join(sentence.split()) for sentence in plan.decontaminate))
     name = tokenizers.shorten_name(plan.tokenizer.name_or_path)
     work = EncodeInputs(
-        plan.run / "tasks.json",
+        plan.run / "tasks.pickle",
         plan.encoded,
         plan.tokenizer_file,
         name,
@@ -254,7 +260,7 @@ def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
     return said
 
 
-def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
+def write_all(plan: Plan, engine: Engine, encoded: Encoded) -> Written:
     """Find duplicates, write the shards, and put them into ``plan.folder / "shards"`` under their final names."""
     fate, removed, num_ranges = _find_duplicates(plan, engine, encoded)
     work = WriteShards(
@@ -293,7 +299,7 @@ def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
     return written
 
 
-def _merge_spills(plan: Plan, engine: "Engine", inputs: Inputs) -> list[Spill]:
+def _merge_spills(plan: Plan, engine: Engine, inputs: Inputs) -> list[Spill]:
     """Merge what the input tasks have left into so few files that each may be opened for each bucket."""
     spills = [Spill(inputs.folder, key, task) for task, key in enumerate(inputs.keys)]
     merged = 0
@@ -306,7 +312,7 @@ def _merge_spills(plan: Plan, engine: "Engine", inputs: Inputs) -> list[Spill]:
     return spills
 
 
-def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> tuple[Path, Path, int]:
+def _find_duplicates(plan: Plan, engine: Engine, encoded: Encoded) -> tuple[Path, Path, int]:
     """Find out what becomes of each document and paragraph.
 
     Returns the file of the documents, the folder of the paragraphs that are removed, and how many files it has.
@@ -332,7 +338,7 @@ def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> tuple[Pa
     return _find_repeated_paragraphs(plan, engine, encoded, fate)
 
 
-def _find_repeated_paragraphs(plan: Plan, engine: "Engine", encoded: Encoded, fate: Path) -> tuple[Path, Path, int]:
+def _find_repeated_paragraphs(plan: Plan, engine: Engine, encoded: Encoded, fate: Path) -> tuple[Path, Path, int]:
     """As ``_find_duplicates``, where no paragraph is to be kept twice.
 
     Documents that are too short without what repeats hold no copy: where there are any, copies are chosen anew.

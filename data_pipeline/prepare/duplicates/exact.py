@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.prepare.engine.spill import DOCUMENT, PARAGRAPH, Buckets, find_held_out, load_array
-from data_pipeline.prepare.engine.stage import Progress
+from data_pipeline.prepare.spill import DOCUMENT, PARAGRAPH, Buckets, find_held_out, load_array
+from data_pipeline.prepare.tasks import Progress
 
 RANGE_DOCUMENTS, RANGE_PARAGRAPHS = 1 << 23, 1 << 22  # that one range of hashes has, about: 200 MB in memory
 KEPT, DUPLICATE, NEAR_DUPLICATE, TOO_SHORT = 0, 1, 2, 3  # what becomes of a document

@@ -16,7 +16,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from xxhash import xxh3_64_intdigest
 
-from data_pipeline.prepare.engine.stage import Progress
+from data_pipeline.prepare.tasks import Progress
 
 from .exact import DUPLICATE, NEAR_DUPLICATE, Inputs, save_whole
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.prepare.engine.stage import Progress
+from data_pipeline.prepare.tasks import Progress
 
 from .exact import KEPT, TOO_SHORT, Inputs, read_copies, save_whole
 

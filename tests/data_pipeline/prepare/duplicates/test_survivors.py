@@ -7,10 +7,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_pipeline.prepare import spill
 from data_pipeline.prepare.duplicates.exact import KEPT, TOO_SHORT, FindParagraphs, Inputs
 from data_pipeline.prepare.duplicates.survivors import DecideSurvivors, FindAtRisk, FindContested
-from data_pipeline.prepare.engine import spill
-from data_pipeline.prepare.engine.spill import Buckets
+from data_pipeline.prepare.spill import Buckets
 
 LEAST, RANGES, BOILERPLATE = 20, 2, 4
 TEXTS = 9  # text t has 3 + 2t characters

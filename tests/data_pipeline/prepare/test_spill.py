@@ -8,12 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.prepare.engine import merge, spill
-from data_pipeline.prepare.engine.inputs import count_buckets, cut_tasks, estimate_total
-from data_pipeline.prepare.engine.merge import MergeSpills, Spill, read_bucket
-from data_pipeline.prepare.engine.spill import Buckets, SpillWriter, is_written, load_array, load_facts
-from data_pipeline.prepare.engine.stage import Progress
+from data_pipeline.prepare import merge, spill
+from data_pipeline.prepare.inputs import count_buckets, cut_tasks, estimate_total
 from data_pipeline.prepare.readers import InputFile
+from data_pipeline.prepare.spill import (
+    Buckets,
+    MergeSpills,
+    Spill,
+    SpillWriter,
+    is_written,
+    load_array,
+    load_facts,
+    read_bucket,
+)
+from data_pipeline.prepare.tasks import Progress
 from data_pipeline.prepare.write import SHARD_TOKENS
 
 
