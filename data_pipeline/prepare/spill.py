@@ -11,7 +11,7 @@ K.rejected.jsonl  the records that are no documents
 K.json            counts; written last, so that it marks the others as whole
 
 A bucket is a range of keys of one split, and each file has a run of rows for it. Many files are first merged into a few
-(``MergeSpills``): a file is opened once for each bucket, and 6,000 files for 1,500 buckets would be nine million times.
+(``merge_spills``): each is opened once for each bucket, and 6,000 files for 1,500 buckets would be nine million times.
 """
 
 import json
@@ -263,34 +263,27 @@ class OpenSpill:
             begin = stop
 
 
-@dataclass(frozen=True)
-class MergeSpills:
-    """Merges the group of a number into ``00000.arrow`` and what belongs to it, by a range of places at a time."""
-
-    groups: list[list[Spill]]
-    output: Path
-    wide: bool
-
-    def __call__(self, number: int, progress: Progress) -> None:
-        self.output.mkdir(parents=True, exist_ok=True)
-        spills, key = [OpenSpill(spill) for spill in self.groups[number]], f"{number:05d}"
-        rows, tasks, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)], []
-        partial, schema = self.output / f"{key}.arrow.tmp", make_spill_schema(self.wide)
-        with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
-            for first, end in cut_places(spills):
-                found = [piece for spill in spills for piece in spill.find(first, end)]
-                (batch,) = pa.Table.from_batches([piece for piece, _, _ in found]).combine_chunks().to_batches()
-                places = np.concatenate([places for _, places, _ in found])
-                order = np.argsort(places, kind="stable")
-                file.write_batch(batch.take(pa.array(order)))
-                rows.append(places[order])
-                tasks.append(np.concatenate([of_rows for _, _, of_rows in found])[order].astype(np.uint32))
-                sizes.append(len(order))
-                progress.add(len(order))
-        np.save(self.output / f"{key}.rows.npy", np.concatenate(rows))
-        np.save(self.output / f"{key}.tasks.npy", np.concatenate(tasks))
-        np.save(self.output / f"{key}.batches.npy", np.array(sizes, dtype=np.uint32))
-        partial.replace(self.output / f"{key}.arrow")
+def merge_spills(groups: list[list[Spill]], output: Path, wide: bool, number: int, progress: Progress) -> None:
+    """Merge the group of a number into ``00000.arrow`` and what belongs to it, by a range of places at a time."""
+    output.mkdir(parents=True, exist_ok=True)
+    spills, key = [OpenSpill(spill) for spill in groups[number]], f"{number:05d}"
+    rows, tasks, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)], []
+    partial, schema = output / f"{key}.arrow.tmp", make_spill_schema(wide)
+    with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
+        for first, end in cut_places(spills):
+            found = [piece for spill in spills for piece in spill.find(first, end)]
+            (batch,) = pa.Table.from_batches([piece for piece, _, _ in found]).combine_chunks().to_batches()
+            places = np.concatenate([places for _, places, _ in found])
+            order = np.argsort(places, kind="stable")
+            file.write_batch(batch.take(pa.array(order)))
+            rows.append(places[order])
+            tasks.append(np.concatenate([of_rows for _, _, of_rows in found])[order].astype(np.uint32))
+            sizes.append(len(order))
+            progress.add(len(order))
+    np.save(output / f"{key}.rows.npy", np.concatenate(rows))
+    np.save(output / f"{key}.tasks.npy", np.concatenate(tasks))
+    np.save(output / f"{key}.batches.npy", np.array(sizes, dtype=np.uint32))
+    partial.replace(output / f"{key}.arrow")
 
 
 def cut_places(spills: list[OpenSpill]) -> list[tuple[int, int]]:

@@ -39,8 +39,8 @@ class WriteShards:
 
     spills:      the files of the documents
     shared:      a file of which documents share their id with many
-    dropped:     a file of what becomes of each document, see ``near.Decide`` and ``survivors``
-    removed:     the folder of what ``FindParagraphs`` found, by range of hashes
+    dropped:     a file of what becomes of each document, see ``near.decide`` and ``survivors``
+    removed:     the folder of what ``find_paragraphs`` found, by range of hashes
     columns:     of a shard
     objectives:  for each of them, the manifest counts the usable anchors of a shard
     unknown:     the token that stands for what the tokenizer does not know; None where it knows everything
