@@ -26,7 +26,7 @@ from pretrain.runtime.run_folder import SUMMARY
 from pretrain.runtime.settings import default_of
 
 from .card import AS_STARTED
-from .pages import TEMPLATES, ShownCandidate, pick_candidates
+from .comparison_page import TEMPLATES, ShownCandidate, pick_candidates
 from .plots import LEAST_RANGE, Curve, compute_deviation, plot_dots, plot_histograms, plot_noise, plot_trainings
 from .study_table import describe_shared_stages
 
