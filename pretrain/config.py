@@ -50,12 +50,13 @@ class DataSettings:
         may_change=True,
         as_text=format_source,
     )
-    schedule: Literal["round_robin"] | None = setting(
+    corpus_schedule: Literal["round_robin"] | None = setting(
         None,
         "round_robin: each batch is of one corpus (and one of its objectives), in turn, whatever their sizes; a weight "
         "of 2 is two turns. An epoch is then as many batches as all have, at most 100,000 positives of each. Without "
         "it: every batch has pairs of all, by their shares.",
         DATA,
+        old_name="schedule",
     )
     forums: str | None = setting(
         None,

@@ -139,9 +139,7 @@ def main() -> None:
     if config.page and study.matrix is None:
         raise KinspanError(f"--page {config.page}: {config.study} lists rows, whose page is report.html")
     if config.page and not Path(config.page).is_file():
-        raise KinspanError(
-            f"--page {config.page}: there is no such file; docs/as2.md says how one is written"
-        )
+        raise KinspanError(f"--page {config.page}: there is no such file; docs/as2.md says how one is written")
     if config.model:
         study = replace(study, settings={**study.settings, "model": config.model})
     if study.matrix is None:
