@@ -436,6 +436,11 @@ class PretrainConfig(
     run.
     """
 
+    BASIC = (  # what --help shows
+        *("corpus", "model", "objective", "mlm_weight", "output_dir", "max_steps", "learning_rate", "max_length"),
+        *("global_batch_size", "micro_batch_size", "precision", "eval_steps", "dry_run"),
+    )
+
     def __post_init__(self) -> None:
         self.corpus = list_texts(self.corpus)
 
