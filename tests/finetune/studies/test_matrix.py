@@ -217,7 +217,7 @@ def test_rows_are_listed_by_patterns_with_what_needs_no_training_first(study, st
     found = fill(study, store, 0.1)
     lines = list_rows(found, "BM25/wikiqa;a/*/wikiqa", "seeds map", but="*zero-shot*;a/both*").splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| BM25", "| nothing", "| MLM", "| SSP"]
-    assert lines[2] == "| BM25 |  | .500 |  |"
+    assert lines[2] == "| BM25 |  | .500 |"
     assert lines[-1].startswith("| SSP | 5 | .")
     with pytest.raises(KinspanError, match="has the column maps, which is none of"):
         list_rows(found, "a/*", "maps")
