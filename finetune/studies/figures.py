@@ -12,7 +12,7 @@ from finetune.evaluation.contrasts import Contrast
 from finetune.reports.plots import COLOURS, MARKERS, compute_deviation
 
 from .findings import Findings
-from .lines import Outcome
+from .lines import RowOutcome
 from .tables import part_patterns
 
 WIDTH = 8.6  # inches
@@ -93,7 +93,7 @@ def draw_curves(found: Findings, path: Path, rows: str, over: str, label: str) -
         save_figure(figure, path)
 
 
-def _find_quantity(outcome: Outcome, over: str) -> float | None:
+def _find_quantity(outcome: RowOutcome, over: str) -> float | None:
     return getattr(outcome.row, over) if over in ("share", "questions") else (outcome.row.pretrain or {}).get(over)
 
 

@@ -10,10 +10,10 @@ from finetune.evaluation.contrasts import Contrast, find_detectable
 from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, format_p
 
 from .findings import Finding, Findings
-from .lines import Outcome
+from .lines import RowOutcome
 from .matrix import hash_settings
 
-Cell = Callable[[Findings, Outcome], str]
+Cell = Callable[[Findings, RowOutcome], str]
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -33,7 +33,7 @@ def format_difference(value: float) -> str:
     return sign + format_figure(abs(value))
 
 
-def format_map(outcome: Outcome) -> str:
+def format_map(outcome: RowOutcome) -> str:
     """Mean over seeds, and their standard deviation in brackets."""
     deviation = f" ({format_figure(outcome.maps.std(ddof=1))})" if len(outcome.maps) > 1 else ""
     return format_figure(outcome.maps.mean()) + deviation
@@ -62,7 +62,7 @@ def part_patterns(patterns: str) -> list[str]:
     return [pattern.strip() for pattern in patterns.split(";") if pattern.strip()]
 
 
-def _name(outcome: Outcome, tells_start: bool) -> str:
+def _name(outcome: RowOutcome, tells_start: bool) -> str:
     row = outcome.row
     start = f"({row.start}) " if tells_start and row.start else ""
     return start + row.title + ("" if outcome.is_complete or row.mean_of else " (not all seeds yet)")
@@ -77,36 +77,36 @@ def _find_column(found: Findings, name: str) -> tuple[str, Cell]:
     return COLUMNS[name]
 
 
-def _say_map_on(found: Findings, outcome: Outcome, set_name: str) -> str:
+def _say_map_on(found: Findings, outcome: RowOutcome, set_name: str) -> str:
     other = outcome.row.name.removesuffix(outcome.row.set) + set_name
     known = found.outcomes.get(other) or found.untrained.get(other)
     return format_map(known) if known else ""
 
 
-def _say_mrr(_: Findings, outcome: Outcome) -> str:
+def _say_mrr(_: Findings, outcome: RowOutcome) -> str:
     return format_figure(outcome.rr.mean())
 
 
-def _say_dev(_: Findings, outcome: Outcome) -> str:
+def _say_dev(_: Findings, outcome: RowOutcome) -> str:
     return format_figure(np.mean([line["dev_map"] for line in outcome.tuned])) if outcome.tuned else ""
 
 
-def _say_updates(_: Findings, outcome: Outcome) -> str:
+def _say_updates(_: Findings, outcome: RowOutcome) -> str:
     return f"{np.mean([line['finetune']['best_step'] for line in outcome.tuned]):.0f}" if outcome.tuned else ""
 
 
-def _count_best_at_end(_: Findings, outcome: Outcome) -> str:
+def _count_best_at_end(_: Findings, outcome: RowOutcome) -> str:
     at_end = [line["finetune"]["best_step"] == line["finetune"]["steps"] for line in outcome.tuned]
     return str(sum(at_end)) if at_end else ""
 
 
-def _say_precision(_: Findings, outcome: Outcome) -> str:
+def _say_precision(_: Findings, outcome: RowOutcome) -> str:
     known = outcome.precisions
     counts = [f"{known.count(p)} {p}" for p in dict.fromkeys(known)]
     return known[0] if len(counts) == 1 else ", ".join(counts)
 
 
-def _say_auc(_: Findings, outcome: Outcome) -> str:
+def _say_auc(_: Findings, outcome: RowOutcome) -> str:
     """How well a way of training tells held-out pairs of its own texts apart, the mean over seeds."""
     trained = [line["training"]["held_out_auc"][1] for line in outcome.lines if line.get("training")]
     return format_figure(float(np.mean(trained))) if trained and not outcome.row.mean_of else ""

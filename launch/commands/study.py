@@ -129,7 +129,7 @@ def main() -> None:
     if not config.data and not config.page:
         raise KinspanError("--data is needed, unless --page alone is to be made of the lines that are there")
     from finetune.studies.findings import Findings  # after the flags: torch takes seconds to import
-    from finetune.studies.lines import Store
+    from finetune.studies.lines import ResultStore
     from finetune.studies.page import write_page
     from finetune.studies.study import LINES, run_study
     from finetune.studies.study_file import read_study
@@ -144,7 +144,7 @@ def main() -> None:
         study = replace(study, settings={**study.settings, "model": config.model})
     if study.matrix is None:
         study = replace(study, bm25=not config.no_bm25, repeat_stages=config.repeat_stages)
-    store = Store(Path(config.results or Path(config.output_dir) / LINES).absolute())
+    store = ResultStore(Path(config.results or Path(config.output_dir) / LINES).absolute())
     results: dict[str, Any] = {}
     try:
         if config.data:

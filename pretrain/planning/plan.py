@@ -66,7 +66,7 @@ BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What the settings come to.
 
     parameters:  number in each part of the model; a parameter of two parts counts for the first
@@ -109,7 +109,7 @@ class Plan:
         return self.step_tokens * self.steps
 
 
-def make_plan(config: PretrainConfig) -> Plan:
+def make_plan(config: PretrainConfig) -> RunPlan:
     """The plan of these settings. Raises KinspanError for what the run itself would refuse."""
     check(config)
     mixture = mix_as(config, list_sources(config))
@@ -135,7 +135,7 @@ def make_plan(config: PretrainConfig) -> Plan:
     masked = 0.0 if token_loss == "none" else config.mlm_probability * maskable
     flops = _count_flops(FlopCounter(model), lengths.astype(np.float64), masked)
     zero = settings.get("zero_optimization", {})
-    return Plan(
+    return RunPlan(
         config,
         mixture,
         token_loss,

@@ -12,7 +12,7 @@ import yaml
 from data_pipeline.errors import KinspanError
 from finetune.evaluation import contrasts
 from finetune.studies.findings import Findings
-from finetune.studies.lines import Store, invert_ranks, pack_figures, read_outcome, shorten
+from finetune.studies.lines import ResultStore, invert_ranks, pack_figures, read_outcome, shorten
 from finetune.studies.matrix import make_matrix
 from finetune.studies.page import PLACE, write_page
 from finetune.studies.rows import FINETUNE
@@ -68,7 +68,7 @@ def study():
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "results")
+    return ResultStore(tmp_path / "results")
 
 
 def make_line(seed, value, random, **more):
@@ -153,7 +153,7 @@ def test_every_row_of_a_benchmark_has_settings_that_both_trainings_take(path):
 def test_stored_lines_are_of_the_rows_of_their_study():
     """A line whose settings the file no longer gives would run again, and leave the tables."""
     for path, results in ((EVIDENCE, "evidence/results"), (FORUMS, "forums/study/results")):
-        store = Store(BENCHMARKS / results)
+        store = ResultStore(BENCHMARKS / results)
         rows = [row for row in read_study(path).rows if not row.mean_of]
         found = {(row.lines_of, seed) for row in rows for seed in store.read_lines(row)}
         assert len(found) == sum(len(file.read_text().splitlines()) for file in store.folder.glob("*.jsonl"))
@@ -255,7 +255,7 @@ def test_a_place_that_cannot_be_meant_is_named(study, store, tmp_path, call):
 )
 def test_the_tables_of_rows_on_a_page_are_those_of_its_lines(page, path, results, tmp_path):
     """The comparisons are left out: their draws take minutes."""
-    found, count = Findings(read_study(path), Store(path.parent / results)), 0
+    found, count = Findings(read_study(path), ResultStore(path.parent / results)), 0
     text = (BENCHMARKS / f"{page}.md").read_text()
     for place in PLACE.finditer(text):
         if re.match(r"rows|pretrainings|groups", place["call"]):
@@ -269,7 +269,7 @@ def test_the_tables_of_rows_on_a_page_are_those_of_its_lines(page, path, results
 
 def test_forums_are_read_by_groups_of_targets():
     """A line has all targets; a group of five forums has their questions one after another."""
-    found = Findings(read_study(FORUMS), Store(FORUMS.parent / "results"))
+    found = Findings(read_study(FORUMS), ResultStore(FORUMS.parent / "results"))
     whole = found.outcomes["a/multi/title_body"].ap
     parts = [found.outcomes[f"a/multi/{forum}-title_body"].ap for forum in found.content["arms"]["mean"]["mean_of"]]
     assert np.array_equal(whole, np.concatenate(parts, axis=1))
