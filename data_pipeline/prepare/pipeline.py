@@ -1,6 +1,6 @@
 """Documents become a corpus: they are read, cleaned, split, tokenised, freed of duplicates, shuffled and written.
 
-The steps are stages of independent tasks (``engine/``), which run on this machine, on Slurm or on Ray:
+The steps are stages of independent tasks (``tasks.py``), which run on this machine, on Slurm or on Ray:
 
 1. Each input task encodes its files, or its part of a file, into buckets by a hash of each document's id.
 2. Ranges of hashes are searched for documents and paragraphs that occur more than once.
@@ -30,12 +30,12 @@ from data_pipeline.sampling.pairs import Objective
 
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, check_rules
-from .engine.execution import Execution, parse_sbatch
 from .finished import CORPUS_PARTS, find_finished
 from .readers import PYTHON_DOCS, InputFile, find_input_files, is_url, split_prefix
 from .rejection import Allowed
 from .report import write_report
 from .stages import Plan, encode_all, write_all
+from .tasks import Engine
 from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest
 
 BOILERPLATE = 10  # documents with a paragraph from which on it is removed from all of them
@@ -104,14 +104,10 @@ def prepare(
 
     Raises KinspanError where an input or the tokenizer cannot be used, a task fails, or no document is kept.
     """
-    from .engine.executors import Engine  # not at the top: datatrove takes a second to import
-
     began, folder, rules = time.monotonic(), Path(output).absolute(), rules or Rules()
     _check_settings(rules, num_workers, shard_tokens, duplicates, boilerplate)
     _refuse_own_output(inputs, folder)
-    if sbatch and executor != "slurm":
-        raise KinspanError("--sbatch says what Slurm's jobs ask for: give --executor slurm too, or leave it out")
-    execution = Execution(executor, num_workers, parse_sbatch(sbatch or []) if executor == "slurm" else {})
+    engine = Engine(executor, num_workers, sbatch or [], quiet)
     files, skipped = find_input_files(inputs, allow_skipped)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
     described = tokenizers.describe_tokenizer(tokenizer)
@@ -127,7 +123,7 @@ def prepare(
     partial = folder / "partial"
     try:
         _make_partial_folder(folder, partial)
-        with _lock(partial), Engine(execution, quiet) as engine:
+        with _lock(partial), engine:
             plan = Plan(partial, files, settings, rules, tokenizer, described, objectives, decontaminate or [])
             encoded = encode_all(plan, engine, allowed)
             done = write_all(plan, engine, encoded)

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.pages import render_template
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.comparison import format_difference, list_metrics
 from finetune.evaluation.metrics import MAP, TITLES, compute_question_metrics, rank_rows
 
-from .pages import pick_candidates, render_template
+from .pages import TEMPLATES, pick_candidates
 
 NUM_QUESTIONS = 50
 NUM_ANSWERS = 3  # per question and system
@@ -52,6 +53,7 @@ def render_comparison(
         for q in furthest
     ]
     return render_template(
+        TEMPLATES,
         "compare.html",
         title=title,
         notes=notes,

@@ -1,21 +1,13 @@
-"""HTML pages made from the templates of this package, and the candidates of a question as the pages show them."""
+"""The candidates of a question as the pages show them."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from data_pipeline import pages
 from finetune.data.answers import AnswerSet
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-
-
-def render_template(template: str, filters: Mapping[str, Callable] | None = None, **values: Any) -> str:
-    """Fills the template of this name with ``values``. Texts are escaped, and a name without a value is an error."""
-    return pages.render_template(TEMPLATES, template, filters, **values)
 
 
 @dataclass(frozen=True)

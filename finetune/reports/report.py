@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
+from data_pipeline.pages import render_template
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import METRICS, TITLES, rank_rows
 from finetune.evaluation.significance import SIGNIFICANT
 from finetune.evaluation.trec import write_lines
 
 from .card import AS_STARTED
-from .pages import ShownCandidate, pick_candidates, render_template
-from .plots import LEAST_RANGE, Curve, compute_deviation, plot_curves, plot_dots, plot_histograms, plot_noise
+from .pages import TEMPLATES, ShownCandidate, pick_candidates
+from .plots import LEAST_RANGE, Curve, compute_deviation, plot_dots, plot_histograms, plot_noise, plot_trainings
 
 TOP = 5  # candidates that an example shows
 
@@ -170,6 +171,7 @@ def write_report(path: Path, report: Report) -> None:
 def render_report(report: Report) -> str:
     """Returns the HTML of a report. Texts are escaped, plots are part of the page, and it loads nothing."""
     return render_template(
+        TEMPLATES,
         "report.html",
         {
             "deviation": compute_deviation,
@@ -211,7 +213,7 @@ def _plot_sections(report: Report) -> dict[str, str]:
         names, title = [row.name for row in report.rows], f"{TITLES[main]} on {report.measured}"
         plots["rows"] = plot_dots(names, values, marks, title, "the paper's")
     if report.curves:
-        plots["curves"] = plot_curves({row.name: _name_quantities(row) for row in report.curves})
+        plots["curves"] = plot_trainings({row.name: _name_quantities(row) for row in report.curves})
     if report.noise:
         plots["noise"] = plot_noise({n.name: (n.shares, n.map) for n in report.noise}, f"MAP on {report.measured}")
     if report.splits:

@@ -1,5 +1,6 @@
 """What is put into buckets comes out of them, whole and in the order of the input."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.prepare.engine import merge, spill
-from data_pipeline.prepare.engine.inputs import count_buckets, cut_tasks, estimate_total
-from data_pipeline.prepare.engine.merge import MergeSpills, Spill, read_bucket
-from data_pipeline.prepare.engine.spill import Buckets, SpillWriter, is_written, load_array, load_facts
-from data_pipeline.prepare.engine.stage import Progress
+from data_pipeline.prepare import merge, spill
+from data_pipeline.prepare.inputs import count_buckets, cut_tasks, estimate_total
 from data_pipeline.prepare.readers import InputFile
+from data_pipeline.prepare.spill import (
+    Buckets,
+    Spill,
+    SpillWriter,
+    is_written,
+    load_array,
+    load_facts,
+    merge_spills,
+    read_bucket,
+)
+from data_pipeline.prepare.tasks import Progress
 from data_pipeline.prepare.write import SHARD_TOKENS
 
 
@@ -113,7 +122,7 @@ def test_merged_files_hold_the_same_and_each_is_opened_once(written, monkeypatch
     first, second, third = spill_tasks(folder)
     for number, group in enumerate(([[first, second], [third]], [[Spill(folder / "0", f"{k:05d}") for k in range(2)]])):
         for part in range(len(group)):
-            MergeSpills(group, folder / str(number), False)(part, Progress(folder / "note"))
+            partial(merge_spills, group, folder / str(number), False)(part, Progress(folder / "note"))
     assert len(opened) == 5
     merged = [Spill(folder / "1", "00000")]
     assert len(load_array(folder / "1", "00000", "batches")) > 3
