@@ -11,6 +11,7 @@ import yaml
 
 from data_pipeline.errors import KinspanError
 from finetune.evaluation import contrasts
+from finetune.studies import figures
 from finetune.studies.findings import Findings
 from finetune.studies.lines import ResultStore, invert_ranks, pack_figures, read_outcome, shorten
 from finetune.studies.matrix import make_matrix
@@ -221,6 +222,23 @@ def test_rows_are_listed_by_patterns_with_what_needs_no_training_first(study, st
     assert lines[-1].startswith("| SSP | 5 | .")
     with pytest.raises(KinspanError, match="has the column maps, which is none of"):
         list_rows(found, "a/*", "maps")
+
+
+def test_curves_have_a_dot_for_each_seed_and_a_line_through_the_means(study, store, tmp_path, monkeypatch):
+    group = study.matrix["groups"][-1] | {"questions": [50, 100]}
+    free = group | {"questions": [None], "measures": ["head"], "name": "free"}
+    study = make_matrix(Path("study.yaml"), {**study.matrix, "groups": [*study.matrix["groups"], group, free]})
+    drawn = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, path: drawn.append(figure))
+    rows = "a/ssp, * questions/trecqa;a/ssp, zero-shot by the pair head/trecqa"
+    figures.draw_curves(fill(study, store, 0.1), tmp_path / "labels.png", rows, "BM25/trecqa")
+    (axes,) = drawn[0].axes
+    curve, *dots, level = axes.lines
+    assert list(curve.get_xdata()) == [25, 50, 100]
+    assert [len(seeds.get_xdata()) for seeds in dots] == [2, 2, 2]
+    assert np.allclose(curve.get_ydata(), [seeds.get_ydata().mean() for seeds in dots])
+    assert set(level.get_ydata()) == {0.5}
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["none", "50", "100"]
 
 
 def test_a_page_keeps_its_prose_and_has_its_tables_made_anew(study, store, tmp_path):
