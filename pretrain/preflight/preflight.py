@@ -228,6 +228,7 @@ def _try_steps(store: RankStore, config: PretrainConfig, report: Report, folder:
     whole = format_time(first["steps"] * seconds)
     note = f"{seconds:.3g} s each, {first['tokens'] / seconds:,.0f} tokens/s; {first['steps']:,} take {whole}"
     kept = first["steps"] // config.keep_every if config.keep_every else 0
+    kept += config.lr_schedule == "wsd"  # that before the decay
     keep = max(config.keep_checkpoints + kept - first["written"], 0)
     found += checks.check_room_for_checkpoints(report.facts, first["parameters"], keep, steps.BYTES_PER_PARAMETER)
     report.add("steps", note, found)

@@ -401,7 +401,11 @@ def test_a_longer_run_goes_on_from_before_the_decay(stage, config, capsys):
     assert same(weights(one), weights(two))
     assert lines(one, "train", "step", "loss", "tokens") == lines(two, "train", "step", "loss", "tokens")
     assert [p.name for p in list_checkpoints(one / "checkpoints")] == ["step-00000012", "step-00000006"]
-    assert same(load_weights(one / "decayed/step-00000006"), short)
+    kept = one / "decayed/step-00000006"
+    assert same(weights(kept, 6), short)
+    assert read_status(kept).state == "complete"
+    assert [step for step, *_ in lines(kept, "train", "step")][-1] == 6
+    assert (one / "checkpoints/latest").read_text().strip() == "step-00000012"
 
 
 def pretrain_by_two(config):
@@ -434,7 +438,7 @@ def test_a_length_may_come_back(config):
     pretrain(config("whole", **settings, max_steps=6))
     pretrain(config("short", **settings, max_steps=4))
     assert same(weights(folder, 6), weights(config("whole").output_dir, 6))
-    assert same(load_weights(folder / "decayed/step-00000004"), weights(config("short").output_dir, 4))
+    assert same(weights(folder / "decayed/step-00000004", 4), weights(config("short").output_dir, 4))
 
 
 def test_a_run_stopped_within_its_decay_goes_on_for_longer(config, monkeypatch):
