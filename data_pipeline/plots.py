@@ -78,16 +78,22 @@ def draw_curves(axes: Axes, curves: Mapping[str, Points]) -> None:
     axes.set_xlabel("updates")
 
 
-def plot_curves(curves: Mapping[str, Points], label: str, marks: Sequence[float] = ()) -> str:
+def plot_curves(
+    curves: Mapping[str, Points], label: str, marks: Sequence[float] = (), scale: tuple[float, float] | None = None
+) -> str:
     """Plot named curves over the number of updates.
 
     label: says what the plot shows to those who cannot see it
     marks: updates at which there is a dashed line
+    scale: values that are shown at least
     """
     with matplotlib.rc_context(SMALL_STYLE):
         figure = Figure(SMALL)
         axes = figure.subplots()
         draw_curves(axes, curves)
+        low, high = axes.get_ylim()
+        if scale:
+            axes.set_ylim(min(low, scale[0]), max(high, scale[1]))
         for mark in marks:
             axes.axvline(mark, color=_INK, alpha=0.45, linewidth=1, linestyle="--")
         names = " ".join(f'<span style="color:{c}">\u25cf</span> {escape(n)}' for n, c in zip(curves, cycle(COLOURS)))

@@ -4,6 +4,7 @@ Each function prints its notes and a table, and where that is asked for last a l
 """
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,14 @@ from finetune.data.filters import filter_questions
 from finetune.data.registry import describe_measure, load_split, parse_columns
 from finetune.evaluation import trec
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
-from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
+from finetune.evaluation.comparison import (
+    compare_systems,
+    format_per_question,
+    format_table,
+    list_metrics,
+    name_folders,
+    warn_of_baselines,
+)
 from finetune.evaluation.contamination import find_contamination, format_contamination, summarize_contamination
 from finetune.evaluation.metrics import METRICS, Figures
 from finetune.evaluation.named_metrics import measure_answers, measure_run
@@ -98,6 +106,11 @@ def measure_models(
         prints = {name: fingerprint_model(name) for name in models}
         facts["fingerprints"] = {**prints, "model": prints[models[0]]}
     _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
+    metric = list_metrics(rows)[0]
+    of_bm25 = {row["name"]: row[metric] for row in rows if row["name"] == BM25}
+    for row in rows[: len(models)]:
+        for line in warn_of_baselines(split, metric, row[metric], of_bm25):
+            print(f"{row['name']}: {line}", file=sys.stderr)
 
 
 def _render_page(

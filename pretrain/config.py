@@ -50,12 +50,13 @@ class DataSettings:
         may_change=True,
         as_text=format_source,
     )
-    schedule: Literal["round_robin"] | None = setting(
+    corpus_schedule: Literal["round_robin"] | None = setting(
         None,
         "round_robin: each batch is of one corpus (and one of its objectives), in turn, whatever their sizes; a weight "
         "of 2 is two turns. An epoch is then as many batches as all have, at most 100,000 positives of each. Without "
         "it: every batch has pairs of all, by their shares.",
         DATA,
+        old_name="schedule",
     )
     forums: str | None = setting(
         None,
@@ -434,6 +435,11 @@ class PretrainConfig(
     Those with ``may_change`` may change when a run is resumed in its output folder; any other change makes it another
     run.
     """
+
+    BASIC = (  # what --help shows
+        *("corpus", "model", "objective", "mlm_weight", "output_dir", "max_steps", "learning_rate", "max_length"),
+        *("global_batch_size", "micro_batch_size", "precision", "eval_steps", "dry_run"),
+    )
 
     def __post_init__(self) -> None:
         self.corpus = list_texts(self.corpus)

@@ -3,7 +3,7 @@
 import math
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,8 @@ from .planning.checks import check
 from .schedule import OPEN_ENDED, Schedule, make_schedule
 from .watching.wandb_board import import_wandb
 
+HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss, 10 at first, then drowns a pair loss of .7
+
 
 @dataclass(kw_only=True)
 class Setup:
@@ -119,11 +121,14 @@ def set_up(config: PretrainConfig) -> Setup:
     mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
     notes += dropped
     token_loss = choose_token_loss(config, model_name, family)
+    config = settle_masking(config, token_loss)
     model, model_notes = make_first_on_each_machine(
         local_rank, lambda: _load_model(config, model_name, token_loss, mixture)
     )
     fingerprint = fingerprint_once_per_machine(model, rank, local_rank)
     notes += model_notes + find_unused_flags(config, token_loss)
+    if any(note.startswith("the masked-LM head") for note in model_notes):
+        notes += warn_of_masked_lm(config)
     if not config.adapter and not holds_no_weights(model_name):
         notes += warn_of_rate("--learning_rate", config.learning_rate)
     max_length = config.max_length or mixture.max_length
@@ -231,6 +236,22 @@ def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> s
     if config.token_loss == "rtd" and family != "electra":
         raise KinspanError(f"--token_loss rtd needs an ELECTRA model, and --model {model_name} is of the type {family}")
     return config.token_loss
+
+
+def warn_of_masked_lm(config: PretrainConfig) -> list[str]:
+    """A line where the loss of a new masked-LM head leaves the pair loss little say."""
+    if not config.pair_weight or config.mlm_weight < HEAVY_MASKED_LM * config.pair_weight:
+        return []
+    return [
+        f"with --mlm_weight {config.mlm_weight:g} the loss of this new head outweighs the pair loss for thousands of "
+        "updates: try 0.05 to 0.2"
+    ]
+
+
+def settle_masking(config: PretrainConfig, token_loss: str) -> PretrainConfig:
+    """The settings, without masked tokens where their loss has no weight: pairs are then read as they are."""
+    nothing_to_learn = token_loss == "mlm" and not config.mlm_weight
+    return replace(config, mlm_probability=0.0) if nothing_to_learn else config
 
 
 def _load_names(model_name: str, local_rank: int) -> tuple[Any, str]:

@@ -14,7 +14,7 @@ from pretrain.runtime.log import complete_lines
 
 from .config import as_dict
 from .finished import SUMMARY
-from .progress import Progress
+from .progress import RunProgress
 from .setup import Setup
 
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
@@ -37,7 +37,7 @@ def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:
     ]
 
 
-def write_summary(setup: Setup, progress: Progress) -> dict[str, Any]:
+def write_summary(setup: Setup, progress: RunProgress) -> dict[str, Any]:
     """Writes summary.json, which shows that the run is complete, and returns its content."""
     lines = [json.loads(line) for line in complete_lines(setup.folder / "metrics.jsonl")]
     of = {split: [line for line in lines if line["split"] == split] for split in ("train", "validation", "probe")}

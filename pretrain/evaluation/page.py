@@ -7,25 +7,48 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data_pipeline.pages import render_template
 from data_pipeline.plots import Points, plot_curves
 from pretrain.runtime.history import REWOUND, STARTED
 from pretrain.watching.happenings import count_starts, describe_history
 
-PANELS = {  # of the page, with the figures of each
-    "Loss": ("loss",),
-    "Pair loss": ("pair_loss",),
-    "Area under the ROC curve of the pairs": ("pair_auc", "pair_auc_hard", "pair_auc_easy"),
-    "F1 of the positive pairs": ("pair_f1",),
-    "MRR and R@1 of queries": ("pair_mrr", "pair_r1"),
-    "Masked-LM loss": ("mlm_loss",),
-    "Replaced-token loss": ("rtd_loss",),
-    "MAP of the probe": ("map",),
-    "Learning rate": ("learning_rate",),
-    "Tokens per second": ("tokens_per_second",),
+
+class Panel(NamedTuple):
+    """A plot of the page.
+
+    figures: that it shows, by their names in metrics.jsonl
+    about:   what they mean
+    scale:   values that it shows at least, so that noise does not look like a trend
+    """
+
+    figures: tuple[str, ...]
+    about: str = ""
+    scale: tuple[float, float] | None = None
+
+
+PANELS = {
+    "Loss": Panel(("loss",), "of all objectives together, by their weights"),
+    "Pairs told apart": Panel(
+        ("pair_auc", "pair_auc_hard", "pair_auc_easy"),
+        "how often a positive pair scores above a negative one, hard or easy (area under the ROC curve); chance is .5",
+        (0.4, 1.0),
+    ),
+    "Pair loss": Panel(("pair_loss",)),
+    "F1 of the positive pairs": Panel(("pair_f1",), "0 until some pair is called positive", (0, 1)),
+    "Queries": Panel(
+        ("pair_mrr", "pair_r1"), "mean of 1 / rank of the right text, and how often it comes first", (0, 1)
+    ),
+    "Masked-LM loss": Panel(("mlm_loss",), "of the tokens that were masked, in nats"),
+    "Replaced-token loss": Panel(("rtd_loss",)),
+    "Probe": Panel(("map",), "MAP of a copy that was fine-tuned for a moment", (0, 1)),
+    "Learning rate": Panel(("learning_rate",)),
+    "Speed": Panel(("tokens_per_second",), "tokens per second, of all ranks"),
 }
+CHANCE = 0.5  # of the AUC
+GAIN = 0.05  # of another figure, as a share of its first value, that counts as learning
+LITTLE, MUCH = 0.6, 0.7  # AUC from which a run has learned to tell pairs apart a little, and well
 MOST_POINTS = 500  # of a curve: more than a plot has room for, so that pages of long runs stay small
 MOST_EVENTS = 60  # of the history, the latest
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -59,8 +82,10 @@ def render_page(
         step=max((line["step"] for line in lines), default=0),
         total_steps=facts["total_steps"],
         progress=progress,
+        answer=say_learned(validation[0], validation[-1], facts["settings"]) if validation else None,
         warnings=warnings,
         plots=_plot_panels(lines, history),
+        panels=PANELS,
         resumed=bool(_list_marks(history)),
         compared=_compare(validation[0], validation[-1]) if validation else None,
         happened=happened[-MOST_EVENTS:],
@@ -72,6 +97,25 @@ def render_page(
     )
 
 
+def say_learned(
+    first: Mapping[str, Any], last: Mapping[str, Any], settings: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    """Whether a run has learned its objective, in a word, and the figure that says so; None where none does.
+
+    first, last: validations
+    """
+    if settings.get("pair_weight") and "pair_auc" in last:
+        auc = last["pair_auc"]
+        word = "Not yet" if auc < LITTLE else "A little" if auc < MUCH else "Yes"
+        began = first["pair_auc"]
+        return word, f"the AUC of held-out pairs is {auc:.2f} (chance {CHANCE:.2f}), at the start {began:.2f}"
+    for name, told, sign in (("pair_mrr", "MRR of held-out queries", 1), ("mlm_loss", "masked-LM loss", -1)):
+        if name in last and name in first:
+            word = "Yes" if sign * (last[name] - first[name]) > GAIN * first[name] else "Not yet"
+            return word, f"the {told} is {last[name]:.2f}, at the start {first[name]:.2f}"
+    return None
+
+
 def _list_marks(history: Sequence[Mapping[str, Any]]) -> list[float]:
     """List the steps at which the run was resumed, or went back to."""
     return sorted({line["step"] for line in history[1:] if line["kind"] in (STARTED, REWOUND)})
@@ -80,15 +124,15 @@ def _list_marks(history: Sequence[Mapping[str, Any]]) -> list[float]:
 def _plot_panels(lines: Sequence[Mapping[str, Any]], history: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Plot each panel for whose figures there are values, with a curve for each figure and split."""
     plots = {}
-    for name, figures in PANELS.items():
+    for name, panel in PANELS.items():
         curves: dict[str, list[tuple[float, float]]] = {}
-        for figure, line in product(figures, lines):
+        for figure, line in product(panel.figures, lines):
             if figure in line:
-                label = line["split"] if len(figures) == 1 else f"{figure}, {line['split']}"
+                label = f"{figure}, {line['split']}"
                 curves.setdefault(label, []).append((line["step"], line[figure]))
         if curves:
             thinned = {label: thin(points) for label, points in curves.items()}
-            plots[name] = plot_curves(thinned, name, _list_marks(history)[-MOST_EVENTS:])
+            plots[name] = plot_curves(thinned, name, _list_marks(history)[-MOST_EVENTS:], panel.scale)
     return plots
 
 

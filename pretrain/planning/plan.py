@@ -41,7 +41,7 @@ from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
 from pretrain.schedule import Schedule
-from pretrain.setup import choose_token_loss, count_steps, make_masking, plan_schedule, read_template
+from pretrain.setup import choose_token_loss, count_steps, make_masking, plan_schedule, read_template, settle_masking
 
 from .corpora import drop_untrainable, list_sources, mix_as, open_corpora, open_for
 from .defaults import default_corpus_folder
@@ -66,7 +66,7 @@ BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What the settings come to.
 
     parameters:  number in each part of the model; a parameter of two parts counts for the first
@@ -109,7 +109,7 @@ class Plan:
         return self.step_tokens * self.steps
 
 
-def make_plan(config: PretrainConfig) -> Plan:
+def make_plan(config: PretrainConfig) -> RunPlan:
     """The plan of these settings. Raises KinspanError for what the run itself would refuse."""
     check(config)
     mixture = mix_as(config, list_sources(config))
@@ -119,6 +119,7 @@ def make_plan(config: PretrainConfig) -> Plan:
     name = config.model or default_model()
     model_config, built_in = _load_config(name, "--model", notes)
     token_loss = choose_token_loss(config, name, model_config.model_type)
+    config = settle_masking(config, token_loss)
     notes += find_unused_flags(config, token_loss)
     model = build_fresh(partial(_build_on_meta, config, model_config, token_loss, mixture, notes), name)
     max_length = config.max_length or mixture.max_length
@@ -134,7 +135,7 @@ def make_plan(config: PretrainConfig) -> Plan:
     masked = 0.0 if token_loss == "none" else config.mlm_probability * maskable
     flops = _count_flops(FlopCounter(model), lengths.astype(np.float64), masked)
     zero = settings.get("zero_optimization", {})
-    return Plan(
+    return RunPlan(
         config,
         mixture,
         token_loss,

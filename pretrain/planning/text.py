@@ -8,13 +8,13 @@ from pretrain.runtime.layout import Layout
 from pretrain.schedule import describe_schedule
 
 from .memory import compute_states, estimate_activations
-from .plan import Plan, count_sequences
+from .plan import RunPlan, count_sequences
 
 GPUS = (1, 8, 64)
 ASSUMED_SPEED = 100_000  # tokens per second and GPU, where none is given
 
 
-def format_plan(plan: Plan) -> str:
+def format_plan(plan: RunPlan) -> str:
     """The text that ``--dry_run`` prints."""
     config, mixture = plan.config, plan.mixture
     weights = {"pair": config.pair_weight}
@@ -45,13 +45,13 @@ def format_plan(plan: Plan) -> str:
     return "\n".join([*lines, *(["", *(f"note: {note}" for note in plan.notes)] if plan.notes else [])])
 
 
-def _describe_negatives(plan: Plan) -> str:
+def _describe_negatives(plan: RunPlan) -> str:
     if plan.config.pair_loss:
         return f"the texts of a batch are each other's negatives, and {plan.config.own_negatives or 0} of its own"
     return f"one positive in {1 / plan.mixture.positive_share:.3g}"
 
 
-def _format_memory(plan: Plan) -> list[str]:
+def _format_memory(plan: RunPlan) -> list[str]:
     """A table of gigabytes per GPU: for the parameters by stage of ZeRO, then for a micro-batch's activations."""
     title = "GB per GPU, by formula"
     lines = [f"{title:<34}" + "".join(f"{n:>5} GPU{'s' if n > 1 else ' '}" for n in GPUS)]
@@ -77,13 +77,13 @@ def _format_memory(plan: Plan) -> list[str]:
     return lines
 
 
-def _estimate_activations(plan: Plan, configs: list[Any], pairs: int) -> float:
+def _estimate_activations(plan: RunPlan, configs: list[Any], pairs: int) -> float:
     tokens = pairs * count_sequences(plan.mixture, plan.config) * plan.max_length
     masked = round(tokens * plan.config.mlm_probability) if plan.token_loss != "none" else 0
     return estimate_activations(configs, tokens, masked, plan.precision, sampled=plan.token_loss == "rtd")
 
 
-def _format_time(plan: Plan) -> list[str]:
+def _format_time(plan: RunPlan) -> list[str]:
     if plan.config.tokens_per_second:
         speed = plan.config.tokens_per_second
         teraflops = plan.flops * speed / 1e12
@@ -98,7 +98,7 @@ def _format_time(plan: Plan) -> list[str]:
     ]
 
 
-def _format_hours(plan: Plan, tokens_per_second: float) -> str:
+def _format_hours(plan: RunPlan, tokens_per_second: float) -> str:
     return f"{plan.tokens / tokens_per_second / 3600:,.1f} h"
 
 

@@ -3,7 +3,9 @@
 import re
 from html.parser import HTMLParser
 
-from pretrain.evaluation.page import MOST_POINTS, render_page, thin
+import pytest
+
+from pretrain.evaluation.page import MOST_POINTS, render_page, say_learned, thin
 
 FACTS = {"total_steps": 20, "settings": {"objective": "ssp", "max_tokens": None, "seed": 1}}
 VOID = {"meta", "path", "use"}
@@ -57,6 +59,24 @@ def test_a_run_that_has_only_begun_has_a_page():
     assert "Step 0 of 20" in render_page("new", FACTS, [], [])
     line = {"step": 0, "split": "train", "loss": 1.0}
     assert "<svg" in render_page("new", FACTS, [line], [])  # a curve of one point
+
+
+@pytest.mark.parametrize(("auc", "word"), [(0.56, "Not yet"), (0.65, "A little"), (0.8, "Yes")])
+def test_it_begins_with_whether_the_run_has_learned(auc, word):
+    first, last = ({"step": step, "split": "validation", "pair_auc": value} for step, value in ((0, 0.49), (20, auc)))
+    facts = {**FACTS, "settings": {"pair_weight": 1.0}}
+    page = render_page("a", facts, [first, last], [])
+    assert (
+        f"Has it learned? {word}:</b> the AUC of held-out pairs is {auc:.2f} (chance 0.50), at the start 0.49." in page
+    )
+
+
+def test_without_pairs_another_figure_says_whether_it_has_learned():
+    first, last = {"pair_auc": 0.5, "mlm_loss": 10.0}, {"pair_auc": 0.5, "mlm_loss": 5.0}
+    assert say_learned(first, last, {"pair_weight": 0.0}) == ("Yes", "the masked-LM loss is 5.00, at the start 10.00")
+    assert say_learned(first, first, {"pair_weight": 0.0})[0] == "Not yet"
+    assert say_learned({"pair_mrr": 0.2}, {"pair_mrr": 0.4}, {"pair_weight": 1.0})[0] == "Yes"
+    assert say_learned({}, {}, {"pair_weight": 1.0}) is None
 
 
 def test_curves_of_long_runs_are_thinned_and_keep_what_leaps():
