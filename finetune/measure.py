@@ -13,6 +13,7 @@ import numpy as np
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import make_folder
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import filter_questions
 from finetune.data.registry import describe_measure, load_split, parse_columns
@@ -77,7 +78,7 @@ def measure_models(
     whole, notes = load_split(spec, split, parse_columns(columns))
     data, output = filter_questions(whole, eval_filter), Path(output_dir) if output_dir else None
     if output:  # before the work, to see whether it can be made
-        trec.make_folder(output)
+        make_folder(output)
     title = f"{data.name} {data.split}, {eval_filter}"
     print(
         f"{title}: {data.num_questions:,} of {whole.num_questions:,} questions, {data.num_pairs:,} candidates",

@@ -19,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.files import make_folder, write_atomically
 from data_pipeline.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet, Distinct
 from finetune.data.filters import NO_ALL_NEGATIVE, filter_questions
 from finetune.data.registry import load_split, parse_columns
-from finetune.evaluation.trec import make_folder
 from finetune.ranking.best import take_best
 from finetune.ranking.bi_encoder import check_room, is_bi_encoder
 from finetune.ranking.embedder import Embedder
