@@ -150,7 +150,7 @@ def test_as2(place, run_here, tiny_documents):
     (place / "releases").mkdir()
     (place / "releases/docs").symlink_to(place / "path/to/model")
     commands = blocks("as2.md", "bash")
-    tune, tanda, _, studied, _, trec, models, contamination = map(run_here, commands)
+    tune, tanda, studied, _, trec, models, contamination = map(run_here, commands)
     figures = json.loads((place / "runs/as2/results.json").read_text())
     assert f"{figures['seeds'][0]['test']['map']:.4f}" in trec
     assert "test mean" in tune
