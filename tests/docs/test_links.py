@@ -1,4 +1,4 @@
-"""The links of README.md, CONTRIBUTING.md, CHANGELOG.md, docs/ and benchmarks/ lead to files and headings that exist."""
+"""The links of README.md, CHANGELOG.md, CONTRIBUTING.md, docs/ and benchmarks/ lead to what exists."""
 
 import re
 from pathlib import Path
