@@ -58,9 +58,9 @@ def prepare_blank(settings: dict[str, Any], folder: Path) -> Callable[[], None]:
     from finetune.studies.chains import RELEASE
 
     def write() -> None:
-        from transformers import AutoTokenizer, BertConfig
+        from transformers import BertConfig
 
-        tokenizer = AutoTokenizer.from_pretrained(default_model())
+        tokenizer = load_tokenizer(default_model())
         tokenizer.save_pretrained(str(folder / RELEASE))
         shape = {name: value for name, value in settings.items() if name != "model"}
         config = BertConfig(vocab_size=len(tokenizer), architectures=["BertForMaskedLM"], **shape)

@@ -156,7 +156,7 @@ def test_what_the_page_on_preparing_reckons_with_at_400_gigabytes():
     files = [InputFile(f"{number}.jsonl", 4_000_000_000, "") for number in range(100)]
     tasks, buckets = cut_tasks(files, ""), count_buckets(estimate_total(files), SHARD_TOKENS, 0.02)
     merged = -(-len(tasks) // spill.MERGE_FILES)
-    page = (Path(__file__).resolve().parents[3] / "docs/preparing.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs/corpora.md").read_text()
     assert f"{len(tasks):,} input tasks" in page
     assert f"{buckets.count:,} buckets" in page
     assert f"to make {merged} groups" in page
