@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import make_folder, read_object, write_atomically
+from data_pipeline.files import make_folder, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, count_words
@@ -17,6 +17,7 @@ from finetune.evaluation.metrics import MAP
 from finetune.evaluation.trec import write_lines
 from finetune.fuse import describe_weights, fit_fusion, write_fusion
 from finetune.reports.release import find_ranker, release_ranker
+from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release
 from pretrain.runtime.device import describe_device
 from pretrain.runtime.lock import lock_folder
@@ -147,18 +148,14 @@ def _pretrain(settings: Settings, runners: Runners, say: Say) -> tuple[list[str]
 
 def _choose_settings(settings: Settings, objective: str, updates: int) -> dict[str, Any]:
     """Settings of launch/pretrain.py for a first look; the schedule is one that a larger budget goes on with."""
-    width = (
-        read_object(Path(settings.model) / "config.json", "").get("hidden_size", 0)
-        if Path(settings.model).is_dir()
-        else SMALL + 1
-    )
+    small = load_config(settings.model).hidden_size <= SMALL
     return {
         "corpus": [str(settings.output / "corpus")],
         "model": settings.model,
         "objective": objective,
         "max_steps": updates,
         "lr_schedule": "wsd",
-        "learning_rate": RATE_OF_SMALL if width <= SMALL else RATE,
+        "learning_rate": RATE_OF_SMALL if small else RATE,
         "mlm_weight": 0.05,
         "max_length": 64,
         "global_batch_size": BATCH,

@@ -25,10 +25,10 @@ from pretrain.modeling.pair_model import holds_no_weights
 
 from .questions import Questions
 
-PRETRAINED = "pre-trained on the documents, without labels"
-BI_ENCODER = "bi-encoder, fine-tuned"
-CROSS_ENCODER = "cross-encoder, fine-tuned"
-BOTH = "cross-encoder, pre-trained and fine-tuned"
+PRETRAINED = "the pre-trained model, without labels"
+BI_ENCODER = "the fine-tuned bi-encoder"
+CROSS_ENCODER = "the fine-tuned cross-encoder"
+BOTH = "the pre-trained and fine-tuned cross-encoder"
 FEWEST_UPDATES, SHARE = 40, 0.25  # of a fine-tuning: least, and as a share of the updates of the pre-training
 VALIDATIONS = 6  # of a fine-tuning
 SEED = 1
@@ -135,7 +135,7 @@ def train_ways(
             eval_steps=max(1, most // VALIDATIONS),
             patience=2,
             output_dir=str(
-                folder / f"{name.replace(', ', '-').replace(' ', '-')}-{fingerprint_model(model)[:8]}-{most}"
+                folder / f"{name.removeprefix('the ').replace(' ', '-')}-{fingerprint_model(model)[:8]}-{most}"
             ),
             **own,
         )
