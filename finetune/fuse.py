@@ -65,7 +65,8 @@ def fit_fusion(data: AnswerSet, scores: Scores) -> Fitted:
     """Fits a logistic regression of the labels over the parts' scores.
 
     The strength of the regularisation is the one whose out-of-fold MAP is highest; of equals, the strongest. Scores are
-    standardised over all candidates, not within each question: TODO.
+    standardised over all candidates: within each question was no better on SelQA and WikiQA, and a candidate's score
+    would then depend on the others.
 
     Raises KinspanError where there are fewer questions than folds.
     """

@@ -13,34 +13,22 @@ from .verdict import Verdict
 NUM_QUESTIONS, NUM_ANSWERS = 5, 3
 
 
-def render_page(
-    result: dict[str, Any],
-    title: str,
-    told: list[list[str]],
-    judged: tuple[Questions, Verdict] | None,
-    following: list[str],
-) -> str:
-    """Returns the page.
-
-    result:    what ``result.json`` holds
-    title:     of the table
-    told:      what went in and what was learned, in lines
-    judged:    the questions and the verdict; None without labels
-    following: commands to run next
-    """
+def render_page(result: dict[str, Any], questions: Questions | None, verdict: Verdict | None) -> str:
+    """Returns the page of what ``result.json`` holds, with questions side by side where there are labels."""
     return render_template(
         "adapt.html",
-        title="Which ranker is best for your documents?" if judged else "Adapted to your documents, not judged",
+        title="Which ranker is best for your documents?" if verdict else "Adapted to your documents, not judged",
         notes=[],
         result=result,
-        table=title,
-        went_in=told[0],
-        learned=told[1],
-        questions=_pick_questions(*judged) if judged else [],
-        judged=judged is not None,
+        questions=_pick_questions(questions, verdict) if questions and verdict else [],
         num_answers=NUM_ANSWERS,
-        following=following,
     )
+
+
+def render_text(result: dict[str, Any]) -> str:
+    """Returns what the terminal says at the end."""
+    width = max(len(row["name"]) for row in result["ways"])
+    return render_template("adapt.txt", result=result, width=width).rstrip()
 
 
 def _pick_questions(questions: Questions, verdict: Verdict) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ from finetune.data.registry import load_split, parse_columns
 from finetune.training.groups import make_generator
 
 TRAIN, DEV, TEST = "train", "dev", "test"
-MOST_QUESTIONS = {TRAIN: 2000, DEV: 100, TEST: 400}
-MOST_PAIRS = {TRAIN: 40_000, DEV: 1500, TEST: 6000}  # so that a first look takes minutes on a processor
+MOST_QUESTIONS = {TRAIN: 2000, DEV: 150, TEST: 500}
+MOST_PAIRS = {TRAIN: 40_000, DEV: 1500, TEST: 5000}  # so that a first look takes minutes on a processor
 FEWEST = 5  # questions to choose by, or to measure on
 TEST_PART, DEV_PART = 0.4, 0.25  # of the questions that are not split yet, those that become the test and the dev set
 DRAW_KEY = 2**37  # of the random numbers that draw questions and wrong candidates
@@ -35,6 +35,12 @@ class Questions:
     dev: AnswerSet
     test: AnswerSet
     notes: list[str]
+
+    def describe(self) -> list[str]:
+        """What is used, and how it was drawn, in lines."""
+        splits = (self.train, self.dev, self.test)
+        counts = (f"{one.num_questions:,} {one.split} ({one.num_pairs:,} candidates)" for one in splits)
+        return [f"questions: {', '.join(counts)}", *(f"  {note}" for note in self.notes)]
 
     @property
     def texts(self) -> list[str]:

@@ -10,11 +10,9 @@ from typing import Any
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import make_folder, write_atomically
-from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
-from finetune.evaluation.trec import write_lines
 from finetune.fuse import describe_weights, fit_fusion, write_fusion
 from finetune.reports.release import find_ranker, release_ranker
 from pretrain.modeling.pair_model import load_config
@@ -23,18 +21,14 @@ from pretrain.runtime.device import describe_device
 from pretrain.runtime.lock import lock_folder
 
 from .budget import BATCH, Budget, train_for
-from .page import render_page
+from .page import render_page, render_text
 from .questions import Questions, settle_questions
-from .verdict import Verdict, judge
-from .ways import Scorer, Way, fuse_ways, list_untrained, name_start, train_ways
+from .verdict import UNJUDGED, Verdict, judge
+from .ways import Scorer, Way, fuse_ways, list_untrained, name_model, name_start, train_ways
 
 STARTED, RESULT, PAGE, LOG, RELEASE = "adapt.json", "result.json", "report.html", "log.txt", "release"
 SMALL = 384  # the most hidden units of a small encoder, which takes the higher of these rates
 RATE_OF_SMALL, RATE = 2.5e-4, 5e-5
-UNJUDGED = (
-    "No verdict: without labelled questions nothing can be said about how well it ranks answers to real ones. Label "
-    "fifty, and give them as --questions; docs/adapt.md has the form."
-)
 
 
 @dataclass(frozen=True)
@@ -83,77 +77,76 @@ def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
 
 
 def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
-    output = settings.output
+    output, corpus = settings.output, settings.output / "corpus"
     questions = None
     if settings.questions:  # before the work, to see whether they can be used
         questions = settle_questions(settings.questions, settings.columns, output)
     say(f"machine: {describe_device()}; what each step says goes to {output / LOG}")
     with _quietly(output):
-        counts = runners.prepare(settings.documents, settings.model, output / "corpus")
-    went_in = [
-        f"documents: {counts['documents']:,} with {counts['paragraphs']:,} paragraphs and {counts['tokens']:,} tokens"
-    ]
-    if questions:
-        splits = (questions.train, questions.dev, questions.test)
-        numbers = ", ".join(
-            f"{split.num_questions:,} {split.split} ({split.num_pairs:,} candidates)" for split in splits
+        told = [_describe_documents(runners.prepare(settings.documents, settings.model, corpus))]
+        told += questions.describe() if questions else []
+        say("\n".join(told))
+        objective = runners.choose(corpus)
+        say(
+            f"pre-training {name_model(settings.model)} on the documents for {settings.budget.text}, without labels ({objective})"
         )
-        went_in += [f"questions: {numbers}", *(f"  {note}" for note in questions.notes)]
-    for line in went_in:
-        say(line)
-    learned, summary = _pretrain(settings, runners, say)
-    for line in learned:
-        say(f"  {line}")
-    pretrained = str(output / "pretrain" / RELEASE)
-    if questions is None:
-        return _end_unjudged(settings, runners, pretrained, [went_in, learned], say)
-    scorer = Scorer(count_words(questions.texts), output / "scores")
-    with _quietly(output):
-        ways = list_untrained(settings.model, pretrained, questions.dev, scorer, say)
-        ways += train_ways(settings.model, pretrained, questions, summary["steps"], output / "ways", scorer, say)
-        ways.append(fuse_ways(ways, questions.dev))
-        start = next((way for way in ways if way.name == name_start(settings.model)), ways[0])
-        verdict = judge(ways, start, questions.dev, questions.test, scorer)
-        _release(verdict, questions, scorer, output / RELEASE)
-    return _end(settings, questions, ways, verdict, [went_in, learned], say)
+        summary = _pretrain(settings, runners, objective)
+        told += (learned := _describe_pretraining(summary))
+        say("\n".join(learned))
+        if questions:
+            ways, verdict = _compare_ways(settings, questions, summary["steps"], say)
+            result = {"questions": questions.dev.num_questions, **_list_results(ways, questions.dev, verdict)}
+            released = (output / RELEASE).is_dir()
+        else:
+            pairs, verdict, released = runners.hold_out(corpus, objective), None, True
+            scorer = Scorer(count_words(pairs.answers.unique().to_pylist()), output / "scores")
+            ways = list_untrained(settings.model, _name_pretrained(output), pairs, scorer, say)
+            result = {"questions": pairs.num_questions, **_list_results(ways, pairs, None)}
+            _copy_release(_name_pretrained(output), output / RELEASE)
+    result |= {"told": told, "release": str(output / RELEASE) if released else None, "page": str(output / PAGE)}
+    result |= {"model": result["release"] or settings.model, "test": str(output / "test" / "test.jsonl")}
+    write_atomically(output / RESULT, json.dumps(result, indent=1) + "\n")
+    write_atomically(output / PAGE, render_page(result, questions, verdict))
+    say(render_text(result))
+    return result
 
 
 @contextmanager
 def _quietly(output: Path) -> Iterator[None]:
-    """Sends what is printed to the log; ``say`` still reaches the terminal."""
+    """Sends what is printed to the log."""
     with (output / LOG).open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log):
         yield
 
 
-def _pretrain(settings: Settings, runners: Runners, say: Say) -> tuple[list[str], dict[str, Any]]:
-    """Pre-trains for the budget, and returns what was learned, in words, and the summary of the run."""
-    output = settings.output
-    objective = runners.choose(output / "corpus")
-    say(f"pre-training {shorten_name(settings.model)} on them for {settings.budget.text}, without labels ({objective})")
+def _describe_documents(totals: dict[str, int]) -> str:
+    return "documents: {documents:,} with {paragraphs:,} paragraphs and {tokens:,} tokens".format(**totals)
 
-    def train(updates: int) -> dict[str, Any]:
-        return runners.pretrain(_choose_settings(settings, objective, updates), output / "pretrain")
 
-    with _quietly(output):
-        summary = train_for(settings.budget, train, output)
-    first, last = summary["first_validation"], summary["last_validation"]
-    learned = [f"{summary['steps']:,} updates, {summary['pairs']:,} pairs, {summary['wall_seconds'] / 60:.1f} minutes"]
-    if first and last and "pair_auc" in last:
-        learned.append(
-            f"held-out pairs are told apart with an AUC of {last['pair_auc']:.2f} (before: {first['pair_auc']:.2f}; "
-            "a guess: 0.50)"
+def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
+    first, last = summary["first_validation"] or {}, summary["last_validation"] or {}
+    lines = [f"learned: {summary['steps']:,} updates, {summary['pairs']:,} pairs in {summary['wall_seconds']:,.0f} s"]
+    if "pair_auc" in last:
+        before, after = first["pair_auc"], last["pair_auc"]
+        lines.append(
+            f"  held-out pairs are told apart with an AUC of {after:.2f}, before {before:.2f}; a guess has .50"
         )
-    return learned, summary
+    return lines
 
 
-def _choose_settings(settings: Settings, objective: str, updates: int) -> dict[str, Any]:
-    """Settings of launch/pretrain.py for a first look; the schedule is one that a larger budget goes on with."""
+def _name_pretrained(output: Path) -> str:
+    return str(output / "pretrain" / RELEASE)
+
+
+def _pretrain(settings: Settings, runners: Runners, objective: str) -> dict[str, Any]:
+    """Pre-trains for the budget with settings for a first look, and a schedule that a larger budget goes on with.
+
+    Returns the summary of the run.
+    """
     small = load_config(settings.model).hidden_size <= SMALL
-    return {
+    common = {
         "corpus": [str(settings.output / "corpus")],
         "model": settings.model,
         "objective": objective,
-        "max_steps": updates,
         "lr_schedule": "wsd",
         "learning_rate": RATE_OF_SMALL if small else RATE,
         "mlm_weight": 0.05,
@@ -162,43 +155,51 @@ def _choose_settings(settings: Settings, objective: str, updates: int) -> dict[s
         "micro_batch_size": BATCH,
         "eval_pairs": 500,
         "eval_steps": 1_000_000,
-        "save_steps": 100,
-        "log_steps": 50,
     }
-
-
-def _end_unjudged(
-    settings: Settings, runners: Runners, pretrained: str, told: list[list[str]], say: Say
-) -> dict[str, Any]:
-    """The end without labels: what is known of the held-out pairs, and the pre-trained model as the release."""
-    output = settings.output
-    with _quietly(output):
-        pairs = runners.hold_out(output / "corpus", runners.choose(output / "corpus"))
-        scorer = Scorer(count_words(pairs.answers.unique().to_pylist()), output / "scores")
-        ways = list_untrained(settings.model, pretrained, pairs, scorer, say)
-        _copy_release(pretrained, output / RELEASE)
-    rows = [{"name": way.name, "dev": float(way.measure(pairs).mean()), "test": None} for way in ways]
-    result = {"verdict": UNJUDGED, "chosen": None, "ways": rows, "release": str(output / RELEASE)}
-    title = (
-        f"MAP on {pairs.num_questions:,} held-out anchors, whose text of 5 is found; what the pre-training trains for"
+    return train_for(
+        settings.budget,
+        lambda updates: runners.pretrain({**common, "max_steps": updates}, settings.output / "pretrain"),
+        settings.output,
     )
-    return _tell(settings, result, told, title, None, say, [_suggest_rank(output)])
+
+
+def _compare_ways(settings: Settings, questions: Questions, updates: int, say: Say) -> tuple[list[Way], Verdict]:
+    """Trains and compares all ways, and releases the one to use."""
+    output, pretrained = settings.output, _name_pretrained(settings.output)
+    scorer = Scorer(count_words(questions.texts), output / "scores")
+    ways = list_untrained(settings.model, pretrained, questions.dev, scorer, say)
+    ways += train_ways(settings.model, pretrained, questions, updates, output / "ways", scorer, say)
+    ways.append(fuse_ways(ways, questions.dev))
+    start = next((way for way in ways if way.name == name_start(settings.model)), ways[0])
+    verdict = judge(ways, start, questions.dev, questions.test, scorer)
+    _release(verdict, questions, scorer, output / RELEASE)
+    return ways, verdict
+
+
+def _list_results(ways: list[Way], data: AnswerSet, verdict: Verdict | None) -> dict[str, Any]:
+    """Returns the figures of the ways on these questions, and what the verdict says."""
+    of_test = verdict.test_maps if verdict else {}
+    rows = [{"name": way.name, "dev": float(way.measure(data).mean()), "test": of_test.get(way.name)} for way in ways]
+    return {
+        "ways": rows,
+        "verdict": verdict.sentence if verdict else UNJUDGED,
+        "chosen": verdict.chosen.name if verdict else None,
+        "figures": verdict.figures if verdict else None,
+        "weights": next((describe_weights(way.fitted) for way in ways if way.fitted), ""),
+    }
 
 
 def _release(verdict: Verdict, questions: Questions, scorer: Scorer, output: Path) -> None:
     """Writes the release of the chosen way. The start needs none: an older release is then removed."""
     way = verdict.chosen
-    if way is verdict.start and way.model != BM25:
-        if (output / FACTS).is_file():
-            shutil.rmtree(output)
-        return
-    figures = {"test": {MAP: verdict.figures["start" if way is verdict.start else "chosen"]}}
-    about = {"data": "your questions", "figures": figures}
+    about = {"data": "your questions", "figures": {"test": {MAP: verdict.test_maps[way.name]}}}
     if way.fitted:
         write_fusion(output, way.fitted, {part.name: part.model for part in way.parts}, scorer.words, about)
     elif way.model == BM25:
-        fitted = fit_fusion(questions.dev, {BM25: way.scores})
-        write_fusion(output, fitted, {BM25: BM25}, scorer.words, about)
+        write_fusion(output, fit_fusion(questions.dev, {BM25: way.scores}), {BM25: BM25}, scorer.words, about)
+    elif way is verdict.start:
+        if (output / FACTS).is_file():
+            shutil.rmtree(output)
     elif ranker := find_ranker(Path(way.model)):
         release_ranker(ranker, output)
     else:
@@ -208,70 +209,3 @@ def _release(verdict: Verdict, questions: Questions, scorer: Scorer, output: Pat
 def _copy_release(folder: str, output: Path) -> None:
     with replace_release(output) as partial:
         shutil.copytree(folder, partial)
-
-
-def _end(
-    settings: Settings, questions: Questions, ways: list[Way], verdict: Verdict, told: list[list[str]], say: Say
-) -> dict[str, Any]:
-    """Writes the result, says it, and returns it."""
-    output, chosen = settings.output, verdict.chosen
-    of_test = {verdict.start.name: verdict.figures["start"], verdict.best.name: verdict.figures["chosen"]}
-    rows = [
-        {"name": way.name, "dev": float(way.measure(questions.dev).mean()), "test": of_test.get(way.name)}
-        for way in ways
-    ]
-    released = (output / RELEASE).is_dir()
-    result = {
-        "verdict": verdict.sentence,
-        "chosen": chosen.name,
-        "figures": verdict.figures,
-        "ways": rows,
-        "weights": next((describe_weights(way.fitted) for way in ways if way.fitted), ""),
-        "release": str(output / RELEASE) if released else None,
-    }
-    title = (
-        f"MAP; {len(ways)} ways were compared on {questions.dev.num_questions:,} dev questions, and the best one and "
-        "the start were then measured on test"
-    )
-    model = str(output / RELEASE) if released else settings.model
-    test = output / "test" / "test.jsonl"
-    following = [
-        f"kinspan evaluate --model {model} --data files={test}",
-        _suggest_rank(output if released else None, model),
-    ]
-    return _tell(settings, result, told, title, (questions, verdict), say, following)
-
-
-def _suggest_rank(output: Path | None, model: str = "") -> str:
-    return f"kinspan rank --model {output / RELEASE if output else model} --data candidates.jsonl --output_dir ranked"
-
-
-def _tell(
-    settings: Settings,
-    result: dict[str, Any],
-    told: list[list[str]],
-    title: str,
-    judged: tuple[Questions, Verdict] | None,
-    say: Say,
-    following: list[str],
-) -> dict[str, Any]:
-    output = settings.output
-    write_atomically(output / RESULT, json.dumps(result, indent=1) + "\n")
-    page = render_page(result, title, told, judged, following)
-    write_lines(output / PAGE, [page])
-    width = max(len(row["name"]) for row in result["ways"])
-    say(f"\n{title}")
-    say(f"  {'':<{width}}    dev   test" if judged else "")
-    for row in result["ways"]:
-        test = "      " if row["test"] is None else f"{row['test']:.3f}"
-        say(f"  {row['name']:<{width}}  {row['dev']:.3f}  {test}".rstrip())
-    if result.get("weights"):
-        say(f"  the fusion adds up: {result['weights']}")
-    say(f"\n{result['verdict']}")
-    if result["release"]:
-        say(f"released: {result['release']}")
-    say(f"page: {output / PAGE}")
-    say("next:")
-    for command in following:
-        say(f"  {command}")
-    return result

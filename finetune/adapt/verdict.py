@@ -22,6 +22,10 @@ NOT_ON_TEST = (
     "Keep {start_name}: {name} was best on dev, but on the {questions} test questions it is not (MAP {chosen:.3f} "
     "against {start:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f})."
 )
+UNJUDGED = (
+    "No verdict: without labelled questions nothing can be said about how well it ranks answers to real ones. Label "
+    "fifty questions and give them as --questions; docs/adapt.md has the form."
+)
 KEEP = (
     "Keep {start_name}: nothing here beats it on your data (best on dev: {best:.3f} by {best_name}, against "
     "{start_dev:.3f}). Its MAP on the {questions} test questions is {start:.3f} (95% interval {low:.3f} to {high:.3f})."
@@ -45,6 +49,11 @@ class Verdict:
     tested: dict[str, np.ndarray]
     figures: dict[str, Any]
     sentence: str
+
+    @property
+    def test_maps(self) -> dict[str, float]:
+        """MAP on test of each way that was measured on it."""
+        return {self.start.name: self.figures["start"], self.best.name: self.figures["chosen"]}
 
 
 def judge(ways: list[Way], start: Way, dev: AnswerSet, test: AnswerSet, scorer: Scorer) -> Verdict:

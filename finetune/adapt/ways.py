@@ -21,6 +21,7 @@ from finetune.training.config import CONTRASTIVE, FinetuneConfig
 from finetune.training.experiment import run_experiment
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
 from finetune.training.plan import BEST
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.pair_model import holds_no_weights
 
 from .questions import Questions
@@ -92,13 +93,18 @@ def list_untrained(
             raise KinspanError("it has no weights")
         ways.append(Way(name_start(start), start, scorer.score(start, data)))
     except KinspanError as error:
-        say(f"  {shorten_name(start)} as it is ranks nothing: {error}")
+        say(f"  {name_model(start)} as it is ranks nothing: {error}")
     return [*ways, Way(PRETRAINED, pretrained, scorer.score(pretrained, data))]
+
+
+def name_model(model: str) -> str:
+    """What people call a model."""
+    return DEFAULT_MODEL_NAME if model == default_model() else shorten_name(model)
 
 
 def name_start(start: str) -> str:
     """What the start is called among the ways."""
-    return f"{shorten_name(start)} as it is"
+    return f"{name_model(start)} as it is"
 
 
 def train_ways(

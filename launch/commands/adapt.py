@@ -1,5 +1,6 @@
 """Finds, and makes, the best ranker for documents of one's own, in one command."""
 
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,7 @@ def main() -> None:
     budget = parse_budget(config.budget)
     from finetune.adapt.run import Runners, Settings, adapt  # after the flags: torch takes seconds to import
 
-    say = partial(print, flush=True)
+    say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
     model, output = config.model or default_model(), Path(config.output_dir)
     settings = Settings(config.documents, config.questions, config.columns, model, budget, output)
     adapt(settings, Runners(partial(prepare_documents, say), choose_objective, pretrain, hold_out), say)
