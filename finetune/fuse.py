@@ -154,9 +154,9 @@ def _load(spec: str, split: str, columns: str | None) -> tuple[AnswerSet, list[s
 
 def name_models(parts: Sequence[str]) -> dict[str, str]:
     """Names each part for people, and says where its model is. Raises KinspanError for what can be no part."""
-    names = [BM25 if part.lower() == BM25.lower() else shorten_name(part) for part in parts]
-    names = [part if names.count(name) > 1 else name for name, part in zip(names, parts, strict=True)]
-    models = dict(zip(names, parts, strict=True))
+    places = [BM25 if part.lower() == BM25.lower() else part for part in parts]
+    names = list(map(shorten_name, places))
+    models = {place if names.count(name) > 1 else name: place for name, place in zip(names, places, strict=True)}
     if len(models) < 2 or len(models) < len(parts):
         raise KinspanError(f"--parts {' '.join(parts)}: give two rankers or more, each once")
     for name, model in models.items():

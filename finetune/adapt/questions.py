@@ -3,15 +3,15 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from finetune.data.answers import AnswerSet, fold_text
 from finetune.data.dataset import MissingSplit
-from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions
+from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept
 from finetune.data.registry import load_split, parse_columns
 from finetune.training.groups import make_generator
 
@@ -61,16 +61,15 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
     splits, notes = _read_splits(spec, columns)
     _carve(splits, TEST, TEST_PART, notes)
     _carve(splits, DEV, DEV_PART, notes)
-    kept = {
-        split: _draw(filter_questions(data, NO_ALL_NEGATIVE if split == TRAIN else CLEAN), split, notes)
-        for split, data in splits.items()
-    }
-    for split in (DEV, TEST):
-        if kept[split].num_questions < FEWEST:
+    kept = {}
+    for split, data in splits.items():
+        rule, least = (NO_ALL_NEGATIVE, 1) if split == TRAIN else (CLEAN, FEWEST)
+        if (count := int(find_kept(data, rule).sum())) < least:
             raise KinspanError(
-                f"--questions {given}: {kept[split].num_questions} {split} questions with right and wrong candidates "
-                f"are too few to judge by: label {FEWEST} or more, better fifty"
+                f"--questions {given}: {count} {split} questions with right and wrong candidates are too few: label "
+                f"{FEWEST} or more for each of train, dev and test, better fifty"
             )
+        kept[split] = _draw(filter_questions(data, rule), split, notes)
     for split, data in kept.items():
         _write_split(folder / (TEST if split == TEST else "questions") / f"{split}.jsonl", data)
     return Questions(f"files={folder / 'questions'}", kept[TRAIN], kept[DEV], kept[TEST], notes)
@@ -101,8 +100,8 @@ def _carve(splits: dict[str, AnswerSet], name: str, part: float, notes: list[str
     if name in splits:
         return
     train = splits[TRAIN]
-    chosen = np.array([crc32(f"{name} {fold_text(text)}".encode("utf-8", "replace")) for text in train.questions])
-    taken = chosen / 2**32 < part
+    hashes = (xxh3_64_intdigest(f"{name} {fold_text(text)}".encode("utf-8", "replace")) for text in train.questions)
+    taken = np.fromiter(hashes, np.uint64, train.num_questions) / 2**64 < part
     splits[name], splits[TRAIN] = train.take(taken), train.take(~taken)
     notes.append(f"no {name} split was given: {int(taken.sum()):,} of {len(taken):,} questions are set apart for it")
 

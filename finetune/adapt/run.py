@@ -87,9 +87,8 @@ def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
         told += questions.describe() if questions else []
         say("\n".join(told))
         objective = runners.choose(corpus)
-        say(
-            f"pre-training {name_model(settings.model)} on the documents for {settings.budget.text}, without labels ({objective})"
-        )
+        name, budget = name_model(settings.model), settings.budget.text
+        say(f"pre-training {name} on the documents for {budget}, without labels ({objective})")
         summary = _pretrain(settings, runners, objective)
         told += (learned := _describe_pretraining(summary))
         say("\n".join(learned))

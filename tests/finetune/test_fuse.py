@@ -116,7 +116,7 @@ def test_it_is_measured_like_any_ranker(fused, folder, capsys):
 def test_cut_pairs_are_counted_once(fused):
     output, test, _ = fused
     said = []
-    score_answers(str(output), test, 12, say=said.append)
+    score_answers(str(output), test, 16, say=said.append)
     assert sum(" cut" in line and "test:" in line for line in said) == 1
 
 

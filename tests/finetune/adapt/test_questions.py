@@ -58,7 +58,10 @@ def test_many_are_drawn_and_keep_their_right_candidates(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("count", "wrong", "message"),
-    [(6, True, "are too few to judge by: label 5 or more"), (60, False, "leaves none of")],
+    [
+        (6, True, "test questions with right and wrong candidates are too few"),
+        (60, False, "0 test questions with right and wrong candidates"),
+    ],
 )
 def test_too_few_are_refused(tmp_path, count, wrong, message):
     with pytest.raises(KinspanError, match=message):

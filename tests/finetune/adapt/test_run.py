@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -23,114 +24,121 @@ def start(make_model):
     return make_model(headless=True)
 
 
-@pytest.fixture
-def runners(make_model, folder, monkeypatch):
-    """A preparation and a pre-training that take no time; ``runners.calls`` lists what was done."""
-    monkeypatch.setattr(ways, "FEWEST_UPDATES", 4)
-    monkeypatch.setattr(ways, "SHARE", 0.0)
-    pretrained, calls = make_model(initializer_range=0.2), []
+@pytest.fixture(scope="module")
+def runners(make_model, folder):
+    """A preparation and a pre-training that take no time."""
+    pretrained = make_model(initializer_range=0.2)
 
     def prepare(documents, model, corpus):
-        calls.append("prepare")
         return {"documents": 3, "paragraphs": 9, "tokens": 99}
 
     def pretrain(settings, place):
-        calls.append(f"pretrain {settings['max_steps']}")
         if not (place / "release").exists():
             shutil.copytree(pretrained, place / "release")
             (place / "release" / "kinspan.json").write_text("{}")
-        steps, figures = settings["max_steps"], {"pair_auc": 0.5}
-        validations = {"first_validation": figures, "last_validation": {"pair_auc": 0.75}}
+        steps = settings["max_steps"]
+        validations = {"first_validation": {"pair_auc": 0.5}, "last_validation": {"pair_auc": 0.75}}
         return {"steps": steps, "pairs": 32 * steps, "wall_seconds": 60.0, **validations}
 
-    def hold_out(corpus, objective):
-        return load_split(f"files={folder}", "dev")[0]
-
-    made = Runners(prepare, lambda corpus: "ssp", pretrain, hold_out)
-    object.__setattr__(made, "calls", calls)
-    return made
+    return Runners(
+        prepare, lambda corpus: "ssp", pretrain, lambda corpus, name: load_split(f"files={folder}", "dev")[0]
+    )
 
 
-@pytest.fixture
-def settings(start, folder, tmp_path):
+@pytest.fixture(scope="module")
+def settings(start, folder, tmp_path_factory):
+    """``settings(**given)``: what the command was given, with an output folder that is not there yet."""
+
     def make(**given):
         values = {"documents": ["docs"], "questions": str(folder), "columns": None, "model": str(start)}
-        return Settings(**{**values, "budget": parse_budget("3200pairs"), "output": tmp_path / "adapted", **given})
+        values |= {"budget": parse_budget("3200pairs"), "output": tmp_path_factory.mktemp("run") / "adapted"}
+        return Settings(**values | given)
 
     return make
 
 
-def test_labels_lead_to_a_verdict_that_evaluate_confirms(settings, runners, folder, capsys):
-    said, given = [], settings()
-    result = adapt(given, runners, said.append)
-    text = "\n".join(said)
-    assert capsys.readouterr().out == ""  # what the steps say is in the log
-    assert "seed 1" in (given.output / "log.txt").read_text()
-    assert len(text.splitlines()) <= 32
+@pytest.fixture(autouse=True, scope="module")
+def _few_updates():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ways, "FEWEST_UPDATES", 4)
+        patch.setattr(ways, "SHARE", 0.0)
+        yield
+
+
+STEPS = ("settle_questions", "_pretrain", "list_untrained", "train_ways", "fuse_ways", "judge", "_release")
+
+
+@pytest.fixture(scope="module")
+def done(settings, runners, _few_updates):
+    """An adaptation that was killed after each of its steps, and then ended: what it was given, said and returned."""
+    given, said = settings(), []
+    for step in STEPS:
+        finished = getattr(run, step)
+
+        def die(*arguments, finished=finished, **named):
+            finished(*arguments, **named)
+            raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run, step, die)
+            with pytest.raises(KeyboardInterrupt):
+                adapt(given, runners, lambda line: None)
+    return given, adapt(given, runners, said.append), "\n".join(said)
+
+
+def measure(model, given, capsys):
+    """MAP on the test questions, as kinspan evaluate has it."""
+    capsys.readouterr()
+    test = f"files={given.output / 'test' / 'test.jsonl'}"
+    measure_models([model], test, split="test", eval_filter="clean", as_json=True, no_bm25=True)
+    return json.loads(capsys.readouterr().out.splitlines()[-1])["systems"][0]["map"]
+
+
+def test_labels_lead_to_a_verdict_that_evaluate_confirms(done, capsys):
+    given, result, text = done
+    assert "seed 1" in (given.output / "log.txt").read_text()  # what the steps say
+    assert "seed 1" not in text
+    assert len(text.splitlines()) <= 30
     assert result["verdict"] in text
-    names = [row["name"] for row in result["ways"]]
-    assert len(names) == 7
+    assert len(result["ways"]) == 7
     tested = {row["name"]: row["test"] for row in result["ways"] if row["test"] is not None}
     assert result["chosen"] in tested
     assert len(tested) <= 2
-    page = (given.output / "report.html").read_text()
-    assert "Questions side by side" in page
-    measured = result["release"] or given.model
-    test = f"files={given.output / 'test' / 'test.jsonl'}"
-    measure_models([measured], test, split="test", eval_filter="clean", as_json=True)
-    systems = json.loads(capsys.readouterr().out.splitlines()[-1])["systems"]
-    assert systems[0]["map"] == pytest.approx(tested[result["chosen"]], abs=1e-6)
+    assert "Questions side by side" in (given.output / "report.html").read_text()
+    assert measure(result["model"], given, capsys) == pytest.approx(tested[result["chosen"]], abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "step", ["settle_questions", "train_for", "list_untrained", "train_ways", "fuse_ways", "judge"]
-)
-def test_killed_and_run_again_it_comes_to_the_same(settings, runners, monkeypatch, step, tmp_path_factory):
+def test_killed_after_each_step_it_comes_to_the_same(done, settings, runners):
     given = settings()
-    whole = adapt(settings(output=tmp_path_factory.mktemp("whole") / "adapted"), runners, lambda line: None)
-    before = getattr(run, step)
-
-    def die(*arguments, **named):
-        before(*arguments, **named)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run, step, die)
-        with pytest.raises(KeyboardInterrupt):
-            adapt(given, runners, lambda line: None)
-    again = adapt(given, runners, lambda line: None)
-    assert {**again, "release": None} == {**whole, "release": None}
+    whole = adapt(given, runners, lambda line: None)
+    for name in ("ways", "verdict", "chosen", "weights"):
+        assert whole[name] == done[1][name]
 
 
 @pytest.mark.parametrize(
     "name", ["BM25", "as it is", "pre-trained model", "bi-encoder", "the fine-tuned cross-encoder", "the fusion"]
 )
-def test_whatever_is_chosen_is_released(settings, runners, monkeypatch, name, capsys):
-    """Each way in turn is made to be the best; the folder ranks the test questions as the table says."""
+def test_whatever_is_chosen_is_released(done, settings, runners, monkeypatch, name, capsys):
+    """Each way in turn is made to be the best on dev; the folder ranks the test questions as the verdict says."""
 
     def prefer(every, start, dev, test, scorer):
-        best = next(way for way in every if name in way.name)
-        right = ways.Way(best.name, best.model, dev.labels.astype(float), best.parts, best.fitted)
-        return judge(
-            [right if way is best else way for way in every], right if best is start else start, dev, test, scorer
-        )
+        perfect = [replace(way, scores=dev.labels.astype(float)) if name in way.name else way for way in every]
+        return judge(perfect, next(way for way in perfect if way.name == start.name), dev, test, scorer)
 
     judge = run.judge
     monkeypatch.setattr(run, "judge", prefer)
     given = settings()
+    shutil.copytree(done[0].output, given.output)
     result = adapt(given, runners, lambda line: None)
-    verdict = result["figures"]
-    if name == "as it is" or verdict["chosen"] <= verdict["start"]:
+    if result["verdict"].startswith("Keep"):
         assert result["release"] is None
-        assert "Keep" in result["verdict"]
-        return
-    test = f"files={given.output / 'test' / 'test.jsonl'}"
-    measure_models([result["release"]], test, split="test", eval_filter="clean", as_json=True, no_bm25=True)
-    systems = json.loads(capsys.readouterr().out.splitlines()[-1])["systems"]
-    assert systems[0]["map"] == pytest.approx(verdict["chosen"], abs=1e-6)
+        assert not (given.output / "release").exists()
+    else:
+        assert name in result["chosen"]
+        assert measure(result["release"], given, capsys) == pytest.approx(result["figures"]["chosen"], abs=1e-6)
 
 
-def test_without_labels_there_is_no_verdict(settings, runners):
+def test_without_labels_there_is_no_verdict_and_labels_may_come_later(settings, runners):
     said, given = [], settings(questions=None)
     result = adapt(given, runners, said.append)
     assert result["verdict"].startswith("No verdict")
@@ -139,12 +147,7 @@ def test_without_labels_there_is_no_verdict(settings, runners):
     assert result["ways"][0]["name"] == "BM25"
     assert "AUC of 0.75" in "\n".join(said)
     assert "side by side" not in (given.output / "report.html").read_text()
-
-
-def test_labels_that_come_later_go_on_from_there(settings, runners):
-    adapt(settings(questions=None), runners, lambda line: None)
-    result = adapt(settings(), runners, lambda line: None)
-    assert result["chosen"]
+    assert adapt(settings(output=given.output), runners, said.append)["chosen"]
 
 
 def test_a_folder_of_something_else_is_refused(settings, runners):
@@ -153,4 +156,3 @@ def test_a_folder_of_something_else_is_refused(settings, runners):
     (given.output / "mine.txt").write_text("")
     with pytest.raises(KinspanError, match="is not empty and holds no adaptation"):
         adapt(given, runners, lambda line: None)
-    assert not runners.calls
