@@ -20,7 +20,7 @@ from pretrain.release.folder import FACTS, replace_release
 from pretrain.runtime.device import describe_device
 from pretrain.runtime.lock import lock_folder
 
-from .budget import BATCH, Budget, train_for
+from .budget import BATCH, FEWEST_UPDATES, Budget, train_for
 from .page import render_page, render_text
 from .questions import Questions, settle_questions
 from .verdict import UNJUDGED, Verdict, judge
@@ -124,6 +124,8 @@ def _describe_documents(totals: dict[str, int]) -> str:
 def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
     first, last = summary["first_validation"] or {}, summary["last_validation"] or {}
     lines = [f"learned: {summary['steps']:,} updates, {summary['pairs']:,} pairs in {summary['wall_seconds']:,.0f} s"]
+    if summary["steps"] == FEWEST_UPDATES:
+        lines.append(f"  {FEWEST_UPDATES} updates are the fewest that a budget comes to, and teach little")
     if "pair_auc" in last:
         before, after = first["pair_auc"], last["pair_auc"]
         lines.append(

@@ -30,8 +30,8 @@ PRETRAINED = "the pre-trained model, without labels"
 BI_ENCODER = "the fine-tuned bi-encoder"
 CROSS_ENCODER = "the fine-tuned cross-encoder"
 BOTH = "the pre-trained and fine-tuned cross-encoder"
-FEWEST_UPDATES, SHARE = 40, 0.25  # of a fine-tuning: least, and as a share of the updates of the pre-training
-VALIDATIONS = 6  # of a fine-tuning
+FEWEST_UPDATES, SHARE = 60, 0.25  # of a fine-tuning: least, and as a share of the updates of the pre-training
+VALIDATIONS = 5  # of a fine-tuning
 SEED = 1
 
 

@@ -76,7 +76,8 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path) 
     from data_pipeline.prepare.pipeline import prepare
     from data_pipeline.prepare.summary import check_trainable, describe_rejected
 
-    result = prepare(documents, model, folder, OBJECTIVES, allow_skipped=True)
+    quiet = not sys.stderr.isatty()
+    result = prepare(documents, model, folder, OBJECTIVES, allow_skipped=True, quiet=quiet)
     if result.skipped:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
         say(f"left out files of no known format: {kinds}")

@@ -36,6 +36,7 @@ def runners(make_model, folder):
         if not (place / "release").exists():
             shutil.copytree(pretrained, place / "release")
             (place / "release" / "kinspan.json").write_text("{}")
+            (place / "release" / "README.md").write_text("# A release")
         steps = settings["max_steps"]
         validations = {"first_validation": {"pair_auc": 0.5}, "last_validation": {"pair_auc": 0.75}}
         return {"steps": steps, "pairs": 32 * steps, "wall_seconds": 60.0, **validations}
