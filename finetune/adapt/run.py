@@ -14,11 +14,13 @@ from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
 from finetune.fuse import describe_weights, fit_fusion, write_fusion
+from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.reports.release import find_ranker, release_ranker
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release
 from pretrain.runtime.device import describe_device
 from pretrain.runtime.lock import lock_folder
+from pretrain.runtime.stop import Stopped
 
 from .budget import BATCH, FEWEST_UPDATES, Budget, train_for
 from .page import render_page, render_text
@@ -73,7 +75,11 @@ def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
     make_folder(output)
     with lock_folder(output):
         write_atomically(output / STARTED, json.dumps({"documents": settings.documents}) + "\n")
-        return _adapt(settings, runners, say)
+        try:
+            return _adapt(settings, runners, say)
+        except Stopped:
+            say("stopped; the same command again goes on")
+            raise
 
 
 def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
@@ -104,6 +110,7 @@ def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
             _copy_release(_name_pretrained(output), output / RELEASE)
     result |= {"told": told, "release": str(output / RELEASE) if released else None, "page": str(output / PAGE)}
     result |= {"model": result["release"] or settings.model, "test": str(output / "test" / "test.jsonl")}
+    result["embeds"] = is_bi_encoder(result["model"])
     write_atomically(output / RESULT, json.dumps(result, indent=1) + "\n")
     write_atomically(output / PAGE, render_page(result, questions, verdict))
     say(render_text(result))

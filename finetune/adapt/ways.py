@@ -15,11 +15,10 @@ from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
 from finetune.evaluation.metrics import MAP, compute_question_metrics
 from finetune.fuse import NAME as FUSION
 from finetune.fuse import Fitted, fit_fusion
-from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.score import score_answers
 from finetune.training.config import CONTRASTIVE, FinetuneConfig
 from finetune.training.experiment import run_experiment
-from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
+from finetune.training.fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_model
 from finetune.training.plan import BEST
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.pair_model import holds_no_weights
@@ -32,6 +31,7 @@ CROSS_ENCODER = "the fine-tuned cross-encoder"
 BOTH = "the pre-trained and fine-tuned cross-encoder"
 FEWEST_UPDATES, SHARE = 60, 0.25  # of a fine-tuning: least, and as a share of the updates of the pre-training
 VALIDATIONS = 5  # of a fine-tuning
+MAX_LENGTH = 128  # tokens of a question with a candidate, in fine-tuning
 SEED = 1
 
 
@@ -119,17 +119,21 @@ def train_ways(
     """Fine-tunes a bi-encoder and two cross-encoders.
 
     updates: of the pre-training
-    folder:  for the runs, one for each model that they start from, so that a changed one is another run
+    folder:  for the runs, each in a folder of its own for every model, set of labels and length that there has been
     """
     has_wrong = bool((questions.train.labels == 0).any())
     negatives = {"negatives_ratio": 3.0} if has_wrong else {"negatives_per_question": 4, "negatives_from": "corpus"}
-    plans: list[tuple[str, str, dict[str, Any]]] = [(CROSS_ENCODER, start, negatives), (BOTH, pretrained, negatives)]
-    if is_bi_encoder(start):
-        plans.insert(0, (BI_ENCODER, start, {"loss": CONTRASTIVE, "own_negatives": 2}))
+    plans: list[tuple[str, str, dict[str, Any]]] = [
+        (BI_ENCODER, start, {"loss": CONTRASTIVE, "own_negatives": 2}),
+        (CROSS_ENCODER, start, negatives),
+        (BOTH, pretrained, negatives),
+    ]
     most = max(FEWEST_UPDATES, int(SHARE * updates))
+    labels = [fingerprint_answers(split) for split in (questions.train, questions.dev)]
     ways = []
     for number, (name, model, own) in enumerate(plans, 1):
         say(f"training {number} of {len(plans)}: {name}; at most {most:,} updates")
+        model_print = fingerprint_model(model)
         config = FinetuneConfig(
             data=questions.spec,
             model=model,
@@ -140,9 +144,8 @@ def train_ways(
             max_steps=most,
             eval_steps=max(1, most // VALIDATIONS),
             patience=2,
-            output_dir=str(
-                folder / f"{name.removeprefix('the ').replace(' ', '-')}-{fingerprint_model(model)[:8]}-{most}"
-            ),
+            max_length=MAX_LENGTH,
+            output_dir=str(folder / f"{number}-{fingerprint_identity({'made of': [model_print, labels, most]})}"),
             **own,
         )
         run_experiment(config, with_page=False, baselines=False)
