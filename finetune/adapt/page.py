@@ -27,7 +27,7 @@ def render_page(result: dict[str, Any], questions: Questions | None, verdict: Ve
 
 def render_text(result: dict[str, Any]) -> str:
     """Returns what the terminal says at the end."""
-    width = max(len(row["name"]) for row in result["ways"])
+    width = max((len(row["name"]) for row in result["ways"]), default=0)
     return render_template("adapt.txt", result=result, width=width).rstrip()
 
 

@@ -52,13 +52,14 @@ class Runners:
     prepare:  makes or finds the corpus of documents, for a model, in a folder, and returns its counts
     choose:   the objective for a corpus
     pretrain: trains by these settings in a folder, or goes on, and returns the summary; the model is in its ``release``
-    hold_out: a corpus's held-out anchors of an objective, each with its five texts, as questions with candidates
+    hold_out: a corpus's held-out anchors of an objective, each with its five texts, as questions with candidates; None
+              where too few documents are held out
     """
 
     prepare: Callable[[list[str], str, Path], dict[str, int]]
     choose: Callable[[Path], str]
     pretrain: Callable[[dict[str, Any], Path], dict[str, Any]]
-    hold_out: Callable[[Path, str], AnswerSet]
+    hold_out: Callable[[Path, str], AnswerSet | None]
 
 
 Say = Callable[[str], None]
@@ -104,9 +105,8 @@ def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
             released = (output / RELEASE).is_dir()
         else:
             pairs, verdict, released = runners.hold_out(corpus, objective), None, True
-            scorer = Scorer(count_words(pairs.answers.unique().to_pylist()), output / "scores")
-            ways = list_untrained(settings.model, _name_pretrained(output), pairs, scorer, say)
-            result = {"questions": pairs.num_questions, **_list_results(ways, pairs, None)}
+            ways = _measure_pairs(settings, pairs, say) if pairs else []
+            result = {"questions": pairs.num_questions if pairs else 0, **_list_results(ways, pairs, None)}
             _copy_release(_name_pretrained(output), output / RELEASE)
     result |= {"told": told, "release": str(output / RELEASE) if released else None, "page": str(output / PAGE)}
     result |= {"model": result["release"] or settings.model, "test": str(output / "test" / "test.jsonl")}
@@ -171,6 +171,12 @@ def _pretrain(settings: Settings, runners: Runners, objective: str) -> dict[str,
     )
 
 
+def _measure_pairs(settings: Settings, pairs: AnswerSet, say: Say) -> list[Way]:
+    """The ways without labels, on held-out pairs."""
+    scorer = Scorer(count_words(pairs.answers.unique().to_pylist()), settings.output / "scores")
+    return list_untrained(settings.model, _name_pretrained(settings.output), pairs, scorer, say)
+
+
 def _compare_ways(settings: Settings, questions: Questions, updates: int, say: Say) -> tuple[list[Way], Verdict]:
     """Trains and compares all ways, and releases the one to use."""
     output, pretrained = settings.output, _name_pretrained(settings.output)
@@ -184,10 +190,13 @@ def _compare_ways(settings: Settings, questions: Questions, updates: int, say: S
     return ways, verdict
 
 
-def _list_results(ways: list[Way], data: AnswerSet, verdict: Verdict | None) -> dict[str, Any]:
+def _list_results(ways: list[Way], data: AnswerSet | None, verdict: Verdict | None) -> dict[str, Any]:
     """Returns the figures of the ways on these questions, and what the verdict says."""
     of_test = verdict.test_maps if verdict else {}
-    rows = [{"name": way.name, "dev": float(way.measure(data).mean()), "test": of_test.get(way.name)} for way in ways]
+    rows = [
+        {"name": way.name, "dev": float(way.measure(data).mean()), "test": of_test.get(way.name)}
+        for way in (ways if data else [])
+    ]
     return {
         "ways": rows,
         "verdict": verdict.sentence if verdict else UNJUDGED,

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_pipeline.errors import KinspanError
 from finetune.adapt.budget import parse_budget
 from launch._cli import parse, run
 from objectives import OBJECTIVES
@@ -35,6 +36,7 @@ labelled/ has train.jsonl, dev.jsonl and test.jsonl with a line for each candida
 A single file questions.jsonl does too, and is split in three by a hash of the questions."""
 
 MANY_ANSWERED = 100  # questions with an accepted answer, from which on these are the pairs of a forum's pre-training
+HELD_OUT = 0.05  # of the documents, so that there are some where documents are few
 ANCHORS = 200  # held out, which stand in for questions where there are none
 
 
@@ -73,11 +75,13 @@ def main() -> None:
 
 def prepare_documents(say: Any, documents: list[str], model: str, folder: Path) -> dict[str, int]:
     """Makes the corpus, or finds it, and returns its totals; what it goes without is said."""
+    from data_pipeline.prepare.cleaning import Rules
     from data_pipeline.prepare.pipeline import prepare
     from data_pipeline.prepare.summary import check_trainable, describe_rejected
 
+    rules = Rules(validation_share=HELD_OUT)
     quiet = not sys.stderr.isatty()
-    result = prepare(documents, model, folder, OBJECTIVES, allow_skipped=True, quiet=quiet)
+    result = prepare(documents, model, folder, OBJECTIVES, rules, allow_skipped=True, quiet=quiet)
     if result.skipped:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
         say(f"left out files of no known format: {kinds}")
@@ -106,8 +110,8 @@ def pretrain(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     return read_object(folder / SUMMARY, f"delete {folder}")
 
 
-def hold_out(corpus: Path, objective: str) -> "AnswerSet":
-    """Held-out anchors as questions, whose candidates are their five texts, of which one is right."""
+def hold_out(corpus: Path, objective: str) -> "AnswerSet | None":
+    """Held-out anchors as questions, whose candidates are their five texts, of which one is right; None without any."""
     import numpy as np
 
     from data_pipeline.corpus import Corpus
@@ -117,7 +121,11 @@ def hold_out(corpus: Path, objective: str) -> "AnswerSet":
     from serve.rerank import make_candidates
 
     opened = Corpus(corpus)
-    pairs = select_held_out(opened, OBJECTIVES[objective], ANCHORS)
+    try:
+        pairs = select_held_out(opened, OBJECTIVES[objective], ANCHORS)
+    except KinspanError as error:
+        print(error)
+        return None
     first, second = decode_texts(pairs, load_tokenizer(opened.tokenizer_folder))
     count, size = pairs.kinds.shape
     candidates = make_candidates(first[::size], [second[n * size : (n + 1) * size] for n in range(count)])
