@@ -195,7 +195,8 @@ def _list_results(ways: list[Way], data: AnswerSet | None, verdict: Verdict | No
     of_test = verdict.test_maps if verdict else {}
     rows = [
         {"name": way.name, "dev": float(way.measure(data).mean()), "test": of_test.get(way.name)}
-        for way in (ways if data else [])
+        for way in ways
+        if data
     ]
     return {
         "ways": rows,
