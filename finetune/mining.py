@@ -29,7 +29,7 @@ from finetune.ranking.best import take_best
 from finetune.ranking.bi_encoder import check_room, is_bi_encoder
 from finetune.ranking.embedder import Embedder
 from finetune.ranking.encode import CutCounter
-from finetune.ranking.score import load_classifier
+from finetune.ranking.score import load_scoring
 
 TRAIN, FACTS = "train.jsonl", "mined.json"
 MOST_COSINES = 1 << 27  # of questions to all candidates, in memory at once: half a gigabyte
@@ -152,7 +152,7 @@ def load_reranker(
     """
     if is_bi_encoder(model):
         raise KinspanError(f"--cross_encoder {model} embeds each text alone: give it as --model")
-    score, _ = load_classifier(model, max_length, say=say, see=cut.count)
+    score, _ = load_scoring(model, max_length, say=say, see=cut.count)
     return lambda data: 1 / (1 + np.exp(-score(data)))
 
 

@@ -13,9 +13,11 @@ from launch._cli import run
 
 # command -> the module that runs it, and what it does. The scripts of launch/ are those that launchers start.
 COMMANDS = {
+    "adapt": ("commands.adapt", "find and make the best ranker for documents, in one command"),
     "prepare": ("prepare", "turn documents into a corpus"),
     "pretrain": ("pretrain", "continue the pre-training of an encoder, in one process"),
     "finetune": ("finetune", "fine-tune a ranker on labelled questions"),
+    "fuse": ("commands.fuse", "learn to add up the scores of several rankers"),
     "evaluate": ("commands.evaluate", "measure rankings of candidate answers: of models, or TREC files"),
     "rank": ("commands.rank", "rank candidates without labels, or a TREC run's again"),
     "release": ("commands.release", "make a folder for transformers and sentence-transformers of a run"),

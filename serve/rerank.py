@@ -10,7 +10,7 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.encode import CutCounter
-from finetune.ranking.score import load_classifier
+from finetune.ranking.score import load_scoring
 
 from .answers import Say
 
@@ -37,7 +37,7 @@ class ReRanker:
             )
         self.name = shorten_name(name_or_dir)
         self._cut = CutCounter()
-        self._score, self.max_length = load_classifier(
+        self._score, self.max_length = load_scoring(
             name_or_dir, max_length, precision=precision, say=say, see=self._cut.count
         )
         self._room = MAX_CHARS * self.max_length

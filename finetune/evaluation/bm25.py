@@ -1,6 +1,10 @@
 """BM25, the baseline that only compares words, and how it cuts texts into words."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import bm25s
@@ -13,6 +17,7 @@ BM25 = "BM25"
 WORDS = "all words, in lower case, stemmed by Snowball's English stemmer"  # what ``cut_words`` keeps
 ABOUT = f"{BM25} compares {WORDS}"  # for tables
 WORD = r"\b\w+\b"
+K1, B = 1.5, 0.75  # the defaults of bm25s
 
 
 def stem_words(words: list[str]) -> list[str]:
@@ -58,3 +63,51 @@ def score_bm25(data: AnswerSet) -> np.ndarray:
         if words:
             scores[rows] = index.get_scores(words)[document_of[rows]]
     return scores
+
+
+@dataclass(frozen=True)
+class WordCounts:
+    """What BM25 must know of a collection in order to score texts that are not in it.
+
+    num_texts:  number of texts
+    mean_words: mean number of words of a text
+    frequency:  in how many texts a word occurs; a word that is missing here counts as if it occurred in one
+    """
+
+    num_texts: int
+    mean_words: float
+    frequency: dict[str, int]
+
+
+def count_words(texts: Sequence[str]) -> WordCounts:
+    """Counts the words of a collection."""
+    words = cut_words(texts)
+    frequency = Counter(chain.from_iterable(map(set, words)))
+    return WordCounts(
+        len(texts), sum(map(len, words)) / max(1, len(texts)), {w: n for w, n in frequency.items() if n > 1}
+    )
+
+
+def score_bm25_by(counts: WordCounts, data: AnswerSet) -> np.ndarray:
+    """Returns the scores ``[N]`` of the candidates by BM25 with the word counts of another collection.
+
+    So a candidate's score depends on nothing but its question and its text: not on what else is scored with it. With
+    the counts of ``data`` itself these are the scores of ``score_bm25``.
+    """
+    distinct = data.answers.dictionary_encode()
+    words = cut_words(distinct.dictionary.to_pylist())
+    found = [Counter(own) for own in words]
+    norms = [K1 * (1 - B + B * len(own) / max(counts.mean_words, 1e-9)) for own in words]
+    scores = np.zeros(data.num_pairs)
+    for asked, rows in zip(cut_words(data.questions), data.rows(), strict=True):
+        weights = {word: n * _weigh_rarity(counts, word) for word, n in Counter(asked).items()}
+        for row, text in enumerate(distinct.indices[rows.start : rows.stop].to_pylist(), rows.start):
+            own, norm = found[text], norms[text]
+            scores[row] = sum(weight * own[w] / (own[w] + norm) for w, weight in weights.items() if w in own)
+    return scores
+
+
+def _weigh_rarity(counts: WordCounts, word: str) -> float:
+    """The inverse document frequency, as Lucene and bm25s compute it."""
+    frequency = counts.frequency.get(word, 1)
+    return math.log(1 + (counts.num_texts - frequency + 0.5) / (frequency + 0.5))

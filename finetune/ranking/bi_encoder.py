@@ -14,9 +14,10 @@ from data_pipeline.tokenizers import check_vocabulary, shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter
 
-from .encode import say_cut
+from .fusion import Scoring, SeeCut, is_fusion
 from .ranker import silence_transformers
 
+UNKNOWN_LENGTH = 512  # tokens of a text, where the model does not say
 MODULES = "modules.json"  # what sentence-transformers keeps beside the weights
 
 
@@ -27,7 +28,7 @@ def is_bi_encoder(name_or_dir: str) -> bool:
     its config says: GPT2LMHeadModel and its like have one. A config that names no class tells nothing. Raises
     KinspanError where there is no model.
     """
-    if is_adapter(name_or_dir):
+    if is_adapter(name_or_dir) or is_fusion(name_or_dir):
         return False
     expect_hub(name_or_dir)
     architectures = _read_architectures(name_or_dir)
@@ -95,11 +96,11 @@ def check_room(model: Any, max_length: int | None) -> None:
         raise KinspanError(f"--max_length {max_length} is too short for a text: use at least {least}")
 
 
-def _describe_cut(model: Any, data: AnswerSet) -> list[str]:
-    """A line that says how many pairs have a text that is cut, where any has and the tokenizer tells."""
+def _find_cut(model: Any, data: AnswerSet) -> np.ndarray:
+    """Whether each pair has a text that is cut, ``[N]``; none where the tokenizer does not tell."""
     length = model.max_seq_length
     if not length or not isinstance(model.tokenizer, PreTrainedTokenizerBase):
-        return []
+        return np.zeros(data.num_pairs, dtype=bool)
 
     def is_cut(texts: list[str]) -> np.ndarray:
         ids = model.tokenizer(texts, truncation=True, max_length=length + 1, return_attention_mask=False)["input_ids"]
@@ -107,20 +108,30 @@ def _describe_cut(model: Any, data: AnswerSet) -> list[str]:
 
     distinct = data.answers.dictionary_encode()
     cut = is_cut(list(data.questions))[data.question_of]
-    return say_cut(data, cut | is_cut(distinct.dictionary.to_pylist())[distinct.indices.to_numpy()], length)
+    return cut | is_cut(distinct.dictionary.to_pylist())[distinct.indices.to_numpy()]
 
 
-def score_by_similarity(
-    name_or_dir: str, data: AnswerSet, max_length: int | None = None, say: Callable[[str], None] = lambda note: None
-) -> tuple[np.ndarray, str]:
-    """Returns the similarity of each candidate's embedding to its question's, ``[N]``, and in words what it is.
+def score_by_similarity(name_or_dir: str, data: AnswerSet, max_length: int | None = None) -> np.ndarray:
+    """Returns the similarity of each candidate's embedding to its question's, ``[N]``, see ``load_similarity``."""
+    return load_similarity(name_or_dir, max_length)[0](data)
+
+
+def load_similarity(
+    name_or_dir: str,
+    max_length: int | None = None,
+    say: Callable[[str], None] = lambda note: None,
+    see: SeeCut = lambda data, cut, length: None,
+) -> tuple[Scoring, int]:
+    """Returns what scores candidates by the similarity of their embeddings to their question's; and the most tokens of
+    a text.
 
     Prompts and similarity are the model's own; where it has none, the similarity is the cosine. Each question, and
     each text that is a candidate, is encoded once, since pools share theirs. Raises KinspanError where the model cannot
     be loaded.
 
     max_length: most tokens of a text, where the model does not take fewer; None: the model's own
-    say:        told where that is not the model's own, and how many pairs have a text that is cut
+    say:        told what the score is, and where ``max_length`` is not the model's own
+    see:        told which pairs have a text that is cut
     """
     model, name = load_bi_encoder(name_or_dir), shorten_name(name_or_dir)
     check_room(model, max_length)
@@ -130,8 +141,18 @@ def score_by_similarity(
         say(f"{name}: texts are cut at --max_length {max_length}, where the model's own is {own}")
     elif max_length and max_length != own:
         say(f"{name}: texts are cut at {own} tokens, its most, and not at --max_length {max_length}")
-    for line in _describe_cut(model, data):
-        say(line)
+    pooling = "" if _has_modules(name_or_dir) else ", the mean over its tokens, for want of a head"
+    say(f"{name} is scored by the {model.similarity_fn_name} of embeddings{pooling}")
+    length = model.max_seq_length or UNKNOWN_LENGTH
+
+    def score(data: AnswerSet) -> np.ndarray:
+        see(data, _find_cut(model, data), length)
+        return _compare(model, data)
+
+    return score, length
+
+
+def _compare(model: Any, data: AnswerSet) -> np.ndarray:
     options: dict[str, Any] = {"show_progress_bar": False, "batch_size": 64, "convert_to_tensor": True}
     asked = model.encode_query(list(data.questions), **options)
     distinct = data.answers.dictionary_encode()
@@ -141,6 +162,4 @@ def score_by_similarity(
         model.similarity_pairwise(asked[question : question + 1].expand(rows.stop - rows.start, -1), told[which[rows]])
         for question, rows in enumerate(data.rows())
     ]
-    pooling = "" if _has_modules(name_or_dir) else ", the mean over its tokens, for want of a head"
-    note = f"{name} is scored by the {model.similarity_fn_name} of embeddings{pooling}"
-    return torch.cat(scores).double().cpu().numpy(), note
+    return torch.cat(scores).double().cpu().numpy()

@@ -94,14 +94,13 @@ def find_cut(pairs: EncodedPairs) -> np.ndarray:
 class CutCounter:
     """Counts pairs, and those that are cut, where a model scores many small sets.
 
-    ``load_classifier`` takes ``count`` as its ``see``.
+    ``load_scoring`` takes ``count`` as its ``see``.
     """
 
     def __init__(self) -> None:
         self.pairs = self.cut = 0
 
-    def count(self, data: AnswerSet, pairs: EncodedPairs) -> None:
-        cut = find_cut(pairs)
+    def count(self, data: AnswerSet, cut: np.ndarray, max_length: int) -> None:
         self.pairs, self.cut = self.pairs + len(cut), self.cut + int(cut.sum())
 
     def describe(self, name: str, max_length: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch.distributed as dist
 from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
@@ -18,8 +19,9 @@ from pretrain.modeling.scorer import PackedPairs, Scorer, check_fits, load_score
 from pretrain.modeling.scorer import score_padded as score_padded
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
-from .bi_encoder import is_bi_encoder, score_by_similarity
-from .encode import EncodedPairs, describe_cut, encode_pairs
+from .bi_encoder import is_bi_encoder, load_similarity
+from .encode import EncodedPairs, encode_pairs, find_cut, say_cut
+from .fusion import Scoring, SeeCut, is_fusion, load_fusion, name_parts
 from .ranker import Ranker, find_max_length, find_trained_length, load_own_tokenizer
 
 BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; more than a processor's cache holds are slower
@@ -116,28 +118,53 @@ def score_answers(
     precision: str = "fp32",
     say: Callable[[str], None] = lambda note: None,
 ) -> np.ndarray:
-    """Scores ``[N]`` of the candidates by any model that ranks, in fp32.
+    """Scores ``[N]`` of the candidates by any model that ranks, see ``load_scoring``.
 
-    name_or_dir: a sequence classifier of one or two labels (a release, a fine-tuned model, a CrossEncoder), BERT or
-        ALBERT with its head of pre-training; or a bi-encoder of sentence-transformers or an encoder without a head,
-        which score by the similarity of their embeddings
-    max_length: most tokens of a pair, or of a text for a bi-encoder; None: the model's own
-    precision:  "bf16" is taken only where the model's pairs can be packed
-    say:        told where the scores are not those of a head that reads both texts, where ``max_length`` is not the
-                model's own, and how many pairs are cut
+    say: told what ``load_scoring`` tells, and how many pairs are cut
 
     Raises KinspanError where there is no such model, or a score is not finite.
     """
-    if is_bi_encoder(name_or_dir):
-        scores, note = score_by_similarity(name_or_dir, data, max_length, say)
-        say(note)
-    else:
-        say_cut = partial(_say_cut, say)
-        scores = load_classifier(name_or_dir, max_length, batch_tokens, precision, say, say_cut)[0](data)
+
+    def say_own_cut(data: AnswerSet, cut: np.ndarray, max_length: int) -> None:
+        for line in say_cut(data, cut, max_length):
+            say(line)
+
+    scores = load_scoring(name_or_dir, max_length, batch_tokens, precision, say, say_own_cut)[0](data)
     if not np.isfinite(scores).all():
         row = int(np.flatnonzero(~np.isfinite(scores))[0])
         raise KinspanError(f"{name_or_dir}: its score of candidate {data.answer_ids[row]} is not finite")
     return scores
+
+
+def load_scoring(
+    name_or_dir: str,
+    max_length: int | None = None,
+    batch_tokens: int | None = None,
+    precision: str = "fp32",
+    say: Callable[[str], None] = lambda note: None,
+    see: SeeCut = lambda data, cut, length: None,
+) -> tuple[Scoring, int]:
+    """What scores the candidates of any AnswerSet, ``[N]``, by a model that is loaded once; and the most tokens that it
+    reads at a time.
+
+    name_or_dir: a sequence classifier of one or two labels (a release, a fine-tuned model, a CrossEncoder), BERT or
+        ALBERT with its head of pre-training; a bi-encoder of sentence-transformers or an encoder without a head,
+        which score by the similarity of their embeddings; or a learned fusion of such models and BM25
+    max_length: most tokens of a pair, or of a text for a bi-encoder; None: the model's own
+    precision:  "bf16" is taken only where the model's pairs can be packed; else it is fp32
+    say:        told where the scores are not those of a head that reads both texts, and where ``max_length`` is not
+                the model's own
+    see:        told which pairs are cut, whenever some are scored
+
+    Raises KinspanError where there is no such model.
+    """
+    if is_fusion(name_or_dir):
+        options = (max_length, batch_tokens, precision, say)
+        say(f"{shorten_name(name_or_dir)} is a fusion: {name_parts(Path(name_or_dir))}")
+        return load_fusion(Path(name_or_dir), lambda part, see_part: load_scoring(part, *options, see_part), see)
+    if is_bi_encoder(name_or_dir):
+        return load_similarity(name_or_dir, max_length, say, see)
+    return load_classifier(name_or_dir, max_length, batch_tokens, precision, say, see)
 
 
 def load_classifier(
@@ -146,16 +173,9 @@ def load_classifier(
     batch_tokens: int | None = None,
     precision: str = "fp32",
     say: Callable[[str], None] = lambda note: None,
-    see: Callable[[AnswerSet, EncodedPairs], None] = lambda data, pairs: None,
-) -> tuple[Callable[[AnswerSet], np.ndarray], int]:
-    """What scores the candidates of any AnswerSet, ``[N]``, by a sequence classifier that is loaded once; and the most
-    tokens of a pair.
-
-    Other arguments, and errors, are those of ``score_answers``.
-
-    say: told where ``max_length`` is not the model's own
-    see: given each AnswerSet with its pairs before they are scored, to count those that are cut
-    """
+    see: SeeCut = lambda data, cut, length: None,
+) -> tuple[Scoring, int]:
+    """``load_scoring`` of a sequence classifier."""
     scorer = load_scorer(name_or_dir)
     scorer = Scorer(scorer.name, scorer.model, load_own_tokenizer(name_or_dir), scorer.head, scorer.score)
     own = find_trained_length(name_or_dir) or find_max_length(scorer.tokenizer, scorer.model)
@@ -167,7 +187,7 @@ def load_classifier(
 
     def encode(data: AnswerSet) -> EncodedPairs:
         pairs = encode_pairs(data, scorer.tokenizer, length)
-        see(data, pairs)
+        see(data, find_cut(pairs), length)
         return pairs
 
     if not can_pack(scorer.model):
@@ -182,11 +202,6 @@ def load_classifier(
         return score_pairs(ranker, pairs, scorer.model.device, tokens, name, precision)
 
     return score, length
-
-
-def _say_cut(say: Callable[[str], None], data: AnswerSet, pairs: EncodedPairs) -> None:
-    for line in describe_cut(pairs, data):
-        say(line)
 
 
 def can_pack(model: Any) -> bool:

@@ -76,7 +76,7 @@ def measure_untuned(row: StudyRow, seed: int, model: str, spec: str) -> dict[str
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         scores = score_pairs(ranker.eval().to(device), pairs, device)
     else:
-        scores = score_by_similarity(model, test, MAX_LENGTH)[0]
+        scores = score_by_similarity(model, test, MAX_LENGTH)
     return {**summarize(test, scores), "dev_map": None, "finetune": None}
 
 
@@ -140,7 +140,7 @@ def describe_set(data: Data, corpus: Corpus, num_workers: int) -> dict[str, Any]
     test = data.test
     assert test is not None
     found = find_contamination(test, corpus, num_workers)
-    baselines = {"BM25": score_bm25(test), "cosine": score_by_similarity(default_model(), test, MAX_LENGTH)[0]}
+    baselines = {"BM25": score_bm25(test), "cosine": score_by_similarity(default_model(), test, MAX_LENGTH)}
     return {
         "questions": {split.split: split.num_questions for split in (data.train, *data.measured)},
         "pairs": {split.split: split.num_pairs for split in (data.train, *data.measured)},

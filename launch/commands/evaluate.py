@@ -12,8 +12,8 @@ DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@
 
 --run and --qrels score TREC files of any system: lines of `question Q0 candidate rank score tag` and of
 `question 0 candidate relevance`. --model and --data score models on a data set, with BM25 for comparison: any sequence
-classifier, or a bi-encoder of sentence-transformers by its own similarity. Of several, each is tested against the
-first by a randomisation test, paired over questions.
+classifier, a bi-encoder of sentence-transformers by its own similarity, or a learned fusion. Of several, each is tested
+against the first by a randomisation test, paired over questions.
 
 --contamination and --data count the test sentences that a pre-training corpus contains, word for word or nearly
 (by 8-grams), and show examples; with --model also the metrics with and without the questions whose answers it contains.

@@ -94,7 +94,9 @@ def _format_time(plan: RunPlan) -> list[str]:
     if plan.precision != "bf16":
         return ["time       speed is predicted of bf16 alone: give what a short run logs as --tokens_per_second"]
     how = "with" if plan.config.compile else "without"
-    lines = [f"time       {how} --compile, predicted from counts of kernels and bytes, not measured (docs/reference.md):"]
+    lines = [
+        f"time       {how} --compile, predicted from counts of kernels and bytes, not measured; docs/reference.md:"
+    ]
     for name, gpu in PREDICTED.items():
         cells = []
         for gpus in GPUS:

@@ -75,12 +75,16 @@ def make_readable(folder: Path) -> None:
 
 
 def fingerprint_model(name_or_dir: str) -> str:
-    """Names a model: a folder by its weights and config, a hub name by itself."""
+    """Names a model: a folder by its weights and config, a hub name by itself.
+
+    The ``fusion.json`` of a learned fusion names the weights of its parts.
+    """
     folder = Path(name_or_dir)
     if not folder.is_dir():
         return name_or_dir
     digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.safetensors"), folder / "adapter.json", folder / "config.json"]):
+    described = (folder / name for name in ("adapter.json", "config.json", "fusion.json"))
+    for path in sorted([*folder.glob("*.safetensors"), *described]):
         if path.is_file():
             digest.update(path.name.encode())
             with path.open("rb") as file:

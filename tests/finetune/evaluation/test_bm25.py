@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.bm25 import cut_words, score_bm25
+from finetune.evaluation.bm25 import count_words, cut_words, score_bm25, score_bm25_by
 
 
 def make(questions, candidates):
@@ -66,3 +66,18 @@ def test_equals_the_formula():
     idf, average = np.log(1 + (3 - 1 + 0.5) / (1 + 0.5)), (3 + 2 + 2) / 3
     expected = idf * 2 / (2 + 1.5 * (1 - 0.75 + 0.75 * 3 / average))
     assert score_bm25(data)[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_scores_by_counts_of_another_collection_depend_on_the_pair_alone():
+    """By its own counts they are those of bm25s, and the rest of what is scored with a pair does not change it."""
+    texts = [
+        ["The lighthouse stands.", "A town grew by the sea, and a lighthouse.", ""],
+        ["Any sea", "The town is old"],
+    ]
+    data = make(["Where is the lighthouse of the town?", "is the sea old"], texts)
+    counts = count_words(data.answers.to_pylist())
+    scores = score_bm25_by(counts, data)
+    np.testing.assert_allclose(scores, score_bm25(data), atol=1e-5)
+    np.testing.assert_allclose(score_bm25_by(counts, data.take(np.array([1]))), scores[3:], atol=1e-12)
+    other = score_bm25_by(count_words(["a lighthouse", "one lighthouse", "no lighthouse"]), data)
+    assert other[3] / other[0] > scores[3] / scores[0] > 0  # a word that the collection does not have is a rare one

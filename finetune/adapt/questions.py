@@ -1,0 +1,142 @@
+"""The labelled questions of an adaptation: split in three, drawn where there are many, and written as ``files=``."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import write_atomically
+from finetune.data.answers import AnswerSet, fold_text
+from finetune.data.dataset import MissingSplit
+from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept
+from finetune.data.registry import load_split, parse_columns
+from finetune.training.groups import make_generator
+
+TRAIN, DEV, TEST = "train", "dev", "test"
+MOST_QUESTIONS = {TRAIN: 2000, DEV: 150, TEST: 500}
+MOST_PAIRS = {TRAIN: 40_000, DEV: 1500, TEST: 5000}  # so that a first look takes minutes on a processor
+FEWEST = 5  # questions to choose by, or to measure on
+TEST_PART, DEV_PART = 0.4, 0.25  # of the questions that are not split yet, those that become the test and the dev set
+DRAW_KEY = 2**37  # of the random numbers that draw questions and wrong candidates
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The three splits; train and dev are the data set ``spec`` on the disk, and test is kept apart from training.
+
+    notes: what was drawn or left out, a line each
+    """
+
+    spec: str
+    train: AnswerSet
+    dev: AnswerSet
+    test: AnswerSet
+    notes: list[str]
+
+    def describe(self) -> list[str]:
+        """What is used, and how it was drawn, in lines."""
+        splits = (self.train, self.dev, self.test)
+        counts = (f"{one.num_questions:,} {one.split} ({one.num_pairs:,} candidates)" for one in splits)
+        return [f"questions: {', '.join(counts)}", *(f"  {note}" for note in self.notes)]
+
+    @property
+    def texts(self) -> list[str]:
+        """The distinct candidates."""
+        every = (split.answers.to_pylist() for split in (self.train, self.dev, self.test))
+        return list(dict.fromkeys(text for texts in every for text in texts))
+
+
+def settle_questions(given: str, columns: str | None, folder: Path) -> Questions:
+    """Reads the labelled questions and writes what is used of them into ``folder``.
+
+    given: a data set such as wikiqa=FOLDER, or the folder or file of files=
+
+    A test or dev set that is missing is taken from the rest by a hash of the questions' texts, so that it is the same
+    one every time. Raises KinspanError where there are too few questions.
+    """
+    spec = given if "=" in given else f"files={given}"
+    splits, notes = _read_splits(spec, columns)
+    _carve(splits, TEST, TEST_PART, notes)
+    _carve(splits, DEV, DEV_PART, notes)
+    kept = {}
+    for split, data in splits.items():
+        rule, least = (NO_ALL_NEGATIVE, 1) if split == TRAIN else (CLEAN, FEWEST)
+        if (count := int(find_kept(data, rule).sum())) < least:
+            raise KinspanError(
+                f"--questions {given}: {count} {split} questions with right and wrong candidates are too few: label "
+                f"{FEWEST} or more for each of train, dev and test, better fifty"
+            )
+        kept[split] = _draw(filter_questions(data, rule), split, notes)
+    for split, data in kept.items():
+        _write_split(folder / (TEST if split == TEST else "questions") / f"{split}.jsonl", data)
+    return Questions(f"files={folder / 'questions'}", kept[TRAIN], kept[DEV], kept[TEST], notes)
+
+
+def _read_splits(spec: str, columns: str | None) -> tuple[dict[str, AnswerSet], list[str]]:
+    """The splits that are there; all there is counts as train where there is only a test set."""
+    found, notes = {}, []
+    for split in (TRAIN, DEV, TEST):
+        try:
+            found[split], said = load_split(spec, split, parse_columns(columns))
+        except MissingSplit:
+            continue
+        except KinspanError:
+            if split == TEST or not spec.startswith("files="):
+                raise
+            continue  # a single file is the test set, and has no other split
+        notes += said
+    if not found:
+        raise KinspanError(f"--questions {spec}: no train, dev or test split in it: see kinspan evaluate --help")
+    if TRAIN not in found:
+        found[TRAIN] = found.pop(next(iter(found)))
+    return found, notes
+
+
+def _carve(splits: dict[str, AnswerSet], name: str, part: float, notes: list[str]) -> None:
+    """Takes a split that is missing from the training questions."""
+    if name in splits:
+        return
+    train = splits[TRAIN]
+    hashes = (xxh3_64_intdigest(f"{name} {fold_text(text)}".encode("utf-8", "replace")) for text in train.questions)
+    taken = np.fromiter(hashes, np.uint64, train.num_questions) / 2**64 < part
+    splits[name], splits[TRAIN] = train.take(taken), train.take(~taken)
+    notes.append(f"no {name} split was given: {int(taken.sum()):,} of {len(taken):,} questions are set apart for it")
+
+
+def _draw(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
+    """At most MOST_QUESTIONS questions, each with its right candidates and as many wrong ones as MOST_PAIRS leave."""
+    random = make_generator(1, DRAW_KEY)
+    few = data
+    if data.num_questions > MOST_QUESTIONS[split]:
+        few = data.take(np.sort(random.permutation(data.num_questions)[: MOST_QUESTIONS[split]]))
+    if few.num_pairs > MOST_PAIRS[split]:
+        most = max(1, MOST_PAIRS[split] // few.num_questions)
+        order = np.lexsort((random.permutation(few.num_pairs), -few.labels, few.question_of))  # right ones first
+        place = np.empty(few.num_pairs, dtype=np.int64)
+        place[order] = np.arange(few.num_pairs) - few.starts[few.question_of[order]]
+        few = few.keep((few.labels > 0) | (place < most))
+    if few is not data:
+        notes.append(
+            f"{split}: {few.num_questions:,} of {data.num_questions:,} questions and {few.num_pairs:,} of "
+            f"{data.num_pairs:,} candidates are drawn, so that it takes minutes"
+        )
+    return few
+
+
+def _write_split(path: Path, data: AnswerSet) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = (data.question_of.tolist(), data.answer_ids.to_pylist(), data.answers.to_pylist(), data.labels.tolist())
+    rows = (
+        {
+            "question_id": data.question_ids[question],
+            "question": data.questions[question],
+            "answer_id": answer_id,
+            "answer": answer,
+            "label": label,
+        }
+        for question, answer_id, answer, label in zip(*columns, strict=True)
+    )
+    write_atomically(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -1,0 +1,229 @@
+"""An adaptation from its first step to its verdict. Each step finds what is done, so that the same call goes on."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import make_folder, write_atomically
+from finetune.data.answers import AnswerSet
+from finetune.evaluation.bm25 import BM25, count_words
+from finetune.evaluation.metrics import MAP
+from finetune.fuse import describe_weights, fit_fusion, write_fusion
+from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.reports.release import find_ranker, release_ranker
+from pretrain.modeling.pair_model import load_config
+from pretrain.release.folder import FACTS, replace_release
+from pretrain.runtime.device import describe_device
+from pretrain.runtime.lock import lock_folder
+from pretrain.runtime.stop import Stopped
+
+from .budget import BATCH, FEWEST_UPDATES, Budget, train_for
+from .page import render_page, render_text
+from .questions import Questions, settle_questions
+from .verdict import UNJUDGED, Verdict, judge
+from .ways import Scorer, Way, fuse_ways, list_untrained, name_model, name_start, train_ways
+
+STARTED, RESULT, PAGE, LOG, RELEASE = "adapt.json", "result.json", "report.html", "log.txt", "release"
+SMALL = 384  # the most hidden units of a small encoder, which takes the higher of these rates
+RATE_OF_SMALL, RATE = 2.5e-4, 5e-5
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command was given."""
+
+    documents: list[str]
+    questions: str | None
+    columns: str | None
+    model: str
+    budget: Budget
+    output: Path
+
+
+@dataclass(frozen=True)
+class Runners:
+    """What belongs to the floors above and beside: the preparation and the pre-training.
+
+    prepare:  makes or finds the corpus of documents, for a model, in a folder, and returns its counts
+    choose:   the objective for a corpus
+    pretrain: trains by these settings in a folder, or goes on, and returns the summary; the model is in its ``release``
+    hold_out: a corpus's held-out anchors of an objective, each with its five texts, as questions with candidates; None
+              where too few documents are held out
+    """
+
+    prepare: Callable[[list[str], str, Path], dict[str, int]]
+    choose: Callable[[Path], str]
+    pretrain: Callable[[dict[str, Any], Path], dict[str, Any]]
+    hold_out: Callable[[Path, str], AnswerSet | None]
+
+
+Say = Callable[[str], None]
+
+
+def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
+    """Adapts a model to documents, and returns what ``result.json`` holds.
+
+    Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a signal ended it.
+    """
+    output = settings.output
+    if output.is_dir() and any(output.iterdir()) and not (output / STARTED).exists():
+        raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
+    make_folder(output)
+    with lock_folder(output):
+        write_atomically(output / STARTED, json.dumps({"documents": settings.documents}) + "\n")
+        try:
+            return _adapt(settings, runners, say)
+        except Stopped:
+            say("stopped; the same command again goes on")
+            raise
+
+
+def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
+    output, corpus = settings.output, settings.output / "corpus"
+    questions = None
+    if settings.questions:  # before the work, to see whether they can be used
+        questions = settle_questions(settings.questions, settings.columns, output)
+    say(f"machine: {describe_device()}; what each step says goes to {output / LOG}")
+    with _quietly(output):
+        told = [_describe_documents(runners.prepare(settings.documents, settings.model, corpus))]
+        told += questions.describe() if questions else []
+        say("\n".join(told))
+        objective = runners.choose(corpus)
+        name, budget = name_model(settings.model), settings.budget.text
+        say(f"pre-training {name} on the documents for {budget}, without labels ({objective})")
+        summary = _pretrain(settings, runners, objective)
+        told += (learned := _describe_pretraining(summary))
+        say("\n".join(learned))
+        if questions:
+            ways, verdict = _compare_ways(settings, questions, summary["steps"], say)
+            result = {"questions": questions.dev.num_questions, **_list_results(ways, questions.dev, verdict)}
+            released = (output / RELEASE).is_dir()
+        else:
+            pairs, verdict, released = runners.hold_out(corpus, objective), None, True
+            ways = _measure_pairs(settings, pairs, say) if pairs else []
+            result = {"questions": pairs.num_questions if pairs else 0, **_list_results(ways, pairs, None)}
+            _copy_release(_name_pretrained(output), output / RELEASE)
+    result |= {"told": told, "release": str(output / RELEASE) if released else None, "page": str(output / PAGE)}
+    result |= {"model": result["release"] or settings.model, "test": str(output / "test" / "test.jsonl")}
+    result["embeds"] = is_bi_encoder(result["model"])
+    write_atomically(output / RESULT, json.dumps(result, indent=1) + "\n")
+    write_atomically(output / PAGE, render_page(result, questions, verdict))
+    say(render_text(result))
+    return result
+
+
+@contextmanager
+def _quietly(output: Path) -> Iterator[None]:
+    """Sends what is printed to the log."""
+    with (output / LOG).open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log):
+        yield
+
+
+def _describe_documents(totals: dict[str, int]) -> str:
+    return "documents: {documents:,} with {paragraphs:,} paragraphs and {tokens:,} tokens".format(**totals)
+
+
+def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
+    first, last = summary["first_validation"] or {}, summary["last_validation"] or {}
+    lines = [f"learned: {summary['steps']:,} updates, {summary['pairs']:,} pairs in {summary['wall_seconds']:,.0f} s"]
+    if summary["steps"] == FEWEST_UPDATES:
+        lines.append(f"  {FEWEST_UPDATES} updates are the fewest that a budget comes to, and teach little")
+    if "pair_auc" in last:
+        before, after = first["pair_auc"], last["pair_auc"]
+        lines.append(
+            f"  held-out pairs are told apart with an AUC of {after:.2f}, before {before:.2f}; a guess has .50"
+        )
+    return lines
+
+
+def _name_pretrained(output: Path) -> str:
+    return str(output / "pretrain" / RELEASE)
+
+
+def _pretrain(settings: Settings, runners: Runners, objective: str) -> dict[str, Any]:
+    """Pre-trains for the budget with settings for a first look, and a schedule that a larger budget goes on with.
+
+    Returns the summary of the run.
+    """
+    small = load_config(settings.model).hidden_size <= SMALL
+    common = {
+        "corpus": [str(settings.output / "corpus")],
+        "model": settings.model,
+        "objective": objective,
+        "lr_schedule": "wsd",
+        "learning_rate": RATE_OF_SMALL if small else RATE,
+        "mlm_weight": 0.05,
+        "max_length": 64,
+        "global_batch_size": BATCH,
+        "micro_batch_size": BATCH,
+        "eval_pairs": 500,
+        "eval_steps": 1_000_000,
+    }
+    return train_for(
+        settings.budget,
+        lambda updates: runners.pretrain({**common, "max_steps": updates}, settings.output / "pretrain"),
+        settings.output,
+    )
+
+
+def _measure_pairs(settings: Settings, pairs: AnswerSet, say: Say) -> list[Way]:
+    """The ways without labels, on held-out pairs."""
+    scorer = Scorer(count_words(pairs.answers.unique().to_pylist()), settings.output / "scores")
+    return list_untrained(settings.model, _name_pretrained(settings.output), pairs, scorer, say)
+
+
+def _compare_ways(settings: Settings, questions: Questions, updates: int, say: Say) -> tuple[list[Way], Verdict]:
+    """Trains and compares all ways, and releases the one to use."""
+    output, pretrained = settings.output, _name_pretrained(settings.output)
+    scorer = Scorer(count_words(questions.texts), output / "scores")
+    ways = list_untrained(settings.model, pretrained, questions.dev, scorer, say)
+    ways += train_ways(settings.model, pretrained, questions, updates, output / "ways", scorer, say)
+    ways.append(fuse_ways(ways, questions.dev))
+    start = next((way for way in ways if way.name == name_start(settings.model)), ways[0])
+    verdict = judge(ways, start, questions.dev, questions.test, scorer)
+    _release(verdict, questions, scorer, output / RELEASE)
+    return ways, verdict
+
+
+def _list_results(ways: list[Way], data: AnswerSet | None, verdict: Verdict | None) -> dict[str, Any]:
+    """Returns the figures of the ways on these questions, and what the verdict says."""
+    of_test = verdict.test_maps if verdict else {}
+    rows = [
+        {"name": way.name, "dev": float(way.measure(data).mean()), "test": of_test.get(way.name)}
+        for way in ways
+        if data
+    ]
+    return {
+        "ways": rows,
+        "verdict": verdict.sentence if verdict else UNJUDGED,
+        "chosen": verdict.chosen.name if verdict else None,
+        "figures": verdict.figures if verdict else None,
+        "weights": next((describe_weights(way.fitted) for way in ways if way.fitted), ""),
+    }
+
+
+def _release(verdict: Verdict, questions: Questions, scorer: Scorer, output: Path) -> None:
+    """Writes the release of the chosen way. The start needs none: an older release is then removed."""
+    way = verdict.chosen
+    about = {"data": "your questions", "figures": {"test": {MAP: verdict.test_maps[way.name]}}}
+    if way.fitted:
+        write_fusion(output, way.fitted, {part.name: part.model for part in way.parts}, scorer.words, about)
+    elif way.model == BM25:
+        write_fusion(output, fit_fusion(questions.dev, {BM25: way.scores}), {BM25: BM25}, scorer.words, about)
+    elif way is verdict.start:
+        if (output / FACTS).is_file():
+            shutil.rmtree(output)
+    elif ranker := find_ranker(Path(way.model)):
+        release_ranker(ranker, output)
+    else:
+        _copy_release(way.model, output)
+
+
+def _copy_release(folder: str, output: Path) -> None:
+    with replace_release(output) as partial:
+        shutil.copytree(folder, partial)

@@ -1,0 +1,259 @@
+"""What ``kinspan fuse`` does: it learns the weights of a fusion (``finetune.ranking.fusion``) and writes its folder."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import shorten_name
+from finetune.data.answers import AnswerSet
+from finetune.data.dataset import MissingSplit
+from finetune.data.filters import CLEAN, filter_questions
+from finetune.data.registry import load_split, parse_columns
+from finetune.evaluation.bm25 import ABOUT, BM25, count_words, score_bm25_by
+from finetune.evaluation.comparison import compare_systems, format_table
+from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, compute_question_metrics
+from finetune.ranking.fusion import FUSION, WORDS, Part, describe_fusion, is_fusion
+from finetune.ranking.score import score_answers
+from finetune.reports.facts import ABOUT as OF_A_RANKER
+from finetune.training.search import split_folds
+from pretrain.modeling.adapters.folder import is_adapter
+from pretrain.release.folder import CARD, FACTS, fingerprint_model, replace_release
+from pretrain.release.metadata import Stated, make_metadata, make_results, render_card
+
+FOLDS = 5
+STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)  # of the regularisation: scikit-learn's C, small is strong
+NAME = "the fusion"
+# Of a hub's repository, what no PyTorch model is loaded from
+NOT_NEEDED = ("*.onnx", "*.h5", "*.ot", "*.msgpack", "onnx/*", "openvino/*", "coreml/*")
+
+Scores = Mapping[str, np.ndarray]  # of each part, [N]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fusion that was fitted.
+
+    weights, means, scales: of the parts, in their order
+    strength:    of the regularisation, one of STRENGTHS
+    out_of_fold: ``[N]`` score of every candidate, by weights that were fitted on other questions
+    """
+
+    names: Sequence[str]
+    weights: np.ndarray
+    means: np.ndarray
+    scales: np.ndarray
+    intercept: float
+    strength: float
+    out_of_fold: np.ndarray
+
+    def score(self, scores: Scores) -> np.ndarray:
+        """The fused scores, ``[N]``."""
+        features = np.stack([scores[name] for name in self.names], axis=1)
+        return (features - self.means) / self.scales @ self.weights + self.intercept
+
+
+def fit_fusion(data: AnswerSet, scores: Scores) -> Fitted:
+    """Fits a logistic regression of the labels over the parts' scores.
+
+    The strength of the regularisation is the one whose out-of-fold MAP is highest; of equals, the strongest. Scores are
+    standardised over all candidates: within each question was no better on SelQA and WikiQA, and a candidate's score
+    would then depend on the others.
+
+    Raises KinspanError where there are fewer questions than folds.
+    """
+    if data.num_questions < FOLDS:
+        raise KinspanError(
+            f"{data.name} {data.split}: {data.num_questions} questions with right and wrong answers are too few to "
+            f"learn weights from: label at least {FOLDS}, better fifty"
+        )
+    features = np.stack(list(scores.values()), axis=1)
+    means, scales = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-9)
+    features, fold_of = (features - means) / scales, split_folds(data.num_questions, FOLDS)[data.question_of]
+    tried = {strength: score_out_of_fold(features, data.labels, fold_of, strength) for strength in STRENGTHS}
+    best = max(tried, key=lambda strength: measure_map(data, tried[strength]))
+    model = LogisticRegression(C=best).fit(features, data.labels)
+    return Fitted(list(scores), model.coef_[0], means, scales, float(model.intercept_[0]), best, tried[best])
+
+
+def score_out_of_fold(features: np.ndarray, labels: np.ndarray, fold_of: np.ndarray, strength: float) -> np.ndarray:
+    """The score of every candidate, ``[N]``, by weights that were fitted on the other folds."""
+    out = np.empty(len(labels))
+    for fold in range(FOLDS):
+        held_out = fold_of == fold
+        model = LogisticRegression(C=strength).fit(features[~held_out], labels[~held_out])
+        out[held_out] = model.decision_function(features[held_out])
+    return out
+
+
+def measure_map(data: AnswerSet, scores: np.ndarray) -> float:
+    """The mean average precision."""
+    return compute_means(compute_question_metrics(data, scores, (MAP,)))[MAP]
+
+
+def fuse_file(
+    parts: Sequence[str],
+    spec: str,
+    output: Path,
+    columns: str | None,
+    max_length: int | None,
+    say: Callable[[str], None],
+) -> None:
+    """Fits a fusion of these parts on the dev questions of a data set, measures it on test, and writes its folder.
+
+    The dev questions, because a part that was fine-tuned on the training questions scores these too well, and its
+    weight would be too high.
+
+    parts: names of models, and BM25
+
+    Raises KinspanError for what the user can mend, and where the fusion is not better than each of its parts: then
+    nothing is written.
+    """
+    models = name_models(parts)
+    dev, said = _load(spec, "dev", columns)
+    words = count_words(list_candidates(spec, columns))
+    for note in [*said, ABOUT] if BM25 in models else said:
+        say(note)
+    scores = score_parts(models, dev, words, max_length, say)
+    fitted = fit_fusion(dev, scores)
+    maps = {name: measure_map(dev, own) for name, own in {**scores, NAME: fitted.out_of_fold}.items()}
+    say(f"\n{describe_fit(dev, maps)}")
+    if worse := [name for name in scores if maps[name] >= maps[NAME]]:
+        raise KinspanError(
+            f"no fusion is written: on dev {worse[0]} alone has a MAP of {maps[worse[0]]:.4f}, and the fusion "
+            f"{maps[NAME]:.4f}: rank by {worse[0]}, or label more dev questions"
+        )
+    figures = {"dev": {MAP: maps[NAME]}}
+    try:
+        test, said = _load(spec, "test", columns)
+    except MissingSplit as error:
+        say(f"{error}: nothing else measures it")
+    else:
+        of_test = score_parts(models, test, words, max_length, say)
+        every = {**of_test, NAME: fitted.score(of_test)}
+        ordered = sorted(every, key=lambda name: -maps[name])  # the best on dev first, which others are compared with
+        systems = {name: compute_question_metrics(test, every[name]) for name in ordered}
+        figures["test"] = compute_means(systems[NAME])
+        say(f"\n{test.name} test: {test.num_questions:,} questions\n{format_table(compare_systems(systems))}\n")
+    write_fusion(output, fitted, models, words, {"data": spec.partition("=")[0], "figures": figures})
+    say(f"{output}: {describe_weights(fitted)}")
+
+
+def _load(spec: str, split: str, columns: str | None) -> tuple[AnswerSet, list[str]]:
+    data, notes = load_split(spec, split, parse_columns(columns))
+    return filter_questions(data, CLEAN), notes
+
+
+def name_models(parts: Sequence[str]) -> dict[str, str]:
+    """Names each part for people, and says where its model is. Raises KinspanError for what can be no part."""
+    places = [BM25 if part.lower() == BM25.lower() else part for part in parts]
+    names = list(map(shorten_name, places))
+    models = {place if names.count(name) > 1 else name: place for name, place in zip(names, places, strict=True)}
+    if len(models) < 2 or len(models) < len(parts):
+        raise KinspanError(f"--parts {' '.join(parts)}: give two rankers or more, each once")
+    for name, model in models.items():
+        if name != BM25 and is_adapter(model):
+            raise KinspanError(f"--parts {model}: merge the adapter into its base first (kinspan adapter combine)")
+        if name != BM25 and is_fusion(model):
+            raise KinspanError(f"--parts {model}: is a fusion: name its parts")
+    return models
+
+
+def list_candidates(spec: str, columns: str | None = None) -> list[str]:
+    """The distinct candidates of all splits, whose words BM25 counts; their labels do not matter to it."""
+    texts: dict[str, None] = {}
+    for split in ("train", "dev", "test"):
+        try:
+            data, _ = load_split(spec, split, parse_columns(columns))
+        except MissingSplit:
+            continue
+        texts |= dict.fromkeys(chain.from_iterable(chunk.to_pylist() for chunk in [data.answers.unique()]))
+    return list(texts)
+
+
+def score_parts(
+    models: Mapping[str, str], data: AnswerSet, words: Any, max_length: int | None, say: Callable[[str], None]
+) -> dict[str, np.ndarray]:
+    """The scores of each part, ``[N]``."""
+    return {
+        name: score_bm25_by(words, data) if name == BM25 else score_answers(model, data, max_length, say=say)
+        for name, model in models.items()
+    }
+
+
+def describe_fit(dev: AnswerSet, maps: Mapping[str, float]) -> str:
+    """The table of the parts and the fusion on dev."""
+    width = max(map(len, maps))
+    lines = [f"{name:<{width}}  {value:.4f}" for name, value in maps.items()]
+    head = f"{dev.name} dev: {dev.num_questions:,} questions; the fusion by weights of other folds of them"
+    return "\n".join([head, f"{'':<{width}}     MAP", *lines])
+
+
+def describe_weights(fitted: Fitted) -> str:
+    """The weights of the standardised scores, for people."""
+    return ", ".join(f"{weight:.2f} {name}" for name, weight in zip(fitted.names, fitted.weights, strict=True))
+
+
+def write_fusion(output: Path, fitted: Fitted, models: Mapping[str, str], words: Any, about: Mapping[str, Any]) -> None:
+    """Writes the folder of a fusion, in which it is complete: the models of its parts are copied.
+
+    models: where the model of each part is
+    about:  ``data``, the name of the data set, and ``figures``, by split
+
+    Raises KinspanError where ``output`` holds something that is no release.
+    """
+    parts = []
+    with replace_release(output) as partial:
+        partial.mkdir(parents=True)
+        for number, name in enumerate(fitted.names):
+            folder = fingerprint = ""
+            if name != BM25:
+                folder = f"part-{number + 1}"
+                ignored = shutil.ignore_patterns(OF_A_RANKER, "*.tmp")
+                shutil.copytree(_find_folder(models[name]), partial / folder, ignore=ignored)
+                fingerprint = fingerprint_model(str(partial / folder))
+            weight, mean, scale = (float(of[number]) for of in (fitted.weights, fitted.means, fitted.scales))
+            parts.append(Part(name, folder, weight, mean, scale, fingerprint))
+        _write_json(partial / FUSION, describe_fusion(parts, fitted.intercept))
+        if BM25 in fitted.names:
+            _write_json(partial / WORDS, asdict(words), indent=None)
+        _write_json(partial / FACTS, {**about, "kind": "fusion", "kinspan": version("kinspan")})
+        (partial / CARD).write_text(_format_card(fitted, about), encoding="utf-8")
+
+
+def _find_folder(model: str) -> str:
+    """Where the files of a model are; one of the hub is downloaded unless it is in the cache."""
+    if Path(model).is_dir():
+        return model
+    from huggingface_hub import snapshot_download
+
+    return snapshot_download(model, ignore_patterns=list(NOT_NEEDED))
+
+
+def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = 1) -> None:
+    path.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _format_card(fitted: Fitted, about: Mapping[str, Any]) -> str:
+    title, figures = f"Learned fusion for {about['data']}", about["figures"]
+    split = "test" if "test" in figures else "dev"
+    results = make_results(figures[split], TITLES, f"{about['data']} {split}", split=split)
+    tags = ["fusion", "answer-sentence-selection", "kinspan"]
+    return render_card(
+        "fusion.md",
+        make_metadata(Stated(), title, tags, results=results, library=None),
+        Stated(),
+        title=title,
+        weights=dict(zip(fitted.names, fitted.weights.tolist(), strict=True)),
+        figures=figures,
+        titles={metric: TITLES[metric] for metric in METRICS},
+        folds=FOLDS,
+    )

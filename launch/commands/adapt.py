@@ -1,0 +1,137 @@
+"""Finds, and makes, the best ranker for documents of one's own, in one command."""
+
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_pipeline.errors import KinspanError
+from finetune.adapt.budget import parse_budget
+from launch._cli import parse, run
+from objectives import OBJECTIVES
+from pretrain.modeling.default_model import default_model
+from pretrain.runtime.settings import REQUIRED, setting
+
+if TYPE_CHECKING:
+    from finetune.data.answers import AnswerSet
+
+DESCRIPTION = """Adapts a model to documents, and says whether that was worth it.
+
+It prepares the documents, pre-trains the model on them for --budget, and with --questions fine-tunes rankers on the
+labelled questions. Every honest way of ranking is then compared on the dev questions: BM25, the model as it is, the
+pre-trained one, the fine-tuned ones, and a learned fusion of them. The best is measured on the test questions once,
+beside the model as it is, and released, unless it is no better: "keep your model" is a result too.
+
+The same command again goes on where it was interrupted, and with a larger --budget the pre-training goes on too. In
+OUTPUT_DIR: release/, the ranker, which kinspan rank, evaluate and release take; report.html; and log.txt."""
+
+EPILOG = """examples:
+  kinspan adapt --documents docs/ --output_dir adapted
+  kinspan adapt --documents docs/ --questions labelled/ --budget 30m --output_dir adapted
+  kinspan adapt --documents articles.jsonl.gz --questions wikiqa=WikiQACorpus --budget 51200pairs --output_dir adapted
+
+labelled/ has train.jsonl, dev.jsonl and test.jsonl with a line for each candidate of a question:
+  {"question": "Who wrote Faust?", "answer": "Faust is a play by Goethe.", "label": 1}
+A single file questions.jsonl does too, and is split in three by a hash of the questions."""
+
+MANY_ANSWERED = 100  # questions with an accepted answer, from which on these are the pairs of a forum's pre-training
+HELD_OUT = 0.05  # of the documents, so that there are some where documents are few
+ANCHORS = 200  # held out, which stand in for questions where there are none
+
+
+@dataclass
+class AdaptConfig:
+    """Flags of this entry."""
+
+    documents: list[str] = setting(REQUIRED, "The documents: anything that kinspan prepare --input takes.")
+    output_dir: str = setting(REQUIRED, "Folder for all that is made. The same command again goes on.")
+    questions: str | None = setting(
+        None, "Labelled questions: a folder or a file, see below, or a data set such as wikiqa=FOLDER."
+    )
+    columns: str | None = setting(
+        None, "Names of the columns of --questions, as question=query,answer=passage,label=relevant."
+    )
+    model: str | None = setting(
+        None, "The model to adapt, a folder or a hub name. Without it: all-MiniLM-L6-v2, which is installed."
+    )
+    budget: str = setting(
+        "30m",
+        "How long to pre-train: a time, such as 30m or 2h, or a number of pairs, such as 51200pairs. Each of up to "
+        "three fine-tunings takes at most a quarter of its updates, and its validations.",
+    )
+
+
+def main() -> None:
+    config = parse(AdaptConfig, DESCRIPTION, EPILOG)
+    budget = parse_budget(config.budget)
+    from finetune.adapt.run import Runners, Settings, adapt  # after the flags: torch takes seconds to import
+
+    say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
+    model, output = config.model or default_model(), Path(config.output_dir)
+    settings = Settings(config.documents, config.questions, config.columns, model, budget, output)
+    adapt(settings, Runners(partial(prepare_documents, say), choose_objective, pretrain, hold_out), say)
+
+
+def prepare_documents(say: Any, documents: list[str], model: str, folder: Path) -> dict[str, int]:
+    """Makes the corpus, or finds it, and returns its totals; what it goes without is said."""
+    from data_pipeline.prepare.cleaning import Rules
+    from data_pipeline.prepare.pipeline import prepare
+    from data_pipeline.prepare.summary import check_trainable, describe_rejected
+
+    rules = Rules(validation_share=HELD_OUT)
+    quiet = not sys.stderr.isatty()
+    result = prepare(documents, model, folder, OBJECTIVES, rules, allow_skipped=True, quiet=quiet)
+    if result.skipped:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
+        say(f"left out files of no known format: {kinds}")
+    if rejected := describe_rejected(folder, result.tally):
+        say(rejected)
+    check_trainable(result.manifest, str(folder))
+    return result.manifest.totals
+
+
+def choose_objective(corpus: Path) -> str:
+    """Questions with their accepted answers, where a corpus has enough of them, and else spans of paragraphs."""
+    from data_pipeline.corpus import Corpus
+
+    shards = Corpus(corpus).manifest.shards
+    answered = sum(shard.usable.get("title_answer", {}).get("train", {}).get("anchors", 0) for shard in shards)
+    return "title_answer" if answered >= MANY_ANSWERED else "ssp"
+
+
+def pretrain(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Pre-trains or goes on, releases the model into the folder's ``release``, and returns the summary."""
+    from data_pipeline.files import read_object
+    from launch.commands._stages import prepare_pretraining
+    from pretrain.finished import SUMMARY
+
+    prepare_pretraining(settings, folder)()
+    return read_object(folder / SUMMARY, f"delete {folder}")
+
+
+def hold_out(corpus: Path, objective: str) -> "AnswerSet | None":
+    """Held-out anchors as questions, whose candidates are their five texts, of which one is right; None without any."""
+    import numpy as np
+
+    from data_pipeline.corpus import Corpus
+    from data_pipeline.sampling.pairs import POSITIVE
+    from data_pipeline.tokenizers import load_tokenizer
+    from pretrain.evaluation.pair_tests import decode_texts, select_held_out
+    from serve.rerank import make_candidates
+
+    opened = Corpus(corpus)
+    try:
+        pairs = select_held_out(opened, OBJECTIVES[objective], ANCHORS)
+    except KinspanError as error:
+        print(error)
+        return None
+    first, second = decode_texts(pairs, load_tokenizer(opened.tokenizer_folder))
+    count, size = pairs.kinds.shape
+    candidates = make_candidates(first[::size], [second[n * size : (n + 1) * size] for n in range(count)])
+    labels = (pairs.kinds.ravel() == POSITIVE).astype(np.int8)
+    return replace(candidates, name="held-out pairs", split="validation", labels=labels)
+
+
+if __name__ == "__main__":
+    run(main)

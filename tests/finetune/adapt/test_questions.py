@@ -1,0 +1,73 @@
+"""Labelled questions as users have them: in one file, without a dev set, or far too many."""
+
+import json
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.adapt import questions
+from finetune.adapt.questions import settle_questions
+from finetune.data.registry import load_split
+
+
+def write_file(path, count, candidates=3, wrong=True):
+    rows = [
+        {"question": f"what is {q}?", "answer": f"answer {q} {k}", "label": int(k == q % candidates or not wrong)}
+        for q in range(count)
+        for k in range(candidates)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_one_file_is_split_in_three_the_same_way_every_time(tmp_path):
+    found = settle_questions(str(write_file(tmp_path / "q.jsonl", 100)), None, tmp_path / "out")
+    sets = [set(split.questions) for split in (found.train, found.dev, found.test)]
+    assert sum(map(len, sets)) == len(set.union(*sets)) == 100
+    assert all(len(own) > 10 for own in sets)
+    assert [note for note in found.notes if "set apart" in note]
+    again = settle_questions(str(write_file(tmp_path / "q.jsonl", 120)), None, tmp_path / "out2")
+    assert sets[2] <= set(again.test.questions)  # more questions leave those in the test set where they are
+
+
+def test_what_is_written_is_what_is_used_and_test_is_kept_apart(tmp_path, sets):
+    found = settle_questions(f"files={sets}", None, tmp_path)
+    for split in (found.train, found.dev):
+        read, _ = load_split(found.spec, split.split)
+        assert (read.questions, read.answers.to_pylist()) == (split.questions, split.answers.to_pylist())
+        np.testing.assert_array_equal(read.labels, split.labels)
+    with pytest.raises(KinspanError, match="no split test"):
+        load_split(found.spec, "test")
+    assert load_split(f"files={tmp_path / 'test' / 'test.jsonl'}", "test")[0].num_pairs == found.test.num_pairs
+
+
+def test_many_are_drawn_and_keep_their_right_candidates(tmp_path, monkeypatch):
+    monkeypatch.setitem(questions.MOST_QUESTIONS, "test", 10)
+    monkeypatch.setitem(questions.MOST_PAIRS, "test", 40)
+    monkeypatch.setitem(questions.MOST_QUESTIONS, "dev", 10)
+    found = settle_questions(str(write_file(tmp_path / "q.jsonl", 200, candidates=9)), None, tmp_path / "out")
+    assert found.test.num_questions == found.dev.num_questions == 10
+    assert found.test.num_pairs == 40
+    assert found.test.positives.tolist() == [1] * 10
+    assert np.diff(found.dev.starts).tolist() == [9] * 10
+    assert any(note.startswith("test: 10 of ") for note in found.notes)
+    again = settle_questions(str(tmp_path / "q.jsonl"), None, tmp_path / "out")
+    assert again.test.answers.equals(found.test.answers)
+
+
+@pytest.mark.parametrize(
+    ("count", "wrong", "message"),
+    [
+        (6, True, "test questions with right and wrong candidates are too few"),
+        (60, False, "0 test questions with right and wrong candidates"),
+    ],
+)
+def test_too_few_are_refused(tmp_path, count, wrong, message):
+    with pytest.raises(KinspanError, match=message):
+        settle_questions(str(write_file(tmp_path / "q.jsonl", count, wrong=wrong)), None, tmp_path / "out")
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(KinspanError, match="no train, dev or test split"):
+        settle_questions(str(tmp_path), None, tmp_path / "out")

@@ -1,0 +1,159 @@
+"""An adaptation end to end, with tiny models: what it tells and leaves, and that it goes on wherever it was killed."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune.adapt import run, ways
+from finetune.adapt.budget import parse_budget
+from finetune.adapt.run import Runners, Settings, adapt
+from finetune.data.registry import load_split
+from finetune.measure import measure_models
+
+
+@pytest.fixture(scope="module")
+def folder(write_sets):
+    return write_sets(train=20, dev=12, test=12, candidates=5)
+
+
+@pytest.fixture(scope="module")
+def start(make_model):
+    return make_model(headless=True)
+
+
+@pytest.fixture(scope="module")
+def runners(make_model, folder):
+    """A preparation and a pre-training that take no time."""
+    pretrained = make_model(initializer_range=0.2)
+
+    def prepare(documents, model, corpus):
+        return {"documents": 3, "paragraphs": 9, "tokens": 99}
+
+    def pretrain(settings, place):
+        if not (place / "release").exists():
+            shutil.copytree(pretrained, place / "release")
+            (place / "release" / "kinspan.json").write_text("{}")
+            (place / "release" / "README.md").write_text("# A release")
+        steps = settings["max_steps"]
+        validations = {"first_validation": {"pair_auc": 0.5}, "last_validation": {"pair_auc": 0.75}}
+        return {"steps": steps, "pairs": 32 * steps, "wall_seconds": 60.0, **validations}
+
+    return Runners(
+        prepare, lambda corpus: "ssp", pretrain, lambda corpus, name: load_split(f"files={folder}", "dev")[0]
+    )
+
+
+@pytest.fixture(scope="module")
+def settings(start, folder, tmp_path_factory):
+    """``settings(**given)``: what the command was given, with an output folder that is not there yet."""
+
+    def make(**given):
+        values = {"documents": ["docs"], "questions": str(folder), "columns": None, "model": str(start)}
+        values |= {"budget": parse_budget("3200pairs"), "output": tmp_path_factory.mktemp("run") / "adapted"}
+        return Settings(**values | given)
+
+    return make
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_updates():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ways, "FEWEST_UPDATES", 4)
+        patch.setattr(ways, "SHARE", 0.0)
+        yield
+
+
+STEPS = ("settle_questions", "_pretrain", "list_untrained", "train_ways", "fuse_ways", "judge", "_release")
+
+
+@pytest.fixture(scope="module")
+def done(settings, runners, _few_updates):
+    """An adaptation that was killed after each of its steps, and then ended: what it was given, said and returned."""
+    given, said = settings(), []
+    for step in STEPS:
+        finished = getattr(run, step)
+
+        def die(*arguments, finished=finished, **named):
+            finished(*arguments, **named)
+            raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run, step, die)
+            with pytest.raises(KeyboardInterrupt):
+                adapt(given, runners, lambda line: None)
+    return given, adapt(given, runners, said.append), "\n".join(said)
+
+
+def measure(model, given, capsys):
+    """MAP on the test questions, as kinspan evaluate has it."""
+    capsys.readouterr()
+    test = f"files={given.output / 'test' / 'test.jsonl'}"
+    measure_models([model], test, split="test", eval_filter="clean", as_json=True, no_bm25=True)
+    return json.loads(capsys.readouterr().out.splitlines()[-1])["systems"][0]["map"]
+
+
+def test_labels_lead_to_a_verdict_that_evaluate_confirms(done, capsys):
+    given, result, text = done
+    assert "seed 1" in (given.output / "log.txt").read_text()  # what the steps say
+    assert "seed 1" not in text
+    assert len(text.splitlines()) <= 30
+    assert result["verdict"] in text
+    assert len(result["ways"]) == 7
+    tested = {row["name"]: row["test"] for row in result["ways"] if row["test"] is not None}
+    assert result["chosen"] in tested
+    assert len(tested) <= 2
+    assert "Questions side by side" in (given.output / "report.html").read_text()
+    assert measure(result["model"], given, capsys) == pytest.approx(tested[result["chosen"]], abs=1e-6)
+
+
+def test_killed_after_each_step_it_comes_to_the_same(done, settings, runners):
+    given = settings()
+    whole = adapt(given, runners, lambda line: None)
+    for name in ("ways", "verdict", "chosen", "weights"):
+        assert whole[name] == done[1][name]
+
+
+@pytest.mark.parametrize(
+    "name", ["BM25", "as it is", "pre-trained model", "bi-encoder", "the fine-tuned cross-encoder", "the fusion"]
+)
+def test_whatever_is_chosen_is_released(done, settings, runners, monkeypatch, name, capsys):
+    """Each way in turn is made to be the best on dev; the folder ranks the test questions as the verdict says."""
+
+    def prefer(every, start, dev, test, scorer):
+        perfect = [replace(way, scores=dev.labels.astype(float)) if name in way.name else way for way in every]
+        return judge(perfect, next(way for way in perfect if way.name == start.name), dev, test, scorer)
+
+    judge = run.judge
+    monkeypatch.setattr(run, "judge", prefer)
+    given = settings()
+    shutil.copytree(done[0].output, given.output)
+    result = adapt(given, runners, lambda line: None)
+    if result["verdict"].startswith("Keep"):
+        assert result["release"] is None
+        assert not (given.output / "release").exists()
+    else:
+        assert name in result["chosen"]
+        assert measure(result["release"], given, capsys) == pytest.approx(result["figures"]["chosen"], abs=1e-6)
+
+
+def test_without_labels_there_is_no_verdict_and_labels_may_come_later(settings, runners):
+    said, given = [], settings(questions=None)
+    result = adapt(given, runners, said.append)
+    assert result["verdict"].startswith("No verdict")
+    assert result["chosen"] is None
+    assert {path.name for path in (given.output / "release").iterdir()} >= {"config.json", "kinspan.json"}
+    assert result["ways"][0]["name"] == "BM25"
+    assert "AUC of 0.75" in "\n".join(said)
+    assert "side by side" not in (given.output / "report.html").read_text()
+    assert adapt(settings(output=given.output), runners, said.append)["chosen"]
+
+
+def test_a_folder_of_something_else_is_refused(settings, runners):
+    given = settings()
+    given.output.mkdir()
+    (given.output / "mine.txt").write_text("")
+    with pytest.raises(KinspanError, match="is not empty and holds no adaptation"):
+        adapt(given, runners, lambda line: None)

@@ -1,0 +1,63 @@
+"""The verdict: nothing below the start is chosen, and each sentence has its case."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from finetune.adapt.verdict import judge
+from finetune.adapt.ways import Way
+
+
+@pytest.fixture(scope="module")
+def splits(write_sets, answer_set):
+    folder = write_sets(dev=40, test=80, candidates=6)
+    return answer_set(folder, "dev"), answer_set(folder, "test")
+
+
+def judge_made(splits, **strengths):
+    """The verdict on ways that see the labels through noise, each as clearly as told on dev and on test."""
+    random = np.random.default_rng(0)
+
+    def see(data, strength):
+        return strength * data.labels + random.normal(size=data.num_pairs)
+
+    dev, test = splits
+    ways = [Way(name, name, see(dev, on_dev)) for name, (on_dev, _) in strengths.items()]
+    of_test = {name: see(test, on_test) for name, (_, on_test) in strengths.items()}
+    scorer = SimpleNamespace(score_way=lambda way, data: of_test[way.name])
+    return judge(ways, next(way for way in ways if way.name == "start"), dev, test, scorer)
+
+
+def test_a_clear_gain_is_used(splits):
+    found = judge_made(splits, start=(1, 1), bi=(3, 3), cross=(0, 0))
+    assert found.chosen.name == "bi"
+    assert found.sentence.startswith("Use bi: its MAP on the 80 test questions is ")
+    assert found.figures["low"] > 0
+    assert set(found.tested) == {"start", "bi"}  # no other way has been measured on test
+
+
+def test_a_gain_that_may_be_chance_is_called_so(splits):
+    found = judge_made(splits, start=(1, 2), bi=(3, 2.15))
+    assert found.chosen.name == "bi"
+    assert "with care" in found.sentence
+
+
+def test_the_start_is_kept_where_it_is_the_best_on_dev(splits):
+    found = judge_made(splits, bm25=(1, 5), start=(3, 3), cross=(0, 5))
+    assert found.chosen.name == "start"
+    assert found.sentence.startswith("Keep start: nothing here beats it on your data (best on dev: ")
+    assert "by bm25" in found.sentence
+
+
+def test_what_does_not_hold_on_test_is_not_chosen(splits):
+    found = judge_made(splits, start=(2, 3), cross=(4, 1))
+    assert (found.chosen.name, found.best.name) == ("start", "cross")
+    assert found.sentence.startswith("Keep start: cross was best on dev, but on the 80 test questions it is not")
+
+
+def test_of_equals_the_first_is_chosen(splits):
+    dev, test = splits
+    ways = [Way(name, name, dev.labels.astype(float)) for name in ("start", "fusion")]
+    scorer = SimpleNamespace(score_way=lambda way, data: data.labels.astype(float))
+    assert judge(ways, ways[0], dev, test, scorer).chosen.name == "start"

@@ -1,0 +1,193 @@
+"""Learned fusions: what is learned, what the folder scores, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import KinspanError
+from finetune import fuse
+from finetune.data.registry import load_split
+from finetune.evaluation.bm25 import count_words
+from finetune.fuse import (
+    FOLDS,
+    fit_fusion,
+    fuse_file,
+    list_candidates,
+    measure_map,
+    name_models,
+    score_out_of_fold,
+    score_parts,
+    write_fusion,
+)
+from finetune.measure import measure_models
+from finetune.ranking.fusion import FUSION, WORDS, read_parts
+from finetune.ranking.score import score_answers
+from finetune.training.search import split_folds
+from serve.rerank import ReRanker
+
+
+@pytest.fixture(scope="module")
+def data(write_sets, answer_set):
+    return answer_set(write_sets(dev=40, candidates=6), "dev")
+
+
+@pytest.fixture(scope="module")
+def folder(write_sets):
+    return write_sets(train=5, dev=30, test=10, candidates=5)
+
+
+@pytest.fixture(scope="module")
+def fused(folder, make_model, tmp_path_factory):
+    """The folder of a fusion of BM25, a bi-encoder and a cross-encoder, whose own folders are gone; the test questions;
+    and what each part scored on them."""
+    models = tmp_path_factory.mktemp("models")
+    shutil.copytree(make_model(headless=True), models / "finder")
+    shutil.copytree(make_model(initializer_range=0.3), models / "reader")
+    parts = name_models(["bm25", str(models / "finder"), str(models / "reader")])
+    words = count_words(list_candidates(f"files={folder}"))
+    dev, test = (load_split(f"files={folder}", split)[0] for split in ("dev", "test"))
+    fitted = fit_fusion(dev, score_parts(parts, dev, words, None, print))
+    figures = {"dev": {"map": measure_map(dev, fitted.out_of_fold)}}
+    write_fusion(models.parent / "fused", fitted, parts, words, {"data": "files", "figures": figures})
+    scores = score_parts(parts, test, words, None, print)
+    shutil.rmtree(models)
+    return models.parent / "fused", test, scores
+
+
+def test_what_tells_right_from_wrong_gets_the_weight(data):
+    """Of a good part, noise and a part on another scale that adds to it; the fusion is better than each on questions
+    that it was not fitted on."""
+    random = np.random.default_rng(1)
+    noise = random.normal(size=(3, data.num_pairs))
+    scores = {
+        "good": 100 + 50 * (data.labels + 0.8 * noise[0]),
+        "noise": noise[1],
+        "small": 1e-3 * (data.labels + 0.8 * noise[2]),
+    }
+    fitted = fit_fusion(data, scores)
+    weights = dict(zip(fitted.names, fitted.weights, strict=True))
+    assert min(weights["good"], weights["small"]) > 5 * abs(weights["noise"])
+    assert measure_map(data, fitted.out_of_fold) > max(measure_map(data, own) for own in scores.values())
+    assert fit_fusion(data, {**scores, "constant": np.ones(data.num_pairs)}).weights[3] == 0
+
+
+def test_scores_out_of_fold_have_not_seen_their_labels(data):
+    features = np.random.default_rng(2).normal(size=(data.num_pairs, 2))
+    fold_of = split_folds(data.num_questions, FOLDS)[data.question_of]
+    flipped = np.where(fold_of == 0, 1 - data.labels, data.labels)
+    before, after = (score_out_of_fold(features, labels, fold_of, 1.0) for labels in (data.labels, flipped))
+    np.testing.assert_array_equal(before[fold_of == 0], after[fold_of == 0])
+    assert (before[fold_of == 1] != after[fold_of == 1]).all()
+
+
+def test_too_few_questions_are_refused(data):
+    few = data.take(np.arange(4))
+    with pytest.raises(KinspanError, match="4 questions with right and wrong answers are too few"):
+        fit_fusion(few, {"a": np.zeros(few.num_pairs)})
+
+
+def test_the_folder_scores_as_its_parts_do_wherever_it_lies(fused):
+    """Whatever else is scored, too, so that a search ranks as the evaluation did."""
+    output, test, of_parts = fused
+    parts, intercept = read_parts(output)
+    expected = intercept + sum(part.weight * (of_parts[part.name] - part.mean) / part.scale for part in parts)
+    scores = score_answers(str(output), test)
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    texts = test.answers.to_pylist()
+    found = ReRanker(str(output)).score(test.questions[1:2], [texts[5:10]])
+    np.testing.assert_allclose(found[0], scores[5:10], atol=1e-4)
+
+
+def test_it_is_measured_like_any_ranker(fused, folder, capsys):
+    output, _, _ = fused
+    measure_models([str(output)], f"files={folder}", split="test", eval_filter="clean", as_json=True)
+    said = capsys.readouterr().out
+    assert "is a fusion:" in said
+    found = json.loads(said.splitlines()[-1])
+    assert len(found["fingerprints"]["model"]) == 16
+    card = (output / "README.md").read_text()
+    assert "BM25" in card
+    assert "| dev |" in card
+
+
+def test_cut_pairs_are_counted_once(fused):
+    output, test, _ = fused
+    said = []
+    score_answers(str(output), test, 16, say=said.append)
+    assert sum(" cut" in line and "test:" in line for line in said) == 1
+
+
+def test_it_is_written_where_it_is_better_than_each_part(folder, make_model, monkeypatch, tmp_path, capsys):
+    def score(name, data, max_length, say):
+        return data.labels + 0.6 * np.random.default_rng(len(name) + data.num_pairs).normal(size=data.num_pairs)
+
+    monkeypatch.setattr(fuse, "score_answers", score)
+    for name in ("a", "bb"):
+        shutil.copytree(make_model(headless=True), tmp_path / name)
+    fuse_file([str(tmp_path / "a"), str(tmp_path / "bb")], f"files={folder}", tmp_path / "out", None, None, print)
+    assert "against" in capsys.readouterr().out  # the table of the test questions
+    assert {part.name for part in read_parts(tmp_path / "out")[0]} == {"a", "bb"}
+
+
+def test_a_fusion_that_is_no_better_is_not_written(folder, make_model, tmp_path):
+    model = make_model(headless=True)
+    with pytest.raises(KinspanError, match=r"no fusion is written: on dev .* alone has a MAP of"):
+        fuse_file(["bm25", str(model)], f"files={folder}", tmp_path / "out", None, None, lambda line: None)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"), [(["bm25"], "two rankers or more"), (["bm25", "BM25"], "two rankers or more, each once")]
+)
+def test_parts_that_are_refused(parts, message):
+    with pytest.raises(KinspanError, match=message):
+        name_models(parts)
+
+
+def test_a_fusion_is_no_part(fused):
+    with pytest.raises(KinspanError, match="is a fusion: name its parts"):
+        name_models(["bm25", str(fused[0])])
+
+
+def _break_json(folder: Path) -> None:
+    (folder / FUSION).write_text("{")
+
+
+def _forget_words(folder: Path) -> None:
+    (folder / WORDS).unlink()
+
+
+def _lead_astray(folder: Path) -> None:
+    found = json.loads((folder / FUSION).read_text())
+    found["parts"][1]["folder"] = "../elsewhere"
+    (folder / FUSION).write_text(json.dumps(found))
+
+
+def _lose_part(folder: Path) -> None:
+    shutil.rmtree(folder / "part-2")
+
+
+def _be_newer(folder: Path) -> None:
+    (folder / FUSION).write_text(json.dumps({"format": 99}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_break_json, "fusion.json is damaged"),
+        (_forget_words, "words.json cannot be read"),
+        (_lead_astray, r"is not in the folder '../elsewhere' beside it"),
+        (_lose_part, "is not in the folder 'part-2' beside it"),
+        (_be_newer, "has format 99"),
+    ],
+)
+def test_a_damaged_folder_is_refused_in_one_line(fused, tmp_path, damage, message):
+    output, test, _ = fused
+    shutil.copytree(output, tmp_path / "copy")
+    damage(tmp_path / "copy")
+    with pytest.raises(KinspanError, match=message) as raised:
+        score_answers(str(tmp_path / "copy"), test)
+    assert len(str(raised.value).splitlines()) == 1

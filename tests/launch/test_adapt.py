@@ -1,0 +1,72 @@
+"""``kinspan adapt`` as a user runs it, on a few documents and with a tiny model, without labels."""
+
+import json
+import sys
+
+import pytest
+from transformers import AutoConfig, AutoModel
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
+from finetune.rank import rank_file
+from launch.commands import adapt
+from pretrain.modeling.default_model import default_model
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder, tokenizer = tmp_path / "model", load_tokenizer(default_model())
+    tokenizer.save_pretrained(str(folder))
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=len(tokenizer), **small)).save_pretrained(str(folder))
+    return folder
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["kinspan adapt", *map(str, arguments)])
+    adapt.main()
+
+
+def test_documents_alone(model, tiny_documents, monkeypatch, tmp_path, capsys):
+    """Then a larger budget goes on: the first run's updates before its decay are not made again."""
+    documents, output = tmp_path / "documents.jsonl", tmp_path / "adapted"
+    documents.write_text("".join(json.dumps(document) + "\n" for document in tiny_documents))
+    monkeypatch.setattr(adapt, "HELD_OUT", 0.2)
+    arguments = ("--documents", documents, "--model", model, "--output_dir", output)
+    run(monkeypatch, *arguments, "--budget", "3200pairs")
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) <= 30
+    assert "No verdict" in said
+    assert "100 updates are the fewest" in said
+    result = json.loads((output / "result.json").read_text())
+    names = {row["name"] for row in result["ways"]}
+    assert names == {"BM25", "model as it is", "the pre-trained model, without labels"}
+    (tmp_path / "candidates.jsonl").write_text('{"question": "a", "answer": "b"}\n{"question": "a", "answer": "c"}\n')
+    rank_file(result["release"], tmp_path / "candidates.jsonl", tmp_path / "ranked", None, None, "fp32")
+    run(monkeypatch, *arguments, "--budget", "3840pairs")
+    assert "learned: 120 updates" in capsys.readouterr().out
+    assert "it goes on from step 80" in (output / "log.txt").read_text()
+
+
+def test_held_out_anchors_stand_in_for_questions(tiny_corpus):
+    pairs = adapt.hold_out(tiny_corpus, "ssp")
+    assert pairs.positives.tolist() == [1] * pairs.num_questions
+    assert set(map(int, pairs.starts[1:] - pairs.starts[:-1])) == {5}
+    assert all(pairs.questions)
+    again = adapt.hold_out(tiny_corpus, "ssp")
+    assert again.answers.equals(pairs.answers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--documents", "nowhere", "--output_dir", "out"], "nowhere"),
+        (["--documents", "nowhere", "--output_dir", "out", "--budget", "a while"], "--budget a while"),
+        (["--documents", "nowhere", "--output_dir", "out", "--questions", "absent"], "--questions"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(arguments, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KinspanError, match=message) as raised:
+        run(monkeypatch, *arguments)
+    assert len(str(raised.value).splitlines()) == 1
