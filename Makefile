@@ -7,7 +7,7 @@ GPUS = $(shell nvidia-smi -L 2>/dev/null | wc -l)
 RANKS ?= $(if $(filter 0,$(GPUS)),2,$(GPUS))
 
 .PHONY: quickstart demo help as2 as2-noise transtqa rerank evidence dose format lint test-fast test find-browser test-slow bench \
-	gpu-kit gpu
+	gpu-kit gpu gpu-count
 
 # `make` alone is `make quickstart`. `make help` prints what stands behind ## in this file.
 .DEFAULT_GOAL = quickstart
@@ -85,15 +85,15 @@ rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers
 	$(BIN)/kinspan study --study launch/recipes/reranker.yaml --data files=$(RERANK_RUN)/questions --where corpus=$(RERANK_RUN)/corpus --set train_data=files=$(RERANK_RUN)/mined $(RERANK_SET) --output_dir $(RERANK_RUN)/study
 	$(BIN)/python -m benchmarks.search --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best --output_dir $(RERANK_RUN)/search
 
-# The papers' claims in miniature: hours on two cores, in as many runs as one likes. EVIDENCE_FLAGS: --dry_run prints the
-# fits and the hours, --hours 1 stops after an hour, --page writes benchmarks/EVIDENCE.md from the results that are there.
+# The papers' claims in miniature: hours, in as many runs as one likes. EVIDENCE_FLAGS: --hours 1 stops after an hour,
+# --workers 2 shares the rows. benchmarks/EVIDENCE.md is filled at the end, from the lines in benchmarks/evidence/results.
 EVIDENCE_TEXT ?= $(wildcard $(addprefix ../shared/data/corpus/,enwiki2015_AA.jsonl.xz enwiki2015_AB.jsonl.xz enwiki2021_WikiTasks.jsonl.xz wikinews.jsonl.xz))
 EVIDENCE_DATA ?= $(AS2_DATA)
 
-evidence: $(INSTALLED)  ## Pre-train and fine-tune with every objective, and write benchmarks/EVIDENCE.md: hours.
-	$(if $(filter --dry_run --page,$(EVIDENCE_FLAGS)),,$(call require,EVIDENCE_TEXT))
-	$(if $(filter --dry_run --page,$(EVIDENCE_FLAGS)),,$(BIN)/kinspan prepare --input $(EVIDENCE_TEXT) --output_dir corpora/evidence --num_workers 2)
-	$(BIN)/python -m benchmarks.evidence --corpus corpora/evidence --data $(EVIDENCE_DATA) $(EVIDENCE_FLAGS)
+evidence: $(INSTALLED)  ## Pre-train and fine-tune with every objective, and fill benchmarks/EVIDENCE.md: hours.
+	$(call require,EVIDENCE_TEXT)
+	$(BIN)/kinspan prepare --input $(EVIDENCE_TEXT) --output_dir corpora/evidence --num_workers 2
+	$(BIN)/kinspan study --study benchmarks/evidence/recipe.yaml --data $(EVIDENCE_DATA) --where corpus=corpora/evidence --output_dir runs/evidence --results benchmarks/evidence/results --page benchmarks/EVIDENCE.md $(EVIDENCE_FLAGS)
 
 # How many labels SSP saves, and with how many pairs: 40 hours of one core, in as many runs as one likes. DOSE_CORPUS is
 # the prepared corpus, DOSE_WORK holds the trainings under way, and results are lines in benchmarks/evidence/results-dose.
@@ -102,10 +102,10 @@ DOSE_CORPUS ?= corpora/dose
 DOSE_WORK ?= runs/dose
 DOSE_DATA ?= selqa=../shared/data/as2/selqa wikiqa=../shared/data/as2/wikiqa
 
-dose: $(INSTALLED)  ## Pre-train by several doses of SSP, fine-tune on few labels, and write benchmarks/DOSE.md: 40 hours.
-	$(if $(filter --dry_run --page,$(DOSE_FLAGS)),,$(call require,EVIDENCE_TEXT))
-	$(if $(filter --dry_run --page,$(DOSE_FLAGS)),,test -f $(DOSE_CORPUS)/manifest.json || $(BIN)/kinspan prepare --input $(EVIDENCE_TEXT) --title_texts --output_dir $(DOSE_CORPUS))
-	$(BIN)/python -m benchmarks.evidence --recipe benchmarks/evidence/dose.yaml --corpus $(DOSE_CORPUS) --data $(DOSE_DATA) --work $(DOSE_WORK) $(DOSE_FLAGS)
+dose: $(INSTALLED)  ## Pre-train by several doses of SSP, fine-tune on few labels, and fill benchmarks/DOSE.md: 40 hours.
+	$(call require,EVIDENCE_TEXT)
+	test -f $(DOSE_CORPUS)/manifest.json || $(BIN)/kinspan prepare --input $(EVIDENCE_TEXT) --title_texts --output_dir $(DOSE_CORPUS)
+	$(BIN)/kinspan study --study benchmarks/evidence/dose.yaml --data $(DOSE_DATA) --where corpus=$(DOSE_CORPUS) --output_dir $(DOSE_WORK) --results benchmarks/evidence/results-dose --page benchmarks/DOSE.md $(DOSE_FLAGS)
 
 format: $(INSTALLED)  ## Format the code, and mend what the linter can mend.
 	$(BIN)/ruff check --fix .
@@ -157,6 +157,10 @@ gpu-kit: $(INSTALLED)  ## Pack wheels, text and configs for a GPU machine that h
 # With the machine's own PyTorch and transformers, no virtual environment. GPU_FLAGS: --quick, or see --help.
 gpu:  ## Check and measure on a GPU machine, in nine minutes; `make gpu-kit` comes before, on any machine.
 	$(PYTHON) -m benchmarks.gpu $(GPU_FLAGS)
+
+# Kernels, bytes and waits of a step, and the speed that follows from them: a prediction, see docs/reference.md.
+gpu-count: $(INSTALLED)  ## Count on a processor what a training step asks of a GPU, and predict its speed.
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.gpu.count
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile

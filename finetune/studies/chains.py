@@ -21,7 +21,8 @@ from finetune.training.experiment import run_experiment
 from finetune.training.plan import BEST
 from pretrain.runtime.settings import settings_of_identity
 
-from .study_file import StageOfRow, make_config
+from .rows import StageOfRow
+from .study_file import make_config
 
 FOLDER = "stages"  # within a study's
 RELEASE = "release"  # of a pre-training, within its folder
@@ -36,15 +37,19 @@ StageRunner = Callable[[dict[str, Any], Path], Callable[[], None]]
 class PlannedStage:
     """A stage whose settings were checked.
 
-    title:  what it does, for the screen
-    model:  the folder that its model will be in
-    run:    runs it, goes on with it, or finds it done
-    config: of a stage of fine-tuning
+    title:   what it does, for the screen
+    kind:    as the study's file has it
+    model:   the folder that its model will be in
+    run:     runs it, goes on with it, or finds it done
+    repeats: whether it is of one seed of its row
+    config:  of a stage of fine-tuning
     """
 
     title: str
+    kind: str
     model: Path
     run: Callable[[], Any]
+    repeats: bool = False
     config: FinetuneConfig | None = None
 
 
@@ -65,25 +70,25 @@ def plan_stages(
     common:  settings of fine-tuning that all rows share; a stage's own take precedence
     output:  the study's folder
     runners: what runs stages of other kinds than "finetune"
-    seed:    of every stage; None: their own, which serve all seeds of the row
+    seed:    of the stages that repeat; the others have their own, which serves all seeds of the row
 
     Raises KinspanError, naming the stage, for settings that cannot be meant.
     """
     planned: list[PlannedStage] = []
     made_of: list[Any] = [start]
     for number, stage in enumerate(stages, 1):
-        config = None
+        config, own_seed = None, seed if stage.repeats else None
         try:
             if stage.kind == "finetune":
                 own = {"train_data": stage.settings.get("data"), **stage.settings, "data": spec}
-                config = make_config({**common, **own, "model": start, "seed": [seed or SEED], "output_dir": "-"})
+                config = make_config({**common, **own, "model": start, "seed": [own_seed or SEED], "output_dir": "-"})
                 identity = settings_of_identity(config) | {"max_length": get_max_length(config)}
                 made_of.append([stage.kind, config.data, config.train_data, identity])
                 folder = _name_folder(output, stage.kind, made_of)
-                config.output_dir, model = str(folder), folder / f"seed-{seed or SEED}" / BEST
+                config.output_dir, model = str(folder), folder / f"seed-{own_seed or SEED}" / BEST
                 run: Callable[[], Any] = partial(run_experiment, config, say, baselines=False)
             elif stage.kind in runners:
-                settings = {"model": start, **stage.settings, **({} if seed is None else {"seed": seed})}
+                settings = {"model": start, **stage.settings, **({} if own_seed is None else {"seed": own_seed})}
                 made_of.append([stage.kind, settings])
                 folder = _name_folder(output, stage.kind, made_of)
                 run, model = runners[stage.kind](settings, folder), folder / RELEASE
@@ -91,7 +96,7 @@ def plan_stages(
                 raise KinspanError(f"run_study needs a runner for it: {stage.kind}")
         except KinspanError as error:
             raise KinspanError(f"stage {number}: {error}") from error
-        planned.append(PlannedStage(f"stage {number}, {stage.kind}", model, run, config))
+        planned.append(PlannedStage(f"stage {number}, {stage.kind}", stage.kind, model, run, stage.repeats, config))
         start = str(model)
     return planned
 

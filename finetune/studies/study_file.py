@@ -1,8 +1,7 @@
 """The YAML file of a study: what it may say, and the settings that it gives to each row."""
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,75 +12,24 @@ from finetune.evaluation.metrics import TITLES
 from finetune.training.config import FinetuneConfig, check
 from pretrain.runtime.settings import convert_setting
 
+from .matrix import make_matrix
+from .rows import KINDS, PRETRAIN, TRANSFER, StageOfRow, Study, StudyRow
+
 # The rest are the study's own: kinspan study has flags for them, and every row has an output folder.
 OWN = {"data", "transfer", "transfer_targets", "transfer_dir", "output_dir", "local_rank"}
 SETTINGS = {f.name for f in fields(FinetuneConfig)} - OWN
 COMMON = ("eval_filter", "columns")  # rows are compared question by question, so that all measure the same ones
 ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain", "stages"}
 STUDY_KEYS = {"title", "source", "settings", "rows", "about", "zero_shot", "where"}
-KINDS = ("pretrain", "finetune")  # of stages
 # What a stage of fine-tuning may say: a data set of its own, and no seeds, since it runs once for all
 OF_A_STAGE = (SETTINGS | {"data"}) - {"seeds", "seed", "train_data", "model", *COMMON}
-
-
-@dataclass(frozen=True)
-class StageOfRow:
-    """A stage before a row's own fine-tuning: its kind, of KINDS, and settings of that command."""
-
-    kind: str
-    settings: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class StudyRow:
-    """One experiment of a study.
-
-    settings: those of launch/finetune.py, which take precedence over the study's
-    tanda:    whether it first transfers from ``--transfer``
-    paper:    the paper's figures by data set and metric
-    pretrain: settings of launch/pretrain.py; the row's model is then what this makes of it
-    stages:   what trains before, one after another; the row's model is then that of the last one
-    """
-
-    name: str
-    settings: dict[str, Any]
-    tanda: bool
-    paper: dict[str, dict[str, float]]
-    pretrain: dict[str, Any] | None = None
-    stages: tuple[StageOfRow, ...] = ()
-
-    @property
-    def folder(self) -> str:
-        return re.sub(r"[^\w.]+", "-", self.name).strip("-").lower()
-
-
-@dataclass(frozen=True)
-class Study:
-    """What a study's file says.
-
-    source:    the table of a paper that the study reproduces
-    about:     what a reader of the results must keep in mind; it is printed below the tables
-    settings:  of all rows
-    zero_shot: whether the table has the start of the first row too, as a bi-encoder without any training
-    bm25:      whether the table has BM25 too
-    repeat_stages: whether what comes before fine-tuning runs once for each seed, and not once for all
-    where:     what each ``$name`` in the stages stands for, unless the command says otherwise
-    """
-
-    title: str
-    source: str
-    about: str
-    settings: dict[str, Any]
-    rows: list[StudyRow]
-    zero_shot: bool = False
-    where: dict[str, str] = field(default_factory=dict)
-    bm25: bool = True
-    repeat_stages: bool = False
 
 
 def read_study(path: Path) -> Study:
     """Reads a study's file. Raises KinspanError, naming the file and the row, where it says what it may not."""
     content = read_yaml(path, f"--study {path}")
+    if isinstance(content, dict) and "groups" in content:
+        return make_matrix(path, content)
     if not isinstance(content, dict) or not content.get("rows") or not isinstance(content["rows"], list):
         raise KinspanError(f"--study {path} must have a title and a list of rows; see launch/recipes/tanda-noise.yaml")
     _check_keys(path, "the study", content, STUDY_KEYS)
@@ -128,7 +76,11 @@ def _parse_row(path: Path, entry: Any) -> StudyRow:
     stages = _parse_stages(path, where, entry.get("stages") or [])
     if stages and (pretrain is not None or tanda):
         raise KinspanError(f"--study {path}: {where}: stages say it all: pretrain and tanda do not go with them")
-    return StudyRow(str(entry["name"]), settings, tanda, paper, pretrain, stages)
+    if pretrain is not None:
+        stages = (StageOfRow(PRETRAIN, pretrain),)
+    if tanda:
+        stages = (*stages, StageOfRow(TRANSFER, {}))
+    return StudyRow(str(entry["name"]), settings, paper, stages)
 
 
 def _parse_stages(path: Path, where: str, entries: Any) -> tuple[StageOfRow, ...]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import hash_file, read_object, write_atomically
-from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, score_bm25
+from finetune.evaluation.comparison import warn_of_baselines
 from finetune.evaluation.metrics import (
     METRICS,
     TITLES,
@@ -36,7 +36,7 @@ from pretrain.runtime.ranks import barrier, broadcast_from_rank_0
 from pretrain.runtime.run_folder import SUMMARY
 from pretrain.runtime.stop import listen_for_stop
 
-from .baselines import measure_baselines, warn_of_baselines
+from .baselines import measure_baselines
 from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
 from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
@@ -55,6 +55,7 @@ class Experiment:
 
     transfer:  TANDA's first stage, or None
     output:    the folder of the experiment
+    draw:      takes of the data what a seed trains and is validated on; None: all
     """
 
     config: FinetuneConfig
@@ -63,13 +64,19 @@ class Experiment:
     output: Path
     ranks: Ranks
     say: Callable[[str], None]
+    draw: Callable[[Data, int], Data] | None = None
 
 
 def run_experiment(
-    config: FinetuneConfig, say: Callable[[str], None] = print, baselines: bool = True
+    config: FinetuneConfig,
+    say: Callable[[str], None] = print,
+    draw: Callable[[Data, int], Data] | None = None,
+    with_page: bool = True,
+    baselines: bool = True,
 ) -> dict[str, Any]:
     """Fine-tunes with every seed, measures the best ranker of each, and writes ``results.json`` and ``report.html``.
 
+    draw:      takes of the data what a seed trains and is validated on; None: all
     baselines: measure BM25 and the start too; a study has rows of its own for them
 
     Every rank runs this function, and all return the results. The same call again resumes. Raises KinspanError for
@@ -78,10 +85,16 @@ def run_experiment(
     """
     check(config)
     with listen_for_stop(config.max_hours):
-        return _run_all_seeds(config, say, baselines)
+        return _run_all_seeds(config, say, draw, with_page, baselines)
 
 
-def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None], baselines: bool) -> dict[str, Any]:
+def _run_all_seeds(
+    config: FinetuneConfig,
+    say: Callable[[str], None],
+    draw: Callable[[Data, int], Data] | None,
+    with_page: bool,
+    baselines: bool,
+) -> dict[str, Any]:
     ranks = join_ranks(config)
     _check_output(Path(config.output_dir))
     say = say if ranks.rank == 0 else _be_silent
@@ -102,18 +115,19 @@ def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None], baselines
     for stage in (transfer, make_target_stage(config, data, 1, str(config.model), "target's fine-tuning")):
         if stage:  # settings that cannot be trained with are refused here, before hours of transfer
             plan_stage(config, stage, 1)
-    experiment = Experiment(config, data, transfer, output, ranks, say)
+    experiment = Experiment(config, data, transfer, output, ranks, say, draw)
     results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in list_seeds(config)])
     measured, metrics = data.measured[-1], choose_metrics(config)
     if baselines:
         results["baselines"] = {measured.split: measure_baselines(config, measured, output, say)}
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
-        _write_page(experiment, results)
     say(format_results(results, metrics))
-    for line in [] if not baselines else warn_of_baselines(measured.split, results, metrics):
+    for line in _warn_of_baselines(measured.split, metrics[0], results) if baselines else []:
         say(line)
-    say(f"page: {output / PAGE}")
+    if with_page and ranks.rank == 0:
+        _write_page(experiment, results)
+        say(f"page: {output / PAGE}")
     return results
 
 
@@ -135,6 +149,8 @@ def _name_splits(data: Data) -> list[str]:
 
 def _run_seed(experiment: Experiment, seed: int) -> dict[str, Any]:
     """Trains with one seed, and measures the best ranker on dev and test."""
+    if experiment.draw:
+        experiment = replace(experiment, data=experiment.draw(experiment.data, seed))
     config, data, transfer = experiment.config, experiment.data, experiment.transfer
     folder = experiment.output / f"seed-{seed}"
     experiment.say(f"seed {seed}: {folder}")
@@ -200,12 +216,17 @@ def _gather_results(experiment: Experiment, runs: list[dict[str, Any]]) -> dict[
     }
 
 
+def _warn_of_baselines(split: str, metric: str, results: dict[str, Any]) -> list[str]:
+    own = {name: figures[metric] for name, figures in results["baselines"][split].items()}
+    return warn_of_baselines(split, metric, results[split][metric]["mean"], own)
+
+
 def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:
     config, data, output = experiment.config, experiment.data, experiment.output
     splits = [(data.train, config.train_filter), *((split, config.eval_filter) for split in data.measured)]
     if data.transfer is not None:
         splits.insert(0, (data.transfer, config.train_filter))
-    entry = Entry(results["model"], config, read_figures(config, data.measured[-1]), {})
+    entry = Entry(results["model"], config, read_figures(config, data.measured[-1].split), {})
     title, measured = f"{results['model']} on {results['data']}", data.measured[-1]
     untrained = {BM25: compute_question_metrics(measured, score_bm25(measured), list_metrics(config))}
     write_page(output / PAGE, title, data.notes, splits, [entry], untrained)
@@ -244,8 +265,8 @@ def format_results(results: dict[str, Any], metrics: Sequence[str] = METRICS) ->
     return "\n".join(lines)
 
 
-def read_figures(config: FinetuneConfig, data: AnswerSet) -> list[Figures]:
+def read_figures(config: FinetuneConfig, split: str) -> list[Figures]:
     """Returns the metrics of every question for each seed, computed from the run files of the experiment's folder."""
-    folders = [Path(config.output_dir) / f"seed-{seed}" / data.split for seed in list_seeds(config)]
+    folders = [Path(config.output_dir) / f"seed-{seed}" / split for seed in list_seeds(config)]
     metrics = list_metrics(config)
     return [compute_run_metrics(read_qrels(f / "qrels.txt"), read_run(f / "run.txt"), metrics) for f in folders]

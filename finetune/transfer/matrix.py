@@ -1,31 +1,41 @@
-"""Every source on every target, zero-shot: the scores, a file a cell, and what is beside them.
+"""Every source on every target, zero-shot: lines of results, as a study's rows have them, a table, CSV and a plot.
 
 A cell that was measured is not measured again as long as model and data are the same, so that a matrix grows by the
 sources and targets that are new.
 """
 
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+import csv
+import io
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN, filter_questions
 from finetune.data.registry import find_measure, load_split
 from finetune.evaluation.bm25 import BM25, score_bm25
-from finetune.evaluation.metrics import MAP, P_1, compute_question_metrics
+from finetune.evaluation.metrics import MAP, P_1, TITLES
 from finetune.ranking.score import score_answers
+from finetune.reports.plots import COLOURS
+from finetune.studies.figures import STYLE, WIDTH, save_figure
+from finetune.studies.lines import ResultStore, RowOutcome, read_outcome
+from finetune.studies.matrix import hash_settings
+from finetune.studies.measure import summarize
+from finetune.studies.rows import StudyRow
+from finetune.studies.tables import format_figure, format_table
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
 
 TF_IDF = "TF-IDF"
 IN_DOMAIN = "in-domain"
-SEED = 0  # of samples
+SEED = 0  # of samples, and of the lines, which no seed matters to
+COLUMNS = 3  # of panels
+DIAMONDS = (COLOURS[3], COLOURS[1], COLOURS[5])
 
 
 @dataclass(frozen=True)
@@ -39,40 +49,17 @@ class Target:
     data: AnswerSet
     metric: str
 
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint_answers(self.data)
-
-    @property
-    def num_questions(self) -> int:
-        return self.data.num_questions
-
-
-class Column(Protocol):
-    """What a matrix tells of a target."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def metric(self) -> str: ...
-
-    @property
-    def num_questions(self) -> int: ...
-
 
 @dataclass(frozen=True)
 class Matrix:
     """What was measured.
 
-    sources:   names
-    values:    ``[S, T]`` each target's own metric
-    baselines: name -> ``[T]``, NaN where there is none
+    values:    of each source ``[T]``, each target's own metric
+    baselines: likewise, NaN where there is none
     """
 
-    sources: list[str]
-    targets: Sequence[Column]
-    values: np.ndarray
+    targets: list[Target]
+    values: dict[str, np.ndarray]
     baselines: dict[str, np.ndarray]
 
 
@@ -90,26 +77,21 @@ def load_targets(
     """
     if unknown := sorted(accuracy - set(specs)):
         raise KinspanError(f"--accuracy {' '.join(unknown)}: not among --targets, which are {', '.join(specs)}")
-    return [_load_target(name, spec, split, name in accuracy, max_questions) for name, spec in specs.items()]
-
-
-def _load_target(name: str, spec: str, split: str, accuracy: bool, max_questions: int | None) -> Target:
-    by_accuracy, measured_on = find_measure(spec)
-    data = filter_questions(load_split(spec, split)[0], measured_on or CLEAN)
-    return Target(name, _sample(data, max_questions), P_1 if accuracy or by_accuracy else MAP)
-
-
-def _sample(data: AnswerSet, max_questions: int | None) -> AnswerSet:
-    if max_questions is None or data.num_questions <= max_questions:
-        return data
-    return data.take(np.sort(np.random.default_rng(SEED).permutation(data.num_questions)[:max_questions]))
+    targets = []
+    for name, spec in specs.items():
+        by_accuracy, measured_on = find_measure(spec)
+        data = filter_questions(load_split(spec, split)[0], measured_on or CLEAN)
+        if max_questions is not None and data.num_questions > max_questions:
+            data = data.take(np.sort(np.random.default_rng(SEED).permutation(data.num_questions)[:max_questions]))
+        targets.append(Target(name, data, P_1 if name in accuracy or by_accuracy else MAP))
+    return targets
 
 
 def measure_matrix(
     sources: Mapping[str, str],
     targets: list[Target],
     in_domain: Mapping[str, str],
-    folder: Path,
+    store: ResultStore,
     max_length: int,
     say: Callable[[str], None],
 ) -> Matrix:
@@ -117,42 +99,40 @@ def measure_matrix(
 
     sources:   name -> model
     in_domain: target's name -> a model that was fine-tuned on the target's own training set
-    folder:    where the cells are kept
     """
-    cells = [(name, model, target) for name, model in sources.items() for target in targets]
-    values = np.array([_measure(folder, name, model, t, max_length, say) for name, model, t in cells])
-    values = values.reshape(len(sources), len(targets))
-    baselines = {
-        BM25: np.array([_mean(target, score_bm25(target.data)) for target in targets]),
-        TF_IDF: np.array([_mean(target, score_tf_idf(target.data)) for target in targets]),
-    }
-    if in_domain:
-        baselines[IN_DOMAIN] = np.array(
-            [
-                _measure(folder, IN_DOMAIN, in_domain[t.name], t, max_length, say) if t.name in in_domain else np.nan
-                for t in targets
-            ]
+
+    def measure(name: str, model: str | None, score: Callable[[AnswerSet], np.ndarray], target: Target) -> float:
+        known = {"model": fingerprint_model(model), "max_length": max_length} if model else {"way": name}
+        print_of_row = hash_settings({"data": fingerprint_answers(target.data), **known})
+        row = StudyRow(
+            f"{name}/{target.name}", {}, set=target.name, seeds=(SEED,), compared=(SEED,), fingerprint=print_of_row
         )
-    return Matrix(list(sources), targets, values, baselines)
+        if store.find_missing(row, row.seeds):
+            say(f"{name} on {target.name}: {target.data.num_questions:,} questions")
+            store.add(row, {"seed": SEED, **summarize(target.data, score(target.data))})
+        outcome = read_outcome(store, row)
+        assert outcome is not None
+        return read_value(outcome, target.metric)
+
+    def measure_model(name: str, model: str) -> list[float]:
+        return [measure(name, model, lambda data: score_answers(model, data, max_length), t) for t in targets]
+
+    values = {name: np.array(measure_model(name, model)) for name, model in sources.items()}
+    untrained = {BM25: score_bm25, TF_IDF: score_tf_idf}
+    baselines = {n: np.array([measure(n, None, score, t) for t in targets]) for n, score in untrained.items()}
+    if in_domain:
+        own = [(t, in_domain.get(t.name)) for t in targets]
+        cells = [
+            measure(IN_DOMAIN, model, partial(score_answers, model, max_length=max_length), t) if model else np.nan
+            for t, model in own
+        ]
+        baselines[IN_DOMAIN] = np.array(cells)
+    return Matrix(targets, values, baselines)
 
 
-def _measure(folder: Path, name: str, model: str, target: Target, max_length: int, say: Callable[[str], None]) -> float:
-    """One cell's metric, from its file or measured now."""
-    path = folder / f"{name_cell(name, target.name)}.json"
-    known = {"model": fingerprint_model(model), "data": target.fingerprint, "max_length": max_length}
-    found = read_object(path, "delete it to have it measured again") if path.exists() else {}
-    if any(found.get(key) != value for key, value in known.items()):
-        say(f"{name} on {target.name}: {target.data.num_questions:,} questions")
-        figures = compute_question_metrics(target.data, score_answers(model, target.data, max_length))
-        found = {"source": name, "target": target.name, **known}
-        found |= {metric: float(figures[metric].mean()) for metric in (MAP, P_1)}
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(found, indent=1) + "\n")
-    return float(found[target.metric])
-
-
-def _mean(target: Target, scores: np.ndarray) -> float:
-    return float(compute_question_metrics(target.data, scores)[target.metric].mean())
+def read_value(outcome: RowOutcome, metric: str) -> float:
+    """MAP, or the share of questions whose first candidate is right."""
+    return float((outcome.ap if metric == MAP else outcome.rr == 1).mean())
 
 
 def score_tf_idf(data: AnswerSet) -> np.ndarray:
@@ -169,11 +149,48 @@ def score_tf_idf(data: AnswerSet) -> np.ndarray:
     return np.asarray(questions.multiply(answers).sum(axis=1)).ravel()
 
 
-def name_cell(source: str, target: str) -> str:
-    """The name of a cell's files, without a suffix."""
-    return "--".join(re.sub(r"[^\w.]+", "-", name) for name in (source, target))
+def format_matrix(matrix: Matrix) -> str:
+    """The values in Markdown: a row of each source, the best on average first, then the baselines. The best source of a
+    target is bold."""
+    best = np.max(list(matrix.values.values()), axis=0)
+    rows = []
+    for name, values in sorted(matrix.values.items(), key=lambda entry: -float(entry[1].mean())):
+        cells = [format_figure(value) for value in values]
+        rows.append([name, *(f"**{c}**" if v == b else c for c, v, b in zip(cells, values, best, strict=True))])
+    for name, values in matrix.baselines.items():
+        rows.append([name, *("" if np.isnan(value) else format_figure(value) for value in values)])
+    return format_table(["", *(f"{t.name} ({TITLES[t.metric]})" for t in matrix.targets)], rows)
 
 
-def average_best(values: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """``[S]``: the mean of the first k values in this order, for k = 1 .. S, as in figure 3 of the paper."""
-    return np.cumsum(values[order]) / np.arange(1, len(values) + 1)
+def format_csv(matrix: Matrix) -> str:
+    """A line of each cell, and of each baseline: source, target, metric, value."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["source", "target", "metric", "value"])
+    for column, target in enumerate(matrix.targets):
+        for name, values in {**matrix.values, **matrix.baselines}.items():
+            if not np.isnan(values[column]):
+                writer.writerow([name, target.name, target.metric, round(float(values[column]), 6)])
+    return text.getvalue()
+
+
+def draw_matrix(matrix: Matrix, path: Path) -> None:
+    """For each target the sources' values as a violin, and baselines as diamonds (the paper's figure 2)."""
+    lines = -(-len(matrix.targets) // COLUMNS)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure((WIDTH, 2.6 * lines))
+        panels = figure.subplots(lines, COLUMNS, squeeze=False).ravel().tolist()
+        for column, target in enumerate(matrix.targets):
+            axes, values = panels[column], np.array([of[column] for of in matrix.values.values()])
+            if np.ptp(values) > 0:
+                parts = axes.violinplot(values, [0], showextrema=False, quantiles=[0.25, 0.75])
+                parts["bodies"][0].set(facecolor=COLOURS[0], alpha=0.35)
+            axes.plot(np.linspace(-0.08, 0.08, len(values)), np.sort(values), "o", color=COLOURS[0], markersize=3)
+            axes.hlines(values.mean(), -0.15, 0.15, color=COLOURS[0])
+            for place, ((name, known), colour) in enumerate(zip(matrix.baselines.items(), DIAMONDS, strict=False)):
+                axes.plot(0.28 + 0.1 * place, known[column], "D", color=colour, markersize=6, label=name)
+            axes.set(title=target.name, ylabel=TITLES[target.metric], xticks=[], xlim=(-0.6, 0.6))
+        for unused in panels[len(matrix.targets) :]:
+            unused.set_axis_off()
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
+        save_figure(figure, path)

@@ -2,6 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +16,18 @@ from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import find_file
 from finetune.training.config import SPEC
 from launch._cli import parse, run
-from pretrain.runtime.settings import REQUIRED, setting
+from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
+from pretrain.runtime.stop import is_launched
 
 DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of launch/finetune.py with its seeds, and
 prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's own
 figures below ours. An HTML page shows curves, data and examples. A row may have a `pretrain:` block of settings of
 launch/pretrain.py: its model is then pre-trained first; or `stages:`, a list of `pretrain:` and `finetune:` blocks that
 train one after another, before the row's own fine-tuning. The same command again resumes, and finished parts stay.
+
+Each row and seed leaves a line of JSON in --results. A file with `groups:` of arms, starts and sets instead of rows
+(benchmarks/evidence/recipe.yaml) leaves nothing else; --page fills the tables of its Markdown page from the lines,
+without --data from those that are there.
 
 Studies here: tanda-wikiqa-trecqa (tables 3 and 4), tanda-noise (table 5), tanda-asnq-labels (table 6), tanda-stability
 (figure 4), di-liello-roberta, di-liello-electra and di-liello-asnq (table 1), as2 and as2-noise (what `make as2` and
@@ -37,7 +46,7 @@ class StudyConfig:
     """Flags of this entry."""
 
     study: str = setting(REQUIRED, "YAML file with title, source, settings of all rows, and rows.")
-    data: list[str] = setting(REQUIRED, f"Data sets, each of which gets a table: {SPEC}.")
+    data: list[str] = setting([], f"Data sets, each of which gets a table: {SPEC}. Needed, unless --page is given.")
     transfer: str | None = setting(None, "The data set that rows of TANDA transfer from.")
     model: str | None = setting(
         None,
@@ -60,6 +69,12 @@ class StudyConfig:
         [],
         "NAME=VALUE: what $NAME in the stages of the study's file stands for, such as corpus=corpora/docs.",
     )
+    results: str | None = setting(None, "Folder of the lines of results. Without it: results in --output_dir.")
+    page: str | None = setting(
+        None, "Markdown page of a study with groups, whose tables are filled from the lines of results at the end."
+    )
+    hours: float | None = setting(None, "Stop after so many hours, as at a signal.", within=ABOVE_0)
+    workers: int = setting(1, "Processes that share the rows; the others write to worker-N.txt.", within=ABOVE_0)
     local_rank: int = setting(-1, "Set by the deepspeed launcher.")
 
 
@@ -88,26 +103,67 @@ def read_names(given: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in parted}
 
 
+@contextmanager
+def start_workers(config: StudyConfig) -> Iterator[None]:
+    """Runs the same command in more processes, which end when the block does."""
+    if config.workers > 1 and is_launched():
+        raise KinspanError("--workers is of one process: leave it out where a launcher starts ranks")
+    workers = []
+    for number in range(2, config.workers + 1):
+        log = Path(config.output_dir) / f"worker-{number}.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            command = [sys.executable, "-m", "launch.commands.study", *sys.argv[1:], "--workers", "1"]
+            workers.append(subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL))
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.terminate()  # all rows are done, or this process was stopped: a checkpoint is written
+        for worker in workers:
+            worker.wait()
+
+
 def main() -> None:
     config = parse(StudyConfig, DESCRIPTION, EPILOG)
-    from finetune.studies.study import run_study  # after the flags: torch takes seconds to import
+    if not config.data and not config.page:
+        raise KinspanError("--data is needed, unless --page alone is to be made of the lines that are there")
+    from finetune.studies.findings import Findings  # after the flags: torch takes seconds to import
+    from finetune.studies.lines import ResultStore
+    from finetune.studies.page import write_page
+    from finetune.studies.study import LINES, run_study
     from finetune.studies.study_file import read_study
-    from launch.commands._stages import prepare_pretraining
+    from launch.commands._stages import prepare_blank, prepare_pretraining
 
     given, study = overrides(config.set), read_study(find_file(config.study) or Path(config.study))
+    if config.page and study.matrix is None:
+        raise KinspanError(f"--page {config.page}: {config.study} lists rows, whose page is report.html")
+    if config.page and not Path(config.page).is_file():
+        raise KinspanError(f"--page {config.page}: there is no such file; docs/as2.md says how one is written")
     if config.model:
         study = replace(study, settings={**study.settings, "model": config.model})
-    study = replace(study, bm25=not config.no_bm25, repeat_stages=config.repeat_stages)
-    runners = {"pretrain": prepare_pretraining}
-    results = run_study(
-        study,
-        config.data,
-        Path(config.output_dir),
-        given,
-        config.transfer,
-        stages=runners,
-        where=read_names(config.where),
-    )
+    if study.matrix is None:
+        study = replace(study, bm25=not config.no_bm25, repeat_stages=config.repeat_stages)
+    store = ResultStore(Path(config.results or Path(config.output_dir) / LINES).absolute())
+    results: dict[str, Any] = {}
+    try:
+        if config.data:
+            with start_workers(config):
+                results = run_study(
+                    study,
+                    config.data,
+                    Path(config.output_dir),
+                    given,
+                    config.transfer,
+                    stages={"pretrain": prepare_pretraining, "blank": prepare_blank},
+                    where=read_names(config.where),
+                    store=store,
+                    hours=config.hours,
+                )
+    finally:
+        if config.page:
+            write_page(Findings(study, store), Path(config.page))
+            print(f"page: {config.page}")
     if config.json and not int(os.environ.get("RANK", "0")):
         print(json.dumps(results))
 

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
-from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from finetune.data.registry import SPECS
@@ -14,18 +11,18 @@ from launch._cli import parse, run
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 
 DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25, TF-IDF and, where
-given, models that were fine-tuned on the target: figures 1 to 3 and table 2 of MultiCQA (Rücklé et al., 2020) of your
-own sources and targets.
+given, models that were fine-tuned on the target: figures 1 and 2 of MultiCQA (Rücklé et al., 2020) of your own sources
+and targets.
 
-A cell that was measured is kept in OUTPUT_DIR/cells; the same command again measures what is new or has changed.
-Questions are those that papers measure on; of other data sets, those that have a right and a wrong candidate. Writes
-OUTPUT_DIR/matrix.html and matrix.csv, and prints the table."""
+A cell that was measured is a line of JSON in OUTPUT_DIR/results, with the figures of every question; the same command
+again measures what is new or has changed. Questions are those that papers measure on; of other data sets, those that
+have a right and a wrong candidate. Writes OUTPUT_DIR/matrix.csv and matrix.png, and prints the table."""
 
 EPILOG = f"""examples:
   kinspan evaluate transfer --sources beer=releases/beer physics=releases/physics \\
       --targets wikiqa=wikiqa=data/WikiQACorpus cooking=files=data/las-cooking --accuracy cooking --output_dir matrix
   kinspan evaluate transfer --sources beer=releases/beer physics=releases/physics math=releases/math \\
-      --corpora beer=forums/beer physics=forums/physics math=forums/math --targets insuranceqa=files=data/insuranceqa \\
+      --targets insuranceqa=files=data/insuranceqa \\
       --in_domain insuranceqa=runs/insuranceqa/seed-1/best --output_dir matrix
 
 A target is NAME=SPEC, where SPEC is one of the following:
@@ -38,12 +35,9 @@ class MatrixConfig:
 
     sources: list[str] = setting(REQUIRED, "Models, each NAME=FOLDER.")
     targets: list[str] = setting(REQUIRED, "Test sets, each NAME=SPEC, such as wikiqa=wikiqa=data/WikiQACorpus.")
-    output_dir: str = setting(REQUIRED, "Folder for the page, the table and the cells.")
+    output_dir: str = setting(REQUIRED, "Folder for the table, the plot and the cells.")
     accuracy: list[str] = setting(
         [], "Names of targets that are measured by P@1, beside InsuranceQA, which always is; the others by MAP."
-    )
-    corpora: list[str] = setting(
-        [], "Corpora of the sources, each NAME=FOLDER: for their sizes, and how alike they are to the targets."
     )
     in_domain: list[str] = setting([], "Models that were fine-tuned on a target, each TARGET=FOLDER.")
     split: Literal["test", "dev"] = setting("test", "Which questions of the targets.")
@@ -56,28 +50,19 @@ class MatrixConfig:
 def main() -> None:
     config = parse(MatrixConfig, DESCRIPTION, EPILOG)
     sources, targets = (read_names(flag, getattr(config, flag)) for flag in ("sources", "targets"))
-    corpora, in_domain = (read_names(flag, getattr(config, flag)) for flag in ("corpora", "in_domain"))
-    check_names("corpora", corpora, sources, needs_all=True)
-    check_names("in_domain", in_domain, targets, needs_all=False)
-    from finetune.transfer.domains import compare_domains
-    from finetune.transfer.fusion import weigh_sources
-    from finetune.transfer.matrix import load_targets, measure_matrix
-    from finetune.transfer.page import format_csv, format_table, render_page
+    in_domain = read_names("in_domain", config.in_domain)
+    if unknown := [name for name in in_domain if name not in targets]:
+        raise KinspanError(f"--in_domain {unknown[0]}: there is no such target; there are {', '.join(targets)}")
+    from finetune.studies.lines import ResultStore
+    from finetune.transfer.matrix import draw_matrix, format_csv, format_matrix, load_targets, measure_matrix
 
     folder = Path(config.output_dir)
-    opened = {name: Corpus(corpora[name]) for name in sources if name in corpora}
     loaded = load_targets(targets, config.split, set(config.accuracy), config.max_questions)
-    matrix = measure_matrix(sources, loaded, in_domain, folder / "cells", config.max_length, print)
-    fused = weigh_sources(sources, loaded, folder / "cells", config.max_length, print)
-    sizes = similarity = None
-    if opened:
-        sizes = np.array([corpus.manifest.totals["documents"] for corpus in opened.values()])
-        similarity = compare_domains(opened, {target.name: target.data.questions for target in loaded})
-    print(format_table(matrix))
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "matrix.csv", format_csv(matrix, sizes, similarity))
-    write_atomically(folder / "matrix.html", render_page("Transfer without labels", matrix, sizes, similarity, fused))
-    print(f"page: {folder / 'matrix.html'}")
+    matrix = measure_matrix(sources, loaded, in_domain, ResultStore(folder / "results"), config.max_length, print)
+    print(format_matrix(matrix))
+    write_atomically(folder / "matrix.csv", format_csv(matrix))
+    draw_matrix(matrix, folder / "matrix.png")
+    print(f"plot: {folder / 'matrix.png'}")
 
 
 def read_names(flag: str, texts: list[str]) -> dict[str, str]:
@@ -91,14 +76,6 @@ def read_names(flag: str, texts: list[str]) -> dict[str, str]:
             raise KinspanError(f"--{flag} {text}: {name} stands twice")
         named[name] = value
     return named
-
-
-def check_names(flag: str, given: dict[str, str], known: dict[str, str], needs_all: bool) -> None:
-    """Raises KinspanError where a flag names what is not there, or not all that it must."""
-    if unknown := [name for name in given if name not in known]:
-        raise KinspanError(f"--{flag} {unknown[0]}: there is no such name; there are {', '.join(known)}")
-    if needs_all and given and (missing := [name for name in known if name not in given]):
-        raise KinspanError(f"--{flag}: {', '.join(missing)} is missing: give the corpus of every source, or of none")
 
 
 if __name__ == "__main__":

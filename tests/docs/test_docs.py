@@ -147,10 +147,11 @@ def test_as2(place, run_here, tiny_documents):
     write_questions(place / "data", tiny_documents)
     (study,) = blocks("as2.md", "yaml")
     (place / "study.yaml").write_text(study)
+    (place / "page.md").write_text("<!-- groups -->\n<!-- end -->\n")
     (place / "releases").mkdir()
     (place / "releases/docs").symlink_to(place / "path/to/model")
     commands = blocks("as2.md", "bash")
-    tune, tanda, studied, _, trec, models, contamination = map(run_here, commands)
+    tune, tanda, studied, _, _, trec, models, contamination = map(run_here, commands)
     figures = json.loads((place / "runs/as2/results.json").read_text())
     assert f"{figures['seeds'][0]['test']['map']:.4f}" in trec
     assert "test mean" in tune
@@ -159,6 +160,7 @@ def test_as2(place, run_here, tiny_documents):
     assert "BM25" in models
     assert len((place / "runs/ranked/ranking.jsonl").read_text().splitlines()) == 10
     assert "word for word" in contamination
+    assert "| group |" in (place / "page.md").read_text()
 
 
 def test_search(place, run_here, monkeypatch):

@@ -139,7 +139,7 @@ def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeyp
     study.main()
     _, plain, pretrained = json.loads(capsys.readouterr().out.splitlines()[-1])["tables"][0]["rows"]
     assert (plain["name"], pretrained["name"]) == ("as it is", "SSP first")
-    stage = Path("runs/study/pretrained/ssp-first")
+    (stage,) = Path("runs/study/stages").glob("pretrain-*")
     assert json.loads((stage / "summary.json").read_text())["steps"] == 2
     settings = json.loads(Path("runs/study/files/ssp-first/results.json").read_text())["settings"]
     assert settings["model"] == str(stage / "release")
@@ -162,10 +162,10 @@ def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeyp
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ("{steps: 3}", "row: pretrain: 'steps' is not a setting of launch/pretrain.py"),
-        ("{output_dir: x}", "row: pretrain: 'output_dir' is not a setting"),
-        ("{max_steps: many}", "row: pretrain: max_steps: many: must be a whole number"),
-        ("{max_steps: 0}", "row: pretrain: --max_steps 0: must be above 0"),
+        ("{steps: 3}", "row: stage 1: 'steps' is not a setting of launch/pretrain.py"),
+        ("{output_dir: x}", "row: stage 1: 'output_dir' is not a setting"),
+        ("{max_steps: many}", "row: stage 1: max_steps: many: must be a whole number"),
+        ("{max_steps: 0}", "row: stage 1: --max_steps 0: must be above 0"),
         ("[1]", "row: pretrain must be lines of"),
     ],
 )

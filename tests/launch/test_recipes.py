@@ -94,7 +94,7 @@ def test_says_where_it_is_from(name):
 def test_multicqa_has_the_numbers_of_its_appendix(name):
     config = read(name)
     assert (config.max_length, config.global_batch_size, config.max_epochs, config.warmup_epochs) == (300, 32, 20, 1)
-    assert (config.schedule, config.forums, config.min_questions) == ("round_robin", "all", 1000)
+    assert (config.corpus_schedule, config.forums, config.min_questions) == ("round_robin", "all", 1000)
     assert (config.mlm_weight, config.pair_weight) == (0.0, 1.0)
     assert config.objective.startswith("title_body")
 
@@ -116,4 +116,4 @@ def test_adapters_and_fusion_have_their_own_rates(name, rate):
     config = read(name)
     assert (config.max_length, config.global_batch_size, config.max_epochs, config.warmup_epochs) == (300, 32, 20, 1)
     assert (config.learning_rate, config.objective) == (rate, "title_body")
-    assert config.schedule == "round_robin"  # of one forum: an epoch of at most 100,000 questions
+    assert config.corpus_schedule == "round_robin"  # of one forum: an epoch of at most 100,000 questions

@@ -1,13 +1,16 @@
 """The studies of the papers' tables, against the papers' own figures and settings."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from data_pipeline.errors import KinspanError
-from finetune.studies.study import _make_row_config, run_study
+from finetune.studies.jobs import Runs, plan_jobs
+from finetune.studies.lines import ResultStore
+from finetune.studies.study import run_study
 from finetune.studies.study_file import read_study
 from finetune.training.config import check
 
@@ -82,9 +85,9 @@ FIGURES = {
 def configs(name, data="wikiqa=W"):
     """Of each row of a study, what it fine-tunes with."""
     study = read_study(FOLDER / f"{name}.yaml")
-    return {
-        row.name: (row, _make_row_config(study, row, data, [data], Path("runs"), {}, "asnq=A")) for row in study.rows
-    }
+    runners, where = {"pretrain": lambda settings, folder: None}, {"corpus": "c", "source": "askubuntu_qa=z"}
+    given = [data], Path("runs"), ResultStore(Path("runs")), {}, "asnq=A", runners, where, print
+    return {job.row.title: (replace(job.row, name=job.row.title), job.config) for job in plan_jobs(Runs(study, *given))}
 
 
 def test_there_is_one_for_each_table():

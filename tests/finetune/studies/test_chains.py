@@ -1,12 +1,15 @@
 """Rows of a study that begin with stages: each from the one before, shared where rows begin alike, and none twice."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 
 from data_pipeline.errors import KinspanError
+from finetune.reports import study_report
 from finetune.reports.study_report import ZERO_SHOT
 from finetune.reports.study_table import format_study
 from finetune.studies.chains import fill_names
@@ -186,3 +189,16 @@ def test_stages_can_run_once_for_each_seed(chain):
     assert len(set(began)) == 1 + 2 + 2
     assert [row["seeds"] for row in results["tables"][0]["rows"][1:]] == [2, 2, 2]
     assert all(row["map"]["sd"] is not None for row in results["tables"][0]["rows"][2:])
+
+
+def test_the_page_of_repeated_stages_has_every_seed(chain, monkeypatch):
+    """Each seed ran as an experiment of its own; the page reads the runs of all, and no row lacks its star for that."""
+    monkeypatch.setattr("finetune.studies.study.write_page", study_report.write_page)
+    results, _, _ = chain([BEFORE[0], BEFORE[2]], seeds=2, repeat_stages=True)
+    page = Path(results["tables"][0]["report"]).read_text()
+    assert NOTE not in page
+    for name in ("alone", "pretrained"):
+        row = rf'scope="row">{name}</th>\s*(<td class="long">.*?</td>)?\s*<td>\d+, \d+</td>'
+        assert re.search(row, page), name  # the updates of both seeds
+    chain([BEFORE[0], BEFORE[2]], seeds=2)
+    assert NOTE in Path(results["tables"][0]["report"]).read_text()

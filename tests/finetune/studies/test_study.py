@@ -18,7 +18,7 @@ from pretrain.runtime.stop import listen_for_stop
 
 FAST = {"seeds": 1, "epochs": 1, "batch_size": 8, "max_length": 32, "learning_rate": "2e-3", "precision": "fp32"}
 SETTINGS = {**FAST, "transfer_epochs": 1}
-RECIPES = Path(__file__).resolve().parents[2] / "launch/recipes"
+RECIPES = Path(__file__).resolve().parents[3] / "launch/recipes"
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_file_that_is_not_there(tmp_path):
     "path", [p for p in sorted(RECIPES.glob("*.yaml")) if "rows:" in p.read_text()], ids=lambda p: p.stem
 )
 def test_the_studies_that_are_here_can_be_read(path, tmp_path, monkeypatch):
-    from finetune.studies import study
+    from finetune.studies import jobs
 
     seen = []
 
@@ -139,7 +139,7 @@ def test_the_studies_that_are_here_can_be_read(path, tmp_path, monkeypatch):
         seen.append(config)
         raise KinspanError("enough")
 
-    monkeypatch.setattr(study, "run_experiment", stop)
+    monkeypatch.setattr(jobs, "run_experiment", stop)
     stages, where = {"pretrain": lambda settings, folder: None}, {"corpus": "c", "source": "askubuntu_qa=z"}
     with pytest.raises(KinspanError, match="enough"):
         run_study(read_study(path), ["wikiqa=x"], tmp_path, {}, "asnq=y", lambda _: None, stages, where)
@@ -233,7 +233,7 @@ def test_a_study_shows_what_doing_nothing_comes_to(study_file, tmp_path, sets, m
 
 
 def test_settings_over_the_studys_and_several_data_sets(study_file, tmp_path, sets, model, monkeypatch):
-    from finetune.studies import study
+    from finetune.studies import jobs
 
     seen = []
 
@@ -241,7 +241,7 @@ def test_settings_over_the_studys_and_several_data_sets(study_file, tmp_path, se
         seen.append(config)
         raise KinspanError("enough")
 
-    monkeypatch.setattr(study, "run_experiment", stop)
+    monkeypatch.setattr(jobs, "run_experiment", stop)
     content = {"settings": {"epochs": 7, "seeds": 3, "transfer_epochs": "1e1"}, "rows": [row(settings={"epochs": 5})]}
     with pytest.raises(KinspanError, match="enough"):
         run_study(read_study(study_file(content)), [f"files={sets}"], tmp_path, {"seeds": 2}, None, lambda _: None)

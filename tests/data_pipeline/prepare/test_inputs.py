@@ -1,0 +1,89 @@
+"""Tasks and buckets depend on the input alone."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.prepare import inputs
+from data_pipeline.prepare.inputs import InputTask, count_buckets, cut_tasks, read_tasks, write_tasks
+from data_pipeline.prepare.readers import InputFile
+
+SIZES = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=40)
+
+
+def make_files(sizes, suffix=".jsonl"):
+    return [InputFile(f"{k}{suffix}", size, "then") for k, size in enumerate(sizes)]
+
+
+def pieces_of(tasks):
+    return [(piece.file.name, piece.part) for task in tasks for piece in task.pieces]
+
+
+@given(SIZES)
+def test_every_byte_is_read_once_and_in_order(sizes):
+    pieces = pieces_of(cut_tasks(make_files(sizes), ""))
+    assert list(dict.fromkeys(name for name, _ in pieces)) == [f"{k}.jsonl" for k in range(len(sizes))]
+    for k, size in enumerate(sizes):
+        parts = [part for name, part in pieces if name == f"{k}.jsonl"]
+        if not size:
+            assert parts == [None]  # as a whole: a web server may not say how large a file is
+            continue
+        ends = [0, *(part.end for part in parts)]
+        assert [part.begin for part in parts] == ends[:-1]
+        assert ends[-1] >= size
+
+
+def test_small_files_are_one_task_together_and_large_ones_are_cut():
+    tasks = cut_tasks(make_files([1000] * 5000 + [1 << 28]), "")
+    assert len(tasks) < 50
+    assert max(task.size for task in tasks) <= inputs.MAX_GROUP
+    assert sum(task.size for task in tasks) >= 5000 * 1000 + (1 << 28)
+
+
+def test_a_compressed_file_counts_for_its_text():
+    plain, packed = (cut_tasks(make_files([10**6], suffix), "")[0].size for suffix in (".jsonl", ".jsonl.xz"))
+    assert packed == inputs.EXPANSION * plain
+
+
+def test_the_key_changes_with_the_file_and_with_the_settings():
+    [file] = make_files([100])
+    same, again = (cut_tasks([file], "settings")[0].key for _ in range(2))
+    others = [
+        cut_tasks([InputFile(file.name, 100, "later")], "settings")[0].key,
+        cut_tasks([InputFile(file.name, 101, "then")], "settings")[0].key,
+        cut_tasks([file], "other settings")[0].key,
+    ]
+    assert same == again
+    assert len({same, *others}) == 4
+
+
+@given(st.lists(st.integers(1, 300_000), min_size=100, max_size=200), st.integers(0, 99), st.randoms())
+def test_a_small_file_that_is_added_changes_the_groups_around_it_alone(sizes, place, draw):
+    files = [InputFile(f"{draw.random()}.txt", size, "then") for size in sizes]
+    before, after = (cut_tasks(some, "") for some in (files, [*files[:place], InputFile("x", 9, ""), *files[place:]]))
+    assert len({task.key for task in after} - {task.key for task in before}) < 40
+
+
+def test_a_key_stays_when_a_file_is_added():
+    large = [inputs.MIN_GROUP] * 3
+    before, after = (cut_tasks(make_files(sizes), "") for sizes in (large, [*large, 5]))
+    assert [task.key for task in before[:2]] == [task.key for task in after[:2]]
+
+
+def test_tasks_are_read_as_they_were_written(tmp_path):
+    tasks = cut_tasks(make_files([10, 1 << 28, 10]), "")
+    write_tasks(tasks, tmp_path / "tasks.json")
+    assert read_tasks(tmp_path / "tasks.json") == tasks
+    assert all(isinstance(task, InputTask) for task in tasks)
+
+
+@given(st.integers(0, 10**12), st.integers(1, 1 << 29), st.floats(0, 0.5))
+def test_a_bucket_fits_into_memory_unless_a_shard_does_not(total, shard_tokens, share):
+    buckets = count_buckets(total, shard_tokens, share)
+    assert buckets.train >= 1 <= buckets.validation
+    largest = max(inputs.MAX_BUCKET, shard_tokens * inputs.BYTES_PER_TOKEN)
+    assert total / buckets.train <= largest
+
+
+def test_the_papers_corpora_make_buckets_of_a_quarter_of_a_gigabyte():
+    buckets = count_buckets(409 * 10**9, 1 << 24, 0.02)
+    assert (buckets.train, buckets.validation) == (1524, 30)

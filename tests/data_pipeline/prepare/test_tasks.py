@@ -1,0 +1,409 @@
+"""What the engine promises: the same corpus from any number of workers, on any executor, whatever interrupted it."""
+
+import errno
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.corpus import Corpus
+from data_pipeline.errors import KinspanError
+from data_pipeline.prepare import encode_inputs, stages
+from data_pipeline.prepare import inputs as inputs_module
+from data_pipeline.prepare.spill import Buckets, SpillWriter
+from data_pipeline.prepare.tasks import Stage, measure_peak, parse_sbatch, watch_stage
+from pretrain.modeling.default_model import default_model
+
+ROOT = Path(__file__).resolve().parents[3]
+FILES = 6
+
+
+@pytest.fixture(scope="module")
+def sources(helpers, tmp_path_factory):
+    """Six files, some of whose documents and paragraphs repeat those of others."""
+    folder = tmp_path_factory.mktemp("sources")
+    documents = helpers.synthetic_documents(48, seed="engine")
+    for number in range(FILES):
+        mine = documents[number * 8 : number * 8 + 8]
+        mine.append({**documents[0], "id": f"again-{number}"})
+        mine[0]["paragraphs"].append("This paragraph stands in each of the files, and is not of interest to anybody.")
+        helpers.write_jsonl(folder / f"{number}.jsonl", mine)
+    return folder
+
+
+def make_small(patch):
+    """Each file is a task of its own, and there are several buckets and ranges."""
+    patch.setattr(inputs_module, "MIN_GROUP", 1)
+    patch.setattr(stages, "count_buckets", lambda *_: Buckets(3, 2))
+    patch.setattr(stages, "RANGE_DOCUMENTS", 20)
+    patch.setattr(stages, "RANGE_PARAGRAPHS", 100)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    make_small(monkeypatch)
+
+
+SETTINGS = {"shard_tokens": 3000, "validation_share": 0.2, "boilerplate": 5}
+
+
+@pytest.fixture
+def run(helpers, sources, tmp_path):
+    def prepare(folder="out", **options):
+        return helpers.prepare([sources], default_model(), tmp_path / folder, **{**SETTINGS, **options})
+
+    return prepare
+
+
+@pytest.fixture(scope="module")
+def expected(helpers, sources, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        make_small(patch)
+        return helpers.prepare([sources], default_model(), tmp_path_factory.mktemp("good") / "out", **SETTINGS)
+
+
+def facts(result):
+    return result.manifest.fingerprint, result.tally.counts, result.tally.samples, result.tally.sources
+
+
+# The same corpus ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_any_number_of_workers_makes_the_same_corpus(run, expected, workers):
+    assert facts(run(num_workers=workers)) == facts(expected)
+    assert len(expected.manifest.shards) >= 5
+
+
+def test_the_order_in_which_tasks_end_does_not_matter(run, expected, monkeypatch):
+    incomplete = Stage.list_incomplete
+    monkeypatch.setattr(Stage, "list_incomplete", lambda self: incomplete(self)[::-1])
+    monkeypatch.setattr(inputs_module, "_estimate_text", lambda file: 1000 - int(Path(file.name).stem))
+    assert facts(run()) == facts(expected)
+
+
+def test_a_document_stays_in_its_place_when_others_are_added(run, helpers, sources, tmp_path):
+    """Shards are ranges of one order, by a hash of the documents' ids and texts."""
+    helpers.prepare([sources / "0.jsonl", sources / "1.jsonl"], default_model(), tmp_path / "few", **SETTINGS)
+    run("all")
+    orders = []
+    for name in ("few", "all"):
+        corpus = Corpus(tmp_path / name)
+        shards = [corpus.shard(n) for n, s in enumerate(corpus.manifest.shards) if s.split == "train"]
+        orders.append([i for shard in shards for i in shard.rows.column("id").to_pylist()])
+    both = set(orders[0]) & set(orders[1])
+    assert len(both) > 10
+    assert [i for i in orders[0] if i in both] == [i for i in orders[1] if i in both]
+
+
+@pytest.fixture
+def compare(helpers, sources, tmp_path, monkeypatch):
+    """``compare(**options)``: whether two files make the same corpus with these options as without, and a few tasks."""
+    monkeypatch.setattr(stages, "count_buckets", lambda *_: Buckets(1, 1))
+    monkeypatch.setattr(stages, "RANGE_DOCUMENTS", 1000)
+    monkeypatch.setattr(stages, "RANGE_PARAGRAPHS", 1000)
+    files = [sources / "0.jsonl", sources / "1.jsonl"]
+
+    def run(**options):
+        made = [
+            helpers.prepare(files, default_model(), tmp_path / name, **SETTINGS, **more)
+            for name, more in (("plain", {}), ("other", options))
+        ]
+        return facts(made[0]) == facts(made[1])
+
+    return run
+
+
+@pytest.mark.slow
+def test_ray_makes_the_same_corpus(compare):
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'kinspan[ray]'")
+    try:
+        assert compare(executor="ray", num_workers=2)
+    finally:
+        ray.shutdown()
+
+
+def test_ray_that_is_not_installed_is_a_clear_error(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(KinspanError, match=r"--executor ray: Ray is not installed; pip install 'kinspan\[ray\]'"):
+        run(executor="ray")
+
+
+SLURM = {
+    "sbatch": """
+        echo "$@" >> "$SLURM_TEST/calls"
+        for task in $(seq 0 1); do
+            SLURM_ARRAY_TASK_ID=$task bash -c "${@: -1}" >> "$SLURM_TEST/log" 2>&1
+        done
+        echo 7
+    """,
+    "squeue": "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1",
+}
+
+
+@pytest.mark.slow
+def test_slurm_is_given_jobs_that_make_the_same_corpus(compare, tmp_path, monkeypatch):
+    """What stands in for Slurm's commands runs the jobs of an array, one after another."""
+    (tmp_path / "bin").mkdir()
+    for name, script in SLURM.items():
+        path = tmp_path / "bin" / name
+        path.write_text("#!/bin/bash\n" + textwrap.dedent(script))
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_TEST", str(tmp_path))
+    monkeypatch.setattr("data_pipeline.prepare.tasks.POLL_SECONDS", 0.1)
+    sbatch = ["partition=cpu", "time=01:00:00", "account=nlp"]
+    assert compare(executor="slurm", num_workers=2, sbatch=sbatch)
+    (call,) = (line for line in (tmp_path / "calls").read_text().splitlines() if "kinspan-encode" in line)
+    asked = ("--partition=cpu", "--time=01:00:00", "--account=nlp", "--array=0-1%2", "--job-name=kinspan-encode")
+    assert set(asked) <= set(call.split())
+
+
+@pytest.mark.parametrize("given", [["partition"], ["partition=cpu"], ["time=1"], ["=3", "partition=a", "time=1"]])
+def test_what_slurm_needs_is_asked_for(given):
+    with pytest.raises(KinspanError, match="--sbatch"):
+        parse_sbatch(given)
+
+
+def test_a_machine_without_slurm_is_a_clear_error(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(KinspanError, match="--executor slurm: "):
+        run(executor="slurm", sbatch=["partition=cpu", "time=1"])
+
+
+# What goes wrong ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """The task of 2.jsonl fails."""
+    parse = encode_inputs.InputTask.read
+
+    def read(self):
+        if "2.jsonl" in self.pieces[0].file.name:
+            raise RuntimeError("cosmic rays")
+        return parse(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encode_inputs.InputTask, "read", read)
+        yield patch
+
+
+def test_one_task_that_fails_is_named_and_the_others_are_done(run, expected, broken, tmp_path, capsys):
+    with pytest.raises(KinspanError, match=r"2\.jsonl.*cosmic rays") as error:
+        run()
+    assert "\n" not in str(error.value)
+    assert "Traceback" not in capsys.readouterr().err
+    log = Path(str(error.value).split("; ")[-1].removesuffix(" has more"))
+    assert "cosmic rays" in log.read_text()
+    assert not (tmp_path / "out/manifest.json").exists()
+    assert len(list((tmp_path / "out/partial/encoded").glob("*.json"))) == FILES - 1
+
+
+def test_the_next_run_does_only_what_is_missing(run, expected, broken, tmp_path):
+    with pytest.raises(KinspanError):
+        run()
+    done = {p: p.stat().st_mtime_ns for p in (tmp_path / "out/partial/encoded").glob("*.arrow")}
+    broken.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # so that what was done can still be looked at
+        assert facts(run()) == facts(expected)
+    after = {p: p.stat().st_mtime_ns for p in (tmp_path / "out/partial/encoded").glob("*.arrow")}
+    assert len(done) == FILES - 1
+    assert len(after) == FILES
+    assert {p: after[p] for p in done} == done
+
+
+def test_a_full_disk_is_a_clear_error_and_there_is_a_way_on(run, expected, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SpillWriter, "finish", refuse)
+        with pytest.raises(KinspanError, match="No space left on device") as error:
+            run()
+    assert "\n" not in str(error.value)
+    assert facts(run()) == facts(expected)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 150 kB, and what makes it larger."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=150k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    yield folder, lambda: subprocess.run(["mount", "-o", "remount,size=50m", str(folder)], check=True)
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_disk_that_is_full_indeed(helpers, sources, expected, small_disk, capfd, workers):
+    folder, enlarge = small_disk
+    with pytest.raises(KinspanError, match=r"No space left on device.*MB left") as error:
+        helpers.prepare([sources], default_model(), folder / "out", num_workers=workers, **SETTINGS)
+    assert "\n" not in str(error.value)
+    assert "Traceback" not in capfd.readouterr().err
+    assert not (folder / "out/manifest.json").exists()
+    enlarge()
+    again = helpers.prepare([sources], default_model(), folder / "out", num_workers=workers, **SETTINGS)
+    assert facts(again) == facts(expected)
+
+
+def test_two_runs_at_once_in_one_folder_are_refused(run, tmp_path, expected):
+    import fcntl
+
+    (tmp_path / "out/partial").mkdir(parents=True)
+    with (tmp_path / "out/partial/lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(KinspanError, match="another run is writing there"):
+            run()
+    assert facts(run()) == facts(expected)
+
+
+def test_a_mended_file_is_read_again_and_the_others_are_not(helpers, sources, tmp_path, monkeypatch):
+    """A damaged file is refused after all files were read; with another in its place the rest is not done again."""
+    folder = tmp_path / "in"
+    shutil.copytree(sources, folder)
+    (folder / "3.jsonl.gz").write_bytes(b"\x1f\x8b damaged")
+    (folder / "3.jsonl").unlink()
+    with pytest.raises(KinspanError, match="--allow_damaged"):
+        helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
+    (folder / "3.jsonl.gz").unlink()
+    shutil.copy(sources / "3.jsonl", folder)
+    read = []
+    whole = encode_inputs.InputTask.read
+    monkeypatch.setattr(encode_inputs.InputTask, "read", lambda self: read.append(self.describe()) or whole(self))
+    helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
+    assert len(read) == 1
+    assert "3.jsonl" in read[0]
+
+
+def test_another_input_has_none_of_the_others_read_again(helpers, sources, tmp_path, monkeypatch):
+    """Though the corpus grows, and with it the number of buckets; and merging in rounds changes nothing."""
+    folder = tmp_path / "in"
+    shutil.copytree(sources, folder)
+    monkeypatch.setattr(stages, "count_buckets", lambda total, *_: Buckets(1 + total // 40_000, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr("data_pipeline.prepare.pipeline.write_all", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
+    helpers.write_jsonl(folder / "1a.jsonl", helpers.synthetic_documents(30, seed="added"))
+    read = []
+    whole = encode_inputs.InputTask.read
+    monkeypatch.setattr(encode_inputs.InputTask, "read", lambda self: read.append(self.describe()) or whole(self))
+    again = helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
+    assert {name.rpartition("/")[2].partition(",")[0] for name in read} == {"1a.jsonl"}
+    monkeypatch.setattr(stages, "MAX_OPENS", 1)
+    monkeypatch.setattr(stages, "MERGE_FILES", 3)
+    assert facts(helpers.prepare([folder], default_model(), tmp_path / "merged", **SETTINGS)) == facts(again)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+# Killed -------------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+    from data_pipeline.prepare import stages
+    from data_pipeline.prepare.encode import Rules
+    from data_pipeline.prepare import inputs
+    from data_pipeline.prepare.spill import Buckets
+    from data_pipeline.prepare.pipeline import prepare
+    from objectives import OBJECTIVES
+
+    if __name__ == "__main__":
+        inputs.MIN_GROUP = 1
+        stages.count_buckets = lambda *_: Buckets(3, 2)
+        print("ready", flush=True)
+        prepare([{inputs!r}], {model!r}, {output!r}, OBJECTIVES, Rules(validation_share=0.2), 2, 3000, quiet=True,
+                boilerplate=5)
+        print("done", flush=True)
+"""
+
+
+def start(program, sources, output):
+    text = textwrap.dedent(PROGRAM).format(inputs=str(sources), model=default_model(), output=str(output))
+    program.write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, program], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def kill_again_and_again(kills, sources, tmp_path, seed):
+    """Kill the run so many times, at random moments between its start and its end, and then let it end."""
+    began = time.monotonic()
+    process = start(tmp_path / "program.py", sources, tmp_path / "whole")
+    assert process.wait(120) == 0
+    seconds = time.monotonic() - began
+    draw = random.Random(seed)
+    for _ in range(kills):
+        process = start(tmp_path / "program.py", sources, tmp_path / "killed")
+        time.sleep(draw.uniform(0, seconds))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    process = start(tmp_path / "program.py", sources, tmp_path / "killed")
+    assert process.wait(120) == 0
+    return [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("whole", "killed")]
+
+
+def test_a_killed_run_goes_on_to_the_same_corpus(sources, tmp_path, expected):
+    whole, killed = kill_again_and_again(1, sources, tmp_path, seed=4)
+    assert whole == killed
+    assert killed["fingerprint"] == expected.manifest.fingerprint
+
+
+@pytest.mark.slow
+def test_ten_kills_later_the_corpus_is_the_same(sources, tmp_path):
+    whole, killed = kill_again_and_again(10, sources, tmp_path, seed=10)
+    assert whole == killed
+
+
+# What a stage measures and shows -----------------------------------------------------------------------------------
+
+
+def _hold(count: int) -> tuple[int, int]:
+    """The peak of a new process before and after it holds so many numbers: what ran before it has set none."""
+    before = measure_peak()
+    held = np.ones(count)
+    assert held[-1]
+    return before, measure_peak()
+
+
+def test_peak_is_of_the_process_and_not_of_the_one_that_started_it() -> None:
+    held = np.ones(2**26)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        before, after = pool.apply(_hold, (2**25,))
+    assert before < held.nbytes
+    assert after >= before + 8 * 2**25 * 0.9
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_fills_no_log(terminal: bool, tmp_path: Path, monkeypatch, capsys) -> None:
+    """A job of a day would otherwise leave megabytes of the same line in its output."""
+    monkeypatch.setattr("data_pipeline.prepare.tasks.NOTE_SECONDS", 0.01)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    for kind in ("progress", "completions"):
+        (tmp_path / kind).mkdir()
+    with watch_stage(Stage("s", "counting", print, [1], ["one"], tmp_path), quiet=False):
+        for count in range(1, 51):
+            (tmp_path / "progress/00000").write_text(str(count))
+            time.sleep(0.02)
+    shown = [line for line in capsys.readouterr().err.replace("\n", "\r").split("\r") if line.strip()]
+    assert shown[0].startswith("counting: 0 documents")
+    assert shown[-1].startswith("counting: 50 documents")
+    assert len(shown) > 10 if terminal else len(shown) <= 3
