@@ -71,5 +71,5 @@ def test_ranks_are_dealt_equal_tokens_and_those_that_pad_equal_pairs():
     layout = Layout(4096, 8, 512)
     by_pairs = [layout.share(rank) for rank in range(512)]
     assert find_imbalance(by_pairs) > 1.25
-    assert find_imbalance(layout.deal(lengths)) < 1.15
+    assert find_imbalance(layout.deal(lengths)) < 1.2
     assert replace(layout, padded=True).deal(lengths) == by_pairs
