@@ -64,15 +64,17 @@ def silence_memory_reports() -> None:
     bf16_optimizer.see_memory_usage = lambda *_, **__: None
 
 
-def skip_inference_operator() -> None:
-    """Keeps DeepSpeed from compiling an operator for inference, which training never calls.
+def skip_own_operators() -> None:
+    """Keeps DeepSpeed from looking for operators that it could compile, none of which training calls.
 
-    Compiling takes a minute at the first start. If that start is killed, it leaves a lock on which every later start
-    hangs. The operator also takes 69 MB of shared memory per rank, which nothing frees.
+    Looking starts compilers, and without CUDA's it prints a warning for each of seven operators, on every rank. One
+    that is for inference would be compiled, which takes a minute at the first start; if that start is killed, it leaves
+    a lock on which every later start hangs, and it takes 69 MB of shared memory per rank, which nothing frees.
     """
     import deepspeed
+    from deepspeed.ops.op_builder.all_ops import ALL_OPS
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.ops.__compatible_ops__ = dict.fromkeys([*ALL_OPS, "deepspeed_not_implemented"], False)
 
 
 def disable_overflow_error(engine: Any) -> None:
@@ -126,8 +128,8 @@ def without_updates(engine: Any) -> Iterator[None]:
     """In the block, ``engine.step()`` updates nothing; afterwards gradients and counters are as they were before.
 
     DeepSpeed offers no way to return to counting the micro-steps by itself: its attribute must be set back to None. Its
-    sums of gradients in bf16 and in ZeRO 2 go, since they may hold NaN. Those of ZeRO 3 and of offloading stay: after NaN
-    DeepSpeed skips the first update.
+    sums of gradients in bf16 and in ZeRO 2 go, since they may hold NaN. Those of ZeRO 3 and of offloading stay: after
+    NaN DeepSpeed skips the first update.
     """
     micro_steps, optimizer = engine.micro_steps, engine.optimizer
     engine.set_gradient_accumulation_boundary(False)

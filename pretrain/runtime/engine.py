@@ -20,8 +20,8 @@ from .deepspeed_compat import (
     disable_overflow_error,
     silence_memory_reports,
     silence_start,
-    skip_inference_operator,
     skip_lone_reduction,
+    skip_own_operators,
 )
 from .device import claim_device
 from .layout import Layout
@@ -179,7 +179,7 @@ def start_distributed(allow_cpu: bool = False) -> None:
     claim_device(world.local_rank, allow_cpu)
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
-    skip_inference_operator()
+    skip_own_operators()
     try:
         deepspeed.init_distributed(verbose=False)
     except torch.distributed.DistNetworkError as error:
