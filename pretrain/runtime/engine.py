@@ -24,6 +24,7 @@ from .deepspeed_compat import (
     skip_own_operators,
 )
 from .device import claim_device
+from .device_update import update_on_device
 from .layout import Layout
 from .world import adopt_world
 
@@ -222,6 +223,7 @@ def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings:
             f"--deepspeed_config {optimizer.deepspeed_config}: DeepSpeed refuses it: {quote_error(error)}"
         ) from error
     disable_overflow_error(engine)
+    update_on_device(engine)
     if not ranks.is_distributed():
         skip_lone_reduction(engine)
     return engine
