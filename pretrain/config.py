@@ -259,12 +259,13 @@ class BatchSettings:
     """How the pairs of an update are dealt out."""
 
     global_batch_size: int = setting(64, "Pairs in one update, over all ranks.", BATCHES, ABOVE_0)
-    micro_batch_size: int = setting(
-        32,
-        "Pairs in one forward pass of one rank; gradient accumulation follows from it. Of several micro-batches each "
-        "has near-equal tokens, and so a few pairs more or less. A run may go on with "
-        "another: the gradient is the same but for rounding, and on a GPU for the random numbers of dropout, which "
-        "there belong to micro-batches.",
+    micro_batch_size: int | None = setting(
+        None,
+        "Pairs in one forward pass of one rank; gradient accumulation follows from it. Without it: 32 on a processor, "
+        "and on a GPU the most that its memory holds with room, which is found once and kept by the run. Of several "
+        "micro-batches each has near-equal tokens, and so a few pairs more or less. A run may go on with another: the "
+        "gradient is the same but for rounding, and on a GPU for the random numbers of dropout, which there belong to "
+        "micro-batches.",
         BATCHES,
         ABOVE_0,
         may_change=True,

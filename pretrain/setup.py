@@ -3,7 +3,7 @@
 import math
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object
 from data_pipeline.hub import use_cache_alone
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.order import TooFewDocuments
@@ -50,9 +51,18 @@ from pretrain.runtime.engine import (
     zero_stage,
 )
 from pretrain.runtime.layout import Layout
+from pretrain.runtime.lock import RUN
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
-from pretrain.runtime.run_folder import check_shared, claim_folder, leave_out_buckets, open_folder, shorten
+from pretrain.runtime.run_folder import (
+    ADVICE,
+    CHECKPOINTS,
+    check_shared,
+    claim_folder,
+    leave_out_buckets,
+    open_folder,
+    shorten,
+)
 from pretrain.runtime.settings import cache_settings
 from pretrain.runtime.world import read_launcher_variables
 
@@ -60,6 +70,7 @@ from .batches import average_tokens
 from .config import ALIKE, LENGTHS, ObjectiveSettings, PretrainConfig, as_dict, identity
 from .finished import advise
 from .lengthen import change_length
+from .micro_batch import choose_micro_batch
 from .planning.checks import check
 from .schedule import OPEN_ENDED, Schedule, make_schedule
 from .watching.wandb_board import import_wandb
@@ -147,7 +158,9 @@ def set_up(config: PretrainConfig) -> Setup:
     schedule = plan_schedule(config, total, train.epoch_pairs)
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
     padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
-    layout = Layout(config.global_batch_size, config.micro_batch_size, world_size, padded)
+    micro = _settle_micro_batch(config, model, train, precision, zero_stage(deepspeed_settings), world_size)
+    config = replace(config, micro_batch_size=micro)
+    layout = Layout(config.global_batch_size, micro, world_size, padded)
     facts = _collect_facts(config, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["identity"]["corpus_content"] = identify_corpora(mixture, sources)
     facts["corpus"] = describe_corpora(mixture, corpora)
@@ -178,6 +191,23 @@ def set_up(config: PretrainConfig) -> Setup:
     _check_same_everywhere(setup)
     broadcast_from_rank_0(lambda: _claim(setup))
     return setup
+
+
+def _settle_micro_batch(
+    config: PretrainConfig, model: TrainedModel, train: PairStream, precision: str, stage: int, world: int
+) -> int:
+    """The pairs of a micro-batch: as given, or as the run in the folder has them, or what is found to fit."""
+    if config.micro_batch_size:
+        return config.micro_batch_size
+    folder = Path(config.output_dir)
+
+    def read_kept() -> dict[str, Any]:
+        under_way = (folder / RUN).exists() and any((folder / CHECKPOINTS).glob("step-*"))
+        return read_object(folder / RUN, ADVICE).get("settings", {}) if under_way else {}
+
+    kept = broadcast_from_rank_0(read_kept)
+    share = math.ceil(config.global_batch_size / world)
+    return kept.get("micro_batch_size") or choose_micro_batch(model, train, precision, stage, share)
 
 
 def _count_documents(validation: PairStream, num_pairs: int) -> int:

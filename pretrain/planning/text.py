@@ -3,6 +3,7 @@
 from typing import Any
 
 from data_pipeline import tokenizers
+from pretrain.micro_batch import ON_PROCESSOR
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
 from pretrain.runtime.layout import Layout
 from pretrain.schedule import describe_schedule
@@ -63,7 +64,8 @@ def _format_memory(plan: Plan) -> list[str]:
         chosen = "  <- the settings'" if (stage, offload) == (plan.zero_stage, plan.offload) else ""
         host = "  and of the host: " + " ".join(f"{c.host / 1e9:.2f}" for c in cells) if offload else ""
         lines.append(f"{name:<34}" + "".join(f"{c.on_gpu / 1e9:>10.2f}" for c in cells) + host + chosen)
-    layouts = [Layout(plan.config.global_batch_size, plan.config.micro_batch_size, gpus) for gpus in GPUS]
+    micro = plan.config.micro_batch_size or ON_PROCESSOR
+    layouts = [Layout(plan.config.global_batch_size, micro, gpus) for gpus in GPUS]
     configs = [encoder.config for encoder in plan.model.encoders]
     for name, values in (
         ("micro-batch, pairs", [float(layout.largest) for layout in layouts]),

@@ -26,6 +26,11 @@ def is_distributed() -> bool:
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
+def count() -> int:
+    """The number of ranks."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
 @cache
 def process_group(name: str) -> Any:
     """The gloo group of that name, which all ranks must make together, at its first use.
