@@ -30,8 +30,13 @@ def find_batch(step: int, left_out: Sequence[Sequence[int]]) -> int:
 
 
 def make_micro_batches(stream: PairStream, layout: Layout, rank: int, batch: int) -> list[Batch | None]:
-    """The rank's micro-batches of the global batch of this number; None in place of an empty one."""
-    start, end = layout.share(rank)
+    """The rank's micro-batches of the global batch of this number; None in place of an empty one.
+
+    The ranks are dealt equal tokens: each works out how many all pairs of the batch have.
+    """
+    start, end = 0, layout.size
+    if layout.world > 1:
+        start, end = layout.deal(stream.count_tokens(batch * layout.size, layout.size))[rank]
     if start == end:
         return [None] * layout.accumulation
     share = stream.batch(batch * layout.size + start, end - start)

@@ -112,7 +112,7 @@ def train_step(
         with decide_dropout(seed, step, rank * layout.accumulation + number, shown.sequences):
             return engine(**to_tensors(shown, engine.device), scales=None if alone else own)
 
-    slopes = _find_slopes(engine, counted.batches, filler, forward, layout, rank)
+    slopes = _find_slopes(engine, counted.batches, filler, forward, layout)
     if slopes:
         stats[-len(slopes.sums) :] += slopes.sums
     for number, batch in enumerate(counted.batches):
@@ -133,14 +133,15 @@ def train_step(
 
 
 def _find_slopes(
-    engine: Any, batches: list[Batch | None], filler: Batch, forward: Callable[..., Any], layout: Layout, rank: int
+    engine: Any, batches: list[Batch | None], filler: Batch, forward: Callable[..., Any], layout: Layout
 ) -> Slopes | None:
     """What the micro-batches of a bi-encoder go on from; None of other models."""
     model = engine.module
     if not isinstance(model, SiameseModel):
         return None
-    share = layout.share(rank)
     sizes = [batch.num_pairs if batch else 0 for batch in batches]
+    first = next((int(batch.index[0]) % layout.size for batch in batches if batch), 0)
+    share = first, first + sum(sizes)
     groups = torch.zeros(layout.size, filler.per_pair, 2, dtype=torch.int64, device=engine.device)
     if any(sizes):
         own = torch.from_numpy(np.concatenate([batch.groups for batch in batches if batch]))
