@@ -8,11 +8,12 @@ from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
 from pretrain.runtime.layout import Layout
 from pretrain.schedule import describe_schedule
 
+from .cost import GPUS as PREDICTED
+from .cost import predict_update
 from .memory import compute_states, estimate_activations
 from .plan import Plan, count_sequences
 
 GPUS = (1, 8, 64)
-ASSUMED_SPEED = 100_000  # tokens per second and GPU, where none is given
 
 
 def format_plan(plan: Plan) -> str:
@@ -90,14 +91,18 @@ def _format_time(plan: Plan) -> list[str]:
         speed = plan.config.tokens_per_second
         teraflops = plan.flops * speed / 1e12
         return [f"time       {_format_hours(plan, speed)} at {speed:,.0f} tokens/s in all ({teraflops:,.1f} TFLOP/s)"]
-    table = ", ".join(
-        f"{gpus} GPU{'s' if gpus > 1 else ''} {_format_hours(plan, ASSUMED_SPEED * gpus)}" for gpus in GPUS
-    )
-    teraflops = plan.flops * ASSUMED_SPEED / 1e12
-    return [
-        f"time       {table}: if each GPU did {ASSUMED_SPEED:,} tokens/s ({teraflops:.0f} TFLOP/s). That is a round",
-        "           number, not a measurement: give the tokens_per_second that a short run logs as --tokens_per_second",
-    ]
+    if plan.precision != "bf16":
+        return ["time       speed is predicted of bf16 alone: give what a short run logs as --tokens_per_second"]
+    how = "with" if plan.config.compile else "without"
+    lines = [f"time       {how} --compile, predicted from counts of kernels and bytes, not measured (docs/numbers.md):"]
+    for name, gpu in PREDICTED.items():
+        cells = []
+        for gpus in GPUS:
+            each = plan.step_tokens / plan.work.tokens / gpus  # micro-batches of a rank
+            seconds = predict_update(plan.work, gpu, plan.config.compile, plan.num_parameters, each, gpus)
+            cells.append(f"{gpus} {_format_hours(plan, plan.step_tokens / seconds)}")
+        lines.append(f"           {name}: {', '.join(cells)}")
+    return [*lines, "           give the tokens_per_second that a short run logs as --tokens_per_second"]
 
 
 def _format_hours(plan: Plan, tokens_per_second: float) -> str:

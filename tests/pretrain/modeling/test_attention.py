@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.gpu.flash_on_cpu import flash_on_cpu
 from data_pipeline.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling import attention
@@ -19,6 +18,7 @@ from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.packing import Packing
 from pretrain.modeling.pair_model import load_model
 from pretrain.modeling.randomness import decide_dropout
+from tests.flash_on_cpu import flash_on_cpu
 
 CPU = torch.device("cpu")
 LENGTHS = [5, 1, 12, 7]

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.gpu.flash_on_cpu import flash_on_cpu
 from data_pipeline.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.largest import make_largest_batch
@@ -14,6 +13,7 @@ from pretrain.modeling.compilation import check_can_compile, compile_encoders
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.packing import Packing
 from pretrain.modeling.pair_model import load_model
+from tests.flash_on_cpu import flash_on_cpu
 
 CPU = torch.device("cpu")
 
