@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
-from tqdm import tqdm
+
+from data_pipeline.progress import show_progress
 
 from .corpus import Corpus, Shard
 from .errors import KinspanError
@@ -86,7 +87,7 @@ def search_documents(corpus: Corpus, text: str, decoder: Tokenizer) -> Iterator[
     """
     wanted = _fold(_decode(decoder, [decoder.encode(text, add_special_tokens=False).ids])[0])
     total = corpus.manifest.totals["documents"]
-    with tqdm(total=total, desc="searching", unit=" documents", mininterval=1.0, disable=None) as bar:
+    with show_progress("searching", "documents", total=total) as bar:
         for number in range(len(corpus.manifest.shards)):
             shard = corpus.shard(number)
             for row in range(len(shard.held_out)):

@@ -83,7 +83,7 @@ class Corpus:
     """An opened corpus. Opening reads the manifest alone; a shard is mapped and checked at its first use.
 
     The folder may come from elsewhere: what its manifest says is checked against the files, and nothing outside the
-    folder is read. See docs/security.md.
+    folder is read. See docs/releases.md.
 
     Args:
         place:  the output of ``launch/prepare.py``: its folder, or the address of a remote copy

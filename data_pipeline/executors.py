@@ -1,10 +1,12 @@
-"""Spreading chunks of work over processes. Another executor would be a function of the same signature."""
+"""Processes of this machine, and spreading chunks of work over them."""
 
 import multiprocessing
 import os
 import pickle
 import signal
 import tempfile
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -14,6 +16,8 @@ from typing import Any
 from .errors import KinspanError
 
 MAX_WORKERS = 256  # so that a mistyped number does not start thousands of processes
+PARENT_SECONDS = 0.5  # how soon a worker notices that the process that started it is gone
+WORKER_DIED = "a worker process died (killed, perhaps for memory): run again with a smaller --num_workers"
 
 _worker: Any = None
 
@@ -24,12 +28,29 @@ def check_workers(num_workers: int) -> None:
         raise KinspanError(f"--num_workers {num_workers}: must be from 1 to {MAX_WORKERS}")
 
 
-def _start_worker(arguments_file: str) -> None:
+def make_pool(num_workers: int, arguments_file: str = "") -> ProcessPoolExecutor:
+    """Make worker processes that leave Ctrl-C to this one, and end when it is gone.
+
+    arguments_file: a pickled ``(make_worker, arguments)`` for ``map_chunks``
+    """
+    context = multiprocessing.get_context("spawn")  # forking a process that has threads is unsafe
+    return ProcessPoolExecutor(num_workers, context, _start_worker, (os.getpid(), arguments_file))
+
+
+def _start_worker(parent: int, arguments_file: str) -> None:
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
-    with open(arguments_file, "rb") as file:
-        make_worker, arguments = pickle.load(file)
-    _worker = make_worker(*arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if arguments_file:
+        with open(arguments_file, "rb") as file:
+            make_worker, arguments = pickle.load(file)
+        _worker = make_worker(*arguments)
 
 
 def _work_on(chunk: Any) -> Any:
@@ -45,23 +66,20 @@ def map_chunks(
     flight at a time, so that memory stays bounded. One worker is a process of its own too, so that this process can
     read while it works. Raises KinspanError where a worker process dies.
     """
-    context = multiprocessing.get_context("spawn")  # forking a process that has threads is unsafe
     # In a file, because writing megabytes into a new process's pipe hangs where that process dies while starting.
-    with tempfile.NamedTemporaryFile(delete=False) as arguments_file:
+    with tempfile.NamedTemporaryFile() as arguments_file:
         pickle.dump((make_worker, arguments), arguments_file)
-    pool = ProcessPoolExecutor(num_workers, context, _start_worker, (arguments_file.name,))
-    pending: deque[Future] = deque()
-    try:
-        for chunk in chunks:
-            pending.append(pool.submit(_work_on, chunk))
-            if len(pending) > 3 * num_workers:
+        arguments_file.flush()
+        pool = make_pool(num_workers, arguments_file.name)
+        pending: deque[Future] = deque()
+        try:
+            for chunk in chunks:
+                pending.append(pool.submit(_work_on, chunk))
+                if len(pending) > 3 * num_workers:
+                    yield pending.popleft().result()
+            while pending:
                 yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    except BrokenProcessPool as error:
-        raise KinspanError(
-            "a worker process died (killed, perhaps for memory): run again with a smaller --num_workers"
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        os.unlink(arguments_file.name)
+        except BrokenProcessPool as error:
+            raise KinspanError(WORKER_DIED) from error
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

@@ -4,6 +4,7 @@ Each function prints its notes and a table, and where that is asked for last a l
 """
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,20 @@ import numpy as np
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import make_folder
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import filter_questions
 from finetune.data.registry import describe_measure, load_split, parse_columns
 from finetune.evaluation import trec
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
-from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
+from finetune.evaluation.comparison import (
+    compare_systems,
+    format_per_question,
+    format_table,
+    list_metrics,
+    name_folders,
+    warn_of_baselines,
+)
 from finetune.evaluation.contamination import find_contamination, format_contamination, summarize_contamination
 from finetune.evaluation.metrics import METRICS, Figures
 from finetune.evaluation.named_metrics import measure_answers, measure_run
@@ -69,7 +78,7 @@ def measure_models(
     whole, notes = load_split(spec, split, parse_columns(columns))
     data, output = filter_questions(whole, eval_filter), Path(output_dir) if output_dir else None
     if output:  # before the work, to see whether it can be made
-        trec.make_folder(output)
+        make_folder(output)
     title = f"{data.name} {data.split}, {eval_filter}"
     print(
         f"{title}: {data.num_questions:,} of {whole.num_questions:,} questions, {data.num_pairs:,} candidates",
@@ -98,6 +107,11 @@ def measure_models(
         prints = {name: fingerprint_model(name) for name in models}
         facts["fingerprints"] = {**prints, "model": prints[models[0]]}
     _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
+    metric = list_metrics(rows)[0]
+    of_bm25 = {row["name"]: row[metric] for row in rows if row["name"] == BM25}
+    for row in rows[: len(models)]:
+        for line in warn_of_baselines(split, metric, row[metric], of_bm25):
+            print(f"{row['name']}: {line}", file=sys.stderr)
 
 
 def _render_page(

@@ -17,15 +17,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.files import make_folder, write_atomically
+from data_pipeline.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet, Distinct
 from finetune.data.filters import NO_ALL_NEGATIVE, filter_questions
 from finetune.data.registry import load_split, parse_columns
-from finetune.evaluation.trec import make_folder
 from finetune.ranking.best import take_best
 from finetune.ranking.bi_encoder import check_room, is_bi_encoder
 from finetune.ranking.embedder import Embedder
@@ -172,7 +171,7 @@ def mine(
     rank:         scores rows by a cross-encoder, in place of the vectors
     """
     chosen, scores, lowest, dropped = [], [], np.zeros(data.num_questions), 0
-    bar = tqdm(total=data.num_questions, desc="mining", unit=" questions", disable=None)
+    bar = show_progress("mining", "questions", total=data.num_questions)
     chunk = max(1, MOST_COSINES // len(found))
     for first in range(0, data.num_questions, chunk):
         cosines = asked[first : first + chunk] @ found.T

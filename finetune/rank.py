@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import make_folder
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.collect import collect_answers
 from finetune.data.registry import parse_columns
 from finetune.data.tables import read_candidates, read_table
-from finetune.evaluation.trec import make_folder, write_ranking
+from finetune.evaluation.trec import write_ranking
 
 
 def rank_file(

@@ -28,8 +28,9 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
 
     A line of the file becomes the flag of its name, so that both are checked alike, unless that flag is given too: of
     a flag that adds to a list, both would count. The first argument may stand without a flag where the class says
-    which it is: ``FIRST``; and all that follow no flag are values of the list ``REST``. Raises KinspanError for a
-    number that is out of its setting's range.
+    which it is: ``FIRST``; and all that follow no flag are values of the list ``REST``. Where it names its ``BASIC``
+    settings, ``--help`` shows them alone, and ``--help all`` every one. Raises KinspanError for a number that is out of
+    its setting's range.
     """
     argv = as_named_now(config_class, sys.argv[1:] if argv is None else argv)
     if (first := getattr(config_class, "FIRST", None)) and argv and not argv[0].startswith("-"):
@@ -41,7 +42,7 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
             from_file += _read_as_flags(argv[number + 1], config_class, given)
         elif argument.startswith("--config="):
             from_file += _read_as_flags(argument.split("=", 1)[1], config_class, given)
-    parser = make_parser(config_class, description, epilog)
+    parser = make_parser(config_class, description, epilog, everything="--help all" in " ".join(argv))
     parsed, others = parser.parse_known_args(from_file + argv)
     values, rest = vars(parsed), getattr(config_class, "REST", None)
     if wrong := [argument for argument in others if not rest or argument.startswith("--")]:
@@ -86,9 +87,13 @@ def _open_sections(settings: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def make_parser(config_class: type, description: str, epilog: str) -> argparse.ArgumentParser:
-    """The parser of the class's settings and of ``--config``. What is not given stays out of the parsed values."""
+def make_parser(config_class: type, description: str, epilog: str, everything: bool = True) -> argparse.ArgumentParser:
+    """The parser of the class's settings and of ``--config``. What is not given stays out of the parsed values.
+
+    everything: the help shows all settings in their groups, and not the basic ones alone
+    """
     declared = fields(config_class)
+    basic = () if everything else getattr(config_class, "BASIC", ())
     needed = [f"--{setting.name} ..." for setting in declared if default_of(setting) is REQUIRED]
     parser = argparse.ArgumentParser(
         usage=" ".join(["%(prog)s", *needed, "[--config FILE] [--SETTING VALUE ...]"]),
@@ -99,12 +104,16 @@ def make_parser(config_class: type, description: str, epilog: str) -> argparse.A
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of these settings; flags override it.")
-    groups = {name: parser.add_argument_group(name) for name in GROUPS if _any_of(declared, name)}
+    groups = {name: parser.add_argument_group(name) for name in GROUPS if _any_of(declared, name) and not basic}
     for setting, (kind, is_list, _) in zip(declared, kinds_of(config_class).values(), strict=True):
         options = _options_of_kind(kind) | ({"nargs": "+", "action": "extend"} if is_list else {})
         group = groups.get(setting.metadata["group"], parser)
-        required = default_of(setting) is REQUIRED
-        group.add_argument(f"--{setting.name}", help=_help_of(setting), required=required, **options)
+        required, text = default_of(setting) is REQUIRED, _help_of(setting)
+        if basic and setting.name not in basic:
+            text = argparse.SUPPRESS
+        group.add_argument(f"--{setting.name}", help=text, required=required, **options)
+    if basic:
+        parser.epilog = f"All {len(declared)} settings: --help all\n\n{epilog}"
     return parser
 
 

@@ -64,6 +64,11 @@ EPILOG = """examples:
 class PrepareConfig:
     """Flags of this entry."""
 
+    BASIC = (  # what --help shows
+        *("input", "reader", "tokenizer", "output_dir", "num_workers", "languages", "title_texts", "duplicates"),
+        *("validation_share", "decontaminate", "licence"),
+    )
+
     input: list[str] = setting([PYTHON_DOCS], "Files, globs, folders or URLs.")
     reader: str = setting(
         "",

@@ -4,13 +4,18 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
 from pretrain.runtime.layout import Layout
+
+ALIGNED = 16  # bytes: where each array begins, so that it may be read as numbers of any type
 
 
 def find_batch(step: int, left_out: Sequence[Sequence[int]]) -> int:
@@ -25,8 +30,13 @@ def find_batch(step: int, left_out: Sequence[Sequence[int]]) -> int:
 
 
 def make_micro_batches(stream: PairStream, layout: Layout, rank: int, batch: int) -> list[Batch | None]:
-    """The rank's micro-batches of the global batch of this number; None in place of an empty one."""
-    start, end = layout.share(rank)
+    """The rank's micro-batches of the global batch of this number; None in place of an empty one.
+
+    The ranks are dealt equal tokens: each works out how many all pairs of the batch have.
+    """
+    start, end = 0, layout.size
+    if layout.world > 1:
+        start, end = layout.deal(stream.count_tokens(batch * layout.size, layout.size))[rank]
     if start == end:
         return [None] * layout.accumulation
     share = stream.batch(batch * layout.size + start, end - start)
@@ -53,7 +63,9 @@ class Feeder:
     ) -> None:
         self.stream, self.layout, self.rank, self.left_out = stream, layout, rank, left_out
         self.waited, self.end = 0.0, end
-        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="batches")
+        device = torch.cuda.current_device() if torch.cuda.is_available() else None  # which is each thread's own
+        start = None if device is None else partial(torch.cuda.set_device, device)
+        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="batches", initializer=start)
         self._next = first_step
         self._pending: deque[Future[list[Batch | None]]] = deque()
         for _ in range(num_workers + 1):
@@ -66,7 +78,8 @@ class Feeder:
         self._next += 1
 
     def _make(self, step: int) -> list[Batch | None]:
-        return make_micro_batches(self.stream, self.layout, self.rank, find_batch(step, self.left_out))
+        batches = make_micro_batches(self.stream, self.layout, self.rank, find_batch(step, self.left_out))
+        return [batch and pin(batch) for batch in batches] if torch.cuda.is_available() else batches
 
     def next(self) -> list[Batch | None]:
         """The next step's micro-batches; None in place of an empty one. An empty list after the last step."""
@@ -83,11 +96,40 @@ class Feeder:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+@dataclass(frozen=True)
+class PinnedBatch(Batch):
+    """A batch whose arrays also lie one after another in pinned memory, from where one copy brings them to a GPU.
+
+    buffer: uint8 ``[bytes]``;  places: by name, the first byte of each array
+    """
+
+    buffer: torch.Tensor
+    places: dict[str, int]
+
+
+def pin(batch: Batch) -> PinnedBatch:
+    """Copies a batch into pinned memory, all but ``groups``, in the thread that makes it and not in the one that
+    launches kernels."""
+    places, end = {}, 0
+    arrays = {name: array for name, array in batch.arrays.items() if name != "groups"}
+    for name, array in arrays.items():
+        places[name] = end
+        end += -(-array.nbytes // ALIGNED) * ALIGNED
+    buffer = torch.empty(end, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+    whole = buffer.numpy()
+    for name, array in arrays.items():
+        whole[places[name] : places[name] + array.nbytes] = array.view(np.uint8)
+    return PinnedBatch(**batch.arrays, buffer=buffer, places=places)
+
+
 def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
     """A batch as the inputs of a model, none of which reads ``groups``. Copying to a GPU does not wait for it."""
     arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items() if name != "groups"}
-    if device.type == "cuda":
-        arrays = {name: a.pin_memory().to(device, non_blocking=True) for name, a in arrays.items()}
+    if device.type != "cpu":
+        pinned = batch if isinstance(batch, PinnedBatch) else pin(batch)
+        whole = pinned.buffer.to(device, non_blocking=True)
+        spans = {name: (place, place + arrays[name].nbytes) for name, place in pinned.places.items()}
+        arrays = {name: whole[a:b].view(arrays[name].dtype) for name, (a, b) in spans.items()}
     longest = int((batch.starts[1:] - batch.starts[:-1]).max())
     return {**arrays, "max_length": longest}
 

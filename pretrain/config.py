@@ -50,12 +50,13 @@ class DataSettings:
         may_change=True,
         as_text=format_source,
     )
-    schedule: Literal["round_robin"] | None = setting(
+    corpus_schedule: Literal["round_robin"] | None = setting(
         None,
         "round_robin: each batch is of one corpus (and one of its objectives), in turn, whatever their sizes; a weight "
         "of 2 is two turns. An epoch is then as many batches as all have, at most 100,000 positives of each. Without "
         "it: every batch has pairs of all, by their shares.",
         DATA,
+        old_name="schedule",
     )
     forums: str | None = setting(
         None,
@@ -259,12 +260,13 @@ class BatchSettings:
     """How the pairs of an update are dealt out."""
 
     global_batch_size: int = setting(64, "Pairs in one update, over all ranks.", BATCHES, ABOVE_0)
-    micro_batch_size: int = setting(
-        32,
-        "Pairs in one forward pass of one rank; gradient accumulation follows from it. Of several micro-batches each "
-        "has near-equal tokens, and so a few pairs more or less. A run may go on with "
-        "another: the gradient is the same but for rounding, and on a GPU for the random numbers of dropout, which "
-        "there belong to micro-batches.",
+    micro_batch_size: int | None = setting(
+        None,
+        "Pairs in one forward pass of one rank; gradient accumulation follows from it. Without it: 32 on a processor, "
+        "and on a GPU the most that its memory holds with room, which is found once and kept by the run. Of several "
+        "micro-batches each has near-equal tokens, and so a few pairs more or less. A run may go on with another: the "
+        "gradient is the same but for rounding, and on a GPU for the random numbers of dropout, which there belong to "
+        "micro-batches.",
         BATCHES,
         ABOVE_0,
         may_change=True,
@@ -434,6 +436,11 @@ class PretrainConfig(
     Those with ``may_change`` may change when a run is resumed in its output folder; any other change makes it another
     run.
     """
+
+    BASIC = (  # what --help shows
+        *("corpus", "model", "objective", "mlm_weight", "output_dir", "max_steps", "learning_rate", "max_length"),
+        *("global_batch_size", "micro_batch_size", "precision", "eval_steps", "dry_run"),
+    )
 
     def __post_init__(self) -> None:
         self.corpus = list_texts(self.corpus)

@@ -1,13 +1,14 @@
 """Whether a run is complete: read from its folder alone, before torch, a model or a corpus is loaded."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import find_file, read_object
 from data_pipeline.remote.address import is_remote
 from data_pipeline.sources import list_paths, parse_sources
-from pretrain.runtime.settings import LATER, settings_of_identity
+from pretrain.runtime.settings import LATER
 
 from .config import LENGTHS, PretrainConfig, as_dict, list_texts
 from .schedule import OPEN_ENDED
@@ -29,12 +30,12 @@ def find_finished(config: PretrainConfig) -> Path | None:
     try:
         found = read_object(summary, "")
         theirs, steps = dict(found["config"]), int(found["steps"])
-        theirs = {**LATER, **theirs, "corpus": list_texts(theirs["corpus"])}
+        theirs = {**LATER, "corpus_schedule": theirs.get("schedule"), **theirs, "corpus": list_texts(theirs["corpus"])}
         theirs.setdefault("adapters", [])  # of a run from before there were any
     except (KinspanError, LookupError, TypeError, ValueError):
         return None
     ours = json.loads(json.dumps(as_dict(config)))
-    compared = {*settings_of_identity(config), *LATER, *READ}
+    compared = {*(f.name for f in fields(config) if not f.metadata["may_change"]), *LATER, *READ}
     differing = {name for name in compared if theirs.get(name) != ours[name]}
     if not (folder / f"checkpoints/step-{steps:08d}/manifest.json").is_file() or differing - {*LENGTHS, "warmup_steps"}:
         return None

@@ -14,6 +14,7 @@ from pretrain.modeling.cpu import products
 from pretrain.modeling.encoder import ROUND_TO
 from pretrain.modeling.losses import PAIR_SUMS, LossWeights
 from pretrain.modeling.siamese.losses import CONTRASTIVE_SUMS
+from pretrain.runtime.device import DTYPES
 
 # Dense bf16 TFLOP/s of one device, from the vendors' data sheets; a name that holds another comes first.
 PEAK_TFLOPS = {
@@ -148,7 +149,7 @@ def measure_peak_tflops(precision: str) -> float:
     bf16 stops at small ones. Takes about a tenth of a second, and leaves the global random numbers alone.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    dtype = DTYPES[precision]
     by_onednn = precision == "fp32" and device.type == "cpu" and products.prefers_onednn()
     multiply = products.multiply if by_onednn else torch.mm
     numbers = torch.Generator(device).manual_seed(0)

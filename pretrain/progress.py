@@ -6,7 +6,7 @@ from . import loop
 
 
 @dataclass
-class Progress(loop.Progress):
+class RunProgress(loop.Progress):
     """All that a checkpoint keeps beside DeepSpeed's state; the window is by ``sum_names`` of the model.
 
     tokens:   that were trained on so far, by all ranks

@@ -3,7 +3,7 @@
 import math
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object
 from data_pipeline.hub import use_cache_alone
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.order import TooFewDocuments
@@ -50,9 +51,18 @@ from pretrain.runtime.engine import (
     zero_stage,
 )
 from pretrain.runtime.layout import Layout
+from pretrain.runtime.lock import RUN
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
-from pretrain.runtime.run_folder import check_shared, claim_folder, leave_out_buckets, open_folder, shorten
+from pretrain.runtime.run_folder import (
+    ADVICE,
+    CHECKPOINTS,
+    check_shared,
+    claim_folder,
+    leave_out_buckets,
+    open_folder,
+    shorten,
+)
 from pretrain.runtime.settings import cache_settings
 from pretrain.runtime.world import read_launcher_variables
 
@@ -60,9 +70,12 @@ from .batches import average_tokens
 from .config import ALIKE, LENGTHS, ObjectiveSettings, PretrainConfig, as_dict, identity
 from .finished import advise
 from .lengthen import change_length
+from .micro_batch import choose_micro_batch
 from .planning.checks import check
 from .schedule import OPEN_ENDED, Schedule, make_schedule
 from .watching.wandb_board import import_wandb
+
+HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss, 10 at first, then drowns a pair loss of .7
 
 
 @dataclass(kw_only=True)
@@ -119,11 +132,14 @@ def set_up(config: PretrainConfig) -> Setup:
     mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
     notes += dropped
     token_loss = choose_token_loss(config, model_name, family)
+    config = settle_masking(config, token_loss)
     model, model_notes = make_first_on_each_machine(
         local_rank, lambda: _load_model(config, model_name, token_loss, mixture)
     )
     fingerprint = fingerprint_once_per_machine(model, rank, local_rank)
     notes += model_notes + find_unused_flags(config, token_loss)
+    if any(note.startswith("the masked-LM head") for note in model_notes):
+        notes += warn_of_masked_lm(config)
     if not config.adapter and not holds_no_weights(model_name):
         notes += warn_of_rate("--learning_rate", config.learning_rate)
     max_length = config.max_length or mixture.max_length
@@ -147,7 +163,9 @@ def set_up(config: PretrainConfig) -> Setup:
     schedule = plan_schedule(config, total, train.epoch_pairs)
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
     padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
-    layout = Layout(config.global_batch_size, config.micro_batch_size, world_size, padded)
+    micro = _settle_micro_batch(config, model, train, precision, zero_stage(deepspeed_settings), world_size)
+    config = replace(config, micro_batch_size=micro)
+    layout = Layout(config.global_batch_size, micro, world_size, padded)
     facts = _collect_facts(config, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["identity"]["corpus_content"] = identify_corpora(mixture, sources)
     facts["corpus"] = describe_corpora(mixture, corpora)
@@ -178,6 +196,23 @@ def set_up(config: PretrainConfig) -> Setup:
     _check_same_everywhere(setup)
     broadcast_from_rank_0(lambda: _claim(setup))
     return setup
+
+
+def _settle_micro_batch(
+    config: PretrainConfig, model: TrainedModel, train: PairStream, precision: str, stage: int, world: int
+) -> int:
+    """The pairs of a micro-batch: as given, or as the run in the folder has them, or what is found to fit."""
+    if config.micro_batch_size:
+        return config.micro_batch_size
+    folder = Path(config.output_dir)
+
+    def read_kept() -> dict[str, Any]:
+        under_way = (folder / RUN).exists() and any((folder / CHECKPOINTS).glob("step-*"))
+        return read_object(folder / RUN, ADVICE).get("settings", {}) if under_way else {}
+
+    kept = broadcast_from_rank_0(read_kept)
+    share = math.ceil(config.global_batch_size / world)
+    return kept.get("micro_batch_size") or choose_micro_batch(model, train, precision, stage, share)
 
 
 def _count_documents(validation: PairStream, num_pairs: int) -> int:
@@ -231,6 +266,22 @@ def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> s
     if config.token_loss == "rtd" and family != "electra":
         raise KinspanError(f"--token_loss rtd needs an ELECTRA model, and --model {model_name} is of the type {family}")
     return config.token_loss
+
+
+def warn_of_masked_lm(config: PretrainConfig) -> list[str]:
+    """A line where the loss of a new masked-LM head leaves the pair loss little say."""
+    if not config.pair_weight or config.mlm_weight < HEAVY_MASKED_LM * config.pair_weight:
+        return []
+    return [
+        f"with --mlm_weight {config.mlm_weight:g} the loss of this new head outweighs the pair loss for thousands of "
+        "updates: try 0.05 to 0.2"
+    ]
+
+
+def settle_masking(config: PretrainConfig, token_loss: str) -> PretrainConfig:
+    """The settings, without masked tokens where their loss has no weight: pairs are then read as they are."""
+    nothing_to_learn = token_loss == "mlm" and not config.mlm_weight
+    return replace(config, mlm_probability=0.0) if nothing_to_learn else config
 
 
 def _load_names(model_name: str, local_rank: int) -> tuple[Any, str]:

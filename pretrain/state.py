@@ -26,7 +26,7 @@ from .clock import Clock
 from .loop import Loop
 from .metrics import FlopCounter, find_peak_tflops
 from .profiling import Profile, start_profile
-from .progress import Progress
+from .progress import RunProgress
 from .setup import Setup
 from .step import Counted, start_counting
 from .watching.wandb_board import WandbBoard, open_board
@@ -50,7 +50,7 @@ class Run(Loop):
     coming:   waits for the next step's batch to be counted; see step.start_counting
     """
 
-    progress: Progress
+    progress: RunProgress
     setup: Setup
     probe: Probe | None
     weights: LossWeights
@@ -114,7 +114,7 @@ def start_run(
         weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
         clock=clock,
         profile=start_profile(config.profile, setup.folder, setup.facts["precision"], traces=setup.rank == 0),
-        progress=Progress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
+        progress=RunProgress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
     )
     if setup.rank == 0 and config.wandb:
         watch.mark("opening Weights & Biases")
@@ -134,7 +134,7 @@ def convert(setup: Setup, found: Path) -> Path | None:
 
 def load(run: Run, found: Path, universal: Path | None) -> None:
     """Puts a verified checkpoint into the engine and ``progress``. ``universal``: what ``convert`` returned for it"""
-    run.progress = Progress(**load_checkpoint(run.engine, found, run.setup.layout.world, universal))
+    run.progress = RunProgress(**load_checkpoint(run.engine, found, run.setup.layout.world, universal))
     disable_overflow_error(run.engine)  # the loss scaler that was loaded is another object
     run.resumed_at = run.progress.step
 

@@ -20,6 +20,7 @@ from pretrain.runtime.layout import Layout
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
 
 from .batches import to_tensors
+from .largest import make_largest_batch
 from .loop import Outcome
 from .runtime import ranks
 
@@ -111,7 +112,7 @@ def train_step(
         with decide_dropout(seed, step, rank * layout.accumulation + number, shown.sequences):
             return engine(**to_tensors(shown, engine.device), scales=None if alone else own)
 
-    slopes = _find_slopes(engine, counted.batches, filler, forward, layout, rank)
+    slopes = _find_slopes(engine, counted.batches, filler, forward, layout)
     if slopes:
         stats[-len(slopes.sums) :] += slopes.sums
     for number, batch in enumerate(counted.batches):
@@ -132,14 +133,15 @@ def train_step(
 
 
 def _find_slopes(
-    engine: Any, batches: list[Batch | None], filler: Batch, forward: Callable[..., Any], layout: Layout, rank: int
+    engine: Any, batches: list[Batch | None], filler: Batch, forward: Callable[..., Any], layout: Layout
 ) -> Slopes | None:
     """What the micro-batches of a bi-encoder go on from; None of other models."""
     model = engine.module
     if not isinstance(model, SiameseModel):
         return None
-    share = layout.share(rank)
     sizes = [batch.num_pairs if batch else 0 for batch in batches]
+    first = next((int(batch.index[0]) % layout.size for batch in batches if batch), 0)
+    share = first, first + sum(sizes)
     groups = torch.zeros(layout.size, filler.per_pair, 2, dtype=torch.int64, device=engine.device)
     if any(sizes):
         own = torch.from_numpy(np.concatenate([batch.groups for batch in batches if batch]))
@@ -163,32 +165,6 @@ def make_scales(
     if device.type == "cuda":
         row = row.pin_memory().to(device, non_blocking=True)
     return dict(zip(values, row.unbind(), strict=True))
-
-
-def make_largest_batch(stream: PairStream, pairs: int) -> Batch:
-    """So many pairs, every one at full length: with ``Layout.full_pairs``, the most that the settings can make.
-
-    Masked are as many tokens as all but one in a billion real batches have at most; whole words spread wider.
-    """
-    length, masking, sequences = stream.max_length, stream.masking, pairs * stream.per_pair
-    tokens = sequences * length
-    probability = getattr(masking, "probability", 0.0)
-    spread = 6 if getattr(masking, "continues", None) is None else 12
-    masked = min(tokens, int(tokens * probability + spread * (tokens * probability) ** 0.5))
-    return Batch(
-        input_ids=np.full(tokens, stream.template.special[0][0], dtype=np.int32),
-        token_type_ids=np.zeros(tokens, dtype=np.int32),
-        position_ids=np.tile(np.arange(length, dtype=np.int32), sequences),
-        starts=np.arange(sequences + 1, dtype=np.int32) * length,
-        masked_positions=np.arange(masked, dtype=np.int64),
-        masked_labels=np.zeros(masked, dtype=np.int64),
-        noise=np.zeros(masked if masking is not None and masking.noise else 0),
-        labels=np.zeros(pairs, dtype=np.int8),
-        kinds=np.zeros(pairs, dtype=np.int8),
-        part=np.zeros(pairs, dtype=np.int16),
-        index=np.zeros(pairs, dtype=np.int64),
-        groups=np.zeros((sequences if stream.apart else 0, 2), dtype=np.int64),
-    )
 
 
 def reserve_moments(optimizer: Any) -> list[torch.Tensor]:

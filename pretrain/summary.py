@@ -12,11 +12,13 @@ from pretrain.evaluation.probe_warning import find_fall
 from pretrain.runtime.device import describe_device
 from pretrain.runtime.log import complete_lines
 
+from .batches import average_tokens
 from .config import as_dict
 from .finished import SUMMARY
-from .progress import Progress
+from .progress import RunProgress
 from .setup import Setup
 
+FEW_TOKENS = 10_000  # of a micro-batch
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 
 
@@ -33,11 +35,26 @@ def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:
         f"device: {describe_device()}",
         f"{setup.total_steps} steps of {setup.train_stream.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "
         f"epochs), pairs of at most {setup.train_stream.max_length} tokens",
+        *_warn_of_small_batches(setup),
         f"watch it: {setup.folder / 'report.html'}, or tensorboard --logdir {setup.folder / 'tensorboard'}",
     ]
 
 
-def write_summary(setup: Setup, progress: Progress) -> dict[str, Any]:
+def _warn_of_small_batches(setup: Setup) -> list[str]:
+    """A line where a GPU waits for the host, which takes as long to launch the kernels of few tokens as of many."""
+    tokens = setup.layout.largest * average_tokens(setup.train_stream)
+    if not torch.cuda.is_available() or tokens >= FEW_TOKENS:
+        return []
+    layout, config = setup.layout, setup.config
+    advice = ["raise --micro_batch_size"] if layout.accumulation > 1 else ["raise --global_batch_size"]
+    advice += [] if config.compile or config.pair_loss else ["give --compile"]
+    return [
+        f"warning: a micro-batch has about {tokens:,.0f} tokens, too few to keep a GPU busy: below {FEW_TOKENS:,} it "
+        f"waits for the host; {' and '.join(advice)}"
+    ]
+
+
+def write_summary(setup: Setup, progress: RunProgress) -> dict[str, Any]:
     """Writes summary.json, which shows that the run is complete, and returns its content."""
     lines = [json.loads(line) for line in complete_lines(setup.folder / "metrics.jsonl")]
     of = {split: [line for line in lines if line["split"] == split] for split in ("train", "validation", "probe")}

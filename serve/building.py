@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import describe_write_error, write_atomically
+from data_pipeline.progress import show_progress
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_of_hub
 
 from .answers import Answer, Say
@@ -214,7 +214,7 @@ def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifes
     with (path / MATRIX).open("r+b") as file:  # a full disk is an error here, and a signal that kills in the mapping
         os.posix_fallocate(file.fileno(), 0, (path / MATRIX).stat().st_size)
     cut = 0
-    with tqdm(total=len(answers), initial=done, desc="encoding", unit=" answers", mininterval=1.0, disable=None) as bar:
+    with show_progress("encoding", "answers", total=len(answers), initial=done) as bar:
         for first in range(done, len(answers), STEP):
             texts = [answer.text for answer in answers[first : first + STEP]]
             cut += embedder.count_cut(texts)
@@ -253,7 +253,7 @@ def _finish(path: Path, manifest: Manifest, rows: int) -> Part:
     names = [TEXTS, MATRIX]
     if manifest.settings["approximate"]:
         names.append(GRAPH)
-        with tqdm(total=rows, desc="linking", unit=" vectors", mininterval=1.0, disable=None) as bar:
+        with show_progress("linking", "vectors", total=rows) as bar:
             write_graph(path / GRAPH, map_matrix(path / MATRIX), bar.update)
     return finish_part(path, rows, names)
 

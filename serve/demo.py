@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
 from data_pipeline.files import write_atomically
+from data_pipeline.progress import show_progress
 
 from .answers import PYTHON_DOCS, Answer, Say, read_answers
 from .folder import MANIFEST, read_manifest
@@ -77,7 +76,7 @@ def evaluate_ways(index: Path, questions: Sequence[HowTo], cross_encoder: str | 
         ways[f"bi-encoder + {searcher.cross_encoder.name}"] = BI_ENCODER, RERANKED
     found: list[dict[str, list[tuple[str, float | None]]]] = [{} for _ in questions]
     for name, (stage, again) in ways.items():
-        for start in tqdm(range(0, len(questions), BATCH), name, unit_scale=BATCH, unit=" questions", disable=None):
+        for start in show_progress(name, "questions", range(0, len(questions), BATCH), unit_scale=BATCH):
             asked = [question.text for question in questions[start : start + BATCH]]
             hits = searcher.search(asked, CANDIDATES, again, stage).hits
             for own, of_question in zip(found[start : start + BATCH], hits, strict=True):

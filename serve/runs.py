@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import make_folder
+from data_pipeline.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import rank_run
-from finetune.evaluation.trec import append_below, find_line, make_folder, read_run, write_run
+from finetune.evaluation.trec import append_below, find_line, read_run, write_run
 from finetune.ranking.score import score_answers
 
 from .answers import Say, stream_answers
@@ -37,7 +38,7 @@ def search_all(
     ways:        further arguments of ``Searcher.search``
     """
     names, own, nothing = list(questions), 0, 0
-    for start in tqdm(range(0, len(names), BATCH), "searching", unit_scale=BATCH, unit=" questions", disable=None):
+    for start in show_progress("searching", "questions", range(0, len(names), BATCH), unit_scale=BATCH):
         batch = names[start : start + BATCH]
         answered = searcher.search([questions[name] for name in batch], k + without_own, **ways)
         for name, found in zip(batch, answered.hits, strict=True):

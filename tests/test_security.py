@@ -1,6 +1,6 @@
 """What comes from elsewhere, a model folder or a release, runs no code and shows nothing of this machine.
 
-docs/security.md says what is protected, and what is not.
+docs/releases.md says what is protected, and what is not.
 """
 
 import ast

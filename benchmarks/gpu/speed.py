@@ -4,7 +4,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +17,6 @@ from benchmarks.peers.plain import PlainPairs
 from benchmarks.peers.trainer import make_trainer
 from data_pipeline.errors import KinspanError
 from finetune.data.registry import load_split
-from pretrain.config import PretrainConfig
 
 from .bench import DEVICE, KIT_MODELS, ON_GPU, Bench, Enough, Row, free, measure_speed, synchronize
 from .report import PRODUCT
@@ -78,13 +76,9 @@ def sweep(bench: Bench, name: str) -> Iterator[Row]:
 
 
 def measure_compiled(bench: Bench) -> Iterator[Row]:
-    """RoBERTa-base on SSP with each setting of the product that compiles, or captures CUDA graphs."""
-    names = [f.name for f in fields(PretrainConfig) if "compile" in f.name or "cuda_graph" in f.name]
-    if not names:
-        yield Row("compiled, with CUDA graphs", {"": "not built: no such setting"})
-    for name in names:
-        for micro in [4] if bench.quick else (128, 256):
-            yield measure(bench, "roberta-base", "ssp", micro, **{name: True})
+    """RoBERTa-base on SSP, compiled."""
+    for micro in [4] if bench.quick else (128, 256):
+        yield measure(bench, "roberta-base", "ssp", micro, compile=True)
 
 
 def measure(bench: Bench, name: str, objective: str, micro: int, **more: Any) -> Row:

@@ -14,10 +14,10 @@ from data_pipeline.tokenizers import check_joins
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, clean, normalise, split_sentences
 from .document import Document, Omitted, Rejected, Unreadable
-from .engine.spill import KEY_BYTES, make_chunk_schema
 from .readers import parse_record
 from .readers.reader import Record, measure_content
 from .rejection import ReadTally
+from .spill import KEY_BYTES, make_chunk_schema
 
 WITH_BENCHMARK = "documents with a sentence of --decontaminate"
 

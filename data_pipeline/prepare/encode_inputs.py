@@ -11,12 +11,12 @@ from .benchmark import Benchmark
 from .cleaning import Rules, Tally
 from .duplicates.near import write_signatures
 from .encode import Encoder
-from .engine.inputs import InputTask, read_tasks
-from .engine.spill import SpillWriter, is_written
-from .engine.stage import Progress, measure_peak
+from .inputs import InputTask, read_tasks
 from .readers import SKIPPED, UNREADABLE
 from .readers.reader import Record, measure_content
 from .rejection import ReadTally
+from .spill import SpillWriter, is_written
+from .tasks import Progress, measure_peak
 
 THREADS = "TOKENIZERS_PARALLELISM"
 CHUNK_BYTES = 1 << 20  # of raw records that are encoded together
@@ -27,7 +27,7 @@ class EncodeInputs:
     """Encodes the input task of a number, unless that was done before. It can be sent to another process or machine.
 
     tasks:      the file of the input tasks
-    output:     the folder of what they leave, see ``engine.spill``
+    output:     the folder of what they leave, see ``spill``
     tokenizer:  its file
     name:       of the tokenizer, for an error
     benchmark:  the file of sentences whose documents are dropped, a line each; None where there are none

@@ -1,6 +1,6 @@
 """Documents become a corpus: they are read, cleaned, split, tokenised, freed of duplicates, shuffled and written.
 
-The steps are stages of independent tasks (``engine/``), which run on this machine, on Slurm or on Ray:
+The steps are stages of independent tasks (``tasks.py``), which run on this machine, on Slurm or on Ray:
 
 1. Each input task encodes its files, or its part of a file, into buckets by a hash of each document's id.
 2. Ranges of hashes are searched for documents and paragraphs that occur more than once.
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from data_pipeline import tokenizers
-from data_pipeline.corpus import Manifest, ShardInfo, fingerprint_corpus
+from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.executors import check_workers
 from data_pipeline.files import describe_write_error
@@ -30,17 +30,18 @@ from data_pipeline.sampling.pairs import Objective
 
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, check_rules
-from .engine.execution import Execution, parse_sbatch
-from .finished import CORPUS_PARTS, find_finished
-from .readers import PYTHON_DOCS, InputFile, find_input_files, is_url, split_prefix
-from .rejection import Allowed
+from .readers import PYTHON_DOCS, SKIPPED, UNREADABLE, InputFile, find_input_files, is_url, split_prefix
+from .rejection import Allowed, ReadTally, refuse_rejected
 from .report import write_report
 from .stages import Plan, encode_all, write_all
+from .tasks import Engine
 from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest
 
 BOILERPLATE = 10  # documents with a paragraph from which on it is removed from all of them
 DUPLICATES = ("keep", "exact", "near")  # what is done about them
 LICENCES = {PYTHON_DOCS: ("PSF-2.0, and that of each installed package", "docstrings of Python and its packages")}
+# what a corpus holds beside its manifest
+CORPUS_PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json", "report.html")
 
 
 @dataclass(frozen=True)
@@ -104,14 +105,10 @@ def prepare(
 
     Raises KinspanError where an input or the tokenizer cannot be used, a task fails, or no document is kept.
     """
-    from .engine.executors import Engine  # not at the top: datatrove takes a second to import
-
     began, folder, rules = time.monotonic(), Path(output).absolute(), rules or Rules()
     _check_settings(rules, num_workers, shard_tokens, duplicates, boilerplate)
     _refuse_own_output(inputs, folder)
-    if sbatch and executor != "slurm":
-        raise KinspanError("--sbatch says what Slurm's jobs ask for: give --executor slurm too, or leave it out")
-    execution = Execution(executor, num_workers, parse_sbatch(sbatch or []) if executor == "slurm" else {})
+    engine = Engine(executor, num_workers, sbatch or [], quiet)
     files, skipped = find_input_files(inputs, allow_skipped)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
     described = tokenizers.describe_tokenizer(tokenizer)
@@ -120,14 +117,14 @@ def prepare(
         settings["decontaminate"] = Benchmark(decontaminate).fingerprint()
     request = {"inputs": _identify_inputs(files), "settings": settings, "tokenizer": described["fingerprint"]}
     allowed = Allowed(allow_damaged, allow_skipped, allow_rejected)
-    old = find_finished(folder, request, allowed)
+    old = _find_finished(folder, request, allowed)
     if old:
         shutil.rmtree(folder / "partial", ignore_errors=True)  # of a run that was killed at its very end
         return Prepared(old, Tally(), time.monotonic() - began, reused=True, skipped=skipped)
     partial = folder / "partial"
     try:
         _make_partial_folder(folder, partial)
-        with _lock(partial), Engine(execution, quiet) as engine:
+        with _lock(partial), engine:
             plan = Plan(partial, files, settings, rules, tokenizer, described, objectives, decontaminate or [])
             encoded = encode_all(plan, engine, allowed)
             done = write_all(plan, engine, encoded)
@@ -175,6 +172,59 @@ def _refuse_own_output(inputs: list[str], folder: Path) -> None:
 def _identify_inputs(files: list[InputFile]) -> list[list]:
     """Describe the inputs without reading them: the name, size and modification time of each file."""
     return [[str(Path(f.name).resolve()) if Path(f.name).exists() else f.name, f.size, f.modified] for f in files]
+
+
+def _find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | None:
+    """Return the manifest of a corpus that is already there, whole, and what this request would make; else None.
+
+    Raises KinspanError where the folder holds the corpus of another request, or one that lacks text which is not
+    allowed to be missing: the rest of a damaged file, a file of an archive, or too many rejected records.
+    """
+    if not (folder / "manifest.json").exists():
+        return None
+    try:
+        made = json.loads((folder / "request.json").read_text())
+        read = made.pop("read", ReadTally().to_json())
+        same = made == request
+    except (OSError, ValueError, AttributeError):
+        same = False
+    if not same:
+        raise KinspanError(
+            f"--output_dir {folder} already holds another corpus (other inputs, settings or tokenizer): "
+            "choose another folder, or delete it first"
+        )
+    refuse_rejected(
+        ReadTally.from_json(read), allowed.rejected, f"--output_dir {folder} holds this corpus, but --input"
+    )
+    for kind, is_allowed, flag, what in (
+        (UNREADABLE, allowed.damaged, "--allow_damaged", "the rest of "),
+        (SKIPPED, allowed.skipped, "--allow_skipped", ""),
+    ):
+        missing = None if is_allowed else _find_rejected(folder / "rejected.jsonl", kind)
+        if missing:
+            raise KinspanError(
+                f"--output_dir {folder} holds this corpus without {what}{missing}, which could not be read: choose "
+                f"another folder or delete it to read the file again, or give {flag} to use the corpus as it is"
+            )
+    try:
+        manifest = Corpus(folder).manifest
+        if all((folder / s.file).stat().st_size == s.bytes for s in manifest.shards):
+            return manifest
+    except (KinspanError, OSError):
+        pass  # it is this very corpus, but damaged, and is made again
+    (folder / "partial").mkdir(exist_ok=True)  # marks the corpus as unfinished
+    (folder / "manifest.json").unlink()
+    return None
+
+
+def _find_rejected(rejected: Path, kind: str) -> str | None:
+    """Name the first input whose reason in ``rejected.jsonl`` begins so; None where there is none."""
+    if rejected.exists():
+        with rejected.open(encoding="utf-8") as file:
+            for entry in map(json.loads, file):
+                if entry["reason"].startswith(kind):
+                    return str(entry["file"])
+    return None
 
 
 def _make_partial_folder(folder: Path, partial: Path) -> None:

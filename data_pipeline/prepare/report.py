@@ -12,7 +12,7 @@ import numpy as np
 from data_pipeline.browse import ShownDocument, load_decoder, show_document
 from data_pipeline.corpus import Manifest, map_shard
 from data_pipeline.files import write_atomically
-from data_pipeline.pages import TEMPLATES, draw_bars, render_template
+from data_pipeline.pages import TEMPLATES, render_template
 
 from .cleaning import Tally
 from .lengths import NAMES, Lengths
@@ -69,6 +69,8 @@ def write_report(folder: Path, manifest: Manifest, tally: Tally, lengths: Length
 
 def _plot_lengths(title: str, counts: np.ndarray) -> dict[str, Any]:
     """Make a plot of ``counts``, how many there are of each length."""
+    from data_pipeline.plots import plot_bars  # matplotlib takes half a second, and each worker imports this module
+
     total = max(1, int(counts.sum()))
     most = int(np.searchsorted(np.cumsum(counts), SHOWN_SHARE * total)) + 1
     step = -(-most // MAX_BARS)
@@ -76,7 +78,7 @@ def _plot_lengths(title: str, counts: np.ndarray) -> dict[str, Any]:
     values = np.add.reduceat(counts, edges[edges < len(counts)]).tolist()
     median = int(np.searchsorted(np.cumsum(counts), total / 2))
     mean = f"{(counts * np.arange(len(counts))).sum() / total:.1f}"
-    return {"title": title, "svg": draw_bars(values, 1, step, title), "median": median, "mean": mean}
+    return {"title": title, "svg": plot_bars(values, 1, step, title), "median": median, "mean": mean}
 
 
 def _list_rules(tally: Tally) -> Iterator[dict[str, Any]]:

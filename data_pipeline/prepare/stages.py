@@ -4,11 +4,11 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,21 +19,34 @@ from data_pipeline.files import write_atomically
 from data_pipeline.sampling.pairs import Objective
 
 from .cleaning import Rules, Tally
-from .duplicates.exact import RANGE_DOCUMENTS, RANGE_PARAGRAPHS, FindDocuments, FindParagraphs, FindSharedIds, Inputs
-from .duplicates.near import NUM_BANDS, Decide, FindMatches, link_signatures
-from .duplicates.survivors import DecideSurvivors, FindAtRisk, FindContested
+from .duplicates.exact import (
+    RANGE_DOCUMENTS,
+    RANGE_PARAGRAPHS,
+    Inputs,
+    find_documents,
+    find_paragraphs,
+    find_shared_ids,
+)
+from .duplicates.near import NUM_BANDS, decide, find_matches, link_signatures
+from .duplicates.survivors import decide_survivors, find_at_risk, find_contested
 from .encode_inputs import EncodeInputs, signature_folder
-from .engine.inputs import InputTask, count_buckets, cut_tasks, estimate_total, write_tasks
-from .engine.merge import MAX_OPENS, MERGE_FILES, MergeSpills, Spill
-from .engine.spill import Buckets, forget, is_written, load_facts, make_spill_schema
-from .engine.stage import Stage, Work
+from .inputs import InputTask, count_buckets, cut_tasks, estimate_total, write_tasks
 from .lengths import Lengths
 from .readers import SKIPPED, UNREADABLE, InputFile, check_unchanged
 from .rejection import Allowed, ReadTally, refuse_rejected
+from .spill import (
+    MAX_OPENS,
+    MERGE_FILES,
+    Buckets,
+    Spill,
+    forget,
+    is_written,
+    load_facts,
+    make_spill_schema,
+    merge_spills,
+)
+from .tasks import Engine, Stage
 from .write import WriteShards, name_columns
-
-if TYPE_CHECKING:
-    from .engine.executors import Engine
 
 OUTPUT_VERSION = 3  # of what the first stage leaves; another version is not taken up
 
@@ -98,10 +111,10 @@ class Plan:
     def tokenizer_file(self) -> Path:
         return self.run / "tokenizer.json"
 
-    def make_stage(self, name: str, title: str, work: Work, count: int) -> Stage:
-        """Make a stage of tasks that are alike."""
+    def make_stage(self, name: str, title: str, count: int, work: Callable[..., None], *arguments: Any) -> Stage:
+        """Make a stage of ``count`` tasks that are alike: ``work`` with these arguments, and the number of the task."""
         names = [f"part {number + 1} of {count}" for number in range(count)]
-        return Stage(name, title, work, [1] * count, names, self.run / name, unit="tasks")
+        return Stage(name, title, partial(work, *arguments), [1] * count, names, self.run / name, unit="tasks")
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ class Written:
     shards: list[ShardInfo] = field(default_factory=list)
 
 
-def encode_all(plan: Plan, engine: "Engine", allowed: Allowed) -> Encoded:
+def encode_all(plan: Plan, engine: Engine, allowed: Allowed) -> Encoded:
     """Run the first stage, and gather what was counted and rejected.
 
     allowed: what may be missing
@@ -139,13 +152,13 @@ def encode_all(plan: Plan, engine: "Engine", allowed: Allowed) -> Encoded:
     _forget_unread(plan, allowed)
     plan.run.mkdir(exist_ok=True)
     write_atomically(plan.tokenizer_file, tokenizers.serialize_backend(plan.tokenizer))
-    write_tasks(plan.tasks, plan.run / "tasks.json")
+    write_tasks(plan.tasks, plan.run / "tasks.pickle")
     benchmark = plan.run / "benchmark.txt" if plan.decontaminate else None
     if benchmark:
         write_atomically(benchmark, "\n".join(" ".join(sentence.split()) for sentence in plan.decontaminate))
     name = tokenizers.shorten_name(plan.tokenizer.name_or_path)
     work = EncodeInputs(
-        plan.run / "tasks.json",
+        plan.run / "tasks.pickle",
         plan.encoded,
         plan.tokenizer_file,
         name,
@@ -254,7 +267,7 @@ def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
     return said
 
 
-def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
+def write_all(plan: Plan, engine: Engine, encoded: Encoded) -> Written:
     """Find duplicates, write the shards, and put them into ``plan.folder / "shards"`` under their final names."""
     fate, removed, num_ranges = _find_duplicates(plan, engine, encoded)
     work = WriteShards(
@@ -293,46 +306,43 @@ def write_all(plan: Plan, engine: "Engine", encoded: Encoded) -> Written:
     return written
 
 
-def _merge_spills(plan: Plan, engine: "Engine", inputs: Inputs) -> list[Spill]:
+def _merge_spills(plan: Plan, engine: Engine, inputs: Inputs) -> list[Spill]:
     """Merge what the input tasks have left into so few files that each may be opened for each bucket."""
     spills = [Spill(inputs.folder, key, task) for task, key in enumerate(inputs.keys)]
     merged = 0
     while len(spills) > 1 and len(spills) * plan.buckets.count > MAX_OPENS:
         merged += 1
         groups = [spills[k : k + MERGE_FILES] for k in range(0, len(spills), MERGE_FILES)]
-        work = MergeSpills(groups, plan.run / f"merged-{merged}", plan.wide)
-        engine.run(plan.make_stage(f"merge-{merged}", "merging what the tasks have left", work, len(groups)))
-        spills = [Spill(work.output, f"{number:05d}") for number in range(len(groups))]
+        name, output = f"merge-{merged}", plan.run / f"merged-{merged}"
+        what = "merging what the tasks have left"
+        engine.run(plan.make_stage(name, what, len(groups), merge_spills, groups, output, plan.wide))
+        spills = [Spill(output, f"{number:05d}") for number in range(len(groups))]
     return spills
 
 
-def _find_duplicates(plan: Plan, engine: "Engine", encoded: Encoded) -> tuple[Path, Path, int]:
+def _find_duplicates(plan: Plan, engine: Engine, encoded: Encoded) -> tuple[Path, Path, int]:
     """Find out what becomes of each document and paragraph.
 
     Returns the file of the documents, the folder of the paragraphs that are removed, and how many files it has.
     """
-    exact = plan.settings["duplicates"] != "keep"
-    inputs, fate = encoded.inputs, plan.run / "fate.npy"
+    inputs, run, fate = encoded.inputs, plan.run, plan.run / "fate.npy"
+    exact = run if plan.settings["duplicates"] != "keep" else None
+    matches = run / "matches" if plan.near else None
     count = -(-sum(inputs.counts) // RANGE_DOCUMENTS)
-    engine.run(plan.make_stage("ids", "finding shared ids", FindSharedIds(inputs, plan.run, count), count))
+    engine.run(plan.make_stage("ids", "finding shared ids", count, find_shared_ids, inputs, run, count))
     if exact:
-        engine.run(
-            plan.make_stage("documents", "finding repeated documents", FindDocuments(inputs, plan.run, count), count)
-        )
-    if plan.near:
-        link_signatures([signature_folder(plan.encoded, key) for key in inputs.keys], plan.run / "signatures")
-        matching = FindMatches(plan.run / "signatures", plan.run / "matches")
-        engine.run(plan.make_stage("near", "finding near-duplicates", matching, NUM_BANDS))
-    decide = Decide(
-        inputs, plan.run if exact else None, plan.run / "matches" if plan.near else None, plan.run, fate, plan.shared
-    )
-    engine.run(plan.make_stage("decide", "deciding what is kept", decide, 1))
-    if not exact:
-        return fate, plan.run, 0
-    return _find_repeated_paragraphs(plan, engine, encoded, fate)
+        what = "finding repeated documents"
+        engine.run(plan.make_stage("documents", what, count, find_documents, inputs, run, count))
+    if matches:
+        link_signatures([signature_folder(plan.encoded, key) for key in inputs.keys], run / "signatures")
+        what = "finding near-duplicates"
+        engine.run(plan.make_stage("near", what, NUM_BANDS, find_matches, run / "signatures", matches))
+    paths = exact, matches, run, fate, plan.shared
+    engine.run(plan.make_stage("decide", "deciding what is kept", 1, decide, inputs, *paths))
+    return _find_repeated_paragraphs(plan, engine, encoded, fate) if exact else (fate, run, 0)
 
 
-def _find_repeated_paragraphs(plan: Plan, engine: "Engine", encoded: Encoded, fate: Path) -> tuple[Path, Path, int]:
+def _find_repeated_paragraphs(plan: Plan, engine: Engine, encoded: Encoded, fate: Path) -> tuple[Path, Path, int]:
     """As ``_find_duplicates``, where no paragraph is to be kept twice.
 
     Documents that are too short without what repeats hold no copy: where there are any, copies are chosen anew.
@@ -340,19 +350,23 @@ def _find_repeated_paragraphs(plan: Plan, engine: "Engine", encoded: Encoded, fa
     count = max(1, -(-encoded.num_paragraphs // RANGE_PARAGRAPHS))
     inputs, run, boilerplate = encoded.inputs, plan.run, plan.settings["boilerplate"]
     removed, at_risk, survivors = run / "removed", run / "at_risk.npy", run / "survivors.npy"
-    finding = FindParagraphs(inputs, fate, plan.shared, plan.buckets, removed, count, boilerplate)
-    engine.run(plan.make_stage("paragraphs", "finding repeated paragraphs", finding, count))
-    looking = FindAtRisk(inputs, fate, removed, at_risk)
-    engine.run(plan.make_stage("risk", "finding documents that are too short without them", looking, 1))
+
+    def find_removed(name: str, title: str, fate: Path, output: Path) -> None:
+        paths = inputs, fate, plan.shared, plan.buckets, output
+        engine.run(plan.make_stage(name, title, count, find_paragraphs, *paths, count, boilerplate))
+
+    find_removed("paragraphs", "finding repeated paragraphs", fate, removed)
+    what = "finding documents that are too short without them"
+    engine.run(plan.make_stage("risk", what, 1, find_at_risk, inputs, fate, removed, at_risk))
     if not len(np.load(at_risk, mmap_mode="r")):
         return fate, removed, count
-    contesting = FindContested(inputs, fate, at_risk, run, count, boilerplate)
-    engine.run(plan.make_stage("contested", "finding what these alone hold", contesting, count))
-    deciding = DecideSurvivors(fate, at_risk, run, survivors)
-    engine.run(plan.make_stage("survivors", "deciding which of these are kept", deciding, 1))
-    again = FindParagraphs(inputs, survivors, plan.shared, plan.buckets, run / "removed-again", count, boilerplate)
-    engine.run(plan.make_stage("again", "choosing the copies that are kept", again, count))
-    return survivors, again.output, count
+    arguments = inputs, fate, at_risk, run, count, boilerplate
+    what = "finding what these alone hold"
+    engine.run(plan.make_stage("contested", what, count, find_contested, *arguments))
+    what = "deciding which of these are kept"
+    engine.run(plan.make_stage("survivors", what, 1, decide_survivors, fate, at_risk, run, survivors))
+    find_removed("again", "choosing the copies that are kept", survivors, run / "removed-again")
+    return survivors, run / "removed-again", count
 
 
 def _link(source: Path, target: Path) -> None:

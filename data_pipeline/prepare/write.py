@@ -18,10 +18,9 @@ from data_pipeline.sampling.pairs import Objective
 
 from .cleaning import Tally
 from .duplicates.exact import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, TOO_SHORT, Inputs, read_removed
-from .engine.merge import Spill, read_bucket
-from .engine.spill import HIDDEN_COLUMNS, Buckets, read_keys
-from .engine.stage import Progress, measure_peak
 from .lengths import Lengths
+from .spill import HIDDEN_COLUMNS, Buckets, Spill, read_bucket, read_keys
+from .tasks import Progress, measure_peak
 
 MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and documents do not divide evenly
 SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
@@ -40,8 +39,8 @@ class WriteShards:
 
     spills:      the files of the documents
     shared:      a file of which documents share their id with many
-    dropped:     a file of what becomes of each document, see ``near.Decide`` and ``survivors``
-    removed:     the folder of what ``FindParagraphs`` found, by range of hashes
+    dropped:     a file of what becomes of each document, see ``near.decide`` and ``survivors``
+    removed:     the folder of what ``find_paragraphs`` found, by range of hashes
     columns:     of a shard
     objectives:  for each of them, the manifest counts the usable anchors of a shard
     unknown:     the token that stands for what the tokenizer does not know; None where it knows everything

@@ -13,10 +13,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from tqdm import tqdm
-
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import sync
+from data_pipeline.progress import show_progress
 
 from .cache import LOCK, OPENING, PART, ROOM, CacheSettings, Entry, lock_file, open_cache, pin, pin_fetched
 from .store import BadAnswer, Store, Unavailable
@@ -175,15 +174,8 @@ def map_ahead(get: Callable[[int], Any], sizes: dict[int, int], task: str) -> di
         threading.Thread(target=work, name="shards", daemon=True).start()
     found: dict[int, Any] = {}
     somebody_waits = threading.current_thread() is threading.main_thread() and int(os.environ.get("RANK", "0")) == 0
-    with tqdm(
-        total=sum(sizes.values()),
-        desc=task,
-        unit="B",
-        unit_scale=True,
-        delay=BAR_DELAY,
-        leave=False,
-        disable=None if somebody_waits else True,
-    ) as bar:
+    more: dict[str, Any] = {"unit_scale": True, "delay": BAR_DELAY, "leave": False}
+    with show_progress(task, "B", total=sum(sizes.values()), quiet=not somebody_waits, **more) as bar:
         while len(found) < len(sizes):
             number, value, error = done.get()
             if error:

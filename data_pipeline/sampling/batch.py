@@ -46,7 +46,7 @@ class Batch:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """The fields by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(Batch)}
 
     @property
     def num_pairs(self) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -201,16 +201,33 @@ class PairStream:
         ]
         return parts[0] if len(parts) == 1 else concatenate(parts)
 
+    def count_tokens(self, first: int, count: int) -> np.ndarray:
+        """``batch(first, count).lengths``, without its tokens."""
+        found = []
+        for start in range(first, first + count, CHUNK):
+            n = min(CHUNK, first + count - start)
+            full, _ = self._measure(list(self.pairs(start, n)), start, n)
+            room = self.max_length - self.template.num_special
+            texts = [np.minimum(length, room) for length in full] if self.apart else cut_longest_first(full, room)
+            found.append(sum(texts) + self.per_pair * self.template.num_special)
+        return np.concatenate(found)
+
+    def _measure(self, parts: list[PairRows], first: int, n: int) -> tuple[tuple[np.ndarray, ...], list[list[Any]]]:
+        """Of n pairs the tokens of each text before it is cut, and of each part where its texts lie in the block."""
+        full = tuple(np.empty(n, dtype=np.int64) for _ in range(self.num_texts))
+        runs = [[rows.block.find_runs(spans) for spans in rows.texts] for rows in parts]
+        for rows, of_texts in zip(parts, runs, strict=True):
+            for length, of_text in zip(full, of_texts, strict=True):
+                length[rows.index - first] = sum(stop - start for start, stop in of_text)
+        return full, runs
+
     def _pack(self, parts: list[PairRows], first: int, end: int) -> Batch:
         """One chunk: first the lengths of all pairs, then every pair's tokens to their place, part by part."""
         n = min(CHUNK, end - first)
-        full = tuple(np.empty(n, dtype=np.int64) for _ in range(self.num_texts))
+        full, runs = self._measure(parts, first, n)
         kinds, labels, part = (np.empty(n, dtype=kind) for kind in (np.int8, np.int8, np.int16))
-        runs = [[rows.block.find_runs(spans) for spans in rows.texts] for rows in parts]
-        for rows, of_texts in zip(parts, runs, strict=True):
+        for rows in parts:
             at = rows.index - first
-            for length, of_text in zip(full, of_texts, strict=True):
-                length[at] = sum(stop - start for start, stop in of_text)
             kinds[at], labels[at], part[at] = rows.kinds, rows.labels, rows.part
         room = self.max_length - self.template.num_special
         if self.apart:

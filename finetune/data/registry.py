@@ -68,6 +68,9 @@ def load_split(
     line that is not as it must be.
     """
     name, _, place = spec.partition("=")
+    if name not in NAMES and Path(spec).exists():
+        folder = Path(spec) if Path(spec).is_dir() else Path(spec).parent
+        raise KinspanError(f"{spec}: did you mean {files.NAME}={folder}? (your own questions, in train, dev and test)")
     if name not in NAMES or not place:
         raise KinspanError(f"{spec}: not a data set; write NAME=PLACE, where NAME is one of {', '.join(NAMES)}")
     if columns and name in PUBLIC:

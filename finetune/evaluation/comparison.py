@@ -4,12 +4,29 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .bm25 import BM25
 from .metrics import TITLES, Figures, compute_means
 from .significance import compare_rows, format_p
+
+START = "the start"  # that a ranker was trained from
+ADVICE = {
+    BM25: "train longer or at a higher --learning_rate, try --loss contrastive, or rank by BM25",
+    START: "keep the start, train at another --learning_rate, or try --loss contrastive",
+}
+
+
+def warn_of_baselines(split: str, metric: str, ranker: float, baselines: Mapping[str, float]) -> list[str]:
+    """A line for each baseline, ``BM25`` or ``START``, that a ranker's figure is below, with what to do."""
+    return [
+        f"warning: {TITLES.get(metric, metric)} {ranker:.4f} on {split} is below that of {name}, {own:.4f}: "
+        f"{ADVICE[name]}"
+        for name, own in baselines.items()
+        if own > ranker
+    ]
 
 
 def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:

@@ -5,10 +5,8 @@ A contrast is a sum of rows with weights: +1 and -1 for the difference of two, o
 difference is in one place than in another. Every row has the figures of its seeds, ``[S, Q]``, on the same Q questions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import Any
 
 import numpy as np
 from scipy.stats import norm, t
@@ -212,27 +210,3 @@ def find_detectable(parts: Sequence[Parts], level: float = SIGNIFICANT) -> float
     # What a study's difference must be for both tests to find it.
     needed = np.maximum(norm.isf(level / 2) * np.sqrt(of_questions), t.isf(level / 2, freedom) * np.sqrt(variance))
     return float(np.quantile(needed - moved, POWER))
-
-
-def measure_error_rate(row: np.ndarray) -> dict[str, Any]:
-    """Splits ten seeds of one row, ``[10, Q]``, into five and five in all 126 ways, and counts what is then "found".
-
-    Nothing is there to be found: of a test that holds its level, the share of p below .05 is near .05 or less. The
-    splits are of the same ten runs, so that the shares are no more exact than ten runs are.
-    """
-    tests = [
-        (compare(one, other).over_questions, compare_seeds(one.mean(axis=1), other.mean(axis=1)))
-        for one, other in split_in_halves(row)
-    ]
-    found = np.array(tests) < SIGNIFICANT
-    over_questions, over_seeds = found.mean(axis=0).tolist()
-    both = float(found.all(axis=1).mean())
-    return {"splits": len(tests), "over_questions": over_questions, "over_seeds": over_seeds, "both": both}
-
-
-def split_in_halves(row: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields every way to split the seeds of ``row``, ``[S, Q]``, into two halves; which half is first is no matter."""
-    everyone = set(range(len(row)))
-    for others in combinations(range(1, len(row)), len(row) // 2 - 1):
-        one = {0, *others}
-        yield row[sorted(one)], row[sorted(everyone - one)]

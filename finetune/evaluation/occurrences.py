@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
-from tqdm import tqdm
 
 from data_pipeline.corpus import Corpus, Shard
 from data_pipeline.executors import map_chunks
 from data_pipeline.matching import Needles, make_sentences, split_words, undo_treebank
 from data_pipeline.prepare.encode import normalise
+from data_pipeline.progress import show_progress
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.tokenizers import load_tokenizer, serialize_backend
 
@@ -50,7 +50,7 @@ def find_occurrences(texts: Sequence[str], corpus: Corpus, num_workers: int = 1,
     needles = wanted.needles
     strings, grams = np.full(len(needles.strings), -1), np.full(len(needles.grams), -1)
     total = sum(s.paragraphs for s in corpus.manifest.shards)
-    with tqdm(total=total, desc="searching", unit=" paragraphs", mininterval=1.0, disable=quiet or None) as bar:
+    with show_progress("searching", "paragraphs", total=total, quiet=quiet) as bar:
         for size, *found in map_chunks(
             _Searcher, (tokenizer, corpus.place, corpus.cache, needles), _cut_pieces(corpus), num_workers
         ):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.files import make_folder, write_atomically
 from finetune.data.answers import AnswerSet
 
 from .beir import QRELS, find_beir_file, read_beir_qrels
@@ -190,14 +190,6 @@ def _check_id(place: str, name: str) -> None:
 def is_trec_id(name: str) -> bool:
     """Can a TREC file hold it?"""
     return bool(name) and not _WHITE_SPACE.search(name)
-
-
-def make_folder(folder: Path) -> None:
-    """Makes the folder, before the work, to find out whether results can be written. Raises KinspanError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise KinspanError(f"{folder} cannot be made: {error.strerror}") from error
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, copy_runs, cut_longest_first, lay_out
+from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, PackedRow, copy_runs, cut_longest_first, lay_out
 from data_pipeline.tokenizers import PairTemplate, read_pair_template
 from finetune.data.answers import AnswerSet, resolve_pairs
 
@@ -41,14 +41,7 @@ class EncodedPairs:
         sides = (self.questions, asked), (self.answers, answers)
         for (side, which), start, length in zip(sides, row.text_starts, lengths, strict=True):
             copy_runs(row.ids, start, side.ids, side.starts[which], length)
-        arrays = {
-            "input_ids": row.ids,
-            "token_type_ids": row.types,
-            "position_ids": row.positions,
-            "starts": row.starts,
-        }
-        tensors = {name: torch.from_numpy(a).to(device, non_blocking=True) for name, a in arrays.items()}
-        return {**tensors, "max_length": int(np.diff(row.starts).max())}
+        return move_row(row, device)
 
     def measure(self, pairs: np.ndarray) -> np.ndarray:
         """Tokens of pairs as the model sees them, by their numbers."""
@@ -65,6 +58,13 @@ class EncodedPairs:
         A batch counts as its longest pair times its pairs, which is what attention works on where it pads.
         """
         yield from group_by_length(self.lengths, batch_tokens, np.arange(len(self.lengths)) if rows is None else rows)
+
+
+def move_row(row: PackedRow, device: torch.device) -> dict[str, Any]:
+    """A packed row as the inputs of pretrain.modeling.encoder.encode_packed."""
+    arrays = {"input_ids": row.ids, "token_type_ids": row.types, "position_ids": row.positions, "starts": row.starts}
+    tensors = {name: torch.from_numpy(a).to(device, non_blocking=True) for name, a in arrays.items()}
+    return {**tensors, "max_length": int(np.diff(row.starts).max())}
 
 
 def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) -> Iterator[np.ndarray]:

@@ -27,7 +27,7 @@ from pretrain.modeling.scorer import Scorer, check_fits
 from pretrain.modeling.siamese.model import load_siamese_model, pool_mean
 from pretrain.release.siamese import fill_siamese_folder
 
-from .encode import group_by_length, say_cut
+from .encode import group_by_length, move_row, say_cut
 from .ranker import FRESH_SEED, silence_transformers
 from .score import BATCH_TOKENS, pass_all
 from .token_ids import TokenizedTexts, tokenise_texts
@@ -96,14 +96,7 @@ class EncodedTexts:
         lengths = self.lengths[numbers] - self.template.num_special
         row = lay_out(self.template, (lengths,))
         copy_runs(row.ids, row.text_starts[0], self.texts.ids, self.texts.starts[numbers], lengths)
-        arrays = {
-            "input_ids": row.ids,
-            "token_type_ids": row.types,
-            "position_ids": row.positions,
-            "starts": row.starts,
-        }
-        tensors = {name: torch.from_numpy(a).to(device, non_blocking=True) for name, a in arrays.items()}
-        return {**tensors, "max_length": int(np.diff(row.starts).max())}
+        return move_row(row, device)
 
 
 def encode_texts(data: AnswerSet, tokenizer: Any, max_length: int) -> EncodedTexts:

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import hash_file, read_object, sync
+from data_pipeline.progress import show_progress
 from data_pipeline.tokenizers import fingerprint_tokenizer
 from data_pipeline.verification import find_cache, verify_once
 
@@ -154,7 +155,7 @@ def _tokenise_chunks(
 
 def _iterate_chunks(texts: pa.LargeStringArray, what: str) -> Iterator[list[str]]:
     quick = len(texts) <= CHUNK
-    with tqdm(total=len(texts), desc=f"tokenising {what}", disable=True if quick else None, leave=False) as bar:
+    with show_progress(f"tokenising {what}", "texts", total=len(texts), quiet=quick, leave=False) as bar:
         for first in range(0, len(texts), CHUNK):
             yield texts.slice(first, CHUNK).to_pylist()
             bar.update(min(CHUNK, len(texts) - first))

@@ -1,18 +1,47 @@
-"""The page that shows where the rankings of several systems differ most."""
+"""The page that shows where the rankings of several systems differ most, and candidates as all pages show them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data_pipeline.pages import render_template
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.comparison import format_difference, list_metrics
 from finetune.evaluation.metrics import MAP, TITLES, compute_question_metrics, rank_rows
 
-from .pages import pick_candidates, render_template
-
+TEMPLATES = Path(__file__).resolve().parent / "templates"
 NUM_QUESTIONS = 50
 NUM_ANSWERS = 3  # per question and system
+
+
+@dataclass(frozen=True)
+class ShownCandidate:
+    """A candidate on a page; ``rank`` counts from 1, and ``right`` says whether it answers the question."""
+
+    rank: int
+    text: str
+    score: float
+    right: bool
+
+
+def pick_candidates(
+    data: AnswerSet, scores: np.ndarray, order: np.ndarray, question: int, top: int
+) -> list[ShownCandidate]:
+    """Returns the ``top`` best candidates of the question with this number, and its best right one if it ranks lower.
+
+    scores: ``[N]``
+    order:  ``[N]``, what ``metrics.rank_rows`` returns for these scores
+    """
+    rows = order[data.starts[question] : data.starts[question + 1]]
+    first_right = np.flatnonzero(data.labels[rows])[:1]
+    ranks = np.union1d(np.arange(min(top, len(rows))), first_right).astype(np.int64)
+    return [
+        ShownCandidate(rank + 1, data.answers[row].as_py(), float(scores[row]), bool(data.labels[row]))
+        for rank, row in zip(ranks.tolist(), rows[ranks].tolist(), strict=True)
+    ]
 
 
 def render_comparison(
@@ -52,6 +81,7 @@ def render_comparison(
         for q in furthest
     ]
     return render_template(
+        TEMPLATES,
         "compare.html",
         title=title,
         notes=notes,

@@ -1,15 +1,7 @@
-"""Plots as SVG inside a page of HTML.
+"""The plots of experiments and studies."""
 
-Text and axes take the page's colour, and the background is the page's, so that a plot suits a light and a dark page.
-The page's style sheet gives the font.
-"""
-
-import io
-import warnings
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import cycle
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -17,41 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-# Legible on white and on black
-COLOURS = (
-    "#4a90d9",
-    "#e0852f",
-    "#3fa66a",
-    "#b06fc4",
-    "#d0555c",
-    "#8a8f98",
-    "#26a6a6",
-    "#b99a2e",
-)
-_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figures give the same bytes
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_INK = "#123456"  # stands for the page's own colour until the SVG is written
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "kinspan",
-    "text.parse_math": False,  # a name may have a dollar sign
-    "font.size": 10,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "axes.titlecolor": _INK,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": _INK,
-    "grid.alpha": 0.15,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-}
+from data_pipeline.plots import COLOURS, MARKERS, STYLE, render_figure
+
 WIDTH = 9.4  # inches; a page with less room shows the plot smaller
 LEAST_RANGE = 0.1  # of an axis of MAP: a narrower one would make a landscape of chance
 SHOWN_SHARE = 0.99  # of the values: a histogram that showed a long tail would have no room for the rest
@@ -93,7 +52,7 @@ def plot_dots(
         return render_figure(figure, f"{label} of {len(names)} rows")
 
 
-def plot_curves(rows: Mapping[str, Mapping[str, Sequence[Curve]]]) -> str:
+def plot_trainings(rows: Mapping[str, Mapping[str, Sequence[Curve]]]) -> str:
     """Plots a line of panels for each row, with one panel per quantity and one curve per seed.
 
     rows: name -> quantity -> the curve of each seed. Where a row lacks a quantity, the panel is left out. Panels of the
@@ -174,14 +133,3 @@ def _widen(low: float, high: float) -> tuple[float, float]:
 def compute_deviation(values: np.ndarray) -> float:
     """Returns the standard deviation of the sample, as the papers give it, and 0 for a single value."""
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
-
-
-def render_figure(figure: Figure, label: str) -> str:
-    """Returns the plot as an element of HTML; ``label`` says what it shows to those who cannot see it."""
-    out = io.StringIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the font by which texts are measured lacks some characters
-        figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
-    svg = out.getvalue()
-    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")  # HTML takes no XML prologue
-    return f'<div role="img" aria-label="{escape(label)}">{svg}</div>'

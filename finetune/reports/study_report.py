@@ -1,48 +1,108 @@
-"""Gathers the report of an experiment or a study from the folders of its runs."""
+"""An experiment or a study as one HTML page that loads nothing: figures beside the papers', curves, examples."""
 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object
+from data_pipeline.pages import render_template
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import get_paper_counts
 from finetune.evaluation.bm25 import ABOUT, BM25
-from finetune.evaluation.metrics import MAP, Figures
-from finetune.evaluation.significance import compare_rows, drop_equal_seeds, is_established
-from finetune.evaluation.trec import read_run
+from finetune.evaluation.metrics import MAP, METRICS, TITLES, Figures, rank_rows
+from finetune.evaluation.significance import SIGNIFICANT, compare_rows, drop_equal_seeds, is_established
+from finetune.evaluation.trec import read_run, write_lines
 from finetune.training.config import FinetuneConfig, choose_metrics, list_metrics, list_seeds
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.log import complete_lines
 from pretrain.runtime.run_folder import SUMMARY
 from pretrain.runtime.settings import default_of
 
-from .plots import Curve
-from .report import (
-    Curves,
-    Example,
-    Noise,
-    Report,
-    ResultRow,
-    RowSettings,
-    SplitFigures,
-    count_split,
-    pick_examples,
-    write_report,
-)
+from .card import AS_STARTED
+from .comparison_page import TEMPLATES, ShownCandidate, pick_candidates
+from .plots import LEAST_RANGE, Curve, compute_deviation, plot_dots, plot_histograms, plot_noise, plot_trainings
 from .study_table import describe_shared_stages
 
+TOP = 5  # candidates that an example shows
 NUM_EXAMPLES = 8
 ZERO_SHOT = "zero-shot cosine"  # the name of a row that no training comes before
 UNSHOWN = {"output_dir", "local_rank", "save_steps", "stall_minutes", "max_skipped_steps", "log_steps", "max_hours"}
 ALWAYS_SHOWN = {"model", "data", "loss", "epochs", "learning_rate", "batch_size", "max_length", "seeds", "patience"}
 ALWAYS_SHOWN |= {"train_filter", "eval_filter", "precision"}
+
+
+@dataclass(frozen=True)
+class SplitFigures:
+    """What a split holds, as ``count_split`` counts it.
+
+    filter:          the filter that the split has been through, see ``filters.filter_questions``
+    positives:       number of right candidates
+    question_words:  ``[Q]`` number of words of each question
+    answer_words:    ``[N]`` number of words of each candidate
+    candidates:      ``[Q]`` number of candidates of each question
+    paper_questions: number of questions according to a paper, where one says it
+    paper_pairs:     number of pairs according to that paper
+    """
+
+    split: str
+    filter: str
+    positives: int
+    question_words: np.ndarray
+    answer_words: np.ndarray
+    candidates: np.ndarray
+    paper_questions: int | None = None
+    paper_pairs: int | None = None
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """A way of fine-tuning, run with S seeds.
+
+    metrics: for each metric that the report shows, and MAP, ``[S]``
+    p:       for a metric, p of the difference from the report's first row, corrected for the number of rows
+    paper:   for a metric, a paper's mean and its standard deviation, which is None where the paper gives none
+    seeded:  False where nothing is drawn at random, as for BM25
+    starred: the metrics whose difference is established, see ``significance.is_established``
+    """
+
+    name: str
+    metrics: Mapping[str, np.ndarray]
+    p: Mapping[str, float] = field(default_factory=dict)
+    paper: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    starred: Sequence[str] = ()
+    seeded: bool = True
+
+
+class Noise(NamedTuple):
+    """The MAP of a method at K shares of flipped training labels, of every seed (Garg et al., 2020, table 5)."""
+
+    name: str
+    shares: Sequence[float]
+    map: Sequence[np.ndarray]
+
+
+class Example(NamedTuple):
+    """A question with its best candidates, and the best right one if it ranks lower."""
+
+    question: str
+    candidates: Sequence[ShownCandidate]
+
+
+class RowSettings(NamedTuple):
+    """What sets a row apart, and for each seed the updates made, that after which it was best, and the minutes."""
+
+    name: str
+    own: Mapping[str, object]
+    updates: Sequence[int]
+    best: Sequence[int]
+    minutes: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -97,12 +157,12 @@ def write_page(
         rows.append(ResultRow(name, means, p, {m: (v, None) for m, v in paper.items()}, starred, name not in untrained))
     own, shared = _part_settings(entries)
     examples, examples_are = _pick_examples(test, entries)
-    report = Report(
+    page = render_report(
         title=title,
         notes=[*notes, *([ABOUT] if BM25 in untrained else []), *map(describe_shared_stages, shared_stages)],
         splits=[_count_beside_paper(data, mode) for data, mode in splits],
         rows=rows,
-        curves=[_read_curves(entry) for entry in entries],
+        curves={entry.name: _read_curves(entry) for entry in entries},
         noise=_gather_noise(entries),
         examples=examples,
         examples_are=examples_are,
@@ -111,7 +171,7 @@ def write_page(
         measured=test.split,
         shown=shown,
     )
-    write_report(path, report)
+    write_lines(path, [page])
 
 
 def _part_settings(entries: list[Entry]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -164,12 +224,12 @@ def read_curve(folder: Path, split: str, figure: str, over: str = "step") -> Cur
     return np.array([line[over] for line in lines]), np.array([line[figure] for line in lines])
 
 
-def _read_curves(entry: Entry) -> Curves:
+def _read_curves(entry: Entry) -> dict[str, list[Curve]]:
     folders = [Path(entry.config.output_dir) / f"seed-{seed}" for seed in list_seeds(entry.config)]
-    loss, dev, test = (
-        [read_curve(folder, *which) for folder in folders] for which in (("train", "loss"), ("dev", MAP), ("test", MAP))
-    )
-    return Curves(entry.name, loss, dev, test if entry.config.test_every_validation else None)
+    quantities = {"training loss": ("train", "loss"), "MAP on dev": ("dev", MAP)}
+    if entry.config.test_every_validation:  # shows how stable fine-tuning is (Garg et al., 2020, figure 4)
+        quantities["MAP on test"] = ("test", MAP)
+    return {name: [read_curve(folder, *which) for folder in folders] for name, which in quantities.items()}
 
 
 def _gather_noise(entries: list[Entry]) -> list[Noise]:
@@ -204,3 +264,108 @@ def _pick_examples(test: AnswerSet, entries: list[Entry]) -> tuple[list[Example]
         f"the {len(chosen)} whose average precision is {how}: they are chosen, and do not show how it does on average."
     )
     return pick_examples(test, scores, chosen), words
+
+
+def count_split(
+    data: AnswerSet, mode: str, paper_questions: int | None = None, paper_pairs: int | None = None
+) -> SplitFigures:
+    """Counts what ``data`` holds, which has been through the filter ``mode``. White space delimits words."""
+    return SplitFigures(
+        data.split,
+        mode,
+        int(data.labels.sum()),
+        np.array([len(question.split()) for question in data.questions]),
+        pc.list_value_length(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(data.answers))).to_numpy(),
+        np.diff(data.starts),
+        paper_questions,
+        paper_pairs,
+    )
+
+
+def pick_examples(data: AnswerSet, scores: np.ndarray, questions: Sequence[int], top: int = TOP) -> list[Example]:
+    """Returns the questions with these numbers, each with the candidates that ``scores`` ``[N]`` rank highest.
+
+    Raises KinspanError for a score that is not finite.
+    """
+    order = rank_rows(data, scores)
+    return [Example(data.questions[q], pick_candidates(data, scores, order, q, top)) for q in questions]
+
+
+def render_report(
+    title: str,
+    notes: Sequence[str] = (),
+    splits: Sequence[SplitFigures] = (),
+    rows: Sequence[ResultRow] = (),
+    curves: Mapping[str, Mapping[str, Sequence[Curve]]] | None = None,
+    noise: Sequence[Noise] = (),
+    examples: Sequence[Example] = (),
+    examples_are: str = "",
+    settings: Sequence[RowSettings] = (),
+    shared_settings: Mapping[str, object] | None = None,
+    measured: str = "test",
+    shown: Sequence[str] = METRICS,
+) -> str:
+    """Returns the HTML of a report; a section without content is left out. Texts are escaped, and it loads nothing.
+
+    notes:           what a reader must know of the data and the settings, a line each
+    curves:          by row and quantity, of each seed; early stopping makes some shorter
+    examples_are:    whose ranking the examples show, and how they were chosen
+    shared_settings: those of all rows
+    measured:        the split that the rows, the noise and the examples are of
+    shown:           the metrics of its table
+    """
+    plots, named = {}, [(f"{s.split} ({s.filter})", s) for s in splits]
+    if rows:
+        main = shown[0]
+        marks = [row.paper[main][0] if main in row.paper else None for row in rows]
+        values, label = [row.metrics[main] for row in rows], f"{TITLES[main]} on {measured}"
+        plots["rows"] = plot_dots([row.name for row in rows], values, marks, label, "the paper's")
+    if curves:
+        plots["curves"] = plot_trainings(curves)
+    if noise:
+        plots["noise"] = plot_noise({n.name: (n.shares, n.map) for n in noise}, f"MAP on {measured}")
+    if splits:
+        panels = {
+            "candidates per question": {name: s.candidates for name, s in named},
+            "words per question": {name: s.question_words for name, s in named},
+            "words per candidate": {name: s.answer_words for name, s in named},
+        }
+        plots["splits"] = plot_histograms(panels)
+    return render_template(
+        TEMPLATES,
+        "report.html",
+        {
+            "deviation": compute_deviation,
+            "figure": _format_figure,
+            "chance": _format_chance,
+            "minutes": _format_minutes,
+        },
+        title=title,
+        notes=notes,
+        splits=splits,
+        rows=rows,
+        noise=noise,
+        examples=examples,
+        examples_are=examples_are,
+        settings=settings,
+        shared_settings=shared_settings or {},
+        measured=measured,
+        least_range=LEAST_RANGE,
+        metrics={name: TITLES[name] for name in shown},
+        plots=plots,
+        significant=SIGNIFICANT,
+        as_started=AS_STARTED,
+    )
+
+
+def _format_figure(value: float) -> str:
+    """Returns a figure between 0 and 1 with three decimals, of which the last is one question in a thousand."""
+    return f"{value:.3f}"
+
+
+def _format_chance(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p {p:.3f}"
+
+
+def _format_minutes(minutes: float) -> str:
+    return f"{minutes:.1f}" if minutes < 10 else f"{minutes:.0f}"

@@ -1,4 +1,4 @@
-"""The figures of a study's page, as PNG: differences with their intervals, and curves over labels or doses."""
+"""The figures of a study's page, as PNG: differences with their intervals, and curves over labelled questions."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from finetune.evaluation.contrasts import Contrast
-from finetune.reports.plots import COLOURS, MARKERS, compute_deviation
+from finetune.reports.plots import COLOURS, MARKERS
 
 from .findings import Findings
-from .lines import Outcome
+from .matrix import MEASURED
+from .rows import HEAD
 from .tables import part_patterns
 
 WIDTH = 8.6  # inches
@@ -60,41 +61,39 @@ def draw_forest(found: Findings, path: Path) -> None:
         save_figure(figure, path)
 
 
-def draw_curves(found: Findings, path: Path, rows: str, over: str, label: str) -> None:
-    """Draws MAP over a quantity, a curve for each arm: means, with a bar of one standard deviation over seeds.
+def draw_curves(found: Findings, path: Path, rows: str, level: str = "") -> None:
+    """Draws MAP over the number of labelled questions: a dot for each seed, and a curve through the means of each arm.
 
-    rows: patterns of names, parted by ``;``; of these the complete ones
-    over: ``share`` or ``questions`` of training, or a setting of the pre-training, such as ``max_steps``
+    rows:  patterns of names, parted by ``;``. Those that rank by the pair head as it was trained stand at no question
+    level: of what needs no training, each a horizontal line
     """
-    curves: dict[str, dict[float, np.ndarray]] = {}
+    curves: dict[str, dict[int, np.ndarray]] = {}
     for outcome in found.select(part_patterns(rows)):
-        quantity = _find_quantity(outcome, over)
-        if outcome.is_complete and quantity:
-            arm = found.content["arms"][outcome.row.arm.partition(", ")[0]]["title"]
-            curves.setdefault(arm, {})[quantity] = outcome.maps
-    if not any(len(points) > 1 for points in curves.values()):
+        row = outcome.row
+        drawn = f"{row.questions} questions" if row.questions else MEASURED[HEAD]
+        curves.setdefault(row.title.removesuffix(f", {drawn}"), {})[row.questions or 0] = outcome.maps
+    counts = sorted({count for points in curves.values() for count in points})
+    if not any(counts):
         return
-    curves = {arm: dict(sorted(points.items())) for arm, points in curves.items()}
-    known = sorted({quantity for points in curves.values() for quantity in points})
-    ticks = {quantity: f"{quantity:.0%}" if over == "share" else f"{quantity:,g}" for quantity in known}
+    none = min(filter(None, counts)) / 2  # where no question stands on the axis
+    ticks = {count or none: f"{count:,}" if count else "none" for count in counts}
     with matplotlib.rc_context(STYLE):
-        figure = Figure((0.66 * WIDTH, 3.1))
+        figure = Figure((0.75 * WIDTH, 3.6))
         axes: Axes = figure.subplots()
         for (name, points), colour, marker in zip(curves.items(), COLOURS, MARKERS, strict=False):
-            means, bars = [v.mean() for v in points.values()], [compute_deviation(v) for v in points.values()]
-            line = "-" if len(points) > 1 else ""
-            axes.errorbar(list(points), means, bars, color=colour, marker=marker, capsize=4, linestyle=line, label=name)
+            places = {count or none: maps for count, maps in sorted(points.items())}
+            axes.plot(list(places), [maps.mean() for maps in places.values()], color=colour, linewidth=1.6, label=name)
+            for place, maps in places.items():
+                axes.plot(np.full(len(maps), place), maps, marker, color=colour, markersize=3.5, alpha=0.6)
+        for outcome, style in zip(found.select(part_patterns(level)), ("--", ":", "-."), strict=False):
+            axes.axhline(outcome.maps.mean(), color="gray", linestyle=style, linewidth=1.2, label=outcome.row.title)
         axes.set_xscale("log")
         axes.set_xticks(list(ticks), list(ticks.values()))
         axes.minorticks_off()
-        axes.set_xlabel(label)
+        axes.set_xlabel("labelled questions")
         axes.set_ylabel("MAP of the test set")
-        axes.legend()
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
         save_figure(figure, path)
-
-
-def _find_quantity(outcome: Outcome, over: str) -> float | None:
-    return getattr(outcome.row, over) if over in ("share", "questions") else (outcome.row.pretrain or {}).get(over)
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from finetune.evaluation.contrasts import Contrast, correct, measure_contrast
 
-from .lines import Outcome, Store, average_outcomes, read_outcome, read_untrained
+from .lines import ResultStore, RowOutcome, average_outcomes, read_outcome, read_untrained
 from .rows import Study, StudyRow
 
 
@@ -48,7 +48,7 @@ class Findings:
     """A study as far as it has run."""
 
     study: Study
-    store: Store
+    store: ResultStore
 
     @property
     def content(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Findings:
         return {row.name: row for row in self.study.rows}
 
     @cached_property
-    def outcomes(self) -> dict[str, Outcome]:
+    def outcomes(self) -> dict[str, RowOutcome]:
         """The rows that have run, at least one seed of them, by name; a mean once all of its rows have."""
         read = {name: read_outcome(self.store, row) for name, row in self.rows.items() if not row.mean_of}
         found = {name: outcome for name, outcome in read.items() if outcome}
@@ -71,7 +71,7 @@ class Findings:
         return {name: found[name] for name in self.rows if name in found}
 
     @cached_property
-    def untrained(self) -> dict[str, Outcome]:
+    def untrained(self) -> dict[str, RowOutcome]:
         """What needs no training, on each set, by names such as ``BM25/wikiqa``."""
         found = {}
         for set_name, told in self.content["sets"].items():
@@ -81,10 +81,10 @@ class Findings:
             for name, title in self.content.get("untrained", {}).items():
                 ap, rr = read_untrained(self.store, name, set_name, targets)
                 row = StudyRow(f"{name}/{set_name}", {}, title=title, set=set_name, compared=(0,))
-                found[row.name] = Outcome(row, ap[None], rr[None], [])
+                found[row.name] = RowOutcome(row, ap[None], rr[None], [])
         return found
 
-    def select(self, patterns: Sequence[str], but: Sequence[str] = ()) -> list[Outcome]:
+    def select(self, patterns: Sequence[str], but: Sequence[str] = ()) -> list[RowOutcome]:
         """What has run, and what needs no training, whose names match, in the order of the patterns."""
         known = {**self.untrained, **self.outcomes}
         return [

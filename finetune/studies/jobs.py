@@ -28,7 +28,7 @@ from pretrain.runtime.settings import settings_of_identity
 from pretrain.runtime.stop import Stopped, StopRequest
 
 from .chains import PlannedStage, StageRunner, fill_names, plan_stages
-from .lines import DIGITS, Store, shorten
+from .lines import DIGITS, ResultStore, shorten
 from .matrix import hash_settings, list_rows, settle_precision
 from .measure import MAX_LENGTH, describe_machine, draw_for, measure_untuned, summarize_pretraining
 from .rows import FINETUNE, PRETRAIN, TRANSFER, Study, StudyRow
@@ -74,7 +74,7 @@ class Runs:
     study: Study
     specs: list[str]
     output: Path
-    store: Store
+    store: ResultStore
     overrides: dict[str, Any]
     transfer: str | None
     runners: Mapping[str, StageRunner]

@@ -29,7 +29,7 @@ SHARED = "materials"  # of a study whose lines have several targets: the file of
 
 
 @dataclass(frozen=True)
-class Store:
+class ResultStore:
     """The folder of results."""
 
     folder: Path
@@ -81,7 +81,7 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RowOutcome:
     """The figures of a row: what its seeds came to, question by question.
 
     ap, rr: ``[S, Q]`` average precision and reciprocal rank
@@ -114,24 +114,26 @@ class Outcome:
         return len(self.ap) == len(self.row.compared)
 
 
-def read_outcome(store: Store, row: StudyRow, seeds: Sequence[int] | None = None) -> Outcome | None:
+def read_outcome(store: ResultStore, row: StudyRow, seeds: Sequence[int] | None = None) -> RowOutcome | None:
     """The figures of the row's seeds that have run, of those compared unless ``seeds`` are named; None without any."""
     lines = store.read_lines(row)
     kept = [lines[seed] for seed in (seeds or row.compared) if seed in lines]
     if not kept:
         return None
     figures = [collect_figures(line, row.targets) for line in kept]
-    return Outcome(row, np.stack([ap for ap, _ in figures]), np.stack([rr for _, rr in figures]), kept)
+    return RowOutcome(row, np.stack([ap for ap, _ in figures]), np.stack([rr for _, rr in figures]), kept)
 
 
-def average_outcomes(row: StudyRow, outcomes: Sequence[Outcome]) -> Outcome:
+def average_outcomes(row: StudyRow, outcomes: Sequence[RowOutcome]) -> RowOutcome:
     """The mean figures of several rows, question by question, of the seeds that all of them have."""
     seeds = min(len(outcome.ap) for outcome in outcomes)
     ap, rr = (np.mean([getattr(o, name)[:seeds] for o in outcomes], axis=0) for name in ("ap", "rr"))
-    return Outcome(row, ap, rr, [line for outcome in outcomes for line in outcome.lines])
+    return RowOutcome(row, ap, rr, [line for outcome in outcomes for line in outcome.lines])
 
 
-def read_untrained(store: Store, name: str, set_name: str, targets: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def read_untrained(
+    store: ResultStore, name: str, set_name: str, targets: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
     """Average precision and reciprocal rank, ``[Q]``, of what needs no training, such as BM25, on a set."""
     if targets:
         told = store.read(SHARED) or {}

@@ -26,7 +26,7 @@ from finetune.training.stages import Data, load_data
 from pretrain.modeling.default_model import default_model
 from pretrain.runtime.run_folder import SUMMARY
 
-from .lines import Store, pack_figures
+from .lines import ResultStore, pack_figures
 from .matrix import hash_settings
 from .rows import HEAD, StudyRow
 from .study_file import make_config
@@ -101,7 +101,7 @@ def load_test(spec: str) -> Data:
     return load_data(make_config({"data": spec, "model": default_model()}))
 
 
-def settle_sets(content: dict[str, Any], specs: dict[str, str], corpus: str, store: Store) -> None:
+def settle_sets(content: dict[str, Any], specs: dict[str, str], corpus: str, store: ResultStore) -> None:
     """Checks that corpus and data sets are those of the study's file, and describes each set that is not described.
 
     Raises KinspanError where they are not.

@@ -21,12 +21,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "groups": tables.list_groups,
     "pretrainings": tables.list_pretrainings,
     "contrasts": tables.list_contrasts,
-    "half_precision": tables.list_half_precision,
     "contrasts_without": tables.list_contrasts_without,
     "detectable": tables.list_detectable,
-    "error_rate": tables.list_error_rate,
-    "correlations": tables.list_correlations,
-    "below": tables.list_below,
 }
 FIGURES: dict[str, Callable[..., None]] = {"forest": draw_forest, "curves": draw_curves}
 PLACE = re.compile(r"(?P<head><!-- (?P<call>\w[^\n]*?) -->\n)(?:(?!<!--).)*(?P<end><!-- end -->)", re.S)

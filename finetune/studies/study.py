@@ -31,7 +31,7 @@ from pretrain.runtime.world import read_launcher_variables
 
 from .chains import StageRunner
 from .jobs import Job, Runs, plan_jobs, run_jobs
-from .lines import Store
+from .lines import ResultStore
 from .measure import settle_sets
 from .rows import TUNE, Study
 
@@ -48,7 +48,7 @@ def run_study(
     say: Callable[[str], None] = print,
     stages: Mapping[str, StageRunner] | None = None,
     where: Mapping[str, str] | None = None,
-    store: Store | None = None,
+    store: ResultStore | None = None,
     hours: float | None = None,
 ) -> dict[str, Any]:
     """Runs every row on every data set, and writes a line of results for each seed. Of rows that are listed it also
@@ -72,7 +72,7 @@ def run_study(
         study = replace(study, rows=rows)
     leads = read_launcher_variables()[0] == 0
     say = say if leads else _be_silent
-    store = store or Store(output / LINES)
+    store = store or ResultStore(output / LINES)
     runs = Runs(study, specs, output, store, overrides, transfer, stages or {}, where or {}, say)
     jobs = plan_jobs(runs)
     if study.zero_shot:

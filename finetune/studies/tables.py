@@ -4,18 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from data_pipeline.errors import KinspanError
-from finetune.evaluation.contrasts import Contrast, find_detectable, measure_contrast, measure_error_rate
+from finetune.evaluation.contrasts import Contrast, find_detectable
 from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, format_p
 
 from .findings import Finding, Findings
-from .lines import Outcome, read_outcome
-from .matrix import MEASURED, hash_settings
-from .rows import COSINE, FINETUNE
+from .lines import RowOutcome
+from .matrix import hash_settings
 
-Cell = Callable[[Findings, Outcome], str]
+Cell = Callable[[Findings, RowOutcome], str]
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -35,7 +33,7 @@ def format_difference(value: float) -> str:
     return sign + format_figure(abs(value))
 
 
-def format_map(outcome: Outcome) -> str:
+def format_map(outcome: RowOutcome) -> str:
     """Mean over seeds, and their standard deviation in brackets."""
     deviation = f" ({format_figure(outcome.maps.std(ddof=1))})" if len(outcome.maps) > 1 else ""
     return format_figure(outcome.maps.mean()) + deviation
@@ -64,7 +62,7 @@ def part_patterns(patterns: str) -> list[str]:
     return [pattern.strip() for pattern in patterns.split(";") if pattern.strip()]
 
 
-def _name(outcome: Outcome, tells_start: bool) -> str:
+def _name(outcome: RowOutcome, tells_start: bool) -> str:
     row = outcome.row
     start = f"({row.start}) " if tells_start and row.start else ""
     return start + row.title + ("" if outcome.is_complete or row.mean_of else " (not all seeds yet)")
@@ -79,59 +77,39 @@ def _find_column(found: Findings, name: str) -> tuple[str, Cell]:
     return COLUMNS[name]
 
 
-def _say_map_on(found: Findings, outcome: Outcome, set_name: str) -> str:
+def _say_map_on(found: Findings, outcome: RowOutcome, set_name: str) -> str:
     other = outcome.row.name.removesuffix(outcome.row.set) + set_name
     known = found.outcomes.get(other) or found.untrained.get(other)
     return format_map(known) if known else ""
 
 
-def _say_mrr(_: Findings, outcome: Outcome) -> str:
+def _say_mrr(_: Findings, outcome: RowOutcome) -> str:
     return format_figure(outcome.rr.mean())
 
 
-def _say_dev(_: Findings, outcome: Outcome) -> str:
+def _say_dev(_: Findings, outcome: RowOutcome) -> str:
     return format_figure(np.mean([line["dev_map"] for line in outcome.tuned])) if outcome.tuned else ""
 
 
-def _say_updates(_: Findings, outcome: Outcome) -> str:
+def _say_updates(_: Findings, outcome: RowOutcome) -> str:
     return f"{np.mean([line['finetune']['best_step'] for line in outcome.tuned]):.0f}" if outcome.tuned else ""
 
 
-def _count_best_at_end(_: Findings, outcome: Outcome) -> str:
+def _count_best_at_end(_: Findings, outcome: RowOutcome) -> str:
     at_end = [line["finetune"]["best_step"] == line["finetune"]["steps"] for line in outcome.tuned]
     return str(sum(at_end)) if at_end else ""
 
 
-def _say_precision(_: Findings, outcome: Outcome) -> str:
+def _say_precision(_: Findings, outcome: RowOutcome) -> str:
     known = outcome.precisions
     counts = [f"{known.count(p)} {p}" for p in dict.fromkeys(known)]
     return known[0] if len(counts) == 1 else ", ".join(counts)
 
 
-def _say_auc(_: Findings, outcome: Outcome) -> str:
+def _say_auc(_: Findings, outcome: RowOutcome) -> str:
     """How well a way of training tells held-out pairs of its own texts apart, the mean over seeds."""
     trained = [line["training"]["held_out_auc"][1] for line in outcome.lines if line.get("training")]
     return format_figure(float(np.mean(trained))) if trained and not outcome.row.mean_of else ""
-
-
-def _say_cosine(found: Findings, outcome: Outcome) -> str:
-    row = outcome.row
-    cosine = found.outcomes.get(f"{row.start}/{row.arm}, {MEASURED[COSINE]}/{row.set}")
-    return format_map(cosine) if cosine else ""
-
-
-def _say_less_none(found: Findings, outcome: Outcome) -> str:
-    """Its difference from no continued pre-training, where that is a comparison of the study."""
-    finding = found.find(outcome.row.name, f"{outcome.row.start}/none/{outcome.row.set}")
-    return "" if finding is None else say_contrast(finding)
-
-
-def _leave_out(kind: str) -> Cell:
-    def say(found: Findings, outcome: Outcome) -> str:
-        left_out = found.read_contaminated(outcome.row.set, kind)
-        return format_figure(np.delete(outcome.ap.mean(axis=0), left_out).mean())
-
-    return say
 
 
 COLUMNS: dict[str, tuple[str, Cell]] = {
@@ -143,28 +121,7 @@ COLUMNS: dict[str, tuple[str, Cell]] = {
     "at_end": ("best at the end", _count_best_at_end),
     "precision": ("precision", _say_precision),
     "auc": ("AUC, held-out pairs", _say_auc),
-    "worst": ("worst seed", lambda _, o: format_figure(o.maps.min())),
-    "less_none": ("less no continued pre-training", _say_less_none),
-    "cosine": ("cosine, without fine-tuning", _say_cosine),
-    "all": ("all questions", lambda _, o: format_figure(o.ap.mean(axis=0).mean())),
-    "no_answers": ("without those whose answer is in the text", _leave_out("answer")),
-    "no_candidates": ("without those of which any candidate is", _leave_out("candidate")),
 }
-
-
-def list_below(found: Findings, row: str) -> str:
-    """The trained rows whose mean is below that of one arm of their start, with nothing tested."""
-    lines, sets = [], {finding.rows[0].set for finding in found.findings}
-    for start in found.content["starts"]:
-        for outcome in found.select([f"{start}/*"]):
-            floor = found.outcomes.get(f"{start}/{row}/{outcome.row.set}")
-            is_trained = any(line.get("training") for line in outcome.lines) and not outcome.row.mean_of
-            if floor and is_trained and outcome.row.set in sets and outcome.ap.mean() < floor.ap.mean():
-                told = found.content["sets"][outcome.row.set].get("title", outcome.row.set)
-                figures = (format_figure(float(o.ap.mean())) for o in (outcome, floor))
-                lines.append([f"({start}) {outcome.row.title}", told, *figures])
-    title = next(r.title for r in found.study.rows if r.arm == row)
-    return format_table(["row", "targets", "MAP", title], lines)
 
 
 def list_groups(found: Findings) -> str:
@@ -226,28 +183,6 @@ def list_contrasts(found: Findings, which: str = "all") -> str:
     return format_table(["comparison", "MAP", "95% interval", "p over questions", "p over seeds", "corrected p"], rows)
 
 
-def list_half_precision(found: Findings) -> str:
-    """The comparisons of rows with seeds of both precisions, by those in bf16 alone, p not corrected."""
-    rows = []
-    for finding in found.findings:
-        both, half = finding.contrast, compare_in_half_precision(found, finding)
-        if both and half and half.over_seeds is not None:
-            cells = [_name_finding(found, finding), " and ".join(map(str, half.parts.num_seeds))]
-            cells += [format_difference(both.difference), format_difference(half.difference)]
-            rows.append([*cells, _say_interval(half), format_p(half.over_questions), format_p(half.over_seeds)])
-    header = ["comparison", "seeds in bf16", "all seeds", "in bf16", "95% interval", "p over questions", "p over seeds"]
-    return format_table(header, rows)
-
-
-def compare_in_half_precision(found: Findings, finding: Finding) -> Contrast | None:
-    """The contrast of the seeds alone that were trained in bf16, where a row has others too and two such at least."""
-    outcomes = [found.outcomes[row.name] for row in finding.rows if row.name in found.outcomes]
-    if len(outcomes) < len(finding.rows) or not any(len(set(o.precisions)) > 1 for o in outcomes):
-        return None
-    kept = [o.ap[[p == "bf16" for p in o.precisions]] for o in outcomes]
-    return measure_contrast(kept) if min(map(len, kept)) > 1 else None
-
-
 def list_contrasts_without(found: Findings, contaminated: str) -> str:
     """The comparisons of two rows without the contaminated questions of this kind, p not corrected."""
     rows = []
@@ -281,67 +216,6 @@ def list_detectable(found: Findings) -> str:
         rows.append([name, " and ".join(map(str, seeds)), str(len(listed)), spread, *map(format_figure, figures)])
     header = ["set", "seeds", "comparisons", "alone, least to most", "alone, mean", "corrected, mean"]
     return format_table(header, rows)
-
-
-def list_error_rate(found: Findings, row: str) -> str:
-    """All ways to split the seeds of one row into two halves, and the share in which a difference is "found"."""
-    of = found.rows[row]
-    outcome = read_outcome(found.store, of, of.seeds)
-    header = ["splits of one row's seeds", "p below .05 over questions", "over seeds", "over both"]
-    if outcome is None or len(outcome.ap) < len(of.seeds):
-        return format_table(header, [])
-    rate = measure_error_rate(outcome.ap)
-    cells = [f"{rate[name]:.1%}" for name in ("over_questions", "over_seeds", "both")]
-    return format_table(header, [[f"{rate['splits']} of {len(of.seeds)} seeds of {row}", *cells]])
-
-
-def list_correlations(found: Findings, start: str, set_name: str) -> str:
-    """The rank correlation of the MAP after fine-tuning with what is known of a pre-training before it."""
-    rows = []
-    for name, by_arm in collect_known(found, start, set_name).items():
-        if len(by_arm) > 2:
-            runs = np.array([pair for pairs in by_arm.values() for pair in pairs])
-            arms = np.array([np.mean(pairs, axis=0) for pairs in by_arm.values()])
-            cells = []
-            for pairs in (runs, arms):
-                rank = spearmanr(*pairs.T)
-                cells += [str(len(pairs)), format_difference(rank.statistic), format_p(rank.pvalue)]
-            rows.append([name, *cells])
-    return format_table(["figure", "runs", "rank correlation", "p", "arms", "rank correlation", "p"], rows)
-
-
-def collect_known(found: Findings, start: str, set_name: str) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """What is known of each pre-training from a start before it is fine-tuned, beside the test MAP after that.
-
-    Returns, by the name of a figure and by arm, a pair for each run of which it is known: the figure, and the MAP.
-    """
-    pairs: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for outcome in found.outcomes.values():
-        row, arm = outcome.row, outcome.row.arm
-        if (row.start, row.set, row.measure) != (start, set_name, FINETUNE) or row.pretrain is None or "," in arm:
-            continue  # a variant, such as a head redrawn, begins with the same pre-training
-        measured = found.outcomes.get(f"{start}/{arm}, {MEASURED[COSINE]}/{set_name}")
-        cosines = {line["seed"]: np.mean(line["ap"]) for line in measured.lines} if measured else {}
-        for line, value in zip(outcome.lines, outcome.maps, strict=True):
-            last = line["pretrain"]["last_validation"]
-            known = {
-                "AUC of held-out pairs": last.get("pair_auc"),
-                "masked-LM loss of held-out text": last.get("mlm_loss"),
-                "MAP of the cosine, without fine-tuning": cosines.get(line["seed"]),
-            }
-            for name, figure in known.items():
-                if figure is not None:
-                    pairs.setdefault(name, {}).setdefault(arm, []).append((float(figure), float(value)))
-    return pairs
-
-
-def say_contrast(finding: Finding) -> str:
-    """A difference with its interval and corrected p, for a cell."""
-    c = finding.contrast or finding.partial
-    if c is None:
-        return "not run yet"
-    interval = f"{format_difference(c.difference)} [{format_difference(c.low)}, {format_difference(c.high)}]"
-    return f"{interval}, corrected p {format_p(c.corrected)}" if finding.contrast else f"{interval}, so far"
 
 
 def _say_interval(contrast: Contrast) -> str:

@@ -1,7 +1,7 @@
 """What a fine-tuned ranker is compared with: BM25, and the model that it started from."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, score_bm25
-from finetune.evaluation.metrics import TITLES, compute_means, compute_question_metrics
+from finetune.evaluation.comparison import START
+from finetune.evaluation.metrics import compute_means, compute_question_metrics
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.score import score_answers
 from pretrain.modeling.pair_model import holds_no_weights
@@ -20,7 +21,6 @@ from .config import FinetuneConfig, list_metrics
 from .fingerprints import fingerprint_answers, fingerprint_ids, fingerprint_model
 
 BASELINES = "baselines.json"
-START = "the start"
 
 
 def measure_baselines(
@@ -59,21 +59,3 @@ def _measure(config: FinetuneConfig, data: AnswerSet) -> dict[str, Any]:
         notes.append(f"{START} has no row: {error}")
     means = {name: compute_means(compute_question_metrics(data, own, metrics)) for name, own in scores.items()}
     return {"means": means, "notes": notes}
-
-
-def warn_of_baselines(split: str, results: dict[str, Any], metrics: Sequence[str]) -> list[str]:
-    """A line for each baseline that the mean over the seeds is below, by the first metric.
-
-    results: what ``results.json`` holds
-    """
-    metric = metrics[0]
-    ranker = results[split][metric]["mean"]
-    advice = {
-        BM25: "train longer or at a higher --learning_rate, try --loss contrastive, or rank by BM25",
-        START: "keep the start, train at another --learning_rate, or try --loss contrastive",
-    }
-    return [
-        f"warning: {TITLES[metric]} {ranker:.4f} on {split} is below that of {name}, {own[metric]:.4f}: {advice[name]}"
-        for name, own in results["baselines"][split].items()
-        if own[metric] > ranker
-    ]

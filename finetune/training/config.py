@@ -45,6 +45,11 @@ class FinetuneConfig:
     run.
     """
 
+    BASIC = (  # what --help shows
+        *("data", "columns", "model", "output_dir", "loss", "epochs", "learning_rate", "batch_size", "max_length"),
+        *("seeds", "eval_steps", "patience", "precision"),
+    )
+
     data: str = setting(REQUIRED, f"The target's data set: {SPEC}.", DATA, may_change=True)
     train_data: str | None = setting(
         None,

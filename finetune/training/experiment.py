@@ -15,6 +15,7 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import hash_file, read_object, write_atomically
 from finetune.evaluation.bm25 import BM25, score_bm25
+from finetune.evaluation.comparison import warn_of_baselines
 from finetune.evaluation.metrics import (
     METRICS,
     TITLES,
@@ -35,7 +36,7 @@ from pretrain.runtime.ranks import barrier, broadcast_from_rank_0
 from pretrain.runtime.run_folder import SUMMARY
 from pretrain.runtime.stop import listen_for_stop
 
-from .baselines import measure_baselines, warn_of_baselines
+from .baselines import measure_baselines
 from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
 from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
@@ -122,7 +123,7 @@ def _run_all_seeds(
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
     say(format_results(results, metrics))
-    for line in [] if not baselines else warn_of_baselines(measured.split, results, metrics):
+    for line in _warn_of_baselines(measured.split, metrics[0], results) if baselines else []:
         say(line)
     if with_page and ranks.rank == 0:
         _write_page(experiment, results)
@@ -213,6 +214,11 @@ def _gather_results(experiment: Experiment, runs: list[dict[str, Any]]) -> dict[
         "seeds": runs,
         **{split: summarize_seeds([run[split] for run in runs]) for split in _name_splits(data)},
     }
+
+
+def _warn_of_baselines(split: str, metric: str, results: dict[str, Any]) -> list[str]:
+    own = {name: figures[metric] for name, figures in results["baselines"][split].items()}
+    return warn_of_baselines(split, metric, results[split][metric]["mean"], own)
 
 
 def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from . import losses
 from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig, get_max_length
 from .contrast import SiameseTrainer, update_bi_encoder
 from .engine import Ranks
-from .plan import Plan, Stage, largest_group, plan_stage
+from .plan import FitPlan, Stage, largest_group, plan_stage
 from .update import Loss, Trainer, update_ranker
 
 # (engine's model, device, what=..., mark=...) -> the score of every row [N]
@@ -47,7 +47,7 @@ class Materials:
     """
 
     ranker: Ranker | SiameseRanker
-    plan: Plan
+    plan: FitPlan
     layout: Layout
     update: Callable[..., Outcome]
     measure: Callable[[np.ndarray], np.ndarray]
@@ -66,7 +66,7 @@ def load_materials(config: FinetuneConfig, stage: Stage, seed: int, ranks: Ranks
 
 
 def _load_cross_encoder(
-    config: FinetuneConfig, stage: Stage, seed: int, plan: Plan, layout: Layout, rank: int
+    config: FinetuneConfig, stage: Stage, seed: int, plan: FitPlan, layout: Layout, rank: int
 ) -> Materials:
     fresh = config.fresh_head and stage.model == config.model  # what a transfer has learned is kept
     ranker, notes = load_ranker(stage.model, seed, _share_of_positives(config, stage), fresh)
@@ -97,7 +97,7 @@ def _load_cross_encoder(
 
 
 def _load_bi_encoder(
-    config: FinetuneConfig, stage: Stage, seed: int, plan: Plan, layout: Layout, rank: int
+    config: FinetuneConfig, stage: Stage, seed: int, plan: FitPlan, layout: Layout, rank: int
 ) -> Materials:
     ranker, notes = load_siamese_ranker(stage.model, seed)
     tokenizer = load_own_tokenizer(stage.model)

@@ -53,7 +53,7 @@ def name_best(dev: str) -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitPlan:
     """How long a stage is.
 
     groups:             in one update, over all ranks (see losses.py)
@@ -67,16 +67,16 @@ class Plan:
     schedule: Schedule
 
 
-def plan_stage(config: FinetuneConfig, stage: Stage, seed: int) -> Plan:
+def plan_stage(config: FinetuneConfig, stage: Stage, seed: int) -> FitPlan:
     """Raises KinspanError where the stage is shorter than its warm-up, or the loss finds no groups in its data."""
     groups = max(1, (stage.batch_size or config.batch_size) // largest_group(config))
     epoch_steps = math.ceil(len(draw_groups(config, stage, seed, 0)) / groups)
     total = min(stage.epochs * epoch_steps, stage.max_steps or stage.epochs * epoch_steps)
     warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps
-    return Plan(groups, epoch_steps, total, make_schedule(config, stage.learning_rate, total, warmup, stage.what))
+    return FitPlan(groups, epoch_steps, total, make_schedule(config, stage.learning_rate, total, warmup, stage.what))
 
 
-def describe_plan(config: FinetuneConfig, stage: Stage, plan: Plan) -> str:
+def describe_plan(config: FinetuneConfig, stage: Stage, plan: FitPlan) -> str:
     """Says how long the stage is at most, and when it ends earlier."""
     bound = f"{stage.what}: at most {plan.total:,} updates, {plan.epoch_steps:,} in an epoch"
     every = stage.eval_steps or plan.epoch_steps

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.progress import show_progress
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN, filter_questions
 from finetune.data.registry import load_split
@@ -106,7 +106,7 @@ def measure_fine_tuned(folder: Path, train: AnswerSet, dev: AnswerSet) -> dict[s
     epoch_steps = math.ceil(len(draw_lists(train, SEED, 0, LIST_SIZE)) / BATCH_LISTS)
     total = EPOCHS * epoch_steps
     schedule = Schedule("triangular", LEARNING_RATE, total // 10, total)
-    for step in tqdm(range(total), desc="probe", unit=" steps", leave=False, disable=None):
+    for step in show_progress("probe", "steps", range(total), leave=False):
         if step % epoch_steps == 0:
             lists = draw_lists(train, SEED, step // epoch_steps, LIST_SIZE)
         first = step % epoch_steps * BATCH_LISTS

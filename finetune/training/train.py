@@ -21,8 +21,7 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
-from pretrain.loop import Loop, Outcome
-from pretrain.loop import Progress as LoopProgress
+from pretrain.loop import Loop, Outcome, Progress
 from pretrain.runtime.deepspeed_compat import disable_overflow_error, release_engine
 from pretrain.runtime.finite import is_ordinary_overflow
 from pretrain.runtime.layout import Layout
@@ -44,7 +43,7 @@ from .config import FinetuneConfig, get_max_length, list_metrics
 from .engine import Ranks, check_begun_alike, make_engine
 from .groups import Groups
 from .materials import Materials, load_materials
-from .plan import DEV, Plan, Stage, describe_plan, draw_groups, largest_group, name_best
+from .plan import DEV, FitPlan, Stage, describe_plan, draw_groups, largest_group, name_best
 
 SUMS = ("loss", "groups")  # what the log is made of, see loop.Outcome
 NUM_CHECKPOINTS = 2  # so many stay: where the newest is damaged, the run goes on from the one before
@@ -127,7 +126,7 @@ def describe_out_of_memory(config: FinetuneConfig, layout: Layout) -> str:
 
 
 @dataclass
-class Progress(LoopProgress):
+class FitProgress(Progress):
     """All that a checkpoint keeps beside the engine's state; the window is by SUMS.
 
     best_step:    for each dev set, the step at which its MAP was highest
@@ -141,12 +140,12 @@ class Progress(LoopProgress):
     not_improved: int = 0
 
 
-def read_progress(state: dict[str, Any]) -> Progress:
+def read_progress(state: dict[str, Any]) -> FitProgress:
     """The progress that a checkpoint holds. Older ones knew one dev set, and no step or MAP as -1."""
     if not isinstance(state["best_step"], dict):
         step, best = state["best_step"], state["best_map"]
         state |= {"best_step": {DEV: step}, "best_map": {DEV: best}} if step >= 0 else {"best_step": {}, "best_map": {}}
-    return Progress(**state)
+    return FitProgress(**state)
 
 
 @dataclass
@@ -176,7 +175,7 @@ class _Run(Loop):
     requests:  waits for what the ranks say of a stop before the next update
     """
 
-    progress: Progress
+    progress: FitProgress
     config: FinetuneConfig
     stage: Stage
     seed: int
@@ -189,7 +188,7 @@ class _Run(Loop):
     requests: Callable[[], list[int]] = field(init=False)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> FitPlan:
         return self.materials.plan
 
     def is_stop_asked(self) -> bool:
@@ -342,7 +341,7 @@ def _start_run(
         engine=engine,
         writer=writer,
         schedule=plan.schedule,
-        progress=Progress(world_size=ranks.world),
+        progress=FitProgress(world_size=ranks.world),
         request=request,
         watch=watch,
         log_steps=config.log_steps,

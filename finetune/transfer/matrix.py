@@ -24,7 +24,7 @@ from finetune.evaluation.metrics import MAP, P_1, TITLES
 from finetune.ranking.score import score_answers
 from finetune.reports.plots import COLOURS
 from finetune.studies.figures import STYLE, WIDTH, save_figure
-from finetune.studies.lines import Outcome, Store, read_outcome
+from finetune.studies.lines import ResultStore, RowOutcome, read_outcome
 from finetune.studies.matrix import hash_settings
 from finetune.studies.measure import summarize
 from finetune.studies.rows import StudyRow
@@ -91,7 +91,7 @@ def measure_matrix(
     sources: Mapping[str, str],
     targets: list[Target],
     in_domain: Mapping[str, str],
-    store: Store,
+    store: ResultStore,
     max_length: int,
     say: Callable[[str], None],
 ) -> Matrix:
@@ -130,7 +130,7 @@ def measure_matrix(
     return Matrix(targets, values, baselines)
 
 
-def read_value(outcome: Outcome, metric: str) -> float:
+def read_value(outcome: RowOutcome, metric: str) -> float:
     """MAP, or the share of questions whose first candidate is right."""
     return float((outcome.ap if metric == MAP else outcome.rr == 1).mean())
 

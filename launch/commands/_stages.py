@@ -11,6 +11,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.training.probe import make_probe
+from launch._cli import new_name_of
 from pretrain.config import PretrainConfig, as_dict
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.checks import check
@@ -39,6 +40,7 @@ def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], 
     Raises KinspanError for what is no setting of launch/pretrain.py, or cannot be meant.
     """
     known = {field.name for field in fields(PretrainConfig)} - NOT_OF_A_STAGE
+    settings = {new_name_of(PretrainConfig, name): value for name, value in settings.items()}
     for name in settings:
         if name not in known:
             raise KinspanError(f"{name!r} is not a setting of launch/pretrain.py that a stage can have")
@@ -56,9 +58,9 @@ def prepare_blank(settings: dict[str, Any], folder: Path) -> Callable[[], None]:
     from finetune.studies.chains import RELEASE
 
     def write() -> None:
-        from transformers import AutoTokenizer, BertConfig
+        from transformers import BertConfig
 
-        tokenizer = AutoTokenizer.from_pretrained(default_model())
+        tokenizer = load_tokenizer(default_model())
         tokenizer.save_pretrained(str(folder / RELEASE))
         shape = {name: value for name, value in settings.items() if name != "model"}
         config = BertConfig(vocab_size=len(tokenizer), architectures=["BertForMaskedLM"], **shape)

@@ -129,7 +129,7 @@ def main() -> None:
     if not config.data and not config.page:
         raise KinspanError("--data is needed, unless --page alone is to be made of the lines that are there")
     from finetune.studies.findings import Findings  # after the flags: torch takes seconds to import
-    from finetune.studies.lines import Store
+    from finetune.studies.lines import ResultStore
     from finetune.studies.page import write_page
     from finetune.studies.study import LINES, run_study
     from finetune.studies.study_file import read_study
@@ -139,14 +139,12 @@ def main() -> None:
     if config.page and study.matrix is None:
         raise KinspanError(f"--page {config.page}: {config.study} lists rows, whose page is report.html")
     if config.page and not Path(config.page).is_file():
-        raise KinspanError(
-            f"--page {config.page}: there is no such file; docs/as2.md says how one is written"
-        )
+        raise KinspanError(f"--page {config.page}: there is no such file; docs/as2.md says how one is written")
     if config.model:
         study = replace(study, settings={**study.settings, "model": config.model})
     if study.matrix is None:
         study = replace(study, bm25=not config.no_bm25, repeat_stages=config.repeat_stages)
-    store = Store(Path(config.results or Path(config.output_dir) / LINES).absolute())
+    store = ResultStore(Path(config.results or Path(config.output_dir) / LINES).absolute())
     results: dict[str, Any] = {}
     try:
         if config.data:

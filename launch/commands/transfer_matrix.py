@@ -53,12 +53,12 @@ def main() -> None:
     in_domain = read_names("in_domain", config.in_domain)
     if unknown := [name for name in in_domain if name not in targets]:
         raise KinspanError(f"--in_domain {unknown[0]}: there is no such target; there are {', '.join(targets)}")
-    from finetune.studies.lines import Store
+    from finetune.studies.lines import ResultStore
     from finetune.transfer.matrix import draw_matrix, format_csv, format_matrix, load_targets, measure_matrix
 
     folder = Path(config.output_dir)
     loaded = load_targets(targets, config.split, set(config.accuracy), config.max_questions)
-    matrix = measure_matrix(sources, loaded, in_domain, Store(folder / "results"), config.max_length, print)
+    matrix = measure_matrix(sources, loaded, in_domain, ResultStore(folder / "results"), config.max_length, print)
     print(format_matrix(matrix))
     write_atomically(folder / "matrix.csv", format_csv(matrix))
     draw_matrix(matrix, folder / "matrix.png")

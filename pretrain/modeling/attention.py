@@ -92,12 +92,9 @@ def _flash(
     torch's operator itself: ``scaled_dot_product_attention`` reaches it through nested tensors alone, which take the
     host longer than the kernel takes the device, and ``varlen_attn`` has no dropout.
     """
-    padding = len(q) - len(packing.sequence)  # not packing.padding: torch.compile would compile anew for 0
-    starts = torch.cat([packing.starts, packing.starts[-1:] + padding])
-    longest = max(packing.max_length, padding)
     side = None if window is None else window - 1
     out, *_ = torch.ops.aten._flash_attention_forward(
-        q, k, v, starts, starts, longest, longest, dropout, False, False,
+        q, k, v, packing.cuts, packing.cuts, packing.longest, packing.longest, dropout, False, False,
         scale=scale, window_size_left=side, window_size_right=side,
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""Compiling encoders with ``torch.compile``, one graph each."""
+"""Compiling encoders with ``torch.compile``, one graph each, and the masked-LM loss."""
 
 import importlib.util
 import os
@@ -10,6 +10,7 @@ import torch
 from data_pipeline.errors import KinspanError
 
 from .families import Family
+from .losses import compile_vocabulary_loss
 
 
 def check_can_compile(family: Family, zero_stage: int) -> None:
@@ -36,7 +37,7 @@ def check_can_compile(family: Family, zero_stage: int) -> None:
 
 
 def compile_encoders(model: Any, backend: str = "inductor") -> None:
-    """Compiles the encoders of a model in place, so that no name of a weight changes.
+    """Compiles the encoders of a model in place, so that no name of a weight changes, and the masked-LM loss.
 
     They are compiled for any number of tokens and pairs: no two batches have the same.
     """
@@ -44,3 +45,4 @@ def compile_encoders(model: Any, backend: str = "inductor") -> None:
     torch.fx.experimental._config.use_duck_shape = False
     for encoder in model.encoders:
         encoder.compile(fullgraph=True, dynamic=True, backend=backend)
+    compile_vocabulary_loss(backend)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 # (queries, keys), both [..., heads, length, width] -> what their scaled products get, [..., heads, length, length]
 Bias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -17,6 +18,8 @@ class Packing:
     sequence    [T] int64     the sequence that each token is of
     position    [T] int64     its place there
     max_length  of the longest sequence
+    cuts        [n + 2] int32  ``starts``, and where the padding ends
+    longest     of ``max_length`` and the padding
     bounds      ``starts`` as numbers; None where they are on a GPU, which nobody waits for
     """
 
@@ -24,6 +27,8 @@ class Packing:
     sequence: torch.Tensor
     position: torch.Tensor
     max_length: int
+    cuts: torch.Tensor
+    longest: int
     padding: int
     bounds: list[int] | None
 
@@ -32,8 +37,10 @@ class Packing:
         sequence = torch.repeat_interleave(
             torch.arange(len(starts) - 1, device=starts.device), starts.diff(), output_size=len(position_ids)
         )
+        cuts = F.pad(starts, (0, 1), value=len(position_ids) + padding)
         bounds = starts.tolist() if starts.device.type == "cpu" else None
-        return Packing(starts, sequence, position_ids.long(), max_length, padding, bounds)
+        longest = max(max_length, padding)
+        return Packing(starts, sequence, position_ids.long(), max_length, cuts, longest, padding, bounds)
 
     @property
     def slots(self) -> torch.Tensor:

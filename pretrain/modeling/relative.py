@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
 from .attention import attend_packed
+from .cpu.dropout import PairDropout
 from .packing import Bias, Packing
 
 
@@ -92,7 +93,8 @@ def _find_rows(encoder: Any, size: int, longest: int) -> torch.Tensor:
 def _disentangle(own: Any, table: torch.Tensor, rows: torch.Tensor, scale: float) -> Bias | None:
     """The bias of one layer's attention. ``table``: ``[size, hidden]``; ``rows``: of _find_rows."""
     first, last, longest = int(rows.min()), int(rows.max()) + 1, rows.shape[1] // 2
-    used = own.pos_dropout(table[first:last], first)
+    drop = own.pos_dropout
+    used = drop(table[first:last], first) if isinstance(drop, PairDropout) else drop(table[first:last])
 
     def look_up(project: Any, which: torch.Tensor) -> torch.Tensor:
         vectors = _split_heads(project(used) * scale, own.num_attention_heads)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 from transformers import (
     AlbertForPreTraining,
     AutoConfig,
@@ -19,6 +18,7 @@ from transformers.utils import logging
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub, explain_absence
+from data_pipeline.progress import show_progress
 from pretrain.runtime.out_of_memory import is_out_of_memory
 
 from .adapters.folder import is_adapter
@@ -178,7 +178,7 @@ def score_padded(scorer: Scorer, pairs: PackedPairs, batch_size: int) -> np.ndar
     lengths = np.diff(pairs.starts)
     order = np.argsort(-lengths, kind="stable")
     scores = np.empty(len(lengths))
-    for start in tqdm(range(0, len(order), batch_size), desc=f"scoring with {scorer.name}", disable=None):
+    for start in show_progress(f"scoring with {scorer.name}", "batches", range(0, len(order), batch_size)):
         rows = order[start : start + batch_size]
         try:
             scores[rows] = scorer.score(scorer.model(**_padded(scorer, pairs, rows))).double().cpu().numpy()

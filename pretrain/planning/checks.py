@@ -10,7 +10,7 @@ def check(config: PretrainConfig) -> None:
     check_ranges(config)
     if not config.pair_weight and not config.mlm_weight and (config.token_loss == "mlm" or not config.rtd_weight):
         raise KinspanError("--pair_weight 0 with token losses of weight 0 trains nothing: give one of them a weight")
-    if config.micro_batch_size > config.global_batch_size:
+    if config.micro_batch_size and config.micro_batch_size > config.global_batch_size:
         raise KinspanError(
             f"--micro_batch_size {config.micro_batch_size} is larger than --global_batch_size "
             f"{config.global_batch_size}: lower the first or raise the second"

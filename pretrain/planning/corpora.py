@@ -46,7 +46,7 @@ def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
     mixture = mix(sources, config.objective, config.sampling)
     if config.pair_loss == "contrastive":
         mixture = contrast(mixture, config.own_negatives or 0)
-    return replace(mixture, batch=config.global_batch_size) if config.schedule else mixture
+    return replace(mixture, batch=config.global_batch_size) if config.corpus_schedule else mixture
 
 
 def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:

@@ -1,6 +1,7 @@
 """How much memory training takes, by formula: for the parameters and their optimizer, and for activations.
 
-DeepSpeed's communication buckets, the CUDA context, and what the allocator loses to fragmentation are not counted.
+DeepSpeed's communication buckets, the CUDA context, the masked-LM loss's copies in fp32 (1 GB at most), and what the
+allocator loses to fragmentation are not counted.
 """
 
 from collections.abc import Iterable

@@ -22,6 +22,7 @@ from transformers.utils import logging
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError
 from data_pipeline.remote.address import is_remote
+from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import list_paths
@@ -41,12 +42,14 @@ from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
 from pretrain.schedule import Schedule
-from pretrain.setup import choose_token_loss, count_steps, make_masking, plan_schedule, read_template
+from pretrain.setup import choose_token_loss, count_steps, make_masking, plan_schedule, read_template, settle_masking
 
 from .corpora import drop_untrainable, list_sources, mix_as, open_corpora, open_for
+from .cost import Work, count_work, shape_batch
 from .defaults import default_corpus_folder
 from .unused import find_unused_flags
 
+USUAL = 256  # pairs of a micro-batch on a GPU
 SAMPLE = 20_000  # pairs whose lengths are counted
 ELECTRA_BASE = {"vocab_size": 30522, "embedding_size": 768, "max_position_embeddings": 512, "num_hidden_layers": 12}
 BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -66,13 +69,14 @@ BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What the settings come to.
 
     parameters:  number in each part of the model; a parameter of two parts counts for the first
     pair_tokens: mean number of tokens in a pair
     epoch_pairs: number of the corpus's pairs; None where the corpus is not there
     flops:       floating-point operations per token, forward and backward
+    work:        of a micro-batch on a GPU, from which speed is predicted
     notes:       what was assumed, one line each
     """
 
@@ -90,6 +94,7 @@ class Plan:
     zero_stage: int
     offload: bool
     flops: float
+    work: Work
     notes: list[str]
 
     @property
@@ -109,7 +114,7 @@ class Plan:
         return self.step_tokens * self.steps
 
 
-def make_plan(config: PretrainConfig) -> Plan:
+def make_plan(config: PretrainConfig) -> RunPlan:
     """The plan of these settings. Raises KinspanError for what the run itself would refuse."""
     check(config)
     mixture = mix_as(config, list_sources(config))
@@ -119,6 +124,7 @@ def make_plan(config: PretrainConfig) -> Plan:
     name = config.model or default_model()
     model_config, built_in = _load_config(name, "--model", notes)
     token_loss = choose_token_loss(config, name, model_config.model_type)
+    config = settle_masking(config, token_loss)
     notes += find_unused_flags(config, token_loss)
     model = build_fresh(partial(_build_on_meta, config, model_config, token_loss, mixture, notes), name)
     max_length = config.max_length or mixture.max_length
@@ -134,7 +140,7 @@ def make_plan(config: PretrainConfig) -> Plan:
     masked = 0.0 if token_loss == "none" else config.mlm_probability * maskable
     flops = _count_flops(FlopCounter(model), lengths.astype(np.float64), masked)
     zero = settings.get("zero_optimization", {})
-    return Plan(
+    return RunPlan(
         config,
         mixture,
         token_loss,
@@ -149,8 +155,17 @@ def make_plan(config: PretrainConfig) -> Plan:
         zero_stage(settings),
         "offload_optimizer" in zero or "offload_param" in zero,
         flops,
+        count_work(model, _shape_micro_batch(config, lengths, sequences, masked, token_loss == "rtd")),
         notes,
     )
+
+
+def _shape_micro_batch(
+    config: PretrainConfig, lengths: np.ndarray, sequences: int, masked: float, draws: bool
+) -> Batch:
+    """A micro-batch of the settings' size, else of a usual one, whose sequences have these lengths in turn."""
+    pairs = config.micro_batch_size or min(USUAL, config.global_batch_size)
+    return shape_batch(np.resize(lengths, pairs * sequences), sequences, masked, draws)
 
 
 def count_sequences(mixture: Mixture, config: ObjectiveSettings) -> int:

@@ -3,18 +3,20 @@
 from typing import Any
 
 from data_pipeline import tokenizers
+from pretrain.micro_batch import ON_PROCESSOR
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
 from pretrain.runtime.layout import Layout
 from pretrain.schedule import describe_schedule
 
+from .cost import GPUS as PREDICTED
+from .cost import predict_update
 from .memory import compute_states, estimate_activations
-from .plan import Plan, count_sequences
+from .plan import RunPlan, count_sequences
 
 GPUS = (1, 8, 64)
-ASSUMED_SPEED = 100_000  # tokens per second and GPU, where none is given
 
 
-def format_plan(plan: Plan) -> str:
+def format_plan(plan: RunPlan) -> str:
     """The text that ``--dry_run`` prints."""
     config, mixture = plan.config, plan.mixture
     weights = {"pair": config.pair_weight}
@@ -45,13 +47,13 @@ def format_plan(plan: Plan) -> str:
     return "\n".join([*lines, *(["", *(f"note: {note}" for note in plan.notes)] if plan.notes else [])])
 
 
-def _describe_negatives(plan: Plan) -> str:
+def _describe_negatives(plan: RunPlan) -> str:
     if plan.config.pair_loss:
         return f"the texts of a batch are each other's negatives, and {plan.config.own_negatives or 0} of its own"
     return f"one positive in {1 / plan.mixture.positive_share:.3g}"
 
 
-def _format_memory(plan: Plan) -> list[str]:
+def _format_memory(plan: RunPlan) -> list[str]:
     """A table of gigabytes per GPU: for the parameters by stage of ZeRO, then for a micro-batch's activations."""
     title = "GB per GPU, by formula"
     lines = [f"{title:<34}" + "".join(f"{n:>5} GPU{'s' if n > 1 else ' '}" for n in GPUS)]
@@ -63,7 +65,8 @@ def _format_memory(plan: Plan) -> list[str]:
         chosen = "  <- the settings'" if (stage, offload) == (plan.zero_stage, plan.offload) else ""
         host = "  and of the host: " + " ".join(f"{c.host / 1e9:.2f}" for c in cells) if offload else ""
         lines.append(f"{name:<34}" + "".join(f"{c.on_gpu / 1e9:>10.2f}" for c in cells) + host + chosen)
-    layouts = [Layout(plan.config.global_batch_size, plan.config.micro_batch_size, gpus) for gpus in GPUS]
+    micro = plan.config.micro_batch_size or ON_PROCESSOR
+    layouts = [Layout(plan.config.global_batch_size, micro, gpus) for gpus in GPUS]
     configs = [encoder.config for encoder in plan.model.encoders]
     for name, values in (
         ("micro-batch, pairs", [float(layout.largest) for layout in layouts]),
@@ -77,28 +80,32 @@ def _format_memory(plan: Plan) -> list[str]:
     return lines
 
 
-def _estimate_activations(plan: Plan, configs: list[Any], pairs: int) -> float:
+def _estimate_activations(plan: RunPlan, configs: list[Any], pairs: int) -> float:
     tokens = pairs * count_sequences(plan.mixture, plan.config) * plan.max_length
     masked = round(tokens * plan.config.mlm_probability) if plan.token_loss != "none" else 0
     return estimate_activations(configs, tokens, masked, plan.precision, sampled=plan.token_loss == "rtd")
 
 
-def _format_time(plan: Plan) -> list[str]:
+def _format_time(plan: RunPlan) -> list[str]:
     if plan.config.tokens_per_second:
         speed = plan.config.tokens_per_second
         teraflops = plan.flops * speed / 1e12
         return [f"time       {_format_hours(plan, speed)} at {speed:,.0f} tokens/s in all ({teraflops:,.1f} TFLOP/s)"]
-    table = ", ".join(
-        f"{gpus} GPU{'s' if gpus > 1 else ''} {_format_hours(plan, ASSUMED_SPEED * gpus)}" for gpus in GPUS
-    )
-    teraflops = plan.flops * ASSUMED_SPEED / 1e12
-    return [
-        f"time       {table}: if each GPU did {ASSUMED_SPEED:,} tokens/s ({teraflops:.0f} TFLOP/s). That is a round",
-        "           number, not a measurement: give the tokens_per_second that a short run logs as --tokens_per_second",
-    ]
+    if plan.precision != "bf16":
+        return ["time       speed is predicted of bf16 alone: give what a short run logs as --tokens_per_second"]
+    how = "with" if plan.config.compile else "without"
+    lines = [f"time       {how} --compile, predicted from counts of kernels and bytes, not measured (docs/reference.md):"]
+    for name, gpu in PREDICTED.items():
+        cells = []
+        for gpus in GPUS:
+            each = plan.step_tokens / plan.work.tokens / gpus  # micro-batches of a rank
+            seconds = predict_update(plan.work, gpu, plan.config.compile, plan.num_parameters, each, gpus)
+            cells.append(f"{gpus} {_format_hours(plan, plan.step_tokens / seconds)}")
+        lines.append(f"           {name}: {', '.join(cells)}")
+    return [*lines, "           give the tokens_per_second that a short run logs as --tokens_per_second"]
 
 
-def _format_hours(plan: Plan, tokens_per_second: float) -> str:
+def _format_hours(plan: RunPlan, tokens_per_second: float) -> str:
     return f"{plan.tokens / tokens_per_second / 3600:,.1f} h"
 
 

@@ -1,1 +1,1 @@
-"""What is checked on all hosts before a long run: see docs/preflight.md."""
+"""What is checked on all hosts before a long run: see docs/cluster.md."""

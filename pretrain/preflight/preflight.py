@@ -32,7 +32,7 @@ from pretrain.runtime.world import read_launcher_variables
 from . import checks, corpora, network
 from .facts import Facts, collect_facts, first_of_each_host
 from .report import Finding, format_check, format_hosts, format_title, format_verdict
-from .store import Store, open_store
+from .store import RankStore, open_store
 
 CONNECTING = 180.0  # seconds in which all ranks connect with one another
 TRYING = 900.0  # seconds for links and steps together: loading a model from the hub, or compiling, takes minutes
@@ -108,7 +108,7 @@ def preflight(config: PretrainConfig) -> bool:
     return report.allows()
 
 
-def _look_at_hosts(store: Store, config: PretrainConfig, report: Report) -> None:
+def _look_at_hosts(store: RankStore, config: PretrainConfig, report: Report) -> None:
     """What each rank knows by itself."""
     refused = None
     absent = _list_absent(Path(config.output_dir))
@@ -135,7 +135,7 @@ def _look_at_hosts(store: Store, config: PretrainConfig, report: Report) -> None
     report.made += ["bandwidth"] if len(facts) == 1 else []
 
 
-def _compare_clocks(store: Store, report: Report) -> None:
+def _compare_clocks(store: RankStore, report: Report) -> None:
     """All read their clocks when the last one has come, several times. What delays the word adds to the difference, so
     that the smallest one counts."""
     times = []
@@ -153,7 +153,7 @@ def _compare_clocks(store: Store, report: Report) -> None:
         report.columns["clock"] = {host: f"{offset:+.1f} s" for host, offset in offsets.items()}
 
 
-def _reach(store: Store, report: Report, is_first: bool) -> None:
+def _reach(store: RankStore, report: Report, is_first: bool) -> None:
     """Whether each host reaches each other one."""
     listener = network.Listener() if is_first else None
     places = store.gather("addresses", (network.find_address(), listener.port) if listener else None)
@@ -167,7 +167,7 @@ def _reach(store: Store, report: Report, is_first: bool) -> None:
     report.add("network", f"{len(unreached)} hosts, each from each", found)
 
 
-def _try_together(store: Store, config: PretrainConfig, report: Report) -> None:
+def _try_together(store: RankStore, config: PretrainConfig, report: Report) -> None:
     """Connects the ranks, measures their links, and trains for some steps."""
     with limit_time(CONNECTING, "the ranks did not connect with one another: look at the network between the hosts"):
         start_distributed(config.allow_cpu)
@@ -198,7 +198,7 @@ def _try_together(store: Store, config: PretrainConfig, report: Report) -> None:
             _remove_empty(absent)
 
 
-def _measure_links(store: Store, report: Report, device: torch.device) -> None:
+def _measure_links(store: RankStore, report: Report, device: torch.device) -> None:
     report.all_reduce = rate = network.measure_all_reduce(device)
     received = network.measure_links(store.rank, list(report.firsts.values()), device)
     rates = network.name_rates(report.hosts, store.gather("links", received))
@@ -209,7 +209,7 @@ def _measure_links(store: Store, report: Report, device: torch.device) -> None:
         report.columns["receives"] = {host: network.show_rate(max(values)) for host, values in own.items()}
 
 
-def _try_steps(store: Store, config: PretrainConfig, report: Report, folder: Path, watch: Watch) -> None:
+def _try_steps(store: RankStore, config: PretrainConfig, report: Report, folder: Path, watch: Watch) -> None:
     from . import steps  # what takes seconds to import comes after what is found without it
 
     own: dict[str, Any]
@@ -228,6 +228,7 @@ def _try_steps(store: Store, config: PretrainConfig, report: Report, folder: Pat
     whole = format_time(first["steps"] * seconds)
     note = f"{seconds:.3g} s each, {first['tokens'] / seconds:,.0f} tokens/s; {first['steps']:,} take {whole}"
     kept = first["steps"] // config.keep_every if config.keep_every else 0
+    kept += config.lr_schedule == "wsd"  # that before the decay
     keep = max(config.keep_checkpoints + kept - first["written"], 0)
     found += checks.check_room_for_checkpoints(report.facts, first["parameters"], keep, steps.BYTES_PER_PARAMETER)
     report.add("steps", note, found)

@@ -22,7 +22,7 @@ ANSWER = 300.0  # seconds that the slowest part of one rank may take beyond the 
 FAREWELL = 30.0  # seconds for which rank 0 waits for the others in the end
 
 
-class Store:
+class RankStore:
     """What the ranks tell one another. All of them call ``gather`` in the same order.
 
     store: None where this rank is alone
@@ -83,13 +83,13 @@ class Store:
         )
 
 
-def open_store() -> Store:
+def open_store() -> RankStore:
     """Joins the other ranks at rank 0's store; a rank alone needs none.
 
     Raises KinspanError where rank 0 is not reached, and where ranks do not come.
     """
     world = adopt_world()
-    store = Store(_connect(world) if world.size > 1 else None, world.rank, world.size)
+    store = RankStore(_connect(world) if world.size > 1 else None, world.rank, world.size)
     try:
         store.gather("arrival", seconds=ARRIVAL)
     except KinspanError:

@@ -19,7 +19,7 @@ from pretrain.modeling.adapters.folder import (
     read_spec,
 )
 from pretrain.modeling.adapters.model import AdapterModel
-from pretrain.modeling.adapters.parts import Part, describe_parts
+from pretrain.modeling.adapters.parts import AdapterPart, describe_parts
 
 from .card import format_card
 from .folder import CARD
@@ -88,7 +88,7 @@ def fill_adapter_release(
 
 
 def split_weights(
-    parts: tuple[Part, ...], weights: dict[str, torch.Tensor]
+    parts: tuple[AdapterPart, ...], weights: dict[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The tensors of the parts and those of the pair head, by their names in an adapter's files.
 

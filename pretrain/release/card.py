@@ -140,7 +140,7 @@ def find_warnings(facts: dict[str, Any]) -> list[str]:
         if facts["settings"]["pair_weight"] and last.get("pair_accuracy_positive") == 0:
             warnings.append(
                 "the pair head calls no held-out pair positive: its scores may rank, but as a classifier it always "
-                "says no, and the accuracy is only the share of negatives"
+                "says no, and the accuracy is only the share of negatives; usual below a few hundred updates"
             )
         documents = facts.get("validation_documents")
         if documents is not None and documents < FEWEST_DOCUMENTS:

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 CURVE = "training_curve.png"
-COLOURS = {"train": "#4a90d9", "validation": "#e0852f", "dev": "#e0852f", "test": "#3fa66a"}
-OTHER_COLOUR = "#b06fc4"
 OF_PRETRAINING = {
     "pair_loss": "pair loss (nats)",
     "pair_auc": "AUC of held-out pairs",
@@ -30,21 +28,15 @@ def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], pa
     if not curves:
         return False
     from matplotlib.figure import Figure  # a second to import, which runs without a picture need not wait for
-    from matplotlib.ticker import MaxNLocator
+
+    from data_pipeline.plots import draw_curves
 
     width, height = _PANEL
     figure = Figure((width * len(curves), height), layout="constrained")
     axes = figure.subplots(1, len(curves), squeeze=False)[0]
     for panel, (name, of_splits) in zip(axes, curves.items(), strict=True):
-        for split, points in of_splits.items():
-            steps, values = zip(*points, strict=True)
-            marker = "o" if len(points) <= 30 else None
-            colour = COLOURS.get(split, OTHER_COLOUR)
-            panel.plot(steps, values, label=split, color=colour, marker=marker, markersize=3, linewidth=1.4)
+        draw_curves(panel, of_splits)
         panel.set_title(panels[name], fontsize=10, loc="left")
-        panel.set_xlabel("updates", fontsize=9)
-        panel.set_xlim(left=0)
-        panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         panel.grid(alpha=0.2)
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=9)

@@ -64,15 +64,17 @@ def silence_memory_reports() -> None:
     bf16_optimizer.see_memory_usage = lambda *_, **__: None
 
 
-def skip_inference_operator() -> None:
-    """Keeps DeepSpeed from compiling an operator for inference, which training never calls.
+def skip_own_operators() -> None:
+    """Keeps DeepSpeed from looking for operators that it could compile, none of which training calls.
 
-    Compiling takes a minute at the first start. If that start is killed, it leaves a lock on which every later start
-    hangs. The operator also takes 69 MB of shared memory per rank, which nothing frees.
+    Looking starts compilers, and without CUDA's it prints a warning for each of seven operators, on every rank. One
+    that is for inference would be compiled, which takes a minute at the first start; if that start is killed, it leaves
+    a lock on which every later start hangs, and it takes 69 MB of shared memory per rank, which nothing frees.
     """
     import deepspeed
+    from deepspeed.ops.op_builder.all_ops import ALL_OPS
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.ops.__compatible_ops__ = dict.fromkeys([*ALL_OPS, "deepspeed_not_implemented"], False)
 
 
 def disable_overflow_error(engine: Any) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from data_pipeline.errors import KinspanError
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # by the names of --precision
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # today's name, and the former one
 

@@ -20,10 +20,11 @@ from .deepspeed_compat import (
     disable_overflow_error,
     silence_memory_reports,
     silence_start,
-    skip_inference_operator,
     skip_lone_reduction,
+    skip_own_operators,
 )
 from .device import claim_device
+from .device_update import update_on_device
 from .layout import Layout
 from .world import adopt_world
 
@@ -179,13 +180,14 @@ def start_distributed(allow_cpu: bool = False) -> None:
     claim_device(world.local_rank, allow_cpu)
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
-    skip_inference_operator()
+    skip_own_operators()
     try:
         deepspeed.init_distributed(verbose=False)
     except torch.distributed.DistNetworkError as error:
         raise KinspanError(describe_network_error(error)) from error
     if ranks.is_distributed():  # the groups must be made in the same order on all ranks
         ranks.process_group("control"), ranks.process_group("writer")
+        ranks.group_by_machine(world.local_size)
 
 
 def describe_network_error(error: Exception) -> str:
@@ -222,6 +224,7 @@ def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings:
             f"--deepspeed_config {optimizer.deepspeed_config}: DeepSpeed refuses it: {quote_error(error)}"
         ) from error
     disable_overflow_error(engine)
+    update_on_device(engine)
     if not ranks.is_distributed():
         skip_lone_reduction(engine)
     return engine

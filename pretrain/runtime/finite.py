@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .deepspeed_compat import read_overflow
+from .device_update import clip_on_device, decides_on_device, measure_norm
 
 
 def one_if_finite(sums: torch.Tensor) -> torch.Tensor:
@@ -21,15 +22,15 @@ def guard_update(engine: Any) -> torch.Tensor | None:
     """Makes the engine's next update a skipped one where the gradient is not finite; returns the gradient's norm.
 
     Under ZeRO this returns None and does nothing, because DeepSpeed looks for itself. Without ZeRO DeepSpeed tells no
-    norm and updates with whatever gradient there is. The norm is taken after DeepSpeed's all-reduce and before its
-    clipping. torch's fused AdamW leaves everything as it was where ``found_inf`` is 1.
+    norm and updates with whatever gradient there is. The norm is taken after DeepSpeed's all-reduce, and the gradient
+    is clipped by it, which DeepSpeed would wait for. torch's fused AdamW leaves everything as it was where
+    ``found_inf`` is 1.
     """
     if engine.zero_optimization():
         return None
     grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
-    # Row by row: a norm of millions of numbers at once loses the fourth digit in fp32, and costs a copy in fp64.
-    rows = [torch.linalg.vector_norm(g, dim=-1).double() for g in grads]
-    norm = torch.stack([row.square().sum() for row in rows]).sum().sqrt()
+    norm = measure_norm(grads)
+    clip_on_device(grads, norm, engine.gradient_clipping())
     engine.optimizer.found_inf = (~norm.isfinite()).float()
     return norm
 
@@ -37,11 +38,13 @@ def guard_update(engine: Any) -> torch.Tensor | None:
 def read_outcome(engine: Any, norm: torch.Tensor | None) -> tuple[torch.Tensor, Any]:
     """Whether the update was skipped, bool ``[]`` on the device, and the global norm of its gradient.
 
-    norm: what guard_update returned. Under ZeRO DeepSpeed has decided on the host, and says so nowhere else.
+    norm: what guard_update returned. Under ZeRO 2 and 3 DeepSpeed has decided on the host, and says so nowhere else.
     """
-    if norm is not None:
+    if norm is None:
+        norm = engine.get_global_grad_norm()
+    if decides_on_device(engine):
         return ~norm.isfinite(), norm
-    return torch.full((), read_overflow(engine), device=engine.device), engine.get_global_grad_norm()
+    return torch.full((), read_overflow(engine), device=engine.device), norm
 
 
 def is_ordinary_overflow(precision: str, skipped_in_row: int) -> bool:

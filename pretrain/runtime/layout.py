@@ -36,7 +36,10 @@ class Layout:
 
     @property
     def full_pairs(self) -> int:
-        """So many pairs at full length have at least as many tokens as any micro-batch that ``cut`` makes."""
+        """So many pairs at full length have at least as many tokens as any micro-batch of ``deal`` and ``cut``."""
+        if self.world > 1 and not self.padded and self.size > self.world:
+            share = self.size / self.world + 1
+            return min(self.size, math.ceil(share if self.accumulation == 1 else share / self.accumulation + 1))
         exact = self.padded or self.accumulation == 1 or self.largest == 1
         return self.largest if exact else self.largest + 1
 
@@ -44,6 +47,14 @@ class Layout:
         """The rank's examples within a global batch of ``count`` (else ``size``) examples: ``[start, end)``."""
         count = self.size if count is None else count
         return rank * count // self.world, (rank + 1) * count // self.world
+
+    def deal(self, lengths: np.ndarray) -> list[tuple[int, int]]:
+        """The ranks' shares of a global batch whose pairs have these lengths, as ``[start, end)`` within it: of
+        near-equal tokens, since all ranks wait for the one that has the most; of near-equal pairs where the model pads.
+        """
+        if self.padded:
+            return [self.share(rank) for rank in range(self.world)]
+        return cut_evenly(lengths, self.world)
 
     def micro_batches(self, rank: int, count: int | None = None) -> list[tuple[int, int]]:
         """The rank's micro-batches as ``[start, end)`` within a global batch, as even as can be; some may be empty.

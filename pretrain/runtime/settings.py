@@ -145,9 +145,11 @@ def check_ranges(config: Any) -> None:
 def settings_of_identity(config: Any) -> dict[str, Any]:
     """The settings that a run may not change when it resumes: all but those that may change.
 
-    Those of ``LATER`` are left out at the values there, so that the identities of earlier runs stay what they were.
+    Those of ``LATER`` are left out at the values there, and a renamed one keeps its former name, so that the identities
+    of earlier runs stay what they were.
     """
-    return leave_out_later({f.name: getattr(config, f.name) for f in fields(config) if not f.metadata["may_change"]})
+    kept = [f for f in fields(config) if not f.metadata["may_change"]]
+    return leave_out_later({f.metadata["old_name"] or f.name: getattr(config, f.name) for f in kept})
 
 
 def leave_out_later(settings: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from .evaluations import LoadedEvaluation
 from .guard import complete_answers, limit_body, refuse, require_token
 from .metrics import CONTENT_TYPE, Metrics
 from .pages import add_pages
-from .waiting import Result, SearchQueue, Unavailable
+from .waiting import Overloaded, Result, SearchQueue
 
 LEFT = 499  # nginx's status of a request whose caller closed the connection
 DEFAULT_K = 3  # answers
@@ -179,7 +179,7 @@ def _add_about(
 ) -> None:
     def expect_searcher() -> Any:
         if queue.searcher is None:
-            raise Unavailable(503, "the service is loading", after=2)
+            raise Overloaded(503, "the service is loading", after=2)
         return queue.searcher
 
     @routes.get("/examples", responses=_document(401, 503), tags=["search"])

@@ -24,7 +24,7 @@ KEPT = 0.5  # of the former estimate of a question's seconds, at each batch
 WARM_UP = "ready"  # asked before anybody else asks
 
 
-class Unavailable(HTTPException):
+class Overloaded(HTTPException):
     """A question cannot be taken now; ``after``: seconds until another try is worth it."""
 
     def __init__(self, status: int, reason: str, after: float) -> None:
@@ -78,17 +78,17 @@ class SearchQueue:
     def ask(self, question: str, k: int, mode: SearchMode) -> Future:
         """Puts a question into the queue; the future gives a Result. A cancelled one is dropped.
 
-        Raises Unavailable where the searcher is not ready, or too many questions wait: as many as the limit says, or
+        Raises Overloaded where the searcher is not ready, or too many questions wait: as many as the limit says, or
         more than can be expected to be answered in half of the timeout.
         """
         with self._changed:
             if self.searcher is None:
-                raise Unavailable(503, "the service is loading", after=2)
+                raise Overloaded(503, "the service is loading", after=2)
             self._drop_cancelled()
             ahead = [*self._waiting, *self._running]
             seconds = sum(self._seconds[own.mode.rerank] for own in ahead)
             if len(ahead) >= self._limits.concurrency or seconds > self._limits.timeout / 2:
-                raise Unavailable(429, f"{len(ahead)} questions are waiting", after=seconds / 2)
+                raise Overloaded(429, f"{len(ahead)} questions are waiting", after=seconds / 2)
             waiting = _Waiting(question, k, mode)
             self._waiting.append(waiting)
             self._changed.notify()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -132,6 +133,17 @@ def run_command(*flags, timeout=60):
     command = [sys.executable, "-m", "benchmarks.gpu", *flags]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.slow
+def test_counting_ends_with_waits_and_predicted_speeds():
+    done = subprocess.run([sys.executable, "-m", "benchmarks.gpu.count"], cwd=ROOT, capture_output=True, text=True)
+    last = done.stdout.splitlines()[-1]
+    found = re.fullmatch(r"waits per update: 0, predicted tokens/s: H100 ([\d,]+), H200 ([\d,]+)", last)
+    assert found, done.stdout + done.stderr
+    h100, h200 = (int(number.replace(",", "")) for number in found.groups())
+    assert 640_000 <= h100 < h200
+    assert h200 >= 700_000
 
 
 @pytest.mark.slow

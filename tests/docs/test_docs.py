@@ -97,10 +97,10 @@ def test_objectives(place):
 
 def test_corpora(place, run_here):
     (place / "corpora/news").symlink_to((place / "corpora/docs").resolve())
-    (block,) = blocks("mixtures.md", "bash")
+    (block,) = (own for own in blocks("pretraining.md", "bash") if "show pairs" in own)
     shown = re.findall(r"^pair \d+: (\w+), (\w+),", run_here(block), re.MULTILINE)
     assert Counter(shown) == {("docs", "ssp"): 15, ("news", "psd"): 5}
-    (recipe,) = blocks("mixtures.md", "yaml")
+    (recipe,) = blocks("pretraining.md", "yaml")
     (place / "recipe.yaml").write_text(recipe)
     mixed = json.loads((place / "runs/mixed/summary.json").read_text())["config"]["corpus"]
     assert mixed == ["corpora/docs=3", "corpora/news=1,psd"]
@@ -122,7 +122,7 @@ def test_siamese(place, run_here, tiny_documents):
 
 
 def test_python(place):
-    (place / "page.py").write_text("\n".join(blocks("python.md", "python")))
+    (place / "page.py").write_text("\n".join(blocks("reference.md", "python")))
     said = run(place / "page.py", place=place)
     assert "95% confidence" in said
     assert "parameters (encoder" in said
@@ -151,7 +151,7 @@ def test_as2(place, run_here, tiny_documents):
     (place / "releases").mkdir()
     (place / "releases/docs").symlink_to(place / "path/to/model")
     commands = blocks("as2.md", "bash")
-    tune, tanda, _, studied, _, _, trec, models, contamination = map(run_here, commands)
+    tune, tanda, studied, _, _, trec, models, contamination = map(run_here, commands)
     figures = json.loads((place / "runs/as2/results.json").read_text())
     assert f"{figures['seeds'][0]['test']['map']:.4f}" in trec
     assert "test mean" in tune

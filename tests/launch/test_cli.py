@@ -35,6 +35,19 @@ def test_help_has_the_groups_in_order(config_class):
     assert found == ["options", *GROUPS]
 
 
+@pytest.mark.parametrize("config_class", [PretrainConfig, FinetuneConfig, PrepareConfig])
+def test_help_shows_the_basic_settings_and_takes_all(config_class, capsys):
+    def show(*argv):
+        with pytest.raises(SystemExit):
+            parse(config_class, "", argv=list(argv))
+        return re.findall(r"^  --(\w+)", capsys.readouterr().out, re.MULTILINE)
+
+    every = {f.name for f in fields(config_class)}
+    assert set(show("--help")) == {"config", *config_class.BASIC}
+    assert set(show("--help", "all")) == {"config", *every}
+    assert len(config_class.BASIC) <= 13
+
+
 def test_help_says_default_and_range(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     text = make_parser(Config, "", "").format_help()

@@ -164,6 +164,13 @@ def test_models_are_compared_with_bm25(data_set, scored, monkeypatch, capsys, tm
     assert all(again["systems"][0][metric] == wrong[metric] for metric in METRICS)
 
 
+def test_a_model_below_bm25_is_warned_of(data_set, scored, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--model", "knows", "wrong", "--data", data_set])
+    evaluate.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("wrong: warning: MAP 0.2500 on test is below that of BM25")
+
+
 def test_bm25_can_be_left_out_and_else_its_words_are_named(data_set, scored, monkeypatch, capsys, tmp_path):
     flags = ["--model", "knows", "--data", data_set, "--output_dir", tmp_path / "out"]
     _, result = evaluate_here(monkeypatch, capsys, *flags, "--no_bm25")

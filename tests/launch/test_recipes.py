@@ -73,8 +73,8 @@ def test_has_the_numbers_of_appendix_b(name):
 
 @pytest.mark.parametrize("name", [*PAPER, *ABLATIONS])
 def test_its_cost_is_told_for_the_tokens_that_it_has(name):
-    """docs/numbers.md: updates, tokens per pair and all tokens, in billions."""
-    lines = (ROOT / "docs/numbers.md").read_text(encoding="utf-8").splitlines()
+    """docs/reference.md: updates, tokens per pair and all tokens, in billions."""
+    lines = (ROOT / "docs/reference.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     (row,) = [row for row in rows if row and name in row[0].split(", ")]
     config, updates, per_pair = read(name), int(row[1].replace(",", "")), float(row[2])
@@ -94,7 +94,7 @@ def test_says_where_it_is_from(name):
 def test_multicqa_has_the_numbers_of_its_appendix(name):
     config = read(name)
     assert (config.max_length, config.global_batch_size, config.max_epochs, config.warmup_epochs) == (300, 32, 20, 1)
-    assert (config.schedule, config.forums, config.min_questions) == ("round_robin", "all", 1000)
+    assert (config.corpus_schedule, config.forums, config.min_questions) == ("round_robin", "all", 1000)
     assert (config.mlm_weight, config.pair_weight) == (0.0, 1.0)
     assert config.objective.startswith("title_body")
 
@@ -116,4 +116,4 @@ def test_adapters_and_fusion_have_their_own_rates(name, rate):
     config = read(name)
     assert (config.max_length, config.global_batch_size, config.max_epochs, config.warmup_epochs) == (300, 32, 20, 1)
     assert (config.learning_rate, config.objective) == (rate, "title_body")
-    assert config.schedule == "round_robin"  # of one forum: an epoch of at most 100,000 questions
+    assert config.corpus_schedule == "round_robin"  # of one forum: an epoch of at most 100,000 questions

@@ -9,7 +9,7 @@ import yaml
 
 from data_pipeline.errors import KinspanError
 from finetune.studies.jobs import Runs, plan_jobs
-from finetune.studies.lines import Store
+from finetune.studies.lines import ResultStore
 from finetune.studies.study import run_study
 from finetune.studies.study_file import read_study
 from finetune.training.config import check
@@ -86,7 +86,7 @@ def configs(name, data="wikiqa=W"):
     """Of each row of a study, what it fine-tunes with."""
     study = read_study(FOLDER / f"{name}.yaml")
     runners, where = {"pretrain": lambda settings, folder: None}, {"corpus": "c", "source": "askubuntu_qa=z"}
-    given = [data], Path("runs"), Store(Path("runs")), {}, "asnq=A", runners, where, print
+    given = [data], Path("runs"), ResultStore(Path("runs")), {}, "asnq=A", runners, where, print
     return {job.row.title: (replace(job.row, name=job.row.title), job.config) for job in plan_jobs(Runs(study, *given))}
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from pretrain.batches import Feeder, make_micro_batches, to_tensors
+from pretrain.batches import Feeder, make_micro_batches, pin, to_tensors
 from pretrain.runtime.layout import Layout
 from pretrain.step import start_counting
 
@@ -78,3 +78,24 @@ def test_imbalance_is_the_largest_share_over_the_mean(tiny_corpus, make_stream, 
     assert counted.imbalance == pytest.approx(max(tokens) / (sum(tokens) / 3))
     assert counted.imbalance > 1
     assert not counted.stop
+
+
+def test_a_pinned_batch_gives_the_same_tensors_by_one_copy(make_stream, tiny_corpus, monkeypatch):
+    """On torch's meta device, which stands in for a GPU, nothing but shapes and types can be seen."""
+    batch = make_stream(tiny_corpus, masking=True).batch(3, 5)
+    pinned = pin(batch)
+    expected = to_tensors(batch, torch.device("cpu"))
+    assert set(pinned.arrays) == set(batch.arrays)
+    for name, place in pinned.places.items():
+        array = pinned.arrays[name]
+        there = pinned.buffer[place : place + array.nbytes].view(expected[name].dtype)
+        assert torch.equal(there, expected[name])
+    copies = []
+    to = torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "to", lambda *given, **named: copies.append(named) or to(*given, **named))
+    moved = to_tensors(pinned, torch.device("meta"))
+    assert copies == [{"non_blocking": True}]
+    assert {n: (x.shape, x.dtype) for n, x in moved.items() if n != "max_length"} == {
+        n: (x.shape, x.dtype) for n, x in expected.items() if n != "max_length"
+    }
+    assert moved["max_length"] == expected["max_length"]

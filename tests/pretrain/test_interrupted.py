@@ -1,6 +1,7 @@
 """Runs that are stopped, that meet losses which are not finite, that leap, or whose disk is full, in this process."""
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from pretrain.setup import set_up
 from pretrain.step import try_largest
 from pretrain.watching.status import read_status
 from tests.pretrain.steps import ask_in_step, read_curve, record_collectives, start_engine, take_step
+from tests.programs import run_programs
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -397,7 +401,32 @@ def test_a_longer_run_goes_on_from_before_the_decay(stage, config, capsys):
     assert same(weights(one), weights(two))
     assert lines(one, "train", "step", "loss", "tokens") == lines(two, "train", "step", "loss", "tokens")
     assert [p.name for p in list_checkpoints(one / "checkpoints")] == ["step-00000012", "step-00000006"]
-    assert same(load_weights(one / "decayed/step-00000006"), short)
+    kept = one / "decayed/step-00000006"
+    assert same(weights(kept, 6), short)
+    assert read_status(kept).state == "complete"
+    assert [step for step, *_ in lines(kept, "train", "step")][-1] == 6
+    assert (one / "checkpoints/latest").read_text().strip() == "step-00000012"
+
+
+def pretrain_by_two(config):
+    given = {name: value for name, value in vars(config).items() if value != getattr(PretrainConfig(), name)}
+    flags = [f"--{name}={value[0] if name == 'corpus' else value}" for name, value in given.items()]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    own = [common | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+    for done in run_programs([[ROOT / "launch/pretrain.py", *flags]] * 2, cwd=ROOT, timeout=240, variables=own):
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_a_longer_run_of_two_ranks_goes_on_from_before_the_decay(stage, config):
+    settings = {**WSD, "deepspeed_config": f"ds_configs/zero{stage}.json", "eval_pairs": 0}
+    for name, steps in (("continued", 4), ("continued", 8), ("whole", 8)):
+        pretrain_by_two(config(name, **settings, max_steps=steps))
+    one, two = (Path(config(name).output_dir) for name in ("continued", "whole"))
+    assert same(weights(one, 8), weights(two, 8))
+    assert (one / "decayed/step-00000004").is_dir()
 
 
 def test_a_length_may_come_back(config):
@@ -409,7 +438,7 @@ def test_a_length_may_come_back(config):
     pretrain(config("whole", **settings, max_steps=6))
     pretrain(config("short", **settings, max_steps=4))
     assert same(weights(folder, 6), weights(config("whole").output_dir, 6))
-    assert same(load_weights(folder / "decayed/step-00000004"), weights(config("short").output_dir, 4))
+    assert same(weights(folder / "decayed/step-00000004", 4), weights(config("short").output_dir, 4))
 
 
 def test_a_run_stopped_within_its_decay_goes_on_for_longer(config, monkeypatch):

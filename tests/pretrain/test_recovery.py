@@ -6,7 +6,7 @@ import torch
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.progress import Progress
+from pretrain.progress import RunProgress
 from pretrain.recovery import MIN_HISTORY, is_spike, tell_skipped
 from pretrain.run import Pretraining
 from pretrain.runtime.finite import Skips
@@ -48,7 +48,7 @@ def count(precision, flags, **settings):
         setup=SimpleNamespace(
             config=PretrainConfig(**settings), layout=SimpleNamespace(size=10), facts={"precision": precision}
         ),
-        progress=Progress(),
+        progress=RunProgress(),
         schedule=SimpleNamespace(peak=1e-4),
         skips=skips,
         most_skips=PretrainConfig(**settings).max_skipped_steps,

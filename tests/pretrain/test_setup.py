@@ -16,7 +16,15 @@ from transformers import ElectraConfig, ElectraForMaskedLM
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.setup import ALIKE, _check_same_everywhere, find_unused_flags, plan_schedule, set_up
+from pretrain.setup import (
+    ALIKE,
+    _check_same_everywhere,
+    find_unused_flags,
+    plan_schedule,
+    set_up,
+    settle_masking,
+    warn_of_masked_lm,
+)
 from tests.programs import run_programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -295,6 +303,20 @@ def test_ranks_whose_machines_hold_different_things_are_refused(
         assert done.returncode == 2, done.stderr
         assert says in done.stderr.splitlines()[-1]
     assert not list(tmp_path.glob("run*/run.json"))
+
+
+def test_no_token_is_masked_where_their_loss_has_no_weight():
+    alone = PretrainConfig(mlm_weight=0.0)
+    assert settle_masking(alone, "mlm").mlm_probability == 0
+    assert settle_masking(alone, "rtd") is alone  # the discriminator finds what the generator put there
+    assert settle_masking(PretrainConfig(), "mlm").mlm_probability == 0.15
+
+
+def test_a_heavy_loss_of_a_new_masked_lm_head_is_told():
+    (note,) = warn_of_masked_lm(PretrainConfig())
+    assert "--mlm_weight 1 the loss of this new head outweighs the pair loss" in note
+    assert warn_of_masked_lm(PretrainConfig(mlm_weight=0.05)) == []
+    assert warn_of_masked_lm(PretrainConfig(pair_weight=0.0)) == []
 
 
 def test_a_lone_loss_and_a_control_say_what_they_are():

@@ -10,12 +10,13 @@ from data_pipeline.sources import parse_sources
 from objectives.rtd import mask_for_generator
 from pretrain import step
 from pretrain.batches import make_micro_batches
+from pretrain.largest import make_largest_batch
 from pretrain.modeling.electra_loading import load_replaced_token_model
 from pretrain.modeling.losses import LossWeights
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.corpora import mix
 from pretrain.runtime.layout import Layout
-from pretrain.step import Counted, make_largest_batch, reserve_moments, start_counting, train_step, try_largest
+from pretrain.step import Counted, reserve_moments, start_counting, train_step, try_largest
 from tests.pretrain.steps import PlainEngine
 
 SIZE = 23

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.prepare.engine.spill import DOCUMENT, PARAGRAPH, Buckets, find_held_out, load_array
-from data_pipeline.prepare.engine.stage import Progress
+from data_pipeline.prepare.spill import DOCUMENT, PARAGRAPH, Buckets, find_held_out, load_array
+from data_pipeline.prepare.tasks import Progress
 
 RANGE_DOCUMENTS, RANGE_PARAGRAPHS = 1 << 23, 1 << 22  # that one range of hashes has, about: 200 MB in memory
 KEPT, DUPLICATE, NEAR_DUPLICATE, TOO_SHORT = 0, 1, 2, 3  # what becomes of a document
@@ -45,93 +45,76 @@ class Inputs:
         return load_array(self.folder, self.keys[task], name)
 
 
-@dataclass(frozen=True)
-class FindDocuments:
-    """Finds documents whose text an earlier one has, of one range of hashes: ``documents-00000.npy`` has numbers."""
-
-    inputs: Inputs
-    output: Path
-    num_ranges: int
-
-    def __call__(self, number: int, progress: Progress) -> None:
-        hashes, documents = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-        low, high = _range_of(number, self.num_ranges)
-        for task in range(len(self.inputs.keys)):
-            of_task = np.asarray(self.inputs.load(task, "documents")["text"])
-            mine = np.flatnonzero((of_task >= low) & (of_task <= high))
-            hashes.append(of_task[mine])
-            documents.append(mine + self.inputs.starts[task])
-        flat = np.concatenate(hashes)
-        order = np.argsort(flat, kind="stable")
-        repeated = np.flatnonzero(flat[order][1:] == flat[order][:-1]) + 1
-        save_whole(self.output / f"documents-{number:05d}.npy", np.sort(np.concatenate(documents)[order[repeated]]))
+def find_documents(inputs: Inputs, output: Path, num_ranges: int, number: int, progress: Progress) -> None:
+    """Find documents whose text an earlier one has, of one range of hashes: ``documents-00000.npy`` has numbers."""
+    found, documents = _read_documents(inputs, "text", number, num_ranges)
+    order = np.argsort(found["text"], kind="stable")
+    repeated = np.flatnonzero(found["text"][order][1:] == found["text"][order][:-1]) + 1
+    save_whole(output / f"documents-{number:05d}.npy", np.sort(documents[order[repeated]]))
 
 
-@dataclass(frozen=True)
-class FindSharedIds:
-    """Finds documents whose id SHARED_ID or more documents of other texts have: ``shared-00000.npy`` has numbers."""
-
-    inputs: Inputs
-    output: Path
-    num_ranges: int
-
-    def __call__(self, number: int, progress: Progress) -> None:
-        found, documents = [np.empty(0, DOCUMENT)], [np.empty(0, np.int64)]
-        low, high = _range_of(number, self.num_ranges)
-        for task in range(len(self.inputs.keys)):
-            of_task = self.inputs.load(task, "documents")
-            mine = np.flatnonzero((of_task["id"] >= low) & (of_task["id"] <= high))
-            found.append(of_task[mine])
-            documents.append(mine + self.inputs.starts[task])
-        flat = np.concatenate(found)
-        pairs = np.unique(flat[["id", "text"]])
-        ids, texts = np.unique(pairs["id"], return_counts=True)
-        shared = np.isin(flat["id"], ids[texts >= SHARED_ID])
-        save_whole(self.output / f"shared-{number:05d}.npy", np.concatenate(documents)[shared])
+def find_shared_ids(inputs: Inputs, output: Path, num_ranges: int, number: int, progress: Progress) -> None:
+    """Find documents whose id SHARED_ID or more documents of other texts have: ``shared-00000.npy`` has numbers."""
+    found, documents = _read_documents(inputs, "id", number, num_ranges)
+    pairs = np.unique(found[["id", "text"]])
+    ids, texts = np.unique(pairs["id"], return_counts=True)
+    shared = np.isin(found["id"], ids[texts >= SHARED_ID])
+    save_whole(output / f"shared-{number:05d}.npy", documents[shared])
 
 
-@dataclass(frozen=True)
-class FindParagraphs:
-    """Finds paragraphs of one range of hashes that are to be removed: ``paragraphs-00000.npy`` has REMOVED, sorted.
+def _read_documents(inputs: Inputs, name: str, number: int, num_ranges: int) -> tuple[np.ndarray, np.ndarray]:
+    """Read the documents whose hash of this name is in a range: ``[N]`` DOCUMENT, and the number of each among all."""
+    found, documents = [np.empty(0, DOCUMENT)], [np.empty(0, np.int64)]
+    low, high = _range_of(number, num_ranges)
+    for task in range(len(inputs.keys)):
+        of_task = inputs.load(task, "documents")
+        mine = np.flatnonzero((of_task[name] >= low) & (of_task[name] <= high))
+        found.append(of_task[mine])
+        documents.append(mine + inputs.starts[task])
+    return np.concatenate(found), np.concatenate(documents)
+
+
+def find_paragraphs(
+    inputs: Inputs,
+    fate: Path,
+    shared: Path,
+    buckets: Buckets,
+    output: Path,
+    num_ranges: int,
+    boilerplate: int,
+    number: int,
+    progress: Progress,
+) -> None:
+    """Find paragraphs of one range of hashes that are to be removed: ``paragraphs-00000.npy`` has REMOVED, sorted.
 
     fate:        a file of ``[documents]`` uint8, what becomes of each. Only documents that are kept hold a copy; those
                  that are too short without their repeated paragraphs still count for ``boilerplate``
     boilerplate: in how many documents a paragraph must occur to be removed from all of them; 0 for never
     shared:      the file of documents that share their id, and ``buckets``, which tell the bucket of each
     """
-
-    inputs: Inputs
-    fate: Path
-    shared: Path
-    buckets: Buckets
-    output: Path
-    num_ranges: int
-    boilerplate: int
-
-    def __call__(self, number: int, progress: Progress) -> None:
-        copies = read_copies(self.inputs, self.fate, number, self.num_ranges, self.boilerplate)
-        kept = np.flatnonzero(copies.fate == KEPT)
-        _, first = np.unique(copies.group[kept], return_index=True)
-        why = np.full(len(kept), REPEATED, dtype=np.uint8)
-        why[first] = 0
-        why[copies.in_many[kept]] = BOILERPLATE
-        removed = kept[why > 0]
-        places, document = copies.found[removed], copies.document[removed]
-        out = np.empty(len(removed), dtype=REMOVED)
-        out["task"] = np.searchsorted(self.inputs.starts, document, side="right") - 1
-        out["why"] = why[why > 0]
-        is_shared = np.load(self.shared, mmap_mode="r")
-        for name in ("number", "paragraph", "chars"):
-            out[name] = places[name]
-        for task in np.unique(out["task"]).tolist():
-            mine = out["task"] == task
-            places = self.inputs.load(task, "documents")["place"][out["number"][mine]]
-            shared = is_shared[self.inputs.starts[task] + out["number"][mine]]
-            held_out = find_held_out((places >> np.uint64(32)).astype(np.uint8), shared)
-            out["bucket"][mine] = self.buckets.place(places & np.uint64(0xFFFFFFFF), held_out)
-        order = np.lexsort([out[name] for name in ("paragraph", "number", "task", "bucket")])
-        self.output.mkdir(parents=True, exist_ok=True)
-        save_whole(self.output / f"paragraphs-{number:05d}.npy", out[order])
+    copies = read_copies(inputs, fate, number, num_ranges, boilerplate)
+    kept = np.flatnonzero(copies.fate == KEPT)
+    _, first = np.unique(copies.group[kept], return_index=True)
+    why = np.full(len(kept), REPEATED, dtype=np.uint8)
+    why[first] = 0
+    why[copies.in_many[kept]] = BOILERPLATE
+    removed = kept[why > 0]
+    places, document = copies.found[removed], copies.document[removed]
+    out = np.empty(len(removed), dtype=REMOVED)
+    out["task"] = np.searchsorted(inputs.starts, document, side="right") - 1
+    out["why"] = why[why > 0]
+    is_shared = np.load(shared, mmap_mode="r")
+    for name in ("number", "paragraph", "chars"):
+        out[name] = places[name]
+    for task in np.unique(out["task"]).tolist():
+        mine = out["task"] == task
+        places = inputs.load(task, "documents")["place"][out["number"][mine]]
+        splits = (places >> np.uint64(32)).astype(np.uint8)
+        held_out = find_held_out(splits, is_shared[inputs.starts[task] + out["number"][mine]])
+        out["bucket"][mine] = buckets.place(places & np.uint64(0xFFFFFFFF), held_out)
+    order = np.lexsort([out[name] for name in ("paragraph", "number", "task", "bucket")])
+    output.mkdir(parents=True, exist_ok=True)
+    save_whole(output / f"paragraphs-{number:05d}.npy", out[order])
 
 
 @dataclass(frozen=True)

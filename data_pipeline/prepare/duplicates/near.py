@@ -6,7 +6,6 @@ Two documents whose sets of 5-grams of words have a Jaccard similarity of s are 
 
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from xxhash import xxh3_64_intdigest
 
-from data_pipeline.prepare.engine.stage import Progress
+from data_pipeline.prepare.tasks import Progress
 
 from .exact import DUPLICATE, NEAR_DUPLICATE, Inputs, save_whole
 
@@ -96,59 +95,51 @@ def link_signatures(folders: list[Path], output: Path) -> None:
             link.symlink_to((folder / f"bucket_{band:03d}/00000.minhash.sig").resolve())
 
 
-@dataclass(frozen=True)
-class FindMatches:
-    """Finds the pairs of documents that match in one band, with datatrove: ``00000_00.dups``."""
+def find_matches(signatures: Path, output: Path, number: int, progress: Progress) -> None:
+    """Find the pairs of documents that match in one band, with datatrove: ``00000_00.dups``."""
+    from datatrove.pipeline.dedup.minhash import MinhashDedupBuckets
 
-    signatures: Path
-    output: Path
-
-    def __call__(self, number: int, progress: Progress) -> None:
-        from datatrove.pipeline.dedup.minhash import MinhashDedupBuckets
-
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if most < 0 else min(OPEN_FILES, most), most))
-        step = MinhashDedupBuckets(str(self.signatures), str(self.output), config=_make_config(), lines_to_buffer=LINES)
-        step.run(None, number, NUM_BANDS)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if most < 0 else min(OPEN_FILES, most), most))
+    step = MinhashDedupBuckets(str(signatures), str(output), config=_make_config(), lines_to_buffer=LINES)
+    step.run(None, number, NUM_BANDS)
 
 
-@dataclass(frozen=True)
-class Decide:
-    """Decides what becomes of each document, by duplicates and matches: ``[documents]`` uint8 in a file. Another has
+def decide(
+    inputs: Inputs,
+    exact: Path | None,
+    matches: Path | None,
+    ids: Path,
+    output: Path,
+    shared: Path,
+    number: int,
+    progress: Progress,
+) -> None:
+    """Decide what becomes of each document, by duplicates and matches: ``[documents]`` uint8 in a file. Another has
     which share their id with many, ``[documents]`` bool.
 
     Of documents that are connected by matches the first is kept. An exact duplicate is no near-duplicate.
 
-    exact:   the folder of FindDocuments' files; None where nothing is removed
-    matches: the folder of FindMatches' files; None where near-duplicates stay
-    ids:     the folder of FindSharedIds' files
+    exact:   the folder of the files of ``find_documents``; None where nothing is removed
+    matches: the folder of those of ``find_matches``; None where near-duplicates stay
+    ids:     the folder of those of ``find_shared_ids``
     """
 
-    inputs: Inputs
-    exact: Path | None
-    matches: Path | None
-    ids: Path
-    output: Path
-    shared: Path
-
-    def __call__(self, number: int, progress: Progress) -> None:
-        total = int(self.inputs.starts[-1])
-        fate = np.zeros(total, dtype=np.uint8)
-        if self.matches:
-            bands = [partial(self._read_matches, path) for path in sorted(self.matches.glob("*.dups"))]
-            fate[find_repeats(bands)] = NEAR_DUPLICATE
-        for path in sorted(self.exact.glob("documents-*.npy")) if self.exact else []:
-            fate[np.load(path)] = DUPLICATE
-        save_whole(self.output, fate)
-        is_shared = np.zeros(total, dtype=bool)
-        for path in sorted(self.ids.glob("shared-*.npy")):
-            is_shared[np.load(path)] = True
-        save_whole(self.shared, is_shared)
-
-    def _read_matches(self, path: Path) -> np.ndarray:
+    def read_matches(path: Path) -> np.ndarray:
         """Read pairs of documents' numbers, ``[N, 2]``."""
         flat = np.fromfile(path, dtype="<u4").reshape(-1, 2, 2)  # pair, side, (task, number)
-        return self.inputs.starts[flat[:, :, 0]] + flat[:, :, 1]
+        return inputs.starts[flat[:, :, 0]] + flat[:, :, 1]
+
+    fate = np.zeros(int(inputs.starts[-1]), dtype=np.uint8)
+    if matches:
+        fate[find_repeats([partial(read_matches, path) for path in sorted(matches.glob("*.dups"))])] = NEAR_DUPLICATE
+    for path in sorted(exact.glob("documents-*.npy")) if exact else []:
+        fate[np.load(path)] = DUPLICATE
+    save_whole(output, fate)
+    is_shared = np.zeros(len(fate), dtype=bool)
+    for path in sorted(ids.glob("shared-*.npy")):
+        is_shared[np.load(path)] = True
+    save_whole(shared, is_shared)
 
 
 def find_repeats(bands: Sequence[Callable[[], np.ndarray]]) -> np.ndarray:

@@ -6,12 +6,11 @@ ranges of hashes: a document that is long enough without every paragraph that st
 of the others, which are at risk, and of the texts that stand first in one of them, is the order looked at.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.prepare.engine.stage import Progress
+from data_pipeline.prepare.tasks import Progress
 
 from .exact import KEPT, TOO_SHORT, Inputs, read_copies, save_whole
 
@@ -21,84 +20,69 @@ AT_RISK = np.dtype([("document", "<i8"), ("left", "<i8"), ("least", "<i8")])
 CONTESTED = np.dtype([("document", "<i8"), ("hash", "<u8"), ("chars", "<i8"), ("is_first", "?")])
 
 
-@dataclass(frozen=True)
-class FindAtRisk:
-    """Finds the documents at risk: ``at_risk.npy`` has AT_RISK, in the order of the input.
+def find_at_risk(inputs: Inputs, fate_file: Path, removed: Path, output: Path, number: int, progress: Progress) -> None:
+    """Find the documents at risk: ``at_risk.npy`` has AT_RISK, in the order of the input.
 
-    removed: the folder of what ``FindParagraphs`` finds where all documents hold copies
+    removed: the folder of what ``find_paragraphs`` finds where all documents hold copies
     """
-
-    inputs: Inputs
-    fate: Path
-    removed: Path
-    output: Path
-
-    def __call__(self, number: int, progress: Progress) -> None:
-        fate, starts = np.load(self.fate, mmap_mode="r"), self.inputs.starts
-        lost = np.zeros(len(fate), dtype=np.uint32)
-        for path in sorted(self.removed.glob("paragraphs-*.npy")):
-            gone = np.load(path)
-            np.add.at(lost, starts[gone["task"]] + gone["number"], gone["chars"])
-        found = [np.empty(0, AT_RISK)]
-        for task in range(len(self.inputs.keys)):
-            documents, mine = self.inputs.load(task, "documents"), slice(starts[task], starts[task + 1])
-            left = documents["chars"].astype(np.int64) - lost[mine]
-            least = np.maximum(1, documents["least"].astype(np.int64))
-            short = np.flatnonzero((fate[mine] == KEPT) & (lost[mine] > 0) & (left < least))
-            risky = np.empty(len(short), dtype=AT_RISK)
-            risky["document"], risky["left"], risky["least"] = short + starts[task], left[short], least[short]
-            found.append(risky)
-        save_whole(self.output, np.concatenate(found))
+    fate, starts = np.load(fate_file, mmap_mode="r"), inputs.starts
+    lost = np.zeros(len(fate), dtype=np.uint32)
+    for path in sorted(removed.glob("paragraphs-*.npy")):
+        gone = np.load(path)
+        np.add.at(lost, starts[gone["task"]] + gone["number"], gone["chars"])
+    found = [np.empty(0, AT_RISK)]
+    for task in range(len(inputs.keys)):
+        documents, mine = inputs.load(task, "documents"), slice(starts[task], starts[task + 1])
+        left = documents["chars"].astype(np.int64) - lost[mine]
+        least = np.maximum(1, documents["least"].astype(np.int64))
+        short = np.flatnonzero((fate[mine] == KEPT) & (lost[mine] > 0) & (left < least))
+        risky = np.empty(len(short), dtype=AT_RISK)
+        risky["document"], risky["left"], risky["least"] = short + starts[task], left[short], least[short]
+        found.append(risky)
+    save_whole(output, np.concatenate(found))
 
 
-@dataclass(frozen=True)
-class FindContested:
-    """Finds the texts of one range of hashes that several documents at risk may keep: ``contested-00000.npy``."""
+def find_contested(
+    inputs: Inputs,
+    fate: Path,
+    at_risk: Path,
+    output: Path,
+    num_ranges: int,
+    boilerplate: int,
+    number: int,
+    progress: Progress,
+) -> None:
+    """Find the texts of one range of hashes that several documents at risk may keep: ``contested-00000.npy``."""
+    copies = read_copies(inputs, fate, number, num_ranges, boilerplate)
+    place = np.arange(len(copies.group))
+    is_first = np.append(True, np.diff(copies.group) != 0)[: len(place)]
+    is_risky = np.isin(copies.document, np.load(at_risk)["document"])
+    # where each text is first in a safe one
+    safe = np.full(int(copies.group[-1]) + 1 if len(place) else 0, len(place))
+    np.minimum.at(safe, copies.group[~is_risky], place[~is_risky])
+    new_document = is_first | np.append(True, np.diff(copies.document) != 0)[: len(place)]
+    mine = is_risky & new_document & ~copies.in_many & (place < safe[copies.group])
+    several = np.bincount(copies.group[mine], minlength=len(safe)) > 1
+    mine &= several[copies.group]
+    out = np.empty(int(mine.sum()), dtype=CONTESTED)
+    out["document"], out["is_first"] = copies.document[mine], is_first[mine]
+    out["hash"], out["chars"] = copies.found["hash"][mine], copies.found["chars"][mine]
+    save_whole(output / f"contested-{number:05d}.npy", out)
 
-    inputs: Inputs
-    fate: Path
-    at_risk: Path
-    output: Path
-    num_ranges: int
-    boilerplate: int
 
-    def __call__(self, number: int, progress: Progress) -> None:
-        copies = read_copies(self.inputs, self.fate, number, self.num_ranges, self.boilerplate)
-        place = np.arange(len(copies.group))
-        is_first = np.append(True, np.diff(copies.group) != 0)[: len(place)]
-        is_risky = np.isin(copies.document, np.load(self.at_risk)["document"])
-        # where each text is first in a safe one
-        safe = np.full(int(copies.group[-1]) + 1 if len(place) else 0, len(place))
-        np.minimum.at(safe, copies.group[~is_risky], place[~is_risky])
-        new_document = is_first | np.append(True, np.diff(copies.document) != 0)[: len(place)]
-        mine = is_risky & new_document & ~copies.in_many & (place < safe[copies.group])
-        several = np.bincount(copies.group[mine], minlength=len(safe)) > 1
-        mine &= several[copies.group]
-        out = np.empty(int(mine.sum()), dtype=CONTESTED)
-        out["document"], out["is_first"] = copies.document[mine], is_first[mine]
-        out["hash"], out["chars"] = copies.found["hash"][mine], copies.found["chars"][mine]
-        save_whole(self.output / f"contested-{number:05d}.npy", out)
+def decide_survivors(
+    fate_file: Path, at_risk_file: Path, contested: Path, output: Path, number: int, progress: Progress
+) -> None:
+    """Decide which documents at risk stay, and write what becomes of all: ``[documents]`` uint8.
 
-
-@dataclass(frozen=True)
-class DecideSurvivors:
-    """Decides which documents at risk stay, and writes what becomes of all: ``[documents]`` uint8.
-
-    contested: the folder of FindContested's files
+    contested: the folder of the files of ``find_contested``
     """
-
-    fate: Path
-    at_risk: Path
-    contested: Path
-    output: Path
-
-    def __call__(self, number: int, progress: Progress) -> None:
-        fate, at_risk = np.load(self.fate), np.load(self.at_risk)
-        paths = sorted(self.contested.glob("contested-*.npy"))
-        entries = np.concatenate([np.empty(0, CONTESTED), *map(np.load, paths)])
-        fate[at_risk["document"]] = TOO_SHORT
-        fate[find_survivors(at_risk, entries)] = KEPT
-        save_whole(self.output, fate)
+    fate, at_risk = np.load(fate_file), np.load(at_risk_file)
+    paths = sorted(contested.glob("contested-*.npy"))
+    entries = np.concatenate([np.empty(0, CONTESTED), *map(np.load, paths)])
+    fate[at_risk["document"]] = TOO_SHORT
+    fate[find_survivors(at_risk, entries)] = KEPT
+    save_whole(output, fate)
 
 
 def find_survivors(at_risk: np.ndarray, entries: np.ndarray) -> list[int]:

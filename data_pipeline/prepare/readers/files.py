@@ -18,7 +18,7 @@ from .compression import is_compressed, is_url
 from .registry import (
     FORMATS,
     PYTHON_DOCS,
-    find_archive,
+    can_read,
     find_missing,
     find_reader,
     get_reader,
@@ -72,7 +72,7 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
         for place in places.found:
             if places.is_folder(place):
                 inside = places.list_files(place)
-                known = [p for p in inside if _is_known(prefix + p) and places.exists(p)]
+                known = [p for p in inside if can_read(prefix + p) and places.exists(p)]
                 others = sorted(p for p in {*inside} - {*known} if key or not is_companion(p))
                 if inside and not known and not others:
                     raise KinspanError(
@@ -84,7 +84,7 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
                 skipped.update(others)
             elif not places.exists(place):
                 raise KinspanError(f"--input {given}: no such file")
-            elif not _is_known(prefix + place):
+            elif not can_read(prefix + place):
                 raise KinspanError(f"--input {prefix}{place}: {_explain(prefix + place)}")
             else:
                 files[prefix + place] = places.describe(prefix, place)
@@ -124,10 +124,6 @@ def _describe_docs() -> str:
     if other := python_docs.describe_differences():
         print(f"note: the default corpus, and with it its figures, will differ, because of {other}", file=sys.stderr)
     return python_docs.describe_versions()
-
-
-def _is_known(name: str) -> bool:
-    return (find_archive(name) is not None or find_reader(name) is not None) and not find_missing(name)
 
 
 def _explain(name: str) -> str:

@@ -11,13 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from tqdm import tqdm
-
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.executors import check_workers, map_chunks
 from data_pipeline.files import make_folder
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
 from data_pipeline.prepare.rejection import ReadTally, refuse_rejected
+from data_pipeline.progress import show_progress
 from finetune.data.tables import read_lines
 
 from .natural_questions import LABELS, build_chunk
@@ -173,7 +172,7 @@ def _build(
     Raises KinspanError where no question is kept, and where too much is rejected.
     """
     tally, seen = Tally(), set[bytes]()
-    with tqdm(desc=name, unit=" questions", mininterval=1.0, disable=None) as bar:
+    with show_progress(name, "questions") as bar:
         for built in map_chunks(_make_worker, (), _read_chunks(files, bar), num_workers):
             tally.outcomes.update(built.outcomes)
             for file, size, reason in built.read:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import bm25s
 import numpy as np
-from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import make_folder, write_atomically
@@ -32,6 +31,7 @@ from data_pipeline.prepare.readers.files import find_input_files
 from data_pipeline.prepare.readers.reader import measure_content
 from data_pipeline.prepare.readers.registry import parse_record, read_records
 from data_pipeline.prepare.rejection import ReadTally, format_bytes, refuse_rejected
+from data_pipeline.progress import show_progress
 from finetune.data.answers import fold_text
 
 CANDIDATES = 100  # of a question (Rücklé et al., 2020, section 3.2)
@@ -83,7 +83,7 @@ def read_questions(
     omitted: Counter[str] = Counter()
     read = ReadTally()
     for file in files:
-        for record in tqdm(read_records(file.name), desc="reading", unit=" records", mininterval=1.0, disable=None):
+        for record in show_progress("reading", "records", read_records(file.name)):
             size = measure_content(record.content)
             try:
                 questions = [document for document in parse_record(record) if document.title_is_text]
@@ -212,7 +212,7 @@ def build_forum_set(
         members.setdefault(question.group, set()).add(n)
     lines: dict[str, list[str]] = {split: [] for split in SPLITS}
     counts = dict.fromkeys(SPLITS, 0)
-    for n, question in enumerate(tqdm(questions, desc="candidates", unit=" questions", mininterval=1.0, disable=None)):
+    for n, question in enumerate(show_progress("candidates", "questions", questions)):
         right = _find_right(kind, question, n, number, pool)
         if not how.asks(question) or not right:
             continue

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import bm25s
 import numpy as np
-from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import make_folder, write_atomically
+from data_pipeline.progress import show_progress
 
 from ..dataset import explain_missing, find_files
 from ..insuranceqa import ANSWERS, INSURANCEQA, read_texts
@@ -76,7 +76,7 @@ def _find(folder: Path, split: str) -> Path:
 def _write_split(split: str, file: Path, target: Path, index: bm25s.BM25, ids: list[str], candidates: int) -> Count:
     """Writes the questions of a split with their candidates, best first."""
     known, lines, found = set(ids), [], 0
-    for line, record in tqdm(read_json_lines(file), desc=split, unit=" questions", mininterval=1.0, disable=None):
+    for line, record in show_progress(split, "questions", read_json_lines(file)):
         where = f"{file} line {line}"
         if not isinstance(record.get("question"), str) or not isinstance(record.get("answers"), list):
             raise KinspanError(f'{where}: "question" must be there, as a string, and "answers", as a list')

@@ -20,7 +20,7 @@ from torch import nn
 
 from data_pipeline.errors import KinspanError
 
-from .parts import Part
+from .parts import AdapterPart
 
 # The families whose layers end in LN(f + x) of a module of its own. ALBERT's layers share theirs, ModernBERT normalises
 # before its blocks.
@@ -99,7 +99,7 @@ def check_family(config: Any, name: str) -> None:
         )
 
 
-def build_layers(config: Any, parts: Iterable[Part]) -> nn.ModuleList:
+def build_layers(config: Any, parts: Iterable[AdapterPart]) -> nn.ModuleList:
     """The modules of the parts, by layer and then by part: what ``attach`` takes. Drawn from torch's generator."""
     parts, hidden = tuple(parts), config.hidden_size
     return nn.ModuleList(

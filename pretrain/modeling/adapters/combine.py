@@ -12,7 +12,7 @@ from data_pipeline.errors import KinspanError
 from . import lora
 from .folder import HEAD, SPEC, TENSORS, Adapter, Base, format_spec
 from .model import gather_beneath
-from .parts import Part
+from .parts import AdapterPart
 
 
 def check_one_base(adapters: Sequence[Adapter]) -> None:
@@ -57,12 +57,12 @@ def average(adapters: Sequence[Adapter], weights: Sequence[float] | None, folder
         if _outline(other) != _outline(first):
             raise KinspanError(f"{other.folder} and {first.folder} are not of one shape: only such can be averaged")
     each = [adapter.tensors for adapter in adapters]
-    parts: tuple[Part, ...]
+    parts: tuple[AdapterPart, ...]
     if first.parts[0].kind == "lora":
-        parts = (Part("lora", name, sum(adapter.parts[0].size for adapter in adapters)),)
+        parts = (AdapterPart("lora", name, sum(adapter.parts[0].size for adapter in adapters)),)
         tensors = lora.average(each, shares)
     else:
-        parts = (*first.parts[:-1], Part(first.parts[-1].kind, name, first.parts[-1].size, first.parts[-1].of))
+        parts = (*first.parts[:-1], AdapterPart(first.parts[-1].kind, name, first.parts[-1].size, first.parts[-1].of))
         tensors = _mean(each, shares)
     return Adapter(folder, parts, first.base, tensors, _mean([adapter.head for adapter in adapters], shares))
 

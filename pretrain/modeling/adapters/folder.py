@@ -25,7 +25,7 @@ from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.pair_head import POOLER, list_head_modules
 
 from . import bottleneck, lora
-from .parts import Part, as_json, read_parts
+from .parts import AdapterPart, as_json, read_parts
 
 SPEC, TENSORS, HEAD = "adapter.json", "adapter.safetensors", "pair_head.safetensors"
 FORMAT = 1
@@ -57,7 +57,7 @@ class Adapter:
     """
 
     folder: Path
-    parts: tuple[Part, ...]
+    parts: tuple[AdapterPart, ...]
     base: Base
     tensors: dict[str, torch.Tensor]
     head: dict[str, torch.Tensor]
@@ -82,7 +82,7 @@ def read_adapter(folder: str | Path) -> Adapter:
     return Adapter(folder, parts, base, tensors, head)
 
 
-def read_spec(folder: Path) -> tuple[tuple[Part, ...], Base]:
+def read_spec(folder: Path) -> tuple[tuple[AdapterPart, ...], Base]:
     """The parts and the base that adapter.json names. Raises KinspanError where it is missing or damaged."""
     path = folder / SPEC
     if not path.is_file():
@@ -111,7 +111,7 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
     return {name: tensor.float() for name, tensor in found.items()}
 
 
-def _is_of(parts: tuple[Part, ...], name: str, tensor: torch.Tensor) -> bool:
+def _is_of(parts: tuple[AdapterPart, ...], name: str, tensor: torch.Tensor) -> bool:
     """Whether a tensor's name is that of one of the parts, and as wide as it; ``fill`` compares the rest."""
     if parts[0].kind == "lora":
         return tensor.ndim == 2 and tensor.shape[0 if ".lora_A." in name else 1] == parts[0].size
@@ -126,7 +126,7 @@ def _is_of(parts: tuple[Part, ...], name: str, tensor: torch.Tensor) -> bool:
     return found["own"] != "down.bias" or tensor.shape == (part.size,)
 
 
-def format_spec(parts: tuple[Part, ...], base: Base) -> str:
+def format_spec(parts: tuple[AdapterPart, ...], base: Base) -> str:
     """The text of adapter.json."""
     return json.dumps({"format": FORMAT, "parts": as_json(parts), "base": asdict(base)}, indent=1) + "\n"
 
@@ -188,14 +188,14 @@ def name_head(classifier: Any) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in classifier.named_parameters() if id(parameter) in own}
 
 
-def name_parts(encoder: Any, parts: tuple[Part, ...]) -> dict[str, nn.Parameter]:
+def name_parts(encoder: Any, parts: tuple[AdapterPart, ...]) -> dict[str, nn.Parameter]:
     """The parameters of the parts that were put into an encoder, by the names in an adapter's file."""
     shorten = lora.shorten if parts[0].kind == "lora" else bottleneck.shorten
     named = ((shorten(name), parameter) for name, parameter in encoder.named_parameters())
     return {name: parameter for name, parameter in named if name is not None}
 
 
-def put_in(classifier: Any, parts: tuple[Part, ...]) -> None:
+def put_in(classifier: Any, parts: tuple[AdapterPart, ...]) -> None:
     """Puts fresh parts into a classifier's encoder, drawn from torch's generator."""
     encoder = classifier.base_model
     if parts[0].kind == "lora":

@@ -26,7 +26,7 @@ from .folder import (
     read_adapter,
 )
 from .load import load_base
-from .parts import Part, describe_parts
+from .parts import AdapterPart, describe_parts
 
 Method = Literal["pfeiffer", "lora", "fusion"]
 SIZES = {"pfeiffer": 64, "lora": 8}  # unless --adapter_size says another: Rücklé et al., 2020; Hu et al., 2021
@@ -42,7 +42,7 @@ class AdapterModel(PairModel):
 
     losses = (PAIR,)  # type: ignore[assignment]
 
-    def __init__(self, classifier: Any, parts: tuple[Part, ...], base: str, objectives: tuple[str, ...]) -> None:
+    def __init__(self, classifier: Any, parts: tuple[AdapterPart, ...], base: str, objectives: tuple[str, ...]) -> None:
         super().__init__(classifier, nn.Identity(), objectives)
         self.parts, self.base = parts, base
         trained = {id(parameter) for parameter in (*self.name_trained().values(), *name_head(classifier).values())}
@@ -125,7 +125,7 @@ def load_adapter_model(
     return model.train(), notes  # type: ignore[return-value]
 
 
-def plan_parts(method: Method, size: int | None, beneath: Sequence[Adapter], name: str) -> tuple[Part, ...]:
+def plan_parts(method: Method, size: int | None, beneath: Sequence[Adapter], name: str) -> tuple[AdapterPart, ...]:
     """The parts of a new adapter. Raises KinspanError where those beneath are not such as the method takes."""
     below = [part for adapter in beneath for part in adapter.parts]
     for adapter in beneath:
@@ -134,10 +134,10 @@ def plan_parts(method: Method, size: int | None, beneath: Sequence[Adapter], nam
         if adapter.parts[0].kind == "lora":
             raise KinspanError(f"--adapters {adapter.folder} is of LoRA, on which nothing can be stacked")
     if method == "fusion":
-        return (Part("fusion", name, of=tuple(below)),)
+        return (AdapterPart("fusion", name, of=tuple(below)),)
     if method == "lora":
-        return (Part("lora", name, size or SIZES["lora"]),)
-    return (*below, Part("bottleneck", name, size or SIZES["pfeiffer"]))
+        return (AdapterPart("lora", name, size or SIZES["lora"]),)
+    return (*below, AdapterPart("bottleneck", name, size or SIZES["pfeiffer"]))
 
 
 def gather_beneath(beneath: Sequence[Adapter], fused: bool) -> dict[str, torch.Tensor]:

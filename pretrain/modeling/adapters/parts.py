@@ -10,7 +10,7 @@ LORA_SCALE = 2.0  # what LoRA's product is multiplied by: alpha over rank, whate
 
 
 @dataclass(frozen=True)
-class Part:
+class AdapterPart:
     """One of the things that an adapter adds to every layer, one after another.
 
     kind: a bottleneck of Pfeiffer et al., an AdapterFusion over several of them, or LoRA's pair of narrow matrices
@@ -22,15 +22,15 @@ class Part:
     kind: Literal["bottleneck", "fusion", "lora"]
     name: str
     size: int = 0
-    of: tuple["Part", ...] = ()
+    of: tuple["AdapterPart", ...] = ()
 
 
-def as_json(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
+def as_json(parts: tuple[AdapterPart, ...]) -> list[dict[str, Any]]:
     """The parts as adapter.json holds them."""
     return [{key: value for key, value in asdict(part).items() if value or key == "name"} for part in parts]
 
 
-def read_parts(found: Any, place: str) -> tuple[Part, ...]:
+def read_parts(found: Any, place: str) -> tuple[AdapterPart, ...]:
     """The parts that adapter.json names. Raises KinspanError, naming ``place``, where they are none of KINDS."""
     try:
         parts = tuple(_read_part(entry, place) for entry in found)
@@ -42,16 +42,16 @@ def read_parts(found: Any, place: str) -> tuple[Part, ...]:
     return parts
 
 
-def _read_part(entry: dict[str, Any], place: str) -> Part:
+def _read_part(entry: dict[str, Any], place: str) -> AdapterPart:
     kind, name, size = entry["kind"], str(entry["name"]), int(entry.get("size", 0))
     of = tuple(_read_part(one, place) for one in entry.get("of", ()))
     fits = size > 0 and not of if kind != "fusion" else size == 0 and bool(of)
     if kind not in KINDS or not fits or any(one.kind != "bottleneck" for one in of):
         raise ValueError
-    return Part(kind, name, size, of)
+    return AdapterPart(kind, name, size, of)
 
 
-def describe_parts(parts: tuple[Part, ...]) -> str:
+def describe_parts(parts: tuple[AdapterPart, ...]) -> str:
     """The parts in words, for notes and cards."""
     words = {
         "bottleneck": lambda part: f"a bottleneck of {part.size} ({part.name})",

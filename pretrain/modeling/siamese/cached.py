@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from data_pipeline.sampling.batch import Batch
-from pretrain.modeling.losses import CHUNK
 from pretrain.runtime.ranks import sum_over_ranks
 
 from .losses import add_up_queries, bar_known, compare_texts
 from .model import SiameseModel
 
+CHUNK = 2**24  # cosines that are there at a time: 64 MB
 Pass = tuple[torch.Tensor, ...]  # what a forward pass of SiameseModel returns; the last are the embeddings
 # Of the embeddings of all pairs, and the rows of some queries: their losses [r], and sums for the log [num_sums]
 Comparison = Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]

@@ -19,8 +19,7 @@ from data_pipeline.prepare import write as write_module
 from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, clean, split_sentences
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.encode import is_held_out
-from data_pipeline.prepare.finished import CORPUS_PARTS
-from data_pipeline.prepare.pipeline import prepare
+from data_pipeline.prepare.pipeline import CORPUS_PARTS, prepare
 from data_pipeline.prepare.summary import describe_shared_ids, describe_unknown
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
@@ -402,7 +401,7 @@ def test_workers_that_cannot_start_are_an_error_and_no_endless_wait(tmp_path, so
     """A worker process imports the main module; one that is read from standard input it cannot find."""
     other = helpers.write_jsonl(tmp_path / "other.jsonl", documents[:3])
     program = f"""
-        from data_pipeline.prepare.pipeline import prepare
+        from data_pipeline.prepare.pipeline import CORPUS_PARTS, prepare
         from data_pipeline.errors import KinspanError
         from objectives import OBJECTIVES
         try:

@@ -198,6 +198,14 @@ def test_ranks_together_read_the_same_global_batch(any_corpus, make_stream, worl
         assert_equal(concatenate(parts), stream.batch(step * size, size))
 
 
+@pytest.mark.parametrize("max_length", [24, 128])
+@pytest.mark.parametrize("size", [17, 4096])
+def test_tokens_are_counted_without_being_read(max_length, size, any_corpus, make_stream, monkeypatch):
+    stream = make_stream(any_corpus, masking=True, max_length=max_length)
+    monkeypatch.setattr("data_pipeline.sampling.stream.CHUNK", size)
+    assert stream.count_tokens(7, 100).tolist() == stream.batch(7, 100).lengths.tolist()
+
+
 @given(st.integers(0, 5000), st.integers(1, 400), st.data())
 def test_a_range_may_be_cut_anywhere(masked, first, count, data):
     cuts = data.draw(st.lists(st.integers(0, count), max_size=5))

@@ -36,6 +36,13 @@ def pairs(data):
     ]
 
 
+def test_a_path_in_place_of_a_data_set_is_told_its_spelling(tmp_path):
+    (tmp_path / "train.jsonl").write_text("")
+    for given in (tmp_path, tmp_path / "train.jsonl"):
+        with pytest.raises(KinspanError, match=f"did you mean files={tmp_path}"):
+            load_split(str(given), "train")
+
+
 def test_wikiqa_has_quotation_marks_and_no_quoting(tmp_path):
     spec = wikiqa(
         tmp_path,

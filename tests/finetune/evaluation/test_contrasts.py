@@ -1,5 +1,7 @@
 """The statistics of contrasts: they hold their error rate, they see what is there, and intervals cover it."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from scipy.stats import t, ttest_ind
@@ -14,9 +16,7 @@ from finetune.evaluation.contrasts import (
     find_detectable,
     find_interval,
     measure_contrast,
-    measure_error_rate,
     measure_parts,
-    split_in_halves,
 )
 from finetune.evaluation.significance import compare, compare_seeds
 
@@ -131,19 +131,16 @@ def test_over_seeds_two_rows_are_welchs_test_and_four_of_them_are_satterthwaites
     assert four == pytest.approx(ttest_ind(one, other, equal_var=False).pvalue)
 
 
-def test_ten_seeds_split_in_126_ways_each_seed_once():
-    row = np.arange(10.0)[:, None] * np.ones((1, QUESTIONS))
-    splits = [frozenset(one[:, 0]) for one, _ in split_in_halves(row)]
-    assert len(splits) == len(set(splits)) == 126
-    assert all(len(one) == len(other) == 5 for one, other in split_in_halves(row))
-    assert all(not set(one[:, 0]) & set(other[:, 0]) for one, other in split_in_halves(row))
-
-
-def test_the_error_rate_of_equal_seeds_is_small():
-    """The splits of ten runs are no independent trials, so the bound is loose."""
-    rate = measure_error_rate(make_row(np.random.default_rng(5), seeds=10, of_seeds=0.0)[:, :50])
-    assert rate["splits"] == 126
-    assert rate["both"] <= min(rate["over_questions"], rate["over_seeds"]) <= 0.15
+def test_two_halves_of_equal_seeds_seldom_seem_to_differ():
+    """Nothing is there to be found. The halves are of the same ten runs, so the bound is loose."""
+    row = make_row(np.random.default_rng(5), seeds=10, of_seeds=0.0)[:, :50]
+    found = []
+    for others in combinations(range(1, 10), 4):
+        first = np.isin(np.arange(10), (0, *others))
+        one, other = row[first], row[~first]
+        found.append([compare(one, other).over_questions, compare_seeds(one.mean(axis=1), other.mean(axis=1))])
+    over_questions, over_seeds = (np.array(found) < 0.05).mean(axis=0)
+    assert max(over_questions, over_seeds) <= 0.15
 
 
 @pytest.mark.parametrize("seeds", [(5, 5), (3, 5)])

@@ -11,7 +11,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.studies.jobs import LOCKS, Runs, _run_unless_taken, plan_jobs
-from finetune.studies.lines import Store
+from finetune.studies.lines import ResultStore
 from finetune.studies.matrix import make_matrix
 from finetune.studies.measure import draw_questions, draw_share, fingerprint_data, load_test, settle_sets
 from finetune.studies.study import run_study
@@ -82,7 +82,7 @@ def study():
 @pytest.fixture
 def runs(study, answers, tiny_corpus, tmp_path):
     where = {"corpus": str(tiny_corpus)}
-    given = [answers], tmp_path / "out", Store(tmp_path / "lines"), {}, None, RUNNERS, where, lambda _: None
+    given = [answers], tmp_path / "out", ResultStore(tmp_path / "lines"), {}, None, RUNNERS, where, lambda _: None
     return Runs(study, *given)
 
 

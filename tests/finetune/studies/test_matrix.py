@@ -11,18 +11,15 @@ import yaml
 
 from data_pipeline.errors import KinspanError
 from finetune.evaluation import contrasts
+from finetune.studies import figures
 from finetune.studies.findings import Findings
-from finetune.studies.lines import Store, invert_ranks, pack_figures, read_outcome, shorten
+from finetune.studies.lines import ResultStore, invert_ranks, pack_figures, read_outcome, shorten
 from finetune.studies.matrix import make_matrix
 from finetune.studies.page import PLACE, write_page
 from finetune.studies.rows import FINETUNE
 from finetune.studies.study_file import make_config, read_study
 from finetune.studies.tables import (
-    collect_known,
-    compare_in_half_precision,
-    list_below,
     list_contrasts,
-    list_error_rate,
     list_groups,
     list_rows,
 )
@@ -72,7 +69,7 @@ def study():
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "results")
+    return ResultStore(tmp_path / "results")
 
 
 def make_line(seed, value, random, **more):
@@ -157,7 +154,7 @@ def test_every_row_of_a_benchmark_has_settings_that_both_trainings_take(path):
 def test_stored_lines_are_of_the_rows_of_their_study():
     """A line whose settings the file no longer gives would run again, and leave the tables."""
     for path, results in ((EVIDENCE, "evidence/results"), (FORUMS, "forums/study/results")):
-        store = Store(BENCHMARKS / results)
+        store = ResultStore(BENCHMARKS / results)
         rows = [row for row in read_study(path).rows if not row.mean_of]
         found = {(row.lines_of, seed) for row in rows for seed in store.read_lines(row)}
         assert len(found) == sum(len(file.read_text().splitlines()) for file in store.folder.glob("*.jsonl"))
@@ -219,42 +216,29 @@ def test_a_mean_of_rows_is_that_of_their_questions(study, store):
 
 def test_rows_are_listed_by_patterns_with_what_needs_no_training_first(study, store):
     found = fill(study, store, 0.1)
-    lines = list_rows(found, "BM25/wikiqa;a/*/wikiqa", "seeds map cosine", but="*zero-shot*;a/both*").splitlines()
+    lines = list_rows(found, "BM25/wikiqa;a/*/wikiqa", "seeds map", but="*zero-shot*;a/both*").splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| BM25", "| nothing", "| MLM", "| SSP"]
-    assert lines[2] == "| BM25 |  | .500 |  |"
+    assert lines[2] == "| BM25 |  | .500 |"
     assert lines[-1].startswith("| SSP | 5 | .")
-    assert lines[-1].split(" | ")[-1].startswith(".7")
     with pytest.raises(KinspanError, match="has the column maps, which is none of"):
         list_rows(found, "a/*", "maps")
 
 
-def test_seeds_in_bf16_are_compared_by_themselves(study, store):
-    """Those in fp32 are much better here, and only one row has them."""
-    found, random = fill(study, store, 0.0), np.random.default_rng(2)
-    row = next(row for row in study.rows if row.name == "a/ssp/wikiqa")
-    for seed in (1, 2):
-        line = make_line(seed, 0.9, random)
-        store.add(row, line | {"finetune": {**line["finetune"], "precision": "fp32"}})
-    found = Findings(study, store)
-    mixed, pure = found.findings
-    assert mixed.contrast.difference > 0.1
-    half = compare_in_half_precision(found, mixed)
-    assert abs(half.difference) < 0.03
-    assert half.parts.num_seeds == (3, 5)
-    assert compare_in_half_precision(found, pure) is None
-    assert "| 2 fp32, 3 bf16 |" in list_rows(found, "a/ssp/wikiqa")
-
-
-def test_what_is_known_before_fine_tuning_is_paired_with_the_map_after_it(study, store):
-    known = collect_known(fill(study, store, 0.1), "a", "wikiqa")
-    assert set(known) == {"MAP of the cosine, without fine-tuning"}  # no validation has an AUC here
-    assert {arm: len(pairs) for arm, pairs in known["MAP of the cosine, without fine-tuning"].items()} == {"ssp": 5}
-
-
-def test_the_error_rate_takes_every_seed_of_its_row(study, store):
-    assert "126 of 10 seeds of a/none/wikiqa" in list_error_rate(fill(study, store, 0.0), "a/none/wikiqa")
-    (store.folder / "a-none-wikiqa.jsonl").unlink()
-    assert "126" not in list_error_rate(Findings(study, store), "a/none/wikiqa")
+def test_curves_have_a_dot_for_each_seed_and_a_line_through_the_means(study, store, tmp_path, monkeypatch):
+    group = study.matrix["groups"][-1] | {"questions": [50, 100]}
+    free = group | {"questions": [None], "measures": ["head"], "name": "free"}
+    study = make_matrix(Path("study.yaml"), {**study.matrix, "groups": [*study.matrix["groups"], group, free]})
+    drawn = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, path: drawn.append(figure))
+    rows = "a/ssp, * questions/trecqa;a/ssp, zero-shot by the pair head/trecqa"
+    figures.draw_curves(fill(study, store, 0.1), tmp_path / "labels.png", rows, "BM25/trecqa")
+    (axes,) = drawn[0].axes
+    curve, *dots, level = axes.lines
+    assert list(curve.get_xdata()) == [25, 50, 100]
+    assert [len(seeds.get_xdata()) for seeds in dots] == [2, 2, 2]
+    assert np.allclose(curve.get_ydata(), [seeds.get_ydata().mean() for seeds in dots])
+    assert set(level.get_ydata()) == {0.5}
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["none", "50", "100"]
 
 
 def test_a_page_keeps_its_prose_and_has_its_tables_made_anew(study, store, tmp_path):
@@ -276,7 +260,7 @@ def test_a_page_keeps_its_prose_and_has_its_tables_made_anew(study, store, tmp_p
     assert page.read_text() == text
 
 
-@pytest.mark.parametrize("call", ["row rows=a", "rows", "rows lines=a", "error_rate row=a/none"])
+@pytest.mark.parametrize("call", ["row rows=a", "rows", "rows lines=a"])
 def test_a_place_that_cannot_be_meant_is_named(study, store, tmp_path, call):
     page = tmp_path / "page.md"
     page.write_text(f"<!-- {call} -->\n<!-- end -->")
@@ -289,26 +273,25 @@ def test_a_place_that_cannot_be_meant_is_named(study, store, tmp_path, call):
 )
 def test_the_tables_of_rows_on_a_page_are_those_of_its_lines(page, path, results, tmp_path):
     """The comparisons are left out: their draws take minutes."""
-    found, count = Findings(read_study(path), Store(path.parent / results)), 0
+    found, count = Findings(read_study(path), ResultStore(path.parent / results)), 0
     text = (BENCHMARKS / f"{page}.md").read_text()
     for place in PLACE.finditer(text):
-        if re.match(r"rows|pretrainings|groups", place["call"]) and "less_none" not in place["call"]:
+        if re.match(r"rows|pretrainings|groups", place["call"]):
             count += 1
             alone = tmp_path / "alone.md"
             alone.write_text(place[0])
             write_page(found, alone)
             assert alone.read_text() == place[0]
-    assert count > 5
+    assert count == 2
 
 
 def test_forums_are_read_by_groups_of_targets():
     """A line has all targets; a group of five forums has their questions one after another."""
-    found = Findings(read_study(FORUMS), Store(FORUMS.parent / "results"))
+    found = Findings(read_study(FORUMS), ResultStore(FORUMS.parent / "results"))
     whole = found.outcomes["a/multi/title_body"].ap
     parts = [found.outcomes[f"a/multi/{forum}-title_body"].ap for forum in found.content["arms"]["mean"]["mean_of"]]
     assert np.array_equal(whole, np.concatenate(parts, axis=1))
     assert not any(row.fingerprint for row in found.study.rows)
-    assert "adapter of beer | title, body" in list_below(found, "cosine")
 
 
 def test_measures_other_than_fine_tuning_keep_the_head_alone(study):

@@ -7,9 +7,10 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25, score_bm25
+from finetune.evaluation.comparison import START, warn_of_baselines
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
 from finetune.training import baselines
-from finetune.training.baselines import BASELINES, START, measure_baselines, warn_of_baselines
+from finetune.training.baselines import BASELINES, measure_baselines
 from finetune.training.config import FinetuneConfig
 
 
@@ -50,8 +51,6 @@ def test_why_a_start_has_no_row_is_said(config, split, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("ranker", "warned"), [(0.9, []), (0.6, [START]), (0.3, [BM25, START])])
 def test_a_ranker_below_a_baseline_is_warned_of(ranker, warned):
-    means = {BM25: dict.fromkeys(METRICS, 0.5), START: dict.fromkeys(METRICS, 0.8)}
-    results = {"test": {m: {"mean": ranker, "sd": None} for m in METRICS}, "baselines": {"test": means}}
-    lines = warn_of_baselines("test", results, METRICS)
+    lines = warn_of_baselines("test", METRICS[0], ranker, {BM25: 0.5, START: 0.8})
     assert [name for name in (BM25, START) if any(f"below that of {name}," in line for line in lines)] == warned
     assert all(line.startswith(f"warning: MAP {ranker:.4f} on test is below") for line in lines)

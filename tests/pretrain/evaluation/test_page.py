@@ -1,11 +1,14 @@
 """The page of a run shows its curves, and nothing of the corpus becomes HTML."""
 
+import re
 from html.parser import HTMLParser
 
-from pretrain.evaluation.page import MOST_POINTS, draw_curves, render_page, thin
+import pytest
+
+from pretrain.evaluation.page import MOST_POINTS, render_page, say_learned, thin
 
 FACTS = {"total_steps": 20, "settings": {"objective": "ssp", "max_tokens": None, "seed": 1}}
-VOID = {"meta", "line", "polyline", "circle"}
+VOID = {"meta", "path", "use"}
 
 
 class Balance(HTMLParser):
@@ -42,20 +45,38 @@ def test_a_page():
     assert not balance.open
     assert "script" not in balance.seen
     assert balance.seen.count("svg") == 2  # of what has values: the loss and the area
-    assert page.count("<polyline") == 4
     assert "Warning: the figures rest on 2 held-out documents." in page
-    assert "<th>pair_auc</th><td>0.5000</td><td>0.7000</td>" in page
-    assert "http" not in page
+    assert ">pair_auc</th><td>0.5000</td><td>0.7000</td>" in page
+    assert not re.search(r"<(script|link|img|iframe)\b|url\((?!#)|@import", page)
     assert "Step 20 of 20. 5 min left." in page
     assert 'Score <b>0.269</b>: called negative, <span class="wrong">wrongly</span>.' in page
     assert "<td>10</td>" in page
     assert "resumed at step 10, with 2 rank(s), process ? on &lt;b&gt;" in page
-    assert page.count("stroke-dasharray") == 2  # where it was resumed, in both plots
+    assert page.count("stroke-dasharray: 3.7") == 2  # where it was resumed, in both plots
 
 
 def test_a_run_that_has_only_begun_has_a_page():
     assert "Step 0 of 20" in render_page("new", FACTS, [], [])
-    assert "<circle" in draw_curves({"train": [(0, 1.0)]}, "one point")
+    line = {"step": 0, "split": "train", "loss": 1.0}
+    assert "<svg" in render_page("new", FACTS, [line], [])  # a curve of one point
+
+
+@pytest.mark.parametrize(("auc", "word"), [(0.56, "Not yet"), (0.65, "A little"), (0.8, "Yes")])
+def test_it_begins_with_whether_the_run_has_learned(auc, word):
+    first, last = ({"step": step, "split": "validation", "pair_auc": value} for step, value in ((0, 0.49), (20, auc)))
+    facts = {**FACTS, "settings": {"pair_weight": 1.0}}
+    page = render_page("a", facts, [first, last], [])
+    assert (
+        f"Has it learned? {word}:</b> the AUC of held-out pairs is {auc:.2f} (chance 0.50), at the start 0.49." in page
+    )
+
+
+def test_without_pairs_another_figure_says_whether_it_has_learned():
+    first, last = {"pair_auc": 0.5, "mlm_loss": 10.0}, {"pair_auc": 0.5, "mlm_loss": 5.0}
+    assert say_learned(first, last, {"pair_weight": 0.0}) == ("Yes", "the masked-LM loss is 5.00, at the start 10.00")
+    assert say_learned(first, first, {"pair_weight": 0.0})[0] == "Not yet"
+    assert say_learned({"pair_mrr": 0.2}, {"pair_mrr": 0.4}, {"pair_weight": 1.0})[0] == "Yes"
+    assert say_learned({}, {}, {"pair_weight": 1.0}) is None
 
 
 def test_curves_of_long_runs_are_thinned_and_keep_what_leaps():

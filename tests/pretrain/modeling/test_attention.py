@@ -1,5 +1,7 @@
 """Packed attention: each way of computing it against each sequence by itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.packing import Packing
 from pretrain.modeling.pair_model import load_model
 from pretrain.modeling.randomness import decide_dropout
+from tests.flash_on_cpu import flash_on_cpu
 
 CPU = torch.device("cpu")
 LENGTHS = [5, 1, 12, 7]
@@ -28,6 +31,12 @@ def packing():
     starts = torch.tensor([0, *np.cumsum(LENGTHS)], dtype=torch.int32)
     positions = torch.cat([torch.arange(n) for n in LENGTHS]).int()
     return Packing.of(starts, positions, max(LENGTHS), PADDING)
+
+
+@pytest.fixture
+def _flash():
+    with flash_on_cpu():
+        yield
 
 
 def draw(seed=0, dtype=torch.float64):
@@ -48,46 +57,28 @@ def alone(query, key, value, scale, window=None):
     return torch.cat(out, 2).transpose(1, 2)
 
 
-def stand_in_for_flash(query, key, value, starts, _, longest, __, dropout, causal, debug, *, scale, **window):
-    """What the operator of a GPU computes, by its documented arguments."""
-    assert not causal
-    assert not debug
-    assert starts.dtype == torch.int32
-    assert int(starts[-1]) == len(query)
-    assert longest >= int(starts.diff().max())
-    left, right = window["window_size_left"], window["window_size_right"]
-    out = []
-    for q, k, v in zip(*(x.split(starts.diff().tolist()) for x in (query, key, value)), strict=True):
-        place = torch.arange(len(q))
-        ahead = place - place[:, None]  # of the key, from the query
-        near = torch.ones_like(ahead, dtype=torch.bool) if left is None else (ahead <= right) & (-ahead <= left)
-        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        out.append(F.scaled_dot_product_attention(q, k, v, near, dropout, scale=scale)[0].transpose(0, 1))
-    return torch.cat(out), None, None, None, None
-
-
+@pytest.mark.usefixtures("_flash")
 @pytest.mark.parametrize(("capability", "padded"), [((7, 5), True), ((8, 0), False), ((9, 0), False)])
 def test_half_precision_is_padded_on_a_gpu_without_flash_attention(capability, padded, packing, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     monkeypatch.setattr(attention, "_has_flash", None)
     attention.find_flash()
-    packing = Packing(packing.starts, packing.sequence, packing.position, packing.max_length, PADDING, None)
+    packing = replace(packing, bounds=None)
     monkeypatch.setattr(attention, "_flash" if padded else "_padded", None)  # the other one is called
-    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", stand_in_for_flash)
     out, _ = attend_packed(torch.nn.Module(), *draw(dtype=torch.float16), None, packing=packing)
     assert out.isfinite().all()
 
 
+@pytest.mark.usefixtures("_flash")
 @pytest.mark.parametrize("how", ["each", "padded", "flash"])
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("scale", [None, 0.2])
 def test_each_sequence_attends_to_itself_alone(packing, how, window, scale, monkeypatch):
     if how != "each":  # as on a GPU, where nobody knows the bounds
-        packing = Packing(packing.starts, packing.sequence, packing.position, packing.max_length, PADDING, None)
+        packing = replace(packing, bounds=None)
         monkeypatch.setattr(attention, "_flash" if how == "padded" else "_padded", None)
     dtype, near = (torch.bfloat16, 2e-2) if how == "flash" else (torch.float64, 1e-12)
-    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", stand_in_for_flash)
     inputs, others = draw(dtype=dtype), draw(dtype=dtype)
     out, _ = attend_packed(torch.nn.Module(), *inputs, None, scale, packing=packing, sliding_window=window)
     assert out.shape == (1, sum(LENGTHS) + PADDING, HEADS, WIDTH)

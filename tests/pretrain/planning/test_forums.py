@@ -79,7 +79,7 @@ def test_small_forums_are_left_out(tiny_corpus, make_corpus, helpers):
 
 
 def test_a_round_robin_has_no_turn_for_what_a_corpus_cannot_train(tiny_corpus):
-    config = PretrainConfig(corpus=[str(tiny_corpus)], objective="title_body+ssp", schedule="round_robin")
+    config = PretrainConfig(corpus=[str(tiny_corpus)], objective="title_body+ssp", corpus_schedule="round_robin")
     mixture, notes = drop_untrainable(mix_as(config, list_sources(config)).read_from(Corpus(tiny_corpus)))
     assert mixture.names == ("ssp",)
     assert mixture.batch == config.global_batch_size
@@ -90,14 +90,14 @@ def test_a_forum_that_gives_nothing_has_no_turn_where_others_do(tiny_corpus, mak
     documents = helpers.synthetic_documents(12, seed="asked")
     forum = make_corpus([{**document, "title": f"Why {n} and not {n + 1}?"} for n, document in enumerate(documents)])
     given = [str(tiny_corpus), f"{forum}=1,title_body+ssp"]
-    config = PretrainConfig(corpus=given, objective="duplicate", schedule="round_robin")
+    config = PretrainConfig(corpus=given, objective="duplicate", corpus_schedule="round_robin")
     corpora = [Corpus(tiny_corpus), Corpus(forum)]
     mixture, notes = drop_untrainable(mix_as(config, list_sources(config)).read_from(*corpora))
     assert [(part.source, part.objective.name) for part in mixture.parts] == [(1, "ssp")]
     assert len(notes) == 2
     described = describe_corpora(mixture, corpora)
     assert described["totals"] == corpora[1].manifest.totals
-    alone = PretrainConfig(corpus=[str(tiny_corpus)], objective="duplicate", schedule="round_robin")
+    alone = PretrainConfig(corpus=[str(tiny_corpus)], objective="duplicate", corpus_schedule="round_robin")
     asked = mix_as(alone, list_sources(alone)).read_from(corpora[0])
     assert drop_untrainable(asked) == (asked, [])
 
@@ -121,7 +121,7 @@ def write_duplicates_of_one(folder, make_corpus_of, validation_share=0.0):
 
 def test_duplicates_of_one_question_have_no_turn_and_end_no_run(tmp_path, helpers):
     forum = write_duplicates_of_one(tmp_path / "forum", helpers.prepare)
-    given = {"corpus": [str(forum)], "schedule": "round_robin"}
+    given = {"corpus": [str(forum)], "corpus_schedule": "round_robin"}
     both = PretrainConfig(**given, objective="title_body+duplicate")
     mixture, notes = drop_untrainable(mix_as(both, list_sources(both)).read_from(Corpus(forum)))
     assert mixture.names == ("title_body",)

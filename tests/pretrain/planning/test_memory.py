@@ -1,9 +1,9 @@
 import torch
 
 from pretrain.batches import to_tensors
+from pretrain.largest import make_largest_batch
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.memory import compute_states, estimate_activations
-from pretrain.step import make_largest_batch
 
 
 def test_states_by_hand():

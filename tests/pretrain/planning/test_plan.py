@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from transformers import AutoConfig, ElectraForMaskedLM, ElectraForPreTraining, PreTrainedTokenizerFast
@@ -9,6 +10,7 @@ from pretrain.batches import average_tokens
 from pretrain.config import PretrainConfig, as_dict, identity
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.memory import compute_states, estimate_activations
 from pretrain.planning.plan import make_plan
@@ -93,7 +95,18 @@ def test_agrees_with_the_model_and_the_pairs_of_a_run(family, make_model, tiny_c
 def test_hours_are_told_by_the_speed_that_is_given():
     plan = make_plan(recipe("roberta-base-ssp", "--tokens_per_second", "1e6"))
     assert "58.3 h at 1,000,000 tokens/s" in format_plan(plan)
-    assert "not a measurement" in format_plan(make_plan(recipe("roberta-base-ssp")))
+    predicted = format_plan(make_plan(recipe("roberta-base-ssp")))
+    assert "predicted from counts of kernels and bytes, not measured" in predicted
+    assert re.search(r"H100: 1 [\d,.]+ h, 8 [\d,.]+ h, 64 [\d,.]+ h", predicted)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("settings", [{}, {"pair_loss": "contrastive"}])
+def test_every_family_is_counted(family, settings, make_model, monkeypatch):
+    monkeypatch.undo()
+    plan = make_plan(PretrainConfig(model=str(make_model(family)), global_batch_size=8, max_length=32, **settings))
+    assert sum(kernel.flops for kernel in plan.work.eager) / plan.work.tokens > 0
+    assert "H200: 1 " in format_plan(plan)
 
 
 def test_what_the_run_would_refuse_is_refused(make_model, tiny_corpus, monkeypatch):

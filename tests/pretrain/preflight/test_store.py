@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from data_pipeline.errors import KinspanError
 from pretrain.preflight import store as store_module
-from pretrain.preflight.store import Store, list_ranks, name_ranks
+from pretrain.preflight.store import RankStore, list_ranks, name_ranks
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def make_stores(monkeypatch):
         for rank, host in hosts.items():
             names["now"] = host
             store = server if rank == 0 else dist.TCPStore("127.0.0.1", server.port, is_master=False)
-            made.append(Store(store, rank, world))
+            made.append(RankStore(store, rank, world))
         return made
 
     return make
@@ -75,11 +75,11 @@ def test_a_store_that_is_gone_is_one_line(make_stores):
 
     make_stores({}, 1)  # for its variables
     with pytest.raises(KinspanError, match="rank 0, at node0, gives no answer \\(here\\): see what it says"):
-        Store(Gone(), 1, 2).gather("here")
+        RankStore(Gone(), 1, 2).gather("here")
 
 
 def test_alone_no_store_is_needed():
-    assert Store(None, 0, 1).gather("here", (1, 2)) == [[1, 2]]
+    assert RankStore(None, 0, 1).gather("here", (1, 2)) == [[1, 2]]
 
 
 def test_ranks_in_words():

@@ -2,6 +2,10 @@
 
 import gc
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +23,8 @@ from pretrain.runtime.engine import read_deepspeed_config, start_distributed, ze
 from pretrain.setup import set_up
 from pretrain.step import try_largest
 from tests.pretrain.steps import start_engine, take_step
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
@@ -52,6 +58,18 @@ def test_without_a_stage_it_is_0(settings, stage, tmp_path):
     path = tmp_path / "settings.json"
     path.write_text(json.dumps(settings))
     assert zero_stage(read_deepspeed_config(str(path))) == stage
+
+
+def test_no_operator_is_looked_for(capfd):
+    """Without CUDA's compiler that would print a warning for each of seven on every rank."""
+    program = """
+from deepspeed.ops.op_builder import builder
+builder.probe_is_compatible = lambda found: print("looked for", found.NAME)
+from pretrain.runtime.engine import start_distributed
+start_distributed()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert "looked for" not in capfd.readouterr().out
 
 
 def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):

@@ -1,5 +1,6 @@
 """How a batch is cut, the short last one of an epoch too."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -51,9 +52,24 @@ def test_pieces_hold_everything_once_in_order_and_are_near_equal(lengths, pieces
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4), st.booleans(), st.data())
 def test_no_micro_batch_has_more_tokens_than_the_full_pairs(size, micro, world, padded, data):
     layout, longest = Layout(size, micro, world, padded), 50
-    for rank in range(world):
-        start, end = layout.share(rank)
-        lengths = np.array(data.draw(st.lists(st.integers(1, longest), min_size=end - start, max_size=end - start)))
+    every = np.array(data.draw(st.lists(st.integers(1, longest), min_size=size, max_size=size)))
+    shares = layout.deal(every) if world > 1 else [(0, size)]
+    for start, end in shares:
+        lengths = every[start:end]
         cuts = layout.cut(lengths)
         assert len(cuts) == layout.accumulation
         assert all(lengths[a:b].sum() <= layout.full_pairs * longest for a, b in cuts)
+
+
+def test_ranks_are_dealt_equal_tokens_and_those_that_pad_equal_pairs():
+    lengths = np.random.default_rng(0).integers(10, 128, 4096)
+
+    def find_imbalance(spans):
+        tokens = [lengths[start:end].sum() for start, end in spans]
+        return max(tokens) / np.mean(tokens)
+
+    layout = Layout(4096, 8, 512)
+    by_pairs = [layout.share(rank) for rank in range(512)]
+    assert find_imbalance(by_pairs) > 1.25
+    assert find_imbalance(layout.deal(lengths)) < 1.15
+    assert replace(layout, padded=True).deal(lengths) == by_pairs

@@ -108,6 +108,12 @@ def test_every_setting_of_a_training_has_a_group_and_a_sentence(config_class):
         assert declared.metadata["help"].endswith((".", ")"))
 
 
+def test_a_renamed_setting_keeps_its_name_in_the_identity_of_runs():
+    identity = settings_of_identity(PretrainConfig(corpus_schedule="round_robin"))
+    assert identity["schedule"] == "round_robin"
+    assert "corpus_schedule" not in identity
+
+
 def test_what_a_run_may_change_when_it_resumes():
     """A setting that may change by mistake would let a run go on as another one."""
     fixed = {f.name for f in fields(PretrainConfig) if not f.metadata["may_change"]}
@@ -117,7 +123,7 @@ def test_what_a_run_may_change_when_it_resumes():
         *("pair_loss", "temperature", "symmetric", "own_negatives"),
         *("permute_pair_labels", "max_steps", "max_epochs", "max_tokens", "learning_rate", "warmup_steps"),
         *("weight_decay", "max_grad_norm", "precision", "seed", "adapter", "adapter_size"),
-        *("schedule", "forums", "min_questions", "warmup_epochs", "lr_schedule", "decay_share"),
+        *("corpus_schedule", "forums", "min_questions", "warmup_epochs", "lr_schedule", "decay_share"),
     }
     changing = {f.name for f in fields(FinetuneConfig) if f.metadata["may_change"]}
     assert {"data", "model", "transfer", "output_dir", "seeds", "local_rank", "micro_batch_size"} <= changing

@@ -1,5 +1,6 @@
 """``.html``: a page is a document. Its main text is kept, without menus, headings, tables and code."""
 
+from collections.abc import Set
 from typing import Any
 
 from data_pipeline.prepare.document import Document, Rejected
@@ -19,35 +20,29 @@ def extract_page(content: bytes, url: str | None = None) -> tuple[str, list[str]
     )
     if found is None or isinstance(found, dict):
         raise Rejected("no running text was found in the page")
-    return found.title or "", _collect(found.body)
+    return found.title or "", collect_paragraphs(found.body, _KEPT, _DROPPED, "lb")
 
 
-def _collect(body: Any) -> list[str]:
-    """Collect the paragraphs of what trafilatura kept."""
-    paragraphs: list[list[str]] = [[]]
-
-    def add(text: str | None) -> None:
-        if text:
-            paragraphs[-1].append(text)
-
+def collect_paragraphs(body: Any, blocks: Set[str], dropped_tags: Set[str], line_break: str) -> list[str]:
+    """Collect the text of an element, which blocks and dropped elements cut into paragraphs."""
     from lxml import etree
 
+    paragraphs: list[list[str]] = [[]]
     dropped = 0
-    for event, element in etree.iterwalk(body, events=("start", "end")):
+    for event, element in etree.iterwalk(body, events=("start", "end", "comment", "pi")):
+        if element.tag in blocks or element.tag in dropped_tags:
+            paragraphs.append([])
         if event == "start":
-            if element.tag in _KEPT or element.tag in _DROPPED:
-                paragraphs.append([])
-            dropped += element.tag in _DROPPED
-            if element.tag == "lb":
-                add(" ")
+            dropped += element.tag in dropped_tags
+            if element.tag == line_break:
+                paragraphs[-1].append(" ")
             if not dropped:
-                add(element.text)
-        else:
-            dropped -= element.tag in _DROPPED
-            if element.tag in _KEPT or element.tag in _DROPPED:
-                paragraphs.append([])
-            if not dropped and element is not body:
-                add(element.tail)
+                paragraphs[-1].append(element.text or "")
+            continue
+        if event == "end":
+            dropped -= element.tag in dropped_tags
+        if not dropped and element is not body:
+            paragraphs[-1].append(element.tail or "")
     return [text for text in (" ".join("".join(parts).split()) for parts in paragraphs) if text]
 
 

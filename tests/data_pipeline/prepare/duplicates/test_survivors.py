@@ -1,16 +1,17 @@
 """A document that is dropped holds no copy: as long as a kept document can hold a text, one does."""
 
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.prepare.duplicates.exact import KEPT, TOO_SHORT, FindParagraphs, Inputs
-from data_pipeline.prepare.duplicates.survivors import DecideSurvivors, FindAtRisk, FindContested
-from data_pipeline.prepare.engine import spill
-from data_pipeline.prepare.engine.spill import Buckets
+from data_pipeline.prepare import spill
+from data_pipeline.prepare.duplicates.exact import KEPT, TOO_SHORT, Inputs, find_paragraphs
+from data_pipeline.prepare.duplicates.survivors import decide_survivors, find_at_risk, find_contested
+from data_pipeline.prepare.spill import Buckets
 
 LEAST, RANGES, BOILERPLATE = 20, 2, 4
 TEXTS = 9  # text t has 3 + 2t characters
@@ -60,14 +61,12 @@ def decide_by_ranges(documents, folder):
         for number in range(count):
             work(number, None)
 
-    run(FindParagraphs(inputs, fate, shared, Buckets(1, 1), folder / "first", RANGES, BOILERPLATE), RANGES)
-    run(FindAtRisk(inputs, fate, folder / "first", folder / "at_risk.npy"))
-    run(FindContested(inputs, fate, folder / "at_risk.npy", folder, RANGES, BOILERPLATE), RANGES)
-    run(DecideSurvivors(fate, folder / "at_risk.npy", folder, folder / "survivors.npy"))
-    run(
-        FindParagraphs(inputs, folder / "survivors.npy", shared, Buckets(1, 1), folder / "last", RANGES, BOILERPLATE),
-        RANGES,
-    )
+    run(partial(find_paragraphs, inputs, fate, shared, Buckets(1, 1), folder / "first", RANGES, BOILERPLATE), RANGES)
+    run(partial(find_at_risk, inputs, fate, folder / "first", folder / "at_risk.npy"))
+    run(partial(find_contested, inputs, fate, folder / "at_risk.npy", folder, RANGES, BOILERPLATE), RANGES)
+    run(partial(decide_survivors, fate, folder / "at_risk.npy", folder, folder / "survivors.npy"))
+    last = inputs, folder / "survivors.npy", shared, Buckets(1, 1), folder / "last", RANGES, BOILERPLATE
+    run(partial(find_paragraphs, *last), RANGES)
     left = [dict(enumerate(document)) for document in documents]
     for path in (folder / "last").glob("*.npy"):
         for removed in np.load(path):

@@ -10,7 +10,7 @@ from pretrain.batches import to_tensors
 from pretrain.modeling.adapters import bottleneck
 from pretrain.modeling.adapters.bottleneck import AdaptedNorm, Bottleneck, Fusion, build_layers, list_norms
 from pretrain.modeling.adapters.model import load_adapter_model
-from pretrain.modeling.adapters.parts import Part
+from pretrain.modeling.adapters.parts import AdapterPart
 
 CPU = torch.device("cpu")
 
@@ -125,7 +125,7 @@ def test_a_bert_base_adapter_of_64_is_below_6_megabytes():
         hidden_size, num_hidden_layers = 768, 12
 
     with torch.device("meta"):
-        layers = build_layers(Base, [Part("bottleneck", "travel", 64)])
+        layers = build_layers(Base, [AdapterPart("bottleneck", "travel", 64)])
     numbers = sum(parameter.numel() for parameter in layers.parameters())
     assert numbers == 12 * (2 * 64 * 768 + 64 + 768)
     assert 4 * numbers < 5e6

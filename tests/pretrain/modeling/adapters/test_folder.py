@@ -24,7 +24,7 @@ from pretrain.modeling.adapters.folder import (
 )
 from pretrain.modeling.adapters.load import find_model, load_adapted, load_base, wear
 from pretrain.modeling.adapters.model import load_adapter_model
-from pretrain.modeling.adapters.parts import Part
+from pretrain.modeling.adapters.parts import AdapterPart
 from pretrain.modeling.families import FAMILIES
 from pretrain.release.combined import write_combined
 
@@ -280,7 +280,7 @@ def test_lora_starts_as_the_plain_model_and_merges_into_one(family, make_base, m
     pytest.importorskip("peft")
     base = make_base(family)
     (plain, _), (fresh, _) = load_base(str(base)), load_base(str(base))
-    put_in(fresh, (Part("lora", "new", 3),))
+    put_in(fresh, (AdapterPart("lora", "new", 3),))
     with torch.no_grad():
         ids = torch.arange(5, 12)[None]
         assert torch.equal(fresh.eval()(input_ids=ids).logits, plain.eval()(input_ids=ids).logits)

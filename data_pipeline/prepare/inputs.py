@@ -2,13 +2,13 @@
 
 import hashlib
 import json
+import pickle
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from data_pipeline.files import write_atomically
 from data_pipeline.prepare.document import Omitted
 from data_pipeline.prepare.readers import InputFile, Part, Record, find_parts, read_records
 
@@ -120,17 +120,12 @@ def count_buckets(total: int, shard_tokens: int, validation_share: float) -> Buc
 
 def write_tasks(tasks: list[InputTask], path: Path) -> None:
     """Write the tasks where ``read_tasks`` finds them."""
-    write_atomically(path, json.dumps([asdict(task) for task in tasks]))  # jobs of Slurm may be reading it
+    partial = path.with_suffix(".tmp")  # jobs of Slurm may be reading the file
+    partial.write_bytes(pickle.dumps(tasks))
+    partial.replace(path)
 
 
 @lru_cache(maxsize=2)
 def read_tasks(path: Path) -> list[InputTask]:
     """Read the tasks; a process reads them once, so the path must be one that never has others."""
-    return [
-        InputTask(task["key"], task["size"], [_read_piece(piece) for piece in task["pieces"]])
-        for task in json.loads(path.read_text())
-    ]
-
-
-def _read_piece(piece: dict) -> Piece:
-    return Piece(InputFile(**piece["file"]), Part(**piece["part"]) if piece["part"] else None)
+    return pickle.loads(path.read_bytes())

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.prepare.engine import inputs
-from data_pipeline.prepare.engine.inputs import InputTask, count_buckets, cut_tasks, read_tasks, write_tasks
+from data_pipeline.prepare import inputs
+from data_pipeline.prepare.inputs import InputTask, count_buckets, cut_tasks, read_tasks, write_tasks
 from data_pipeline.prepare.readers import InputFile
 
 SIZES = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=40)

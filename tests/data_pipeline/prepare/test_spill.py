@@ -1,5 +1,6 @@
 """What is put into buckets comes out of them, whole and in the order of the input."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.prepare.engine import merge, spill
-from data_pipeline.prepare.engine.inputs import count_buckets, cut_tasks, estimate_total
-from data_pipeline.prepare.engine.merge import MergeSpills, Spill, read_bucket
-from data_pipeline.prepare.engine.spill import Buckets, SpillWriter, is_written, load_array, load_facts
-from data_pipeline.prepare.engine.stage import Progress
+from data_pipeline.prepare import spill
+from data_pipeline.prepare.inputs import count_buckets, cut_tasks, estimate_total
 from data_pipeline.prepare.readers import InputFile
+from data_pipeline.prepare.spill import (
+    Buckets,
+    Spill,
+    SpillWriter,
+    is_written,
+    load_array,
+    load_facts,
+    merge_spills,
+    read_bucket,
+)
+from data_pipeline.prepare.tasks import Progress
 from data_pipeline.prepare.write import SHARD_TOKENS
 
 
@@ -106,14 +115,14 @@ def test_documents_come_in_the_order_of_the_input(written):
 def test_merged_files_hold_the_same_and_each_is_opened_once(written, monkeypatch):
     folder, _ = written
     expected = read_all(spill_tasks(folder))
-    monkeypatch.setattr(merge, "SEGMENT_BYTES", 3000)
+    monkeypatch.setattr(spill, "SEGMENT_BYTES", 3000)
     opened = []
-    whole = merge.OpenSpill.__init__
-    monkeypatch.setattr(merge.OpenSpill, "__init__", lambda self, one: opened.append(one) or whole(self, one))
+    whole = spill.OpenSpill.__init__
+    monkeypatch.setattr(spill.OpenSpill, "__init__", lambda self, one: opened.append(one) or whole(self, one))
     first, second, third = spill_tasks(folder)
     for number, group in enumerate(([[first, second], [third]], [[Spill(folder / "0", f"{k:05d}") for k in range(2)]])):
         for part in range(len(group)):
-            MergeSpills(group, folder / str(number), False)(part, Progress(folder / "note"))
+            partial(merge_spills, group, folder / str(number), False)(part, Progress(folder / "note"))
     assert len(opened) == 5
     merged = [Spill(folder / "1", "00000")]
     assert len(load_array(folder / "1", "00000", "batches")) > 3
@@ -146,9 +155,9 @@ def test_buckets_are_ranges_of_keys(count, upper):
 def test_what_the_page_on_preparing_reckons_with_at_400_gigabytes():
     files = [InputFile(f"{number}.jsonl", 4_000_000_000, "") for number in range(100)]
     tasks, buckets = cut_tasks(files, ""), count_buckets(estimate_total(files), SHARD_TOKENS, 0.02)
-    merged = -(-len(tasks) // merge.MERGE_FILES)
-    page = (Path(__file__).resolve().parents[4] / "docs/preparing.md").read_text()
+    merged = -(-len(tasks) // spill.MERGE_FILES)
+    page = (Path(__file__).resolve().parents[3] / "docs/corpora.md").read_text()
     assert f"{len(tasks):,} input tasks" in page
     assert f"{buckets.count:,} buckets" in page
     assert f"to make {merged} groups" in page
-    assert len(tasks) * buckets.count > merge.MAX_OPENS > merged * buckets.count  # one round
+    assert len(tasks) * buckets.count > spill.MAX_OPENS > merged * buckets.count  # one round
