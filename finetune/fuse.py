@@ -64,7 +64,7 @@ class Fitted:
 def fit_fusion(data: AnswerSet, scores: Scores) -> Fitted:
     """Fits a logistic regression of the labels over the parts' scores.
 
-    The strength of the regularisation is the one whose out-of-fold MAP is highest; of equals, the strongest. Scores are
+    The strength of the regularisation is the one whose out-of-fold MAP is highest; of equals, the weakest. Scores are
     standardised over all candidates: within each question was no better on SelQA and WikiQA, and a candidate's score
     would then depend on the others.
 
@@ -79,7 +79,7 @@ def fit_fusion(data: AnswerSet, scores: Scores) -> Fitted:
     means, scales = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-9)
     features, fold_of = (features - means) / scales, split_folds(data.num_questions, FOLDS)[data.question_of]
     tried = {strength: score_out_of_fold(features, data.labels, fold_of, strength) for strength in STRENGTHS}
-    best = max(tried, key=lambda strength: measure_map(data, tried[strength]))
+    best = max(tried, key=lambda strength: (measure_map(data, tried[strength]), strength))
     model = LogisticRegression(C=best).fit(features, data.labels)
     return Fitted(list(scores), model.coef_[0], means, scales, float(model.intercept_[0]), best, tried[best])
 

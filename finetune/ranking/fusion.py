@@ -76,8 +76,6 @@ def read_parts(folder: Path) -> tuple[list[Part], float]:
 def load_fusion(folder: Path, load: Callable[[str, SeeCut], tuple[Scoring, int]], see: SeeCut) -> tuple[Scoring, int]:
     """Returns what scores candidates by the fusion in ``folder``, and the most tokens that a part of it reads.
 
-    A score is the logit that the candidate answers the question: above 0 it is likely to.
-
     load: loads a part that is a model, and is given what sees its cut pairs
     see:  is told which pairs any part cuts
 
