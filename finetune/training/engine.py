@@ -84,6 +84,9 @@ class PlainEngine:
     def zero_optimization(self) -> bool:
         return False
 
+    def gradient_clipping(self) -> float:
+        return 0.0  # step clips
+
     def save_checkpoint(self, folder: str, tag: str, save_latest: bool = False) -> None:
         frozen = self._frozen_state()
         state = {

@@ -247,12 +247,12 @@ def test_a_rewound_run_leaves_out_the_batches_of_the_leap(config, monkeypatch, c
     assert summary["rewinds"] == 1
     assert summary["left_out_batches"] == [[4, 5]]
     assert "went back to " in capsys.readouterr().out
-    plain = state.Progress
+    plain = state.RunProgress
 
     def without(*arguments, **fields):
         return plain(*arguments, **{**fields, "left_out": [[4, 5]]})
 
-    monkeypatch.setattr(state, "Progress", without)
+    monkeypatch.setattr(state, "RunProgress", without)
     never = config("never", release_every=5)
     pretrain(never)
     assert equal_runs(never, config("rewound"))

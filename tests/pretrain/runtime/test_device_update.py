@@ -41,7 +41,7 @@ def test_an_update_is_that_of_deepspeed(stage, precision, max_grad_norm, config,
     assert norms == pytest.approx(expected, rel=5e-4)
     for name, weight in theirs.items():
         if max_grad_norm == 0.05:
-            assert torch.allclose(ours[name], weight, rtol=1e-4, atol=1e-5), name
+            assert (ours[name] - weight).norm() <= 1e-3 * weight.norm(), name
         else:
             assert torch.equal(ours[name], weight), name
 
