@@ -83,7 +83,8 @@ def fingerprint_model(name_or_dir: str) -> str:
     if not folder.is_dir():
         return name_or_dir
     digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.safetensors"), *(folder / name for name in ("adapter.json", "config.json", "fusion.json"))]):
+    named = (folder / name for name in ("adapter.json", "config.json", "fusion.json"))
+    for path in sorted([*folder.glob("*.safetensors"), *named]):
         if path.is_file():
             digest.update(path.name.encode())
             with path.open("rb") as file:
