@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.pages import render_template
 from finetune.evaluation.metrics import MAP, compute_question_metrics, rank_rows
-from finetune.reports.pages import pick_candidates, render_template
+from finetune.reports.comparison_page import TEMPLATES, pick_candidates
 
 from .questions import Questions
 from .verdict import Verdict
@@ -16,6 +17,7 @@ NUM_QUESTIONS, NUM_ANSWERS = 5, 3
 def render_page(result: dict[str, Any], questions: Questions | None, verdict: Verdict | None) -> str:
     """Returns the page of what ``result.json`` holds, with questions side by side where there are labels."""
     return render_template(
+        TEMPLATES,
         "adapt.html",
         title="Which ranker is best for your documents?" if verdict else "Adapted to your documents, not judged",
         notes=[],
@@ -28,7 +30,7 @@ def render_page(result: dict[str, Any], questions: Questions | None, verdict: Ve
 def render_text(result: dict[str, Any]) -> str:
     """Returns what the terminal says at the end."""
     width = max((len(row["name"]) for row in result["ways"]), default=0)
-    return render_template("adapt.txt", result=result, width=width).rstrip()
+    return render_template(TEMPLATES, "adapt.txt", result=result, width=width).rstrip()
 
 
 def _pick_questions(questions: Questions, verdict: Verdict) -> list[dict[str, Any]]:
