@@ -108,6 +108,8 @@ def start_workers(config: StudyConfig) -> Iterator[None]:
     """Runs the same command in more processes, which end when the block does."""
     if config.workers > 1 and is_launched():
         raise KinspanError("--workers is of one process: leave it out where a launcher starts ranks")
+    if config.workers > (cores := len(os.sched_getaffinity(0))):
+        raise KinspanError(f"--workers {config.workers}: there are {cores} cores here, and a worker takes one")
     workers = []
     for number in range(2, config.workers + 1):
         log = Path(config.output_dir) / f"worker-{number}.txt"
