@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoConfig, AutoModel
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.tokenizers import load_tokenizer
+from data_pipeline.tokenizers import load_tokenizer, shorten_name
 from finetune.rank import rank_file
 from launch.commands import adapt
 from pretrain.modeling.default_model import default_model
@@ -40,7 +40,7 @@ def test_documents_alone(model, tiny_documents, monkeypatch, tmp_path, capsys):
     assert "100 updates are the fewest" in said
     result = json.loads((output / "result.json").read_text())
     names = {row["name"] for row in result["ways"]}
-    assert names == {"BM25", "model as it is", "the pre-trained model, without labels"}
+    assert names == {"BM25", f"{shorten_name(str(model))} as it is", "the pre-trained model, without labels"}
     (tmp_path / "candidates.jsonl").write_text('{"question": "a", "answer": "b"}\n{"question": "a", "answer": "c"}\n')
     rank_file(result["release"], tmp_path / "candidates.jsonl", tmp_path / "ranked", None, None, "fp32")
     run(monkeypatch, *arguments, "--budget", "3840pairs")

@@ -51,7 +51,7 @@ def check_example(entry, arguments):
     config = parse(config_class, "", argv=arguments)
     for argument in arguments:
         if argument.startswith(OURS):
-            assert find_file(argument), argument
+            assert find_file(argument) or (ROOT / argument).is_dir(), argument
     if entry == "pretrain":
         importlib.import_module("pretrain.planning.checks").check(config)
     elif hasattr(module, "check"):
