@@ -38,7 +38,7 @@ def test_help_of_a_command_has_its_name(monkeypatch, capsys):
 
 def test_another_command_is_one_line(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["kinspan", "nonesuch"])
-    with pytest.raises(KinspanError, match="nonesuch: there is no such command; choose one of prepare, "):
+    with pytest.raises(KinspanError, match="nonesuch: there is no such command; choose one of adapt, "):
         kinspan.run_command()
 
 
