@@ -11,6 +11,7 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.engine import set_learning_rate
+from pretrain.runtime.finite import guard_update
 from pretrain.runtime.layout import Layout
 
 
@@ -36,6 +37,8 @@ def steps(engine, accumulation, count=3):
             x = torch.arange(12.0).reshape(4, 3).sin() + step + micro
             loss = engine(x=x).square().sum()
             engine.backward(loss)
+            if micro == accumulation - 1:
+                guard_update(engine)
             engine.step()
     return {name: p.detach().clone() for name, p in engine.module.named_parameters()}
 
