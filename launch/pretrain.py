@@ -22,7 +22,7 @@ A first run, of documents that `kinspan prepare --input docs/ --output_dir corpo
       --learning_rate 2.5e-4 --mlm_weight 0.05 --max_steps 1600
 
 What to expect:
-  laptop   all-MiniLM-L6-v2, batches of 32 pairs of 64 tokens: 1,600 updates take half an hour of one core, and 1.3 GB
+  laptop   all-MiniLM-L6-v2, batches of 32 pairs of 64 tokens: 1,600 updates take 26 to 45 minutes of one core
   GPU      roberta-base, batches of 4,096 pairs, 10,000 updates and more: a start for each GPU by `deepspeed
            launch/pretrain.py` or `torchrun --nproc_per_node N -m launch.pretrain`; --dry_run says memory and hours"""
 

@@ -132,7 +132,9 @@ def set_up(config: PretrainConfig) -> Setup:
     mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
     notes += dropped
     token_loss = choose_token_loss(config, model_name, family)
-    config = settle_masking(config, token_loss)
+    asked, config = config, settle_masking(config, token_loss)
+    if config.mlm_probability != asked.mlm_probability:
+        notes.append("--mlm_weight 0: no token is masked")
     model, model_notes = make_first_on_each_machine(
         local_rank, lambda: _load_model(config, model_name, token_loss, mixture)
     )

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from io import TextIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import make_folder, write_atomically
@@ -29,6 +31,7 @@ from .verdict import UNJUDGED, Verdict, judge
 from .ways import Scorer, Way, fuse_ways, list_untrained, name_model, name_start, train_ways
 
 STARTED, RESULT, PAGE, LOG, RELEASE = "adapt.json", "result.json", "report.html", "log.txt", "release"
+QUIET = 30.0  # seconds after which a line of the log is also told
 SMALL = 384  # the most hidden units of a small encoder, which takes the higher of these rates
 RATE_OF_SMALL, RATE = 2.5e-4, 5e-5
 
@@ -89,7 +92,7 @@ def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
     if settings.questions:  # before the work, to see whether they can be used
         questions = settle_questions(settings.questions, settings.columns, output)
     say(f"machine: {describe_device()}; what each step says goes to {output / LOG}")
-    with _quietly(output):
+    with _log_steps(output, say):
         told = [_describe_documents(runners.prepare(settings.documents, settings.model, corpus))]
         told += questions.describe() if questions else []
         say("\n".join(told))
@@ -118,10 +121,26 @@ def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
 
 
 @contextmanager
-def _quietly(output: Path) -> Iterator[None]:
-    """Sends what is printed to the log."""
-    with (output / LOG).open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log):
+def _log_steps(output: Path, say: Say) -> Iterator[None]:
+    """Sends what is printed to the log; now and then a line of it is told, too."""
+    with (output / LOG).open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(_Teller(log, say)):
         yield
+
+
+class _Teller(TextIOBase):
+    """Writes to the log, and tells the first line after every QUIET seconds."""
+
+    def __init__(self, log: TextIO, say: Say) -> None:
+        self.log, self.say, self.told = log, say, time.monotonic()
+
+    def write(self, text: str) -> int:
+        if text.strip() and time.monotonic() - self.told > QUIET:
+            self.say(f"  {text.strip()}")
+            self.told = time.monotonic()
+        return self.log.write(text)
+
+    def flush(self) -> None:
+        self.log.flush()
 
 
 def _describe_documents(totals: dict[str, int]) -> str:

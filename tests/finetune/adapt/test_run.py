@@ -157,3 +157,14 @@ def test_a_folder_of_something_else_is_refused(settings, runners):
     (given.output / "mine.txt").write_text("")
     with pytest.raises(KinspanError, match="is not empty and holds no adaptation"):
         adapt(given, runners, lambda line: None)
+
+
+def test_a_long_step_is_not_silent(tmp_path, monkeypatch):
+    told = []
+    for seconds, expected in ((1e9, []), (-1.0, ["  step 1", "  step 2"])):
+        monkeypatch.setattr(run, "QUIET", seconds)
+        with run._log_steps(tmp_path, told.append):
+            print("step 1")
+            print("step 2")
+        assert told == expected
+    assert (tmp_path / run.LOG).read_text() == "step 1\nstep 2\n" * 2
