@@ -37,6 +37,13 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
     return _read_table(path, RUN_LINE, 4, _parse_score)
 
 
+def read_scores(path: Path, data: AnswerSet) -> np.ndarray:
+    """The scores ``[N]`` that a run has of these candidates. Raises KinspanError as ``read_run`` does."""
+    run = read_run(path)
+    candidates = zip(data.question_of.tolist(), data.answer_ids.to_pylist(), strict=True)
+    return np.array([run[data.question_ids[question]][candidate] for question, candidate in candidates])
+
+
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Returns the relevance by question and candidate, in the order of the file; below 0 it means not judged.
 

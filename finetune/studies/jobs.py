@@ -30,11 +30,11 @@ from pretrain.runtime.stop import Stopped, StopRequest
 from .chains import PlannedStage, StageRunner, fill_names, plan_stages
 from .lines import DIGITS, ResultStore, shorten
 from .matrix import hash_settings, list_rows, settle_precision
-from .measure import MAX_LENGTH, describe_machine, draw_for, measure_untuned, summarize_pretraining
+from .measure import MAX_LENGTH, describe_machine, draw_for, measure_fused, measure_untuned, summarize_pretraining
 from .rows import FINETUNE, PRETRAIN, TRANSFER, Study, StudyRow
 from .study_file import make_config
 
-LOCKS, ROWS, TRANSFERS = "locks", "rows", "transfers"  # folders of a study
+LOCKS, ROWS, SCORES, TRANSFERS = "locks", "rows", "scores", "transfers"  # folders of a study
 WAIT_SECONDS = 5.0  # for what another process runs
 
 
@@ -43,12 +43,14 @@ class Job:
     """A row of a study on one data set, with all its settings, the stages before it, and the seeds that run together.
 
     start: the model that all of it begins with, as the settings name it; None: the default model
+    parts: of a fused row, the jobs whose scores it takes; the stages are theirs
     """
 
     row: StudyRow
     start: str | None
     config: FinetuneConfig
     stages: list[PlannedStage]
+    parts: tuple["Job", ...] = ()
 
     @property
     def seeds(self) -> list[int]:
@@ -109,6 +111,9 @@ def _plan_row(runs: Runs, row: StudyRow, spec: str) -> list[Job]:
     study, stages = runs.study, [stage for stage in row.stages if stage.kind != TRANSFER]
     try:
         config, start = _make_config(runs, row, spec), _find_start(runs, row)
+        if row.parts:
+            parts = [part for one in row.parts for part in _plan_row(runs, replace(one, seeds=row.seeds), spec)]
+            return [Job(row, start, config, [stage for part in parts for stage in part.stages], tuple(parts))]
         if not stages:
             return [Job(_bind(row, config, spec, start, study), start, config, [])]
         names, common = {**study.where, **runs.where}, {**study.settings, **runs.overrides}
@@ -145,6 +150,9 @@ def _follow(job: Job) -> Job:
 
 
 def _find_start(runs: Runs, row: StudyRow) -> str | None:
+    if runs.study.matrix is not None:
+        model = runs.study.matrix["starts"][row.start].get("model")
+        return fill_names(model, runs.where) if model else None
     return {**runs.study.settings, **row.settings, **runs.overrides}.get("model")
 
 
@@ -153,8 +161,8 @@ def _make_config(runs: Runs, row: StudyRow, spec: str) -> FinetuneConfig:
     if runs.study.matrix is not None:
         settings = settle_precision(row.settings) if row.measure == FINETUNE else {}
         folder = runs.output / ROWS / f"{shorten(row.name)}-{row.fingerprint}"
-        given = {**settings, "data": spec, "max_length": MAX_LENGTH, "seed": list(row.seeds), "output_dir": str(folder)}
-        return make_config(given)
+        given = {**settings, "model": _find_start(runs, row), "data": spec, "max_length": MAX_LENGTH}
+        return make_config({**given, "seed": list(row.seeds), "output_dir": str(folder)})
     is_public = name_set(spec) not in ("files", "hub")  # one's own data sets share these names
     transfer = runs.transfer if row.tanda else None
     if transfer and (transfer == spec or (is_public and name_set(transfer) == name_set(spec))):
@@ -221,18 +229,25 @@ def _take(stack: ExitStack, runs: Runs, name: str) -> bool:
 
 def _measure(runs: Runs, job: Job) -> dict[str, Any]:
     """Fine-tunes if the row does, measures, writes a line for each seed, and returns what the experiment did."""
-    row, began = job.row, time.monotonic()
-    if row.measure != FINETUNE:
-        lines = [{"seed": seed, **measure_untuned(row, seed, job.model, job.config.data)} for seed in job.seeds]
-        results: dict[str, Any] = {"seeds": lines}
+    row, spec, began = job.row, job.config.data, time.monotonic()
+    fixed = [stage.model for stage in job.stages if not stage.repeats]
+    start = str(fixed[-1] if fixed else job.start or default_model())
+    results: dict[str, Any] = {}
+    if job.parts:
+        for part in job.parts:
+            if not _name_scores(runs, part).is_dir():  # its line alone may be there
+                _measure(runs, part)
+        kept = {part.row.arm: _name_scores(runs, part) for part in job.parts}
+        lines = [{"seed": seed, **measure_fused(row, seed, start, spec, kept)} for seed in job.seeds]
+    elif row.measure != FINETUNE:
+        lines = [{"seed": seed, **measure_untuned(row, seed, job.model, spec)} for seed in job.seeds]
     else:
         results = run_experiment(job.config, runs.say, draw_for(row), runs.study.matrix is None, baselines=False)
         lines = _list_lines(job, results)
-    fixed = [str(stage.model) for stage in job.stages if not stage.repeats]
     pretrained = [stage.model.parent for stage in job.stages if stage.kind == PRETRAIN and stage.repeats]
     known = (runs.study.matrix or {}).get("fingerprints", {})
     about = {
-        "start": fingerprint_model(fixed[-1] if fixed else job.start or default_model()),
+        "start": fingerprint_model(start),
         "pretrain": summarize_pretraining(pretrained[-1]) if pretrained and runs.study.matrix else None,
         **({"corpus": known["corpus"], "data": known[row.set]} if known else {}),
         "seconds": round((time.monotonic() - began) / len(lines), 1),
@@ -241,8 +256,27 @@ def _measure(runs: Runs, job: Job) -> dict[str, Any]:
     for line in lines:
         runs.store.add(row, {**line, **about})
     if runs.study.matrix is not None:
+        if _is_part(runs.study, row):
+            _keep_scores(job, _name_scores(runs, job))
         shutil.rmtree(job.config.output_dir, ignore_errors=True)
     return results
+
+
+def _is_part(study: Study, row: StudyRow) -> bool:
+    return any(part.fingerprint == row.fingerprint for fused in study.rows for part in fused.parts)
+
+
+def _name_scores(runs: Runs, job: Job) -> Path:
+    """The folder of the runs on dev and test that a fusion of this row needs."""
+    return runs.output / SCORES / f"{job.row.fingerprint}-{job.seeds[0]}"
+
+
+def _keep_scores(job: Job, folder: Path) -> None:
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    for split in ("dev", "test"):
+        shutil.copytree(Path(job.config.output_dir) / f"seed-{job.seeds[0]}" / split, partial / split)
+    partial.replace(folder)
 
 
 def _list_lines(job: Job, results: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from data_pipeline.errors import KinspanError
 
-from .rows import COSINE, FINETUNE, HEAD, PRETRAIN, StageOfRow, Study, StudyRow
+from .rows import COSINE, FINETUNE, FUSED, HEAD, PRETRAIN, StageOfRow, Study, StudyRow
 
 BLANK = "blank"  # the kind of a stage that writes an untrained encoder
 MEASURED = {HEAD: "zero-shot by the pair head", COSINE: "zero-shot by the cosine"}  # how their rows' names end
@@ -64,6 +64,9 @@ def _make_row(
     seeds = tuple(range(1, seeds + 1)) if isinstance(seeds, int) else tuple(seeds)
     pretrain = _merge_pretraining(content, group, arm)
     finetune = _merge_fine_tuning(content, group, arm, set_name)
+    parts = tuple(_make_row(content, group, one, set_name, measure, questions) for one in of_arm.get("fuse", ()))
+    if parts:
+        measure, pretrain, finetune = FUSED, None, {}
     if measure != FINETUNE:
         finetune = {name: value for name, value in finetune.items() if name == "fresh_head"}
     drawn = f"{questions} questions" if questions else None
@@ -86,14 +89,16 @@ def _make_row(
         questions=questions,
         mean_of=tuple(f"{start}/{one}{variant}/{set_name}" for one in of_arm.get("mean_of", ())),
         targets=tuple((content["sets"][set_name] or {}).get("targets", ())),
+        parts=parts,
     )
     return row if "ran_at" in content else replace(row, fingerprint=fingerprint_row(content, row))
 
 
 def fingerprint_row(content: Settings, row: StudyRow) -> str:
     """Names all that the figures of a row depend on."""
+    of_start = content["starts"][row.start]
     made_of = {
-        "start": content["starts"][row.start].get("scratch"),
+        "start": of_start.get("scratch") or of_start.get("model"),
         "of": row.start,
         "set": row.set,
         "measure": row.measure,
@@ -105,6 +110,8 @@ def fingerprint_row(content: Settings, row: StudyRow) -> str:
     }
     if row.questions:
         made_of["questions"] = row.questions
+    if row.parts:
+        made_of["parts"] = [part.fingerprint for part in row.parts]
     if prints := content.get("fingerprints"):
         made_of |= {"corpus": prints["corpus"], "data": prints[row.set]}
     return hash_settings(made_of)

@@ -1,7 +1,7 @@
 """How a row of a matrix is measured, and what its study must know of a data set beside the rows."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.bm25 import score_bm25
+from finetune.evaluation.bm25 import BM25, count_words, score_bm25, score_bm25_by
 from finetune.evaluation.contamination import find_contamination, flag_questions
 from finetune.evaluation.metrics import MAP, MRR, compute_question_metrics
+from finetune.evaluation.trec import read_scores
+from finetune.fuse import fit_fusion, measure_map
 from finetune.ranking.bi_encoder import score_by_similarity
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import load_own_tokenizer, load_ranker
@@ -78,6 +80,26 @@ def measure_untuned(row: StudyRow, seed: int, model: str, spec: str) -> dict[str
     else:
         scores = score_by_similarity(model, test, MAX_LENGTH)
     return {**summarize(test, scores), "dev_map": None, "finetune": None}
+
+
+def measure_fused(row: StudyRow, seed: int, start: str, spec: str, kept: Mapping[str, Path]) -> dict[str, Any]:
+    """The figures of the test set by a learned fusion, whose weights are of the dev questions that the seed draws.
+
+    kept: of each part, the folder of its runs on dev and test
+    """
+    data = load_test(spec)
+    data = draw(data, seed) if (draw := draw_for(row)) else data
+    dev, test = data.measured
+    words = count_words([text for split in (data.train, dev, test) for text in split.answers.unique().to_pylist()])
+
+    def score(split: AnswerSet) -> dict[str, np.ndarray]:
+        own = {BM25: score_bm25_by(words, split), "cosine": score_by_similarity(start, split, MAX_LENGTH)}
+        return own | {name: read_scores(folder / split.split / "run.txt", split) for name, folder in kept.items()}
+
+    fitted = fit_fusion(dev, score(dev))
+    weights = dict(zip(fitted.names, np.round(fitted.weights, 4).tolist(), strict=True))
+    dev_map = measure_map(dev, fitted.out_of_fold)
+    return {**summarize(test, fitted.score(score(test))), "dev_map": dev_map, "weights": weights, "finetune": None}
 
 
 def summarize(data: AnswerSet, scores: np.ndarray) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 PRETRAIN, TUNE, TRANSFER = "pretrain", "finetune", "transfer"  # kinds of stages; TANDA's transfer serves all data sets
 KINDS = (PRETRAIN, TUNE)  # of stages that a list may have
-FINETUNE, HEAD, COSINE = "finetune", "head", "cosine"  # how a row is measured
+FINETUNE, HEAD, COSINE, FUSED = "finetune", "head", "cosine", "fused"  # how a row is measured
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class StudyRow:
     title:       for pages
     start:       where the first stage begins
     set:         what it is measured on
-    measure:     FINETUNE; HEAD, by the pair head as it is; or COSINE, of embeddings
+    measure:     FINETUNE; HEAD, by the pair head as it is; COSINE, of embeddings; or FUSED, with its parts
+    parts:       rows that are fine-tuned, whose scores a learned fusion adds to those of BM25 and the start's cosine
     seeds:       of all stages and the fine-tuning together
     compared:    the seeds that comparisons take
     fingerprint: names all settings, so that a line is known to be of them; None: a stored line counts by the row's name
@@ -62,6 +63,7 @@ class StudyRow:
     questions: int | None = None
     mean_of: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    parts: tuple["StudyRow", ...] = ()
 
     @property
     def folder(self) -> str:

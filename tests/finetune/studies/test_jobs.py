@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,12 @@ CONTENT = {
     "pretrain": {**TRAINED, "objective": "ssp"},
     "finetune": {"batch_size": 8, "micro_batch_size": 8, "epochs": 1, "negatives_ratio": 3},
     "sets": {"files": {}},
-    "arms": {"none": {"title": "nothing", "finetune": {"fresh_head": True}}, "ssp": {"title": "SSP", "pretrain": {}}},
+    "arms": {
+        "none": {"title": "nothing", "finetune": {"fresh_head": True}},
+        "ssp": {"title": "SSP", "pretrain": {}},
+        "bi": {"title": "bi-encoder", "finetune": {"loss": "contrastive", "negatives_ratio": None}},
+        "fusion": {"title": "fusion", "fuse": ["bi", "ssp"]},
+    },
     "groups": [
         {"name": "tuned", "start": "a", "arms": ["none", "ssp"], "seeds": 1, "sets": ["files"]},
         {"name": "few", "start": "a", "arms": ["ssp"], "questions": [6], "seeds": 1, "sets": ["files"]},
@@ -53,6 +59,7 @@ CONTENT = {
             "sets": ["files"],
             "measures": ["head", "cosine"],
         },
+        {"name": "fused", "start": "a", "arms": ["bi", "fusion"], "seeds": 1, "sets": ["files"]},
     ],
     "comparisons": [["a/ssp/files", "a/none/files"]],
 }
@@ -109,6 +116,11 @@ def test_every_kind_of_row_leaves_its_line_once(runs, monkeypatch):
     assert len(kept) == 2  # the start alone: its blank, and its pre-training
     assert not list((runs.output / "rows").glob("*/*"))
 
+    fused = found["a/fusion/files"]
+    assert set(fused["weights"]) == {"BM25", "cosine", "bi", "ssp"}
+    assert 0 < fused["dev_map"] <= 1
+    assert fused["start"] == none["start"]
+
     monkeypatch.setattr("finetune.studies.jobs.run_experiment", lambda *a, **k: pytest.fail("ran again"))
     run(runs)
 
@@ -133,6 +145,29 @@ def test_a_group_that_is_not_to_run_is_left_out(runs):
     study = make_matrix(Path("study.yaml"), CONTENT | {"groups": groups})
     assert {job.row.group for job in plan_jobs(replace(runs, study=study))} == {"tuned"}
     assert len(study.rows) == 3
+
+
+def test_parts_of_a_fusion_are_trained_again_where_their_scores_are_gone(runs):
+    study = make_matrix(Path("study.yaml"), CONTENT | {"groups": [CONTENT["groups"][-1]], "comparisons": []})
+    runs = replace(runs, study=study)
+    run(runs)
+    row = next(row for row in study.rows if row.parts)
+    first = runs.store.read_lines(row)[1]
+    shutil.rmtree(runs.output)
+    (runs.store.folder / "a-fusion-files.jsonl").unlink()
+    run(runs)
+    again = runs.store.read_lines(row)[1]
+    assert (again["weights"], again["ap"]) == (first["weights"], first["ap"])
+
+
+def test_a_start_is_a_model_by_name_or_place(study, runs, tmp_path):
+    start = {"title": "(m)", "model": "$model", "pretrain": {}, "finetune": {}}
+    group = {**CONTENT["groups"][0], "start": "m", "arms": ["none"]}
+    content = CONTENT | {"starts": {"m": start}, "groups": [group], "comparisons": []}
+    (job,) = plan_jobs(
+        replace(runs, study=make_matrix(Path("s.yaml"), content), where={**runs.where, "model": str(tmp_path)})
+    )
+    assert job.model == job.config.model == str(tmp_path)
 
 
 def test_what_another_process_runs_is_left_to_it(runs):
