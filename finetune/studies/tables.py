@@ -125,17 +125,22 @@ COLUMNS: dict[str, tuple[str, Cell]] = {
 
 
 def list_groups(found: Findings) -> str:
-    """How many rows of each group have run with all their seeds, and the hours that they took."""
+    """How many rows of each group that has begun have run with all their seeds, and the hours that they took."""
     groups: dict[str, list[str]] = {}
     for name, row in found.rows.items():
         if not row.mean_of:
             groups.setdefault(row.group, []).append(name)
-    lines = []
+    lines, waiting = [], 0
     for group, names in groups.items():
         told = {id(line): line for n in names if n in found.outcomes for line in found.outcomes[n].lines}
+        if not told:
+            waiting += 1
+            continue
         hours = sum(line["seconds"] for line in told.values()) / 3600
         done = sum(found.is_complete(name) for name in names)
         lines.append([group, str(len(names)), str(done), str(len(told)), f"{hours:.2f}"])
+    if waiting:
+        lines.append([f"not begun: {waiting} groups", "", "", "", ""])
     header = ["group", "rows", "with all seeds", "lines", "hours of one core"]
     return format_table(header, lines)
 
