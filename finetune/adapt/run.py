@@ -129,23 +129,23 @@ def _log_steps(output: Path, say: Say) -> Iterator[Say]:
     with (output / LOG).open("a", encoding="utf-8", buffering=1) as log:
         teller = _Teller(log, say)
         with redirect_stdout(teller):
-            yield teller.tell
+            yield teller.say
 
 
 class _Teller(TextIOBase):
     """Writes to the log, and tells the number of the update that a line is of where QUIET seconds were silent."""
 
-    def __init__(self, log: TextIO, say: Say) -> None:
-        self.log, self.say, self.told = log, say, time.monotonic()
+    def __init__(self, log: TextIO, tell_user: Say) -> None:
+        self.log, self.tell_user, self.told = log, tell_user, time.monotonic()
 
-    def tell(self, line: str) -> None:
-        self.say(line)
+    def say(self, line: str) -> None:
+        self.tell_user(line)
         self.told = time.monotonic()
 
     def write(self, text: str) -> int:
         update = UPDATE.search(text)
         if update and time.monotonic() - self.told > QUIET:
-            self.tell(f"  {update[1]} of {update[2]} updates")
+            self.say(f"  {update[1]} of {update[2]} updates")
         return self.log.write(text)
 
     def flush(self) -> None:

@@ -23,8 +23,8 @@ from .ways import FUSION, MAX_LENGTH, PRETRAINED, Scorer, Way, list_untrained, n
 QUESTIONS = Path(__file__).with_name("selqa")
 
 NOT_LEARNED = (
-    "These minutes are not shown to have taught the model anything about ranking: it ranks these answers no better than "
-    "before. Use one of the other rankers, and try a larger --budget or more documents."
+    "So short a training is not shown to have taught the model to rank: it ranks these answers no better than before. "
+    "Use one of the other rankers, and try a larger --budget or more documents."
 )
 WORSE = (
     "The model has learned to rank answers from your documents alone, without one label; after so short a training it "
@@ -39,8 +39,8 @@ UNDECIDED = (
     "decide whether it is better or worse than the rankers that need no training."
 )
 TRIAL = (
-    "What more pairs give: in one trial on Python's documentation and 500 questions of SelQA, all-MiniLM-L6-v2 had a MAP "
-    "of .72 after 12,800 pairs and .81 after 51,200; BM25 had .83 and the cosine .84."
+    "What more pairs give: in one trial on Python's documentation, with 500 questions of SelQA, all-MiniLM-L6-v2 had a "
+    "MAP of .72 after 12,800 pairs and .81 after 51,200; BM25 had .83 and the cosine .84."
 )
 
 
@@ -102,17 +102,14 @@ def choose_sentence(after: np.ndarray, before: np.ndarray, *others: np.ndarray) 
     before: of the same model without pre-training
     others: of rankers that need no training
     """
-    _, learned, *rest = compare_rows([after, before, *others])
-    if not _is_lower(learned):
+    tests = [test for test in compare_rows([after, before, *others]) if test]
+    learned, *lower = (test["difference"] < 0 and test["corrected"] < SIGNIFICANT for test in tests)
+    higher = [test["difference"] > 0 and test["corrected"] < SIGNIFICANT for test in tests[1:]]
+    if not learned:
         return NOT_LEARNED
-    if any(row["difference"] > 0 and row["corrected"] < SIGNIFICANT for row in rest):
+    if any(higher):
         return WORSE
-    return BETTER if all(map(_is_lower, rest)) else UNDECIDED
-
-
-def _is_lower(row: Any) -> bool:
-    """Whether a row is significantly lower than the first."""
-    return row["difference"] < 0 and row["corrected"] < SIGNIFICANT
+    return BETTER if all(lower) else UNDECIDED
 
 
 def _describe_row(name: str, precision: np.ndarray) -> dict[str, Any]:
