@@ -1,6 +1,7 @@
 """An adaptation from its first step to its verdict. Each step finds what is done, so that the same call goes on."""
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -25,13 +26,15 @@ from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.stop import Stopped
 
 from .budget import BATCH, FEWEST_UPDATES, Budget, train_for
-from .page import render_page, render_text
+from .page import Shown, render_page, render_text
 from .questions import Questions, settle_questions
+from .sample import measure_sample
 from .verdict import UNJUDGED, Verdict, judge
 from .ways import Scorer, Way, fuse_ways, list_untrained, name_model, name_start, train_ways
 
 STARTED, RESULT, PAGE, LOG, RELEASE = "adapt.json", "result.json", "report.html", "log.txt", "release"
-QUIET = 30.0  # seconds after which a line of the log is also told
+QUIET = 60.0  # seconds without a line after which an update of the log is told
+UPDATE = re.compile(r"\bstep (\d+)/(\d+)\b")  # as the logs of both trainings have it
 SMALL = 384  # the most hidden units of a small encoder, which takes the higher of these rates
 RATE_OF_SMALL, RATE = 2.5e-4, 5e-5
 
@@ -88,11 +91,11 @@ def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
 
 def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
     output, corpus = settings.output, settings.output / "corpus"
-    questions = None
+    questions: Questions | None = None
     if settings.questions:  # before the work, to see whether they can be used
         questions = settle_questions(settings.questions, settings.columns, output)
     say(f"machine: {describe_device()}; what each step says goes to {output / LOG}")
-    with _log_steps(output, say):
+    with _log_steps(output, say) as say:
         told = [_describe_documents(runners.prepare(settings.documents, settings.model, corpus))]
         told += questions.describe() if questions else []
         say("\n".join(told))
@@ -105,38 +108,44 @@ def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
         if questions:
             ways, verdict = _compare_ways(settings, questions, summary["steps"], say)
             result = {"questions": questions.dev.num_questions, **_list_results(ways, questions.dev, verdict)}
-            released = (output / RELEASE).is_dir()
+            released, shown = (output / RELEASE).is_dir(), (questions.test, verdict.tested)
         else:
-            pairs, verdict, released = runners.hold_out(corpus, objective), None, True
-            ways = _measure_pairs(settings, pairs, say) if pairs else []
-            result = {"questions": pairs.num_questions if pairs else 0, **_list_results(ways, pairs, None)}
+            say("measuring it on held-out texts of the documents, and on a hundred questions of SelQA")
+            result, shown = _measure_unlabelled(settings, runners.hold_out(corpus, objective), say)
+            released = True
             _copy_release(_name_pretrained(output), output / RELEASE)
     result |= {"told": told, "release": str(output / RELEASE) if released else None, "page": str(output / PAGE)}
     result |= {"model": result["release"] or settings.model, "test": str(output / "test" / "test.jsonl")}
     result["embeds"] = is_bi_encoder(result["model"])
     write_atomically(output / RESULT, json.dumps(result, indent=1) + "\n")
-    write_atomically(output / PAGE, render_page(result, questions, verdict))
+    write_atomically(output / PAGE, render_page(result, shown))
     say(render_text(result))
     return result
 
 
 @contextmanager
-def _log_steps(output: Path, say: Say) -> Iterator[None]:
-    """Sends what is printed to the log; now and then a line of it is told, too."""
-    with (output / LOG).open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(_Teller(log, say)):
-        yield
+def _log_steps(output: Path, say: Say) -> Iterator[Say]:
+    """Sends what is printed to the log, and yields what tells a line; in long silences the updates are told, too."""
+    with (output / LOG).open("a", encoding="utf-8", buffering=1) as log:
+        teller = _Teller(log, say)
+        with redirect_stdout(teller):
+            yield teller.say
 
 
 class _Teller(TextIOBase):
-    """Writes to the log, and tells the first line after every QUIET seconds."""
+    """Writes to the log, and tells the number of the update that a line is of where QUIET seconds were silent."""
 
-    def __init__(self, log: TextIO, say: Say) -> None:
-        self.log, self.say, self.told = log, say, time.monotonic()
+    def __init__(self, log: TextIO, tell_user: Say) -> None:
+        self.log, self.tell_user, self.told = log, tell_user, time.monotonic()
+
+    def say(self, line: str) -> None:
+        self.tell_user(line)
+        self.told = time.monotonic()
 
     def write(self, text: str) -> int:
-        if text.strip() and time.monotonic() - self.told > QUIET:
-            self.say(f"  {text.strip()}")
-            self.told = time.monotonic()
+        update = UPDATE.search(text)
+        if update and time.monotonic() - self.told > QUIET:
+            self.say(f"  {update[1]} of {update[2]} updates")
         return self.log.write(text)
 
     def flush(self) -> None:
@@ -190,10 +199,16 @@ def _pretrain(settings: Settings, runners: Runners, objective: str) -> dict[str,
     )
 
 
-def _measure_pairs(settings: Settings, pairs: AnswerSet, say: Say) -> list[Way]:
-    """The ways without labels, on held-out pairs."""
-    scorer = Scorer(count_words(pairs.answers.unique().to_pylist()), settings.output / "scores")
-    return list_untrained(settings.model, _name_pretrained(settings.output), pairs, scorer, say)
+def _measure_unlabelled(settings: Settings, pairs: AnswerSet | None, say: Say) -> tuple[dict[str, Any], Shown]:
+    """Measures the model on held-out pairs, and on questions that are shipped. Returns figures, and what to show."""
+    pretrained, folder = _name_pretrained(settings.output), settings.output / "scores"
+    sample = measure_sample(settings.model, pretrained, folder, say)
+    ways = []
+    if pairs:
+        scorer = Scorer(count_words(pairs.answers.unique().to_pylist()), folder)
+        ways = list_untrained(settings.model, pretrained, pairs, scorer, print)  # has been told
+    result = {"questions": pairs.num_questions if pairs else 0, **_list_results(ways, pairs, None)}
+    return {**result, "sample": sample.describe()}, (sample.data, sample.shown)
 
 
 def _compare_ways(settings: Settings, questions: Questions, updates: int, say: Say) -> tuple[list[Way], Verdict]:

@@ -23,8 +23,8 @@ NOT_ON_TEST = (
     "against {start:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f})."
 )
 UNJUDGED = (
-    "No verdict: without labelled questions nothing can be said about how well it ranks answers to real ones. Label "
-    "fifty questions and give them as --questions; docs/adapt.md has the form."
+    "This is no verdict on your documents, which these questions are not about. For one, label fifty questions of your "
+    "own and add --questions; docs/adapt.md has the form."
 )
 KEEP = (
     "Keep {start_name}: nothing here beats it on your data (best on dev: {best:.3f} by {best_name}, against "

@@ -10,6 +10,8 @@ from data_pipeline.errors import KinspanError
 from finetune.adapt import run, ways
 from finetune.adapt.budget import parse_budget
 from finetune.adapt.run import Runners, Settings, adapt
+from finetune.adapt.sample import NOT_LEARNED, measure_sample
+from finetune.adapt.ways import name_model
 from finetune.data.registry import load_split
 from finetune.measure import measure_models
 
@@ -142,12 +144,21 @@ def test_whatever_is_chosen_is_released(done, settings, runners, monkeypatch, na
 def test_without_labels_there_is_no_verdict_and_labels_may_come_later(settings, runners):
     said, given = [], settings(questions=None)
     result = adapt(given, runners, said.append)
-    assert result["verdict"].startswith("No verdict")
+    assert result["verdict"].startswith("This is no verdict on your documents")
     assert result["chosen"] is None
     assert {path.name for path in (given.output / "release").iterdir()} >= {"config.json", "kinspan.json"}
-    assert result["ways"][0]["name"] == "BM25"
-    assert "AUC of 0.75" in "\n".join(said)
-    assert "side by side" not in (given.output / "report.html").read_text()
+    assert [row["name"] for row in result["sample"]["rows"]] == [
+        f"{name_model(given.model)} as a cross-encoder, its head new",
+        "the pre-trained model, without labels",
+        "BM25",
+        f"{name_model(given.model)} as it is",
+        "the fusion of the 3 above",
+    ]
+    text = "\n".join(said)
+    assert len(text.splitlines()) <= 30
+    assert "AUC of 0.75" in text
+    assert all(sentence in text for sentence in (result["sample"]["sentence"], result["verdict"]))
+    assert "side by side" in (given.output / "report.html").read_text()
     assert adapt(settings(output=given.output), runners, said.append)["chosen"]
 
 
@@ -159,12 +170,21 @@ def test_a_folder_of_something_else_is_refused(settings, runners):
         adapt(given, runners, lambda line: None)
 
 
+def test_a_start_with_a_pair_head_is_measured_by_it(make_model, tmp_path):
+    start = make_model()
+    sample = measure_sample(str(start), str(start), tmp_path, pytest.fail)
+    assert sample.rows[0]["name"] == f"{name_model(str(start))} as it is"
+    assert len(sample.rows) == 4
+    assert sample.rows[0]["map"] == sample.rows[1]["map"]
+    assert sample.sentence == NOT_LEARNED
+
+
 def test_a_long_step_is_not_silent(tmp_path, monkeypatch):
     told = []
-    for seconds, expected in ((1e9, []), (-1.0, ["  step 1", "  step 2"])):
+    for seconds, expected in ((1e9, []), (-1.0, ["  10 of 400 updates"])):
         monkeypatch.setattr(run, "QUIET", seconds)
         with run._log_steps(tmp_path, told.append):
-            print("step 1")
-            print("step 2")
+            print("the head starts fresh")
+            print("step 10/400  train  loss 0.9")
         assert told == expected
-    assert (tmp_path / run.LOG).read_text() == "step 1\nstep 2\n" * 2
+    assert (tmp_path / run.LOG).read_text() == "the head starts fresh\nstep 10/400  train  loss 0.9\n" * 2
