@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from data_pipeline.errors import KinspanError
@@ -41,6 +42,11 @@ class Questions:
         splits = (self.train, self.dev, self.test)
         counts = (f"{one.num_questions:,} {one.split} ({one.num_pairs:,} candidates)" for one in splits)
         return [f"questions: {', '.join(counts)}", *(f"  {note}" for note in self.notes)]
+
+    def list_measured(self) -> list[str]:
+        """The distinct right answers to dev and test questions."""
+        right = (split.answers.filter(pa.array(split.labels == 1)).to_pylist() for split in (self.dev, self.test))
+        return list(dict.fromkeys(text for texts in right for text in texts))
 
     @property
     def texts(self) -> list[str]:

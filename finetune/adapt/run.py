@@ -55,14 +55,15 @@ class Settings:
 class Runners:
     """What belongs to the floors above and beside: the preparation and the pre-training.
 
-    prepare:  makes or finds the corpus of documents, for a model, in a folder, and returns its counts
+    prepare:  makes or finds the corpus of documents, for a model, in a folder, without the documents that hold one of
+              these texts, and returns its counts
     choose:   the objective for a corpus
     pretrain: trains by these settings in a folder, or goes on, and returns the summary; the model is in its ``release``
     hold_out: a corpus's held-out anchors of an objective, each with its five texts, as questions with candidates; None
               where too few documents are held out
     """
 
-    prepare: Callable[[list[str], str, Path], dict[str, int]]
+    prepare: Callable[[list[str], str, Path, list[str]], dict[str, int]]
     choose: Callable[[Path], str]
     pretrain: Callable[[dict[str, Any], Path], dict[str, Any]]
     hold_out: Callable[[Path, str], AnswerSet | None]
@@ -90,19 +91,18 @@ def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
 
 
 def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
-    output, corpus = settings.output, settings.output / "corpus"
+    output = settings.output
     questions: Questions | None = None
     if settings.questions:  # before the work, to see whether they can be used
         questions = settle_questions(settings.questions, settings.columns, output)
     say(f"machine: {describe_device()}; what each step says goes to {output / LOG}")
     with _log_steps(output, say) as say:
-        told = [_describe_documents(runners.prepare(settings.documents, settings.model, corpus))]
+        corpus, objective, told = _prepare(settings, runners, questions)
         told += questions.describe() if questions else []
         say("\n".join(told))
-        objective = runners.choose(corpus)
         name, budget = name_model(settings.model), settings.budget.text
         say(f"pre-training {name} on the documents for {budget}, without labels ({objective})")
-        summary = _pretrain(settings, runners, objective)
+        summary = _pretrain(settings, runners, corpus, objective)
         told += (learned := _describe_pretraining(summary))
         say("\n".join(learned))
         if questions:
@@ -152,6 +152,24 @@ class _Teller(TextIOBase):
         self.log.flush()
 
 
+def _prepare(settings: Settings, runners: Runners, questions: Questions | None) -> tuple[Path, str, list[str]]:
+    """Makes the corpus. Returns it, the objective that suits it, and what is told.
+
+    A forum's pre-training is on questions with their accepted answers. Those of dev and test questions are its labels,
+    so that their documents are left out.
+    """
+    corpus = settings.output / "corpus"
+    totals = runners.prepare(settings.documents, settings.model, corpus, [])
+    objective = runners.choose(corpus)
+    if questions is None or objective == "ssp":
+        return corpus, objective, [_describe_documents(totals)]
+    corpus = settings.output / "corpus-without-answers"
+    kept = runners.prepare(settings.documents, settings.model, corpus, questions.list_measured())
+    left_out = totals["documents"] - kept["documents"]
+    note = f"  {left_out:,} more hold an answer to a dev or test question, and are left out: it would be known by heart"
+    return corpus, runners.choose(corpus), [_describe_documents(kept), note]
+
+
 def _describe_documents(totals: dict[str, int]) -> str:
     return "documents: {documents:,} with {paragraphs:,} paragraphs and {tokens:,} tokens".format(**totals)
 
@@ -173,14 +191,14 @@ def _name_pretrained(output: Path) -> str:
     return str(output / "pretrain" / RELEASE)
 
 
-def _pretrain(settings: Settings, runners: Runners, objective: str) -> dict[str, Any]:
+def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str) -> dict[str, Any]:
     """Pre-trains for the budget with settings for a first look, and a schedule that a larger budget goes on with.
 
     Returns the summary of the run.
     """
     small = load_config(settings.model).hidden_size <= SMALL
     common = {
-        "corpus": [str(settings.output / "corpus")],
+        "corpus": [str(corpus)],
         "model": settings.model,
         "objective": objective,
         "lr_schedule": "wsd",

@@ -73,15 +73,18 @@ def main() -> None:
     adapt(settings, Runners(partial(prepare_documents, say), choose_objective, pretrain, hold_out), say)
 
 
-def prepare_documents(say: Any, documents: list[str], model: str, folder: Path) -> dict[str, int]:
-    """Makes the corpus, or finds it, and returns its totals; what it goes without is said."""
+def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, but: list[str]) -> dict[str, int]:
+    """Makes the corpus, or finds it, and returns its totals; what it goes without is said.
+
+    but: texts; a document that holds one is left out
+    """
     from data_pipeline.prepare.cleaning import Rules
     from data_pipeline.prepare.pipeline import prepare
     from data_pipeline.prepare.summary import check_trainable, describe_rejected
 
     rules = Rules(validation_share=HELD_OUT)
     quiet = not sys.stderr.isatty()
-    result = prepare(documents, model, folder, OBJECTIVES, rules, allow_skipped=True, quiet=quiet)
+    result = prepare(documents, model, folder, OBJECTIVES, rules, allow_skipped=True, decontaminate=but, quiet=quiet)
     if result.skipped:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
         say(f"left out files of no known format: {kinds}")

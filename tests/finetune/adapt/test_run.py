@@ -9,6 +9,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.adapt import run, ways
 from finetune.adapt.budget import parse_budget
+from finetune.adapt.questions import settle_questions
 from finetune.adapt.run import Runners, Settings, adapt
 from finetune.adapt.sample import NOT_LEARNED, measure_sample
 from finetune.adapt.ways import name_model
@@ -31,7 +32,7 @@ def runners(make_model, folder):
     """A preparation and a pre-training that take no time."""
     pretrained = make_model(initializer_range=0.2)
 
-    def prepare(documents, model, corpus):
+    def prepare(documents, model, corpus, but):
         return {"documents": 3, "paragraphs": 9, "tokens": 99}
 
     def pretrain(settings, place):
@@ -160,6 +161,26 @@ def test_without_labels_there_is_no_verdict_and_labels_may_come_later(settings, 
     assert all(sentence in text for sentence in (result["sample"]["sentence"], result["verdict"]))
     assert "side by side" in (given.output / "report.html").read_text()
     assert adapt(settings(output=given.output), runners, said.append)["chosen"]
+
+
+def test_a_forum_is_pretrained_on_without_the_answers_that_it_is_measured_by(settings, runners, folder, tmp_path):
+    asked = []
+
+    def prepare(documents, model, corpus, but):
+        asked.append(but)
+        return {"documents": 40 - len(but), "paragraphs": 9, "tokens": 99}
+
+    questions = settle_questions(str(folder), None, tmp_path)
+    forum = replace(runners, prepare=prepare, choose=lambda corpus: "title_answer")
+    corpus, _, told = run._prepare(settings(), forum, questions)
+    measured = [
+        split.answers[row].as_py() for split in (questions.dev, questions.test) for row in split.labels.nonzero()[0]
+    ]
+    assert asked == [[], measured]
+    assert corpus.name != "corpus"
+    assert f"{len(measured)} more hold an answer to a dev or test question" in "\n".join(told)
+    assert run._prepare(settings(), replace(runners, prepare=prepare), questions)[0].name == "corpus"
+    assert len(asked) == 3
 
 
 def test_a_folder_of_something_else_is_refused(settings, runners):
