@@ -8,6 +8,7 @@ tokenizer adds no special tokens and neither truncates nor pads.
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -213,3 +214,31 @@ def check_joins(encode: Any, sentences: list[str], name: str) -> None:
                 f"tokenizer {name} gives other ids to sentences joined by a space than to each alone "
                 f"(for example {first[-30:]!r} + {second[:30]!r}); it cannot be used for token-space sampling"
             )
+
+
+# What an uncased WordPiece puts spaces around: what they close up to, in this order
+_SPACED = [
+    (re.compile(r"\s+([.,;:!?%)\]}])"), r"\1"),
+    (re.compile(r"([(\[{$])\s+"), r"\1"),
+    (re.compile(r"_ _ (\w+(?: _ \w+)*) _ _"), r"__\1__"),
+    (re.compile(r"(?<=\w) ([_/-]) (?=\w)"), r"\1"),
+    (re.compile(r"(?<=\d)\. (?=\d)"), "."),
+    (re.compile(r"(?<=\d), (?=\d{3}\b)"), ","),
+    (re.compile(r"\b(\w)\. (?=\w\.)"), r"\1."),
+    (re.compile(r"(?<=\w) ' (?=(?:s|t|re|ve|ll|d|m)\b)"), "'"),
+    (re.compile(r'" ([^"]*?) "'), r'"\1"'),
+    (re.compile(r"(?<!\w)' ([^']*?) '(?!\w)"), r"'\1'"),
+    (re.compile(r"` (?=`)"), "`"),
+    (re.compile(r"(`+) ([^`]*?) (`+)"), r"\1\2\3"),
+]
+
+
+def tidy_decoded(text: str) -> str:
+    """A decoded text for people: ``the _ _ init _ _ of a two - phase " commit "`` loses the tokenizer's spaces.
+
+    A dot between words stays apart from the second one, since it may end a sentence. Not for models: they read what was
+    decoded.
+    """
+    for pattern, replacement in _SPACED:
+        text = pattern.sub(replacement, text)
+    return text

@@ -15,7 +15,7 @@ from finetune.evaluation.significance import SIGNIFICANT, compare_rows, compute_
 from finetune.fuse import fit_fusion
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.encode import encode_pairs
-from finetune.ranking.ranker import load_own_tokenizer, load_ranker
+from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
 
 from .ways import FUSION, MAX_LENGTH, PRETRAINED, Scorer, Way, list_untrained, name_model, name_start
@@ -77,7 +77,9 @@ def measure_sample(start: str, pretrained: str, folder: Path, say: Callable[[str
     if as_it_is and not is_bi_encoder(start):
         before = ways.pop(as_it_is.name)
     else:
-        before = Way(f"{name_model(start)} as a cross-encoder, its head new", start, score_by_new_head(start, data))
+        before = Way(
+            f"{name_model(start)} as a cross-encoder, its head new", start, score_by_new_head(start, data, pretrained)
+        )
     parts = [*ways.values(), after]
     fusion = fit_fusion(data, {way.name: way.scores for way in parts})
     fused = Way(f"{FUSION} of the {len(parts)} above", "", fusion.out_of_fold)
@@ -87,11 +89,12 @@ def measure_sample(start: str, pretrained: str, folder: Path, say: Callable[[str
     return Sample(data, rows, sentence, {way.name: way.scores for way in (before, after)})
 
 
-def score_by_new_head(start: str, data: AnswerSet) -> np.ndarray:
-    """The scores ``[N]`` of the start with a pair head that was just drawn, as its pre-training began."""
+def score_by_new_head(start: str, data: AnswerSet, pretrained: str) -> np.ndarray:
+    """The scores ``[N]`` of the start with a pair head that was just drawn, as its pre-training began, on as many
+    tokens as the pre-trained model reads."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ranker, _ = load_ranker(start)
-    pairs = encode_pairs(data, load_own_tokenizer(start), MAX_LENGTH)
+    pairs = encode_pairs(data, load_own_tokenizer(start), find_trained_length(pretrained) or MAX_LENGTH)
     return score_pairs(ranker.eval().to(device), pairs, device)
 
 

@@ -77,11 +77,12 @@ def main() -> None:
 
 def _show_rankings(systems: dict[str, Score], question: Question) -> None:
     """Prints how both rank the sentences of one document, side by side."""
-    print(f"\nheld-out document: {question.title}\nsentence: {question.sentence}\n")
+    tidy = tokenizers.tidy_decoded
+    print(f"\nheld-out document: {question.title}\nsentence: {tidy(question.sentence)}\n")
     print("    " + "".join(f"  {name:<{WIDTH}.{WIDTH}}" for name in systems).rstrip())
     rankings = [rank_sentences(score, question)[:SHOWN] for score in systems.values()]
     for place, cells in enumerate(zip(*rankings, strict=True), 1):
-        texts = (f"{'*' if same else ' '} {text:<{WIDTH}.{WIDTH}}" for same, text in cells)
+        texts = (f"{'*' if same else ' '} {tidy(text):<{WIDTH}.{WIDTH}}" for same, text in cells)
         print(f"{place:2d}. " + "".join(texts).rstrip())
     print(f"\n* from the same paragraph ({sum(question.same_paragraph)} of {len(question.candidates)} candidates)")
 

@@ -237,3 +237,15 @@ def test_a_tokenizer_without_words_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
     with pytest.raises(KinspanError, match=r"has [0-9]+ entries; give the tokenizer of an encoder"):
         tokenizers.load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prediction_channel_indices is a list (or none), e.g. [1, 2].",
+        "the __init__ of a \"two-phase\" commit don't re-use ``foo_bar`` or 'x' in 3.11: 1,024 items.",
+    ],
+)
+def test_a_decoded_text_is_made_readable(text, tokenizer):
+    decoded = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)).strip()
+    assert tokenizers.tidy_decoded(decoded) == text
