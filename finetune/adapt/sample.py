@@ -105,7 +105,7 @@ def choose_sentence(after: np.ndarray, before: np.ndarray, *others: np.ndarray) 
     before: of the same model without pre-training
     others: of rankers that need no training
     """
-    tests = [test for test in compare_rows([after, before, *others]) if test]
+    tests = [test for test in compare_rows([row[None] for row in (after, before, *others)]) if test]
     learned, *lower = (test["difference"] < 0 and test["corrected"] < SIGNIFICANT for test in tests)
     higher = [test["difference"] > 0 and test["corrected"] < SIGNIFICANT for test in tests[1:]]
     if not learned:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from data_pipeline.pages import render_template
 from data_pipeline.plots import Points, plot_curves
+from data_pipeline.tokenizers import tidy_decoded
 from pretrain.runtime.history import REWOUND, STARTED
 from pretrain.watching.happenings import count_starts, describe_history
 
@@ -77,6 +78,7 @@ def render_page(
     return render_template(
         TEMPLATES,
         "run.html",
+        {"tidy": tidy_decoded},
         title=title,
         notes=[],
         step=max((line["step"] for line in lines), default=0),
