@@ -26,9 +26,9 @@ def choose_micro_batch(model: Any, stream: PairStream, precision: str, stage: in
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in model.parameters()) - trained
     fixed = compute_states(trained, stage, precision, ranks.count(), frozen=frozen).on_gpu
+    torch.cuda.empty_cache()  # what the allocator keeps for itself would count as taken
     free, _ = torch.cuda.mem_get_info()
-    measure = measure_passes(copy.deepcopy(model).to("cuda", DTYPES[precision]), stream)
-    fitting = fit_pairs(measure, free - fixed, most)
+    fitting = fit_pairs(measure_passes(copy.deepcopy(model).to("cuda", DTYPES[precision]), stream), free - fixed, most)
     torch.cuda.empty_cache()
     return min(ranks.gather(fitting))
 
@@ -48,12 +48,14 @@ def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
 def measure_passes(model: Any, stream: PairStream) -> Callable[[int], float]:
     """Measures on a GPU what a forward and backward pass of full pairs takes, the model's weights included."""
 
+    held = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())  # by others in this process
+
     def measure(pairs: int) -> float:
         torch.cuda.reset_peak_memory_stats()
         inputs = to_tensors(make_largest_batch(stream, pairs), torch.device("cuda"))
         loss, _, outputs = model(**inputs, scales={loss.name: 0.0 for loss in model.losses})
         (loss + 0.0 * outputs.sum()).backward()
         model.zero_grad()
-        return torch.cuda.max_memory_allocated()
+        return torch.cuda.max_memory_allocated() - held
 
     return measure
