@@ -37,11 +37,15 @@ def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
     """The most pairs whose pass fits into so many bytes with room, from 1 to ``most``.
 
     measure: the bytes that a pass of so many pairs takes at its peak. Each further pair is taken to cost as much as
-             those between the two numbers of pairs that are tried
+             those between the two numbers of pairs that are tried. Where these do not fit it is 1: the largest batch
+             is tried before training, and if even that is too much, one line says what to do
     """
     few, more = TRIED
-    least = measure(few)
-    each = (measure(more) - least) / (more - few)
+    try:
+        least = measure(few)
+        each = (measure(more) - least) / (more - few)
+    except torch.OutOfMemoryError:
+        return 1
     return max(1, min(most, few + int(((1 - ROOM) * memory - least) / each)))
 
 
