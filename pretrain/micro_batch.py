@@ -26,9 +26,9 @@ def choose_micro_batch(model: Any, stream: PairStream, precision: str, stage: in
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in model.parameters()) - trained
     fixed = compute_states(trained, stage, precision, ranks.count(), frozen=frozen).on_gpu
+    torch.cuda.empty_cache()  # what the allocator keeps for itself would count as taken
     free, _ = torch.cuda.mem_get_info()
-    measure = measure_passes(copy.deepcopy(model).to("cuda", DTYPES[precision]), stream)
-    fitting = fit_pairs(measure, free - fixed, most)
+    fitting = fit_pairs(measure_passes(copy.deepcopy(model).to("cuda", DTYPES[precision]), stream), free - fixed, most)
     torch.cuda.empty_cache()
     return min(ranks.gather(fitting))
 
@@ -37,16 +37,22 @@ def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
     """The most pairs whose pass fits into so many bytes with room, from 1 to ``most``.
 
     measure: the bytes that a pass of so many pairs takes at its peak. Each further pair is taken to cost as much as
-             those between the two numbers of pairs that are tried
+             those between the two numbers of pairs that are tried. Where these do not fit it is 1: the largest batch
+             is tried before training, and if even that is too much, one line says what to do
     """
     few, more = TRIED
-    least = measure(few)
-    each = (measure(more) - least) / (more - few)
+    try:
+        least = measure(few)
+        each = (measure(more) - least) / (more - few)
+    except torch.OutOfMemoryError:
+        return 1
     return max(1, min(most, few + int(((1 - ROOM) * memory - least) / each)))
 
 
 def measure_passes(model: Any, stream: PairStream) -> Callable[[int], float]:
     """Measures on a GPU what a forward and backward pass of full pairs takes, the model's weights included."""
+
+    held = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())  # by others in this process
 
     def measure(pairs: int) -> float:
         torch.cuda.reset_peak_memory_stats()
@@ -54,6 +60,6 @@ def measure_passes(model: Any, stream: PairStream) -> Callable[[int], float]:
         loss, _, outputs = model(**inputs, scales={loss.name: 0.0 for loss in model.losses})
         (loss + 0.0 * outputs.sum()).backward()
         model.zero_grad()
-        return torch.cuda.max_memory_allocated()
+        return torch.cuda.max_memory_allocated() - held
 
     return measure

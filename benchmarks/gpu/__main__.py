@@ -1,9 +1,10 @@
 """``make gpu``: everything that can only be seen on a GPU, in one unattended command of less than nine minutes.
 
 Unpacks what ``make gpu-kit`` has packed, and runs the checks: first, all at once, whether the product computes what it
-should (losses against the CPU's, packed rows against padded ones, the same bits twice, after a kill too); then one by
-one how fast it is, beside the Trainer of transformers, and what else costs time. Results are written as they come, and
-what did not fit into the time is listed.
+should (losses against the CPU's, packed rows against padded ones, the same bits twice, after a kill too, every stage of
+ZeRO, compiled against eager); then one by one how fast it is, beside the Trainer of transformers, and where the host
+waits. The plan is printed first. Results are written as they come; a check for which too little time is left is not
+begun, and listed.
 
 With --quick everything is done with small models in a few steps, also where there is no GPU: it shows that the
 command works, and its figures mean nothing."""
@@ -17,33 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from .kit import MISSING, WHEELS, install_wheels
+from .plan import BUDGET, NAMES, STAGES, sum_seconds
 from .report import write_report
-from .runner import NO_TIME, PASSED, Check, run_checks
+from .runner import NO_TIME, PASSED, run_checks
 
 ROOT = Path(__file__).resolve().parents[2]
-MINUTES = 8.7
-STRETCH = 5  # of limits and minutes with --quick, which runs one by one, for a busy machine of few cores
-# What needs the device for itself alone comes after the rest. To compile takes minutes, which are kept free.
-STAGES = (
-    (
-        Check("packed against padded", "correctness:compare_families", 110),
-        Check("losses on GPU and CPU", "correctness:compare_losses", 110),
-        Check("the same run twice", "correctness:repeat", 110),
-        Check("kill -9 and resume", "correctness:kill_and_resume", 110),
-        Check("memory", "costs:compare_memory", 110),
-    ),
-    (Check("machine", "speed:measure_machine", 60),),
-    (Check("RoBERTa-base", "speed:sweep:roberta-base", 110),),
-    (Check("the Trainer, RoBERTa-base", "speed:measure_trainer", 75),),
-    (Check("where the time goes", "costs:profile_steps", 45),),
-    (Check("MiniLM-L6", "speed:sweep:minilm-l6", 50),),
-    (Check("ELECTRA-base", "speed:sweep:electra-base", 60),),
-    (Check("ModernBERT-base", "speed:sweep:modernbert-base", 60),),
-    (Check("AS2 scoring", "speed:compare_scoring", 60),),
-    (Check("checkpoints", "costs:measure_checkpoints", 60),),
-    (Check("compiled", "speed:measure_compiled", 300, reserved=200),),
-)
-NAMES = [check.name for stage in STAGES for check in stage]
+STRETCH = 10  # of estimates and budget with --quick, which runs one by one, for a busy machine of few cores
 RESULTS = ("results.jsonl", "log.txt", "summary.json", "table.txt")
 
 
@@ -54,13 +34,13 @@ def parse_flags() -> argparse.Namespace:
     parser.add_argument("--output_dir", type=Path, help="For results; without it $OUT, or else gpu-results.")
     parser.add_argument("--quick", action="store_true", help="Small models, a few steps.")
     parser.add_argument("--only", nargs="*", metavar="CHECK", default=NAMES, help="Some checks alone, by their names.")
-    parser.add_argument("--minutes", type=float, help=f"When to end, without it {MINUTES}; what is left is listed.")
+    parser.add_argument("--minutes", type=float, help=f"When to end, without it {BUDGET / 60}; what is left is listed.")
     args = parser.parse_args()
     if not (args.kit / "models").is_dir():
         parser.error(MISSING.format(folder=args.kit))
     if unknown := set(args.only) - set(NAMES):
         parser.error(f"--only {unknown.pop()!r} is none of: {', '.join(NAMES)}")
-    args.minutes = args.minutes or MINUTES * (STRETCH if args.quick else 1)
+    args.minutes = args.minutes or BUDGET / 60 * (STRETCH if args.quick else 1)
     args.output_dir = args.output_dir or Path(os.environ.get("OUT") or "gpu-results")
     return args
 
@@ -81,7 +61,10 @@ def main() -> int:
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true", "PYTHONUNBUFFERED": "1"}
     stages = [[check for check in stage if check.name in args.only] for stage in STAGES]
     if args.quick:
-        stages = [[replace(check, limit=check.limit * STRETCH)] for stage in stages for check in stage]
+        stages = [[replace(check, seconds=check.seconds * STRETCH)] for stage in stages for check in stage]
+    for stage in filter(None, stages):
+        print("planned:", "; ".join(f"{check.name} {check.seconds:.0f} s" for check in stage))
+    print(f"planned in all: {sum_seconds(stages):.0f} of {60 * args.minutes:.0f} s", flush=True)
     outcomes = run_checks(
         stages,
         [sys.executable, "-m", "benchmarks.gpu.worker", str((args.output_dir / "results.jsonl").resolve())],

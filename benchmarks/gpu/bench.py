@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from data_pipeline.tokenizers import load_tokenizer
 from pretrain.config import PretrainConfig
 from pretrain.planning.plan import BUILT_IN
 
-from .kit import CORPORA, MODELS, WIKIQA
+from .kit import CORPORA, MODELS
 from .report import MODEL_FLOPS
 
 ON_GPU = torch.cuda.is_available()
@@ -107,11 +106,6 @@ class Bench:
         """The folder of the corpus of that tokenizer, "roberta" or "bert"."""
         return str(self.kit / CORPORA / name)
 
-    @property
-    def wikiqa(self) -> Path:
-        """The folder of WikiQA's test set, which a kit may lack."""
-        return self.kit / WIKIQA
-
     def model(self, name: str, **changes: Any) -> str:
         """The folder of a model of KIT_MODELS, of the kit or small, its config changed by ``changes``."""
         kept, known = self.kit / MODELS / name, KIT_MODELS[name]
@@ -120,18 +114,6 @@ class Bench:
         small = SMALL | _OF_FAMILY.get(known.family, {}) if self.quick else {}
         folder = self.scratch / "-".join((name, *map(str, changes.values())))
         return str(write_config(folder, known.family, load_tokenizer(str(kept)), known.config | small | changes))
-
-    def model_with_weights(self, name: str) -> str:
-        """Likewise, with drawn weights beside the config: loading them takes less time than drawing them again."""
-        from transformers import AutoConfig, AutoModelForMaskedLM
-        from transformers.utils.logging import disable_progress_bar
-
-        folder = self.scratch / f"{name}-weights"
-        if not folder.exists():
-            disable_progress_bar()
-            shutil.copytree(self.model(name), folder)
-            AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
-        return str(folder)
 
     def small_model(self, family: str) -> str:
         """A small model of any family, with BERT's tokenizer, whose attention scores differ from the start."""
@@ -144,7 +126,7 @@ class Bench:
         known = KIT_MODELS[name]
         settings: dict[str, Any] = {
             "corpus": self.corpus(known.corpus),
-            "model": more.get("model") or self.model_with_weights(name),
+            "model": more.get("model") or self.model(name),
             "output_dir": str(self.scratch / f"run-{next(_RUNS)}"),
             "precision": "bf16" if ON_GPU else "fp32",
             "eval_pairs": 0,
@@ -154,7 +136,7 @@ class Bench:
             "stall_minutes": 2.0,
         }
         if known.family == "electra":
-            settings["generator"] = self.model_with_weights(GENERATOR)
+            settings["generator"] = self.model(GENERATOR)
         return settings | more
 
 
@@ -162,10 +144,11 @@ class Enough(Exception):
     """Ends a run that has shown what it was run for."""
 
 
-def train_here(settings: dict[str, Any], before: Callable[[int], None]) -> list[dict[str, Any]]:
+def train_here(settings: dict[str, Any], before: Callable[[int, Any], None]) -> list[dict[str, Any]]:
     """Runs the product in this process until its last step or Enough; returns the training lines of its log.
 
-    before: called before each ``train_step`` with the number of the step since the run was started; may raise Enough
+    before: called before each ``train_step`` with the number of the step since the run was started, and the engine; may
+            raise Enough
 
     Raises KinspanError as the product does, and leaves the memory of the device as it was.
     """
@@ -174,7 +157,7 @@ def train_here(settings: dict[str, Any], before: Callable[[int], None]) -> list[
     numbers, train_step = count(), pretrain.run.train_step
 
     def watched(*arguments: Any, **named: Any) -> Any:
-        before(next(numbers))
+        before(next(numbers), arguments[0])
         return train_step(*arguments, **named)
 
     try:
@@ -213,19 +196,31 @@ def measure_speed(settings: dict[str, Any], seconds: float, warm: int, lines: in
     as many as ``seconds`` give. Its last step is never come to."""
     began: list[float] = []
 
-    def stop(step: int) -> None:
+    def stop(step: int, engine: Any) -> None:
         began.append(time.monotonic())
         if step >= (warm + lines) * settings["log_steps"] and began[-1] - began[0] > seconds:
             raise Enough
 
-    if ON_GPU:
-        torch.cuda.reset_peak_memory_stats()
+    reset_peak()
     settled = train_here({**settings, "max_steps": 10**6, "save_steps": 10**6}, stop)[warm:]
     figures = {shown: statistics.median(line[name] for line in settled) for name, shown in LOGGED.items()}
     figures[MODEL_FLOPS] *= UNIT_TFLOPS / 100
+    return figures | {"pairs of a micro-batch": read_micro_batch(settings)} | read_peak()
+
+
+def reset_peak() -> None:
     if ON_GPU:
-        figures["peak, GB"] = torch.cuda.max_memory_allocated() / 1e9
-    return figures
+        torch.cuda.reset_peak_memory_stats()
+
+
+def read_peak() -> dict[str, float]:
+    """The most memory that was held at once since reset_peak."""
+    return {"peak, GB": torch.cuda.max_memory_allocated() / 1e9} if ON_GPU else {}
+
+
+def read_micro_batch(settings: dict[str, Any]) -> int:
+    """What a run was given, or has found to fit."""
+    return json.loads((Path(settings["output_dir"]) / "run.json").read_text())["settings"]["micro_batch_size"]
 
 
 def start_command(settings: dict[str, Any], **variables: str) -> subprocess.Popen:

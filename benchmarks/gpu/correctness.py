@@ -19,12 +19,10 @@ from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import PairModel, load_model
 
 from .bench import DEVICE, KIT_MODELS, ON_GPU, Bench, Row, finish, read_lines, start_command
+from .updates import BF16_CLOSE, FP32_CLOSE, NO_DROPOUT
 
-FP32_CLOSE = 1e-4  # relative, of logits and gradients; in nats, of losses on two devices
-BF16_CLOSE = 0.01  # of the loss: most that one in bf16 may differ from that in fp32
 BF16_ROUNDING = 2.0  # packed bf16 may be this many times as far from padded fp32 as padded bf16 is
 PAIRS = 24  # of compare_families; with --quick 4
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 LOSSES = ("loss", "mlm_loss", "pair_loss")
 REPEATED = ("minilm-l6", "electra-base", "modernbert-base")  # bidirectional, with replaced tokens, with windows
 Outputs = dict[str, torch.Tensor]

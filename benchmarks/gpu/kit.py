@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-WHEELS, CORPORA, MODELS, WIKIQA = "wheels", "corpora", "models", "as2/wikiqa"
+WHEELS, CORPORA, MODELS = "wheels", "corpora", "models"
 MISSING = "there is no offline kit in {folder}: pack one on a machine with a package index by `make gpu-kit`"
 
 

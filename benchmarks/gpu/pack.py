@@ -24,7 +24,7 @@ from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 
 from .bench import KIT_MODELS, write_config
-from .kit import CORPORA, MODELS, WHEELS, WIKIQA
+from .kit import CORPORA, MODELS, WHEELS
 
 BUILT = "deepspeed"  # comes as source; its operators are not needed
 WITH_NEEDS = "pydantic"  # fits exactly one version of pydantic-core
@@ -52,9 +52,7 @@ def pack_wheels(folder: Path, python: str) -> None:
     subprocess.run([*download, "--no-deps", *ALONE], check=True)
 
 
-def pack_materials(
-    folder: Path, source: Path, documents: int, tokenizers: dict[str, str], wikiqa: Path | None = None
-) -> None:
+def pack_materials(folder: Path, source: Path, documents: int, tokenizers: dict[str, str]) -> None:
     """Everything but the wheels.
 
     documents:  of ``source`` that go into the corpus of RoBERTa's tokenizer; into that of BERT's go half of them
@@ -68,9 +66,6 @@ def pack_materials(
     loaded = {name: load_tokenizer(tokenizer) for name, tokenizer in tokenizers.items()}
     for name, model in KIT_MODELS.items():
         write_config(folder / MODELS / name, model.family, loaded[model.corpus], model.config)
-    if wikiqa and (wikiqa / "WikiQA-test.tsv").is_file():
-        (folder / WIKIQA).mkdir(parents=True, exist_ok=True)
-        shutil.copy(wikiqa / "WikiQA-test.tsv", folder / WIKIQA)
 
 
 def _read_lines(source: Path) -> Iterator[str]:
@@ -87,7 +82,6 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1000, help="How many documents of it.")
     parser.add_argument("--roberta_tokenizer", default="roberta-base", help="RoBERTa's tokenizer, hub name or folder.")
     parser.add_argument("--bert_tokenizer", default=default_model(), help="BERT's, uncased.")
-    parser.add_argument("--wikiqa", type=Path, help="Folder of WikiQA; without it nothing is scored.")
     parser.add_argument("--python", default="3.12", help="The version of Python on the GPU machine.")
     parser.add_argument("--output_dir", type=Path, default=Path("gpu-kit"), help="The kit; packed anew each time.")
     args = parser.parse_args()
@@ -101,7 +95,7 @@ def main() -> None:
     except subprocess.CalledProcessError as error:
         raise KinspanError(f"pip, which said why above, could not pack the wheels: {error.cmd[-1]}") from error
     tokenizers = {"roberta": args.roberta_tokenizer, "bert": args.bert_tokenizer}
-    pack_materials(args.output_dir, args.input, args.documents, tokenizers, args.wikiqa)
+    pack_materials(args.output_dir, args.input, args.documents, tokenizers)
     size = sum(path.stat().st_size for path in args.output_dir.rglob("*") if path.is_file()) / 1e6
     print(f"{args.output_dir}: {size:.1f} MB")
     if size > MAX_MB:

@@ -1,15 +1,15 @@
-"""Runs checks, each in a process and within a time limit of its own, all within one budget.
+"""Runs checks, each in a process of its own, all within one budget.
 
-A check that hangs is ended at its limit, one that fails is named with its error's last line, and one for which no time
-is left is listed; the results of the others stand. The next stage's processes start, and import, while a stage runs.
+A check that hangs is ended, one that fails is named with its error's last line, and one for which too little time is
+left is not begun; the results of the others stand. The next stage's processes start, and import, while a stage runs.
 
 Standard library only: this process must not use what is unpacked for the others.
 """
 
-import asyncio
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,24 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-LEAST = 15.0  # seconds; with less left, a check is not begun
-PASSED, FAILED, ENDED, NO_TIME = "passed", "failed", "ended at its limit", "did not fit"
+from .plan import LATEST, Check
 
-
-@dataclass(frozen=True)
-class Check:
-    """One check.
-
-    name:     how the report calls it
-    function: ``module:function`` of benchmarks.gpu, and arguments after more colons: a generator of rows, see worker.py
-    limit:    seconds after which it is ended
-    reserved: seconds of the budget that the checks before it do not get
-    """
-
-    name: str
-    function: str
-    limit: float
-    reserved: float = 0.0
+PASSED, FAILED, ENDED, NO_TIME = "passed", "failed", "ended at its limit", "skipped"
 
 
 @dataclass(frozen=True)
@@ -42,7 +27,7 @@ class Outcome:
     """How a check ended.
 
     outcome: PASSED, FAILED, ENDED or NO_TIME
-    error:   for FAILED the last line that it wrote, usually that of a traceback
+    error:   for FAILED the last line that it wrote, usually that of a traceback; for NO_TIME what it lacked
     """
 
     check: str
@@ -53,23 +38,6 @@ class Outcome:
     def __str__(self) -> str:
         took = f", {self.seconds:.0f} s" if self.seconds else ""
         return f"{self.check}: {self.outcome}{took}{': ' * bool(self.error)}{self.error}"
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A process that waits to be told its check, in a group of its own, and what it and its children write."""
-
-    process: asyncio.subprocess.Process
-    log: Path
-
-    async def end(self) -> str:
-        """Ends it and all that it has started; returns what they wrote."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        if self.process.stdin:
-            self.process.stdin.close()
-        await self.process.wait()
-        return self.log.read_text(encoding="utf-8", errors="replace")
 
 
 def run_checks(
@@ -88,58 +56,79 @@ def run_checks(
     deadline: of ``time.monotonic()``; checks that run then are ended
     tell:     is given a line as each check begins and ends
     """
-    workers: dict[str, Worker] = {}
+    workers: dict[str, tuple[subprocess.Popen, Path]] = {}
+    outcomes: list[Outcome] = []
 
-    async def start(stage: Sequence[Check]) -> None:
-        for check in stage:
-            log = folder / f"worker-{len(workers)}.log"
-            with log.open("wb") as file:
-                pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": file, "stderr": file}
-                process = await asyncio.create_subprocess_exec(*program, **pipes, process_group=0)
-            workers[check.name] = Worker(process, log)
+    def start(check: Check) -> None:
+        log = folder / f"worker-{len(workers)}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=file, stderr=file, process_group=0)
+        workers[check.name] = process, log
 
-    async def run(check: Check, left: float) -> Outcome:
-        worker, outcome = workers[check.name], Outcome(check.name, NO_TIME)
-        if left >= LEAST:
-            tell(f"{check.name} ...")
-            outcome = await _run_one(check, worker, settings, min(check.limit, left))
-        said = await worker.end()
+    def begin(check: Check, left: float) -> bool:
+        if fits := check.seconds <= left:
+            tell(f"{check.name} ... ({check.seconds:.0f} s)")
+            task = {"check": check.name, "function": check.function, **settings}
+            with suppress(BrokenPipeError), workers[check.name][0].stdin as pipe:  # of one that has failed already
+                pipe.write((json.dumps(task) + "\n").encode())
+        return fits
+
+    def close(check: Check, outcome: Outcome) -> None:
+        process, log = workers[check.name]
+        _kill_group(process)
         with (folder / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(f"===== {check.name}\n{said}\n")
+            file.write(f"===== {check.name}\n{log.read_text(encoding='utf-8', errors='replace')}\n")
         append_line(folder / "results.jsonl", {"type": "outcome", **asdict(outcome)})
         tell(str(outcome))
-        return outcome
+        outcomes.append(outcome)
 
-    async def run_all() -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        wanted = [stage for stage in stages if stage]
-        try:
-            await start(wanted[0])
-            for number, stage in enumerate(wanted, start=1):
-                await start(wanted[number] if number < len(wanted) else [])
-                left = deadline - time.monotonic() - sum(check.reserved for later in wanted[number:] for check in later)
-                outcomes += await asyncio.gather(*(run(check, left) for check in stage))
-        finally:
-            for worker in workers.values():
-                await worker.end()
-                worker.log.unlink()
-        return outcomes
-
-    return asyncio.run(run_all())
-
-
-async def _run_one(check: Check, worker: Worker, settings: dict[str, Any], limit: float) -> Outcome:
-    began, process = time.monotonic(), worker.process
-    told = json.dumps({"check": check.name, "function": check.function, **settings}) + "\n"
+    stages = [stage for stage in stages if stage]
     try:
-        await asyncio.wait_for(process.communicate(told.encode()), limit)
-    except TimeoutError:
-        return Outcome(check.name, ENDED, limit)
-    seconds, status = time.monotonic() - began, process.returncode
+        for check in stages[0]:
+            start(check)
+        for number, stage in enumerate(stages, start=1):
+            for later in stages[number : number + 1]:
+                for check in later:
+                    start(check)
+            began = time.monotonic()
+            left = deadline - began - sum(check.reserved for later in stages[number:] for check in later)
+            begun = {check.name: begin(check, left) for check in stage}
+            for check in stage:
+                if begun[check.name]:
+                    end = began + min(LATEST * check.seconds, left)
+                    close(check, _wait(check, *workers[check.name], began, end))
+                else:
+                    close(
+                        check, Outcome(check.name, NO_TIME, 0.0, f"it takes {check.seconds:.0f} s of {left:.0f} left")
+                    )
+    finally:
+        for process, log in workers.values():
+            _kill_group(process)
+            log.unlink()
+    return outcomes
+
+
+def _wait(check: Check, process: subprocess.Popen, log: Path, began: float, end: float) -> Outcome:
+    try:
+        status = process.wait(max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return Outcome(check.name, ENDED, time.monotonic() - began)
+    seconds = time.monotonic() - began
     if status == 0:
         return Outcome(check.name, PASSED, seconds)
-    lines = [line.strip() for line in (await worker.end()).split("\n") if line.strip()] or ["it wrote nothing"]
-    return Outcome(check.name, FAILED, seconds, f"signal {-status}; {lines[-1]}" if status < 0 else lines[-1])
+    said = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = [line.strip() for line in said if line.strip()][-1:] or ["it wrote nothing"]
+    return Outcome(check.name, FAILED, seconds, f"signal {-status}; {last[0]}" if status < 0 else last[0])
+
+
+def _kill_group(process: subprocess.Popen) -> None:
+    """Ends a worker and all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin:
+        with suppress(BrokenPipeError):
+            process.stdin.close()
 
 
 def append_line(path: Path, values: dict[str, Any]) -> None:

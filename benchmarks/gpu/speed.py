@@ -1,4 +1,4 @@
-"""How fast it is: the product's own loop over models and sizes, beside the Trainer; scoring beside ``predict``."""
+"""How fast it is: the product's own loop over models and sizes, beside the Trainer of ``transformers``."""
 
 import statistics
 import time
@@ -7,40 +7,32 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, TrainerCallback
 
-from benchmarks import _common, rank
+from benchmarks import _common
 from benchmarks.peers.case import SEED, Case, open_stream, split_rows
 from benchmarks.peers.plain import PlainPairs
 from benchmarks.peers.trainer import make_trainer
 from data_pipeline.errors import KinspanError
-from finetune.data.registry import load_split
 
-from .bench import DEVICE, KIT_MODELS, ON_GPU, Bench, Enough, Row, free, measure_speed, synchronize
+from .bench import DEVICE, ON_GPU, Bench, Enough, Row, free, measure_speed, read_peak, reset_peak, synchronize
 from .report import PRODUCT
 
 SIZE = 8192  # rows and columns of the measured matrix product
 SECONDS = 3.0  # of training that a figure stands on, at least
-PAIRS = 1024  # of an update
-LENGTHS = {"ssp": 128, "sp": 256, "psd": 256}
-SIZES = {  # pairs of a micro-batch
-    "roberta-base": {"ssp": (256, 128, 512, 64, 32), "sp": (128, 256), "psd": (128, 256)},
-    "minilm-l6": {"ssp": (128, 512), "sp": (256,), "psd": (256,)},
-    "electra-base": {"ssp": (128, 256), "sp": (128,), "psd": (128,)},
-    "modernbert-base": {"ssp": (128, 256), "sp": (128,), "psd": (128,)},
+PAIRS, FILLING = 1024, 8192  # of an update; where memory alone bounds a micro-batch
+LENGTHS = {"ssp": 128, "sp": 256}
+SIZES: dict[
+    str, tuple[tuple[str, int | None], ...]
+] = {  # objectives and pairs of a micro-batch; None: what memory holds
+    "roberta-base": (("ssp", 256), ("ssp", 128), ("ssp", 512), ("sp", 256)),
+    "minilm-l6": (("ssp", 512),),
+    "electra-base": (("ssp", 256),),
+    "modernbert-base": (("ssp", 256),),
 }
-PEER = (  # objective, pairs of a micro-batch, sampling
-    ("ssp", 128, "random"),
-    ("ssp", 256, "random"),
-    ("ssp", 512, "random"),
-    ("ssp", 256, "group_by_length"),
-    ("sp", 256, "random"),
-    ("sp", 256, "group_by_length"),
-)
+PEER = (("ssp", 256, "random"), ("ssp", 512, "random"), ("ssp", 256, "group_by_length"))  # the same, and sampling
 WINDOW = 4  # updates of the Trainer between two looks at the clock
-SCORED = (32, 128, 512)  # pairs of a batch of predict
 Rows = list[dict[str, Any]]
 
 
@@ -69,25 +61,26 @@ def _time(work: Any) -> float:
 
 
 def sweep(bench: Bench, name: str) -> Iterator[Row]:
-    """A model over micro-batch sizes, with each of the three objectives."""
-    for objective, micros in SIZES[name].items():
-        for micro in [4] if bench.quick else micros:
-            yield measure(bench, name, objective, micro)
+    """A model over objectives and micro-batch sizes; RoBERTa-base also with as many pairs as its memory holds."""
+    for objective, micro in SIZES[name]:
+        yield measure(bench, name, objective, 4 if bench.quick else micro)
+    if name == "roberta-base":
+        yield measure(bench, name, "ssp", None)
 
 
 def measure_compiled(bench: Bench) -> Iterator[Row]:
     """RoBERTa-base on SSP, compiled."""
-    for micro in [4] if bench.quick else (128, 256):
-        yield measure(bench, "roberta-base", "ssp", micro, compile=True)
+    for micro in [4] if bench.quick else (256, 128):
+        yield measure(bench, "roberta-base", "ssp", micro, compile=ON_GPU)
 
 
-def measure(bench: Bench, name: str, objective: str, micro: int, **more: Any) -> Row:
+def measure(bench: Bench, name: str, objective: str, micro: int | None, **more: Any) -> Row:
     """A run of its own; where memory is short for it, the row says so."""
-    length, pairs, log_steps = (32, 4, 1) if bench.quick else (LENGTHS[objective], PAIRS, 2)
+    length, pairs, log_steps = (32, 4, 1) if bench.quick else (LENGTHS[objective], PAIRS if micro else FILLING, 2)
     shape = {"global_batch_size": pairs, "micro_batch_size": micro, "max_length": length}
     settings = bench.settings(name, objective=objective, log_steps=log_steps, **shape, **more)
-    flags = "".join(f", --{flag}" for flag in more)
-    what = f"{objective.upper()} at {length}, micro-batches of {micro} pairs{flags}"
+    flags = "".join(f", --{flag}" for flag, value in more.items() if value)
+    what = f"{objective.upper()} at {length}, micro-batches of {micro or 'as many as fit'} pairs{flags}"
     try:
         return Row(what, dict(measure_speed(settings, *((0.0, 1, 1) if bench.quick else (SECONDS, 2, 3)))))
     except KinspanError as error:
@@ -127,9 +120,9 @@ def train_peer(
 
 def measure_trainer(bench: Bench) -> Iterator[Row]:
     """The Trainer's real tokens per second on the same pairs, over micro-batch sizes and both ways of sampling."""
-    rows = {objective: make_rows(bench, objective) for objective in ("ssp", "sp")}
+    rows = make_rows(bench, "ssp")
     pairs, window, seconds = (4, 1, 0.0) if bench.quick else (PAIRS, WINDOW, SECONDS)
-    for objective, size, sampling in (PEER[0], PEER[3]) if bench.quick else PEER:
+    for objective, size, sampling in (PEER[0], PEER[2]) if bench.quick else PEER:
         micro = 4 if bench.quick else size
         marks: list[tuple[float, int]] = []
 
@@ -141,32 +134,12 @@ def measure_trainer(bench: Bench) -> Iterator[Row]:
                     raise Enough
 
         what = f"{objective.upper()} at {LENGTHS[objective]}, micro-batches of {micro} pairs, {sampling}"
+        reset_peak()
         try:
-            train_peer(bench, rows[objective], pairs, micro, sampling, before)
+            train_peer(bench, rows, pairs, micro, sampling, before)
             windows = pairwise(marks[1:])  # the first warms up
             rate = statistics.median((after[1] - first[1]) / (after[0] - first[0]) for first, after in windows)
-            yield Row(what, {"tokens/s": rate})
+            yield Row(what, {"tokens/s": rate} | read_peak())
         except torch.OutOfMemoryError as error:
             yield Row(what, {"error": str(error).splitlines()[0]})
         free()
-
-
-def compare_scoring(bench: Bench) -> Iterator[Row]:
-    """WikiQA's test candidates from text to scores, tokenising included, with fresh heads; in fp32 the scores of the
-    product and of ``CrossEncoder.predict`` must agree."""
-    if not bench.wikiqa.is_dir():
-        yield Row("WikiQA", {"": "the kit holds no WikiQA"})
-        return
-    data, _ = load_split(f"wikiqa={bench.wikiqa}", "test")
-    turns = [data.take(np.arange(4))] if bench.quick else [data] * 3
-    for name in ("roberta-base", "minilm-l6"):
-        folder = rank.ranker_of(bench.model(name), bench.scratch / f"ranker-{name}")
-        ways = rank.list_ways(folder, SCORED[:1] if bench.quick else SCORED)
-        rates, apart = rank.measure(ways, turns)
-        medians = {way: statistics.median(values) for way, values in rates.items()}
-        figures = {f"{way}, pairs/s": rate for way, rate in medians.items()}
-        for half, other in (("fp32", "fp32"), ("bf16", "fp32"), ("bf16", "bf16")):
-            if best := [rate for way, rate in medians.items() if way.startswith(f"predict, {other}")]:
-                figures[f"{half} by {other} predict at its best"] = medians.get(f"ours, {half}", 0.0) / max(best)
-        figures["scores apart, fp32"] = gap = max(apart[way] for way in ways if "fp32" in way)
-        yield Row(f"{KIT_MODELS[name].title}, {turns[0].num_pairs} pairs", figures, gap <= rank.CLOSE)

