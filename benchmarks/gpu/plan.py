@@ -47,7 +47,7 @@ STAGES = (
         Check("compiled against eager", "updates:compare_compiled", estimate(starts=1, runs=2, compiled=0.75)),
     ),
     (Check("machine", "speed:measure_machine", estimate(other=6)),),
-    (Check("RoBERTa-base", "speed:sweep:roberta-base", estimate(runs=4, figures=5)),),
+    (Check("RoBERTa-base", "speed:sweep:roberta-base", estimate(runs=5, figures=5)),),
     (Check("the Trainer, RoBERTa-base", "speed:measure_trainer", estimate(runs=3, figures=4, other=10)),),
     (Check("where the host waits", "waits:count_waits", estimate(runs=1, other=14)),),
     (Check("compiled", "speed:measure_compiled", estimate(runs=2, figures=2, compiled=2, other=18), reserved=200),),
