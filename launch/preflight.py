@@ -29,11 +29,9 @@ EPILOG = """examples:
 
 def main() -> None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
-    from pretrain.preflight.preflight import leave_group, preflight  # after the flags: torch takes seconds to import
+    from pretrain.preflight.preflight import preflight  # after the flags: torch takes seconds to import
 
-    ready = preflight(config)
-    leave_group()
-    if not ready:
+    if not preflight(config):
         raise SystemExit(NOT_READY)
 
 
