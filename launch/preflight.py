@@ -29,9 +29,11 @@ EPILOG = """examples:
 
 def main() -> None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
-    from pretrain.preflight.preflight import preflight  # after the flags: torch takes seconds to import
+    from pretrain.preflight.preflight import leave_group, preflight  # after the flags: torch takes seconds to import
 
-    if not preflight(config):
+    ready = preflight(config)
+    leave_group()
+    if not ready:
         raise SystemExit(NOT_READY)
 
 

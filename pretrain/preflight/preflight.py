@@ -3,7 +3,6 @@
 Every rank gathers what all have found and judges it alike; rank 0 prints.
 """
 
-import atexit
 import os
 import secrets
 import shutil
@@ -119,8 +118,6 @@ def _try_together(store: RankStore, config: PretrainConfig, report: Report) -> N
     """Connects the ranks, measures their links, and trains for some steps."""
     with limit_time(CONNECTING, "the ranks did not connect with one another: look at the network between the hosts"):
         start_distributed(config.allow_cpu)
-    if dist.is_initialized():
-        atexit.register(dist.destroy_process_group)
     folder = Path(config.output_dir) / f"{SHARED}preflight-{store.gather('folder', secrets.token_hex(4))[0]}"
     try:
         with (
@@ -210,3 +207,9 @@ def limit_time(seconds: float, text: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def leave_group() -> None:
+    """Leaves the process group, where one was made."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
