@@ -21,7 +21,7 @@ from finetune.data.registry import load_split, parse_columns
 from finetune.evaluation.bm25 import ABOUT, BM25, count_words, score_bm25_by
 from finetune.evaluation.comparison import compare_systems, format_table
 from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, compute_question_metrics
-from finetune.ranking.fusion import FUSION, WORDS, Part, describe_fusion, is_fusion
+from finetune.ranking.fusion import FUSION, WORDS, FusedRanker, describe_fusion, is_fusion
 from finetune.ranking.score import score_answers
 from finetune.reports.facts import ABOUT as OF_A_RANKER
 from finetune.training.search import split_folds
@@ -221,7 +221,7 @@ def write_fusion(output: Path, fitted: Fitted, models: Mapping[str, str], words:
                 shutil.copytree(_find_folder(models[name]), partial / folder, ignore=ignored)
                 fingerprint = fingerprint_model(str(partial / folder))
             weight, mean, scale = (float(of[number]) for of in (fitted.weights, fitted.means, fitted.scales))
-            parts.append(Part(name, folder, weight, mean, scale, fingerprint))
+            parts.append(FusedRanker(name, folder, weight, mean, scale, fingerprint))
         _write_json(partial / FUSION, describe_fusion(parts, fitted.intercept))
         if BM25 in fitted.names:
             _write_json(partial / WORDS, asdict(words), indent=None)

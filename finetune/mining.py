@@ -36,7 +36,7 @@ MOST_COSINES = 1 << 27  # of questions to all candidates, in memory at once: hal
 
 
 @dataclass(frozen=True)
-class Rules:
+class MiningRules:
     """What becomes a negative.
 
     negatives:      the most of each question
@@ -72,7 +72,7 @@ def mine_file(
     output: Path,
     model: str,
     cross_encoder: str | None = None,
-    rules: Rules = Rules(),
+    rules: MiningRules = MiningRules(),
     *,
     max_length: int = 128,
     show: int = 5,
@@ -161,7 +161,7 @@ def mine(
     corpus: Distinct,
     asked: np.ndarray,
     found: np.ndarray,
-    rules: Rules,
+    rules: MiningRules,
     rank: Callable[[AnswerSet], np.ndarray] | None = None,
 ) -> Mined:
     """The hardest candidates of each question that are no answers of it.

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.mixture import Mixture, Part
+from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sources import MAX_WEIGHT
 
@@ -75,14 +75,14 @@ def _hash_source(module: ModuleType) -> str:
     return digest.hexdigest()
 
 
-def _parse_part(text: str, sampling: str) -> Part:
+def _parse_part(text: str, sampling: str) -> MixturePart:
     """One part of ``--objective``: ``name``, ``name:weight``, ``module:name`` or ``module:name:weight``."""
     name, colon, weight = text.rpartition(":")
     if not colon or (name not in OBJECTIVES and not re.fullmatch("[0-9]+", weight)):
         name, weight = text, "1"
     if not re.fullmatch("[0-9]{1,9}", weight) or not 1 <= int(weight) <= MAX_WEIGHT:
         raise KinspanError(f"--objective {text}: the weight must be a whole number from 1 to {MAX_WEIGHT}")
-    return Part(_find_objective(name, sampling), int(weight))
+    return MixturePart(_find_objective(name, sampling), int(weight))
 
 
 def _find_objective(name: str, sampling: str) -> Objective:

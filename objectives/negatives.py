@@ -145,7 +145,7 @@ class Pool:
                 yield int(self.index.paragraphs[self.index.first[self.classes[row, k]] + position])
 
 
-class Source(Protocol):
+class SlotSource(Protocol):
     """What ``assemble`` needs to know of a pool: which slots are hard, and where to look when all tries failed."""
 
     @property
@@ -158,7 +158,7 @@ def assemble(
     block: Block,
     a: Spans,
     positive: Spans,
-    pool: Source,
+    pool: SlotSource,
     draw: Callable[[int], Spans],
     rejects: Callable[[np.ndarray, Spans], np.ndarray],
     cut: Callable[[int, int], Spans],
@@ -224,7 +224,7 @@ def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
     return out
 
 
-def _add_other_hard(pool: Source, cells: Cells) -> Cells:
+def _add_other_hard(pool: SlotSource, cells: Cells) -> Cells:
     """``cells``, and the other hard negative where one is drawn again: only together are they two paragraphs."""
     chosen = np.zeros(pool.hard.shape, dtype=bool)
     chosen[cells] = True
@@ -235,7 +235,7 @@ def _add_other_hard(pool: Source, cells: Cells) -> Cells:
 
 def _search(
     block: Block,
-    pool: Source,
+    pool: SlotSource,
     positive: Spans,
     row: int,
     rejects: Callable[[np.ndarray, Spans], np.ndarray],

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from data_pipeline.browse import ShownDocument, load_decoder, show_document
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from finetune.data.builders.forum import Question, read_questions
+from finetune.data.builders.forum import ForumQuestion, read_questions
 from finetune.data.dataset import MissingSplit
 from finetune.data.registry import NAMES, load_split
 from finetune.data.tables import FORMATS, Table, find_suffix, lacks_names, read_nameless_tsv, read_table
@@ -206,7 +206,7 @@ def _read_corpus(folder: Path) -> Iterator[ShownDocument]:
             yield show_document(shard, row, decoder)
 
 
-def _take_answers(questions: Iterable[Question | ShownDocument], all_answers: bool, say: Say) -> Iterator[Answer]:
+def _take_answers(questions: Iterable[ForumQuestion | ShownDocument], all_answers: bool, say: Say) -> Iterator[Answer]:
     """The answers of a forum's questions: the accepted ones, by the id of their question; or all of them."""
     unaccepted = others = empty = 0
     for question in questions:

@@ -24,8 +24,8 @@ from .folder import (
     MANIFEST,
     VECTORS,
     WORDS,
+    IndexPart,
     Manifest,
-    Part,
     check_part,
     expect_first_build,
     finish_part,
@@ -192,7 +192,7 @@ def _hash_answers(answers: Iterable[Answer]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifest: Manifest, say: Say) -> Part:
+def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifest: Manifest, say: Say) -> IndexPart:
     """A part of these answers. Every STEP of them its folder notes how many have their vectors.
 
     ``say`` is told how many of those that are encoded now are too long to be read to their end.
@@ -248,7 +248,7 @@ def _read_progress(path: Path, size: tuple[int, int]) -> int:
     return rows if whole and isinstance(rows, int) and 0 <= rows <= size[0] else 0
 
 
-def _finish(path: Path, manifest: Manifest, rows: int) -> Part:
+def _finish(path: Path, manifest: Manifest, rows: int) -> IndexPart:
     """Makes a part of a folder that has its answers and vectors."""
     names = [TEXTS, MATRIX]
     if manifest.settings["approximate"]:
@@ -258,7 +258,7 @@ def _finish(path: Path, manifest: Manifest, rows: int) -> Part:
     return finish_part(path, rows, names)
 
 
-def _absorb(folder: Path, manifest: Manifest, new: Part, removed: np.ndarray) -> tuple[Manifest, np.ndarray]:
+def _absorb(folder: Path, manifest: Manifest, new: IndexPart, removed: np.ndarray) -> tuple[Manifest, np.ndarray]:
     """The manifest with a new part, and the removed rows by their new numbers.
 
     The last parts become part of the new one where they are not much larger: so n additions leave about log n parts,
@@ -281,7 +281,7 @@ def _absorb(folder: Path, manifest: Manifest, new: Part, removed: np.ndarray) ->
     return replace(manifest, parts=(*manifest.parts[:first], part)), removed[removed < starts[first]]
 
 
-def _write_words(folder: Path, manifest: Manifest, removed: np.ndarray) -> Part:
+def _write_words(folder: Path, manifest: Manifest, removed: np.ndarray) -> IndexPart:
     texts = _map_texts(folder, manifest).column("text").to_pylist()
     rows = np.setdiff1d(np.arange(manifest.rows), removed)
     path = start_part(folder, WORDS, manifest.generation)

@@ -32,7 +32,7 @@ AGAIN = "build the index again, in another folder"
 
 
 @dataclass(frozen=True)
-class Part:
+class IndexPart:
     """A folder of files: of answers and their vectors, of their words, or of the rows that were removed.
 
     rows:  answers that it holds
@@ -61,9 +61,9 @@ class Manifest:
     settings: dict[str, Any]
     source: str
     generation: int = 0
-    parts: tuple[Part, ...] = ()
-    words: Part | None = None
-    removed: Part | None = None
+    parts: tuple[IndexPart, ...] = ()
+    words: IndexPart | None = None
+    removed: IndexPart | None = None
     format: int = field(default=FORMAT)
 
     @property
@@ -71,7 +71,7 @@ class Manifest:
         return sum(part.rows for part in self.parts)
 
     @property
-    def every_part(self) -> list[Part]:
+    def every_part(self) -> list[IndexPart]:
         return [*self.parts, *filter(None, (self.words, self.removed))]
 
     @property
@@ -118,12 +118,12 @@ def expect_first_build(folder: Path) -> None:
         )
 
 
-def _read_part(found: dict[str, Any]) -> Part:
+def _read_part(found: dict[str, Any]) -> IndexPart:
     name, rows = found["name"], found["rows"]
     if Path(name).name != name or not isinstance(rows, int) or rows < 0:
         raise ValueError(name)
     files = {Path(file).name: (int(size), str(digest)) for file, (size, digest) in found["files"].items()}
-    return Part(name, rows, files)
+    return IndexPart(name, rows, files)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -171,15 +171,15 @@ def start_part(folder: Path, kind: str, generation: int) -> Path:
     return path
 
 
-def finish_part(path: Path, rows: int, names: Iterable[str] | None = None) -> Part:
+def finish_part(path: Path, rows: int, names: Iterable[str] | None = None) -> IndexPart:
     """What a manifest says of a folder, all of whose files, or those of these names, are now on the disk."""
     files = sorted(path.iterdir()) if names is None else [path / name for name in names]
     for place in (*files, path, path.parent):
         sync(place)
-    return Part(path.name, rows, {file.name: (file.stat().st_size, hash_file(file)) for file in files})
+    return IndexPart(path.name, rows, {file.name: (file.stat().st_size, hash_file(file)) for file in files})
 
 
-def check_part(folder: Path, part: Part) -> Path:
+def check_part(folder: Path, part: IndexPart) -> Path:
     """The part's folder, whose files were found whole; their hashes are read once per machine.
 
     Raises KinspanError, naming the file, where one is absent or damaged.
@@ -202,7 +202,7 @@ def _check_hash(path: Path, digest: str) -> None:
         raise KinspanError(f"{path} is damaged (its hash is another one): copy the index again, or {AGAIN}")
 
 
-def write_removed(folder: Path, generation: int, rows: np.ndarray) -> Part | None:
+def write_removed(folder: Path, generation: int, rows: np.ndarray) -> IndexPart | None:
     """Keeps the numbers of the rows that were removed, in ascending order."""
     if not len(rows):
         return None

@@ -23,7 +23,7 @@ WITH_BENCHMARK = "documents with a sentence of --decontaminate"
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedChunk:
     """What becomes of a chunk of records.
 
     rows:      the D kept documents, with the columns of ``spill.make_spill_schema``; None where there are none
@@ -133,7 +133,7 @@ class Encoder:
         self.name, self.rules, self.wide, self.benchmark = name, rules, wide, benchmark
         self._joins = False  # whether it was checked that ids of sentences may be joined
 
-    def __call__(self, records: list[Record], read: ReadTally) -> Encoded:
+    def __call__(self, records: list[Record], read: ReadTally) -> EncodedChunk:
         """Encode a chunk of records, and count in ``read`` what each file yields."""
         tally = Tally()
         documents, rejected = _parse_records(records, tally, read)
@@ -149,7 +149,7 @@ class Encoder:
         nested = [(document, [split_sentences(p) for p in paragraphs]) for document, paragraphs in kept]
         hashes = [[hash_string(p) for p in paragraphs] for _, paragraphs in kept]
         texts = [hash_text(document, of_paragraphs) for (document, _), of_paragraphs in zip(kept, hashes, strict=True)]
-        return Encoded(
+        return EncodedChunk(
             self._make_rows(nested, [paragraphs for _, paragraphs in kept], texts) if kept else None,
             np.array(texts, dtype=np.uint64),
             np.fromiter(chain.from_iterable(hashes), dtype=np.uint64),

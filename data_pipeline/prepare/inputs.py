@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from data_pipeline.prepare.document import Omitted
-from data_pipeline.prepare.readers import InputFile, Part, Record, find_parts, read_records
+from data_pipeline.prepare.readers import FilePart, InputFile, Record, find_parts, read_records
 
 from .spill import Buckets
 
@@ -26,7 +26,7 @@ class Piece:
     """A file, or a part of it."""
 
     file: InputFile
-    part: Part | None
+    part: FilePart | None
 
 
 @dataclass(frozen=True)

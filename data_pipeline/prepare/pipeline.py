@@ -33,7 +33,7 @@ from .cleaning import Rules, Tally, check_rules
 from .readers import PYTHON_DOCS, SKIPPED, UNREADABLE, InputFile, find_input_files, is_url, split_prefix
 from .rejection import Allowed, ReadTally, refuse_rejected
 from .report import write_report
-from .stages import Plan, encode_all, write_all
+from .stages import PreparePlan, encode_all, write_all
 from .tasks import Engine
 from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest
 
@@ -125,7 +125,7 @@ def prepare(
     try:
         _make_partial_folder(folder, partial)
         with _lock(partial), engine:
-            plan = Plan(partial, files, settings, rules, tokenizer, described, objectives, decontaminate or [])
+            plan = PreparePlan(partial, files, settings, rules, tokenizer, described, objectives, decontaminate or [])
             encoded = encode_all(plan, engine, allowed)
             done = write_all(plan, engine, encoded)
             manifest = _make_manifest(done.shards, described, settings, done.tally, inputs, licence)

@@ -52,7 +52,7 @@ OUTPUT_VERSION = 3  # of what the first stage leaves; another version is not tak
 
 
 @dataclass(frozen=True)
-class Plan:
+class PreparePlan:
     """What is to be done, and where.
 
     folder:        what is done so far
@@ -118,7 +118,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedInputs:
     """What the first stage came to; ``filled`` names the optional columns that hold something."""
 
     inputs: Inputs
@@ -140,7 +140,7 @@ class Written:
     shards: list[ShardInfo] = field(default_factory=list)
 
 
-def encode_all(plan: Plan, engine: Engine, allowed: Allowed) -> Encoded:
+def encode_all(plan: PreparePlan, engine: Engine, allowed: Allowed) -> EncodedInputs:
     """Run the first stage, and gather what was counted and rejected.
 
     allowed: what may be missing
@@ -179,7 +179,7 @@ def encode_all(plan: Plan, engine: Engine, allowed: Allowed) -> Encoded:
     return encoded
 
 
-def _clear_remains(plan: Plan) -> None:
+def _clear_remains(plan: PreparePlan) -> None:
     """Remove what runs of other inputs or settings have left, and what a killed task has not finished."""
     for path in plan.folder.glob("run-*"):
         if path != plan.run:
@@ -190,7 +190,7 @@ def _clear_remains(plan: Plan) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _forget_unread(plan: Plan, allowed: Allowed) -> None:
+def _forget_unread(plan: PreparePlan, allowed: Allowed) -> None:
     """Have those input tasks done again that lack text which must not be missing.
 
     What kept it from being read may be gone, though the file is as it was: a store that did not answer, a permission,
@@ -205,7 +205,7 @@ def _forget_unread(plan: Plan, allowed: Allowed) -> None:
         forget(plan.encoded, key)
 
 
-def _gather(plan: Plan) -> Encoded:
+def _gather(plan: PreparePlan) -> EncodedInputs:
     """Add up what the input tasks have counted, and write what they rejected to ``rejected.jsonl``, in their order."""
     keys = [task.key for task in plan.tasks]
     tally, read, counts, filled, peaks, num_paragraphs = Tally(), ReadTally(), [], set(), [], 0
@@ -223,7 +223,7 @@ def _gather(plan: Plan) -> Encoded:
             with (plan.encoded / f"{key}.rejected.jsonl").open("rb") as part:
                 shutil.copyfileobj(part, file)
     partial.replace(plan.folder / "rejected.jsonl")
-    return Encoded(Inputs(plan.encoded, keys, counts), num_paragraphs, filled, tally, read, peaks)
+    return EncodedInputs(Inputs(plan.encoded, keys, counts), num_paragraphs, filled, tally, read, peaks)
 
 
 def load_tally(fields: dict[str, Any]) -> Tally:
@@ -237,7 +237,7 @@ def _list_rejected(path: Path) -> Iterator[dict]:
         yield from map(json.loads, file)
 
 
-def _refuse_missing(plan: Plan, allowed: Allowed) -> None:
+def _refuse_missing(plan: PreparePlan, allowed: Allowed) -> None:
     """Raise KinspanError for input that could not be read to its end, or is of no known format, if not allowed."""
     found: dict[str, list[dict]] = {UNREADABLE: [], SKIPPED: []}
     for entry in _list_rejected(plan.folder / "rejected.jsonl"):
@@ -267,7 +267,7 @@ def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
     return said
 
 
-def write_all(plan: Plan, engine: Engine, encoded: Encoded) -> Written:
+def write_all(plan: PreparePlan, engine: Engine, encoded: EncodedInputs) -> Written:
     """Find duplicates, write the shards, and put them into ``plan.folder / "shards"`` under their final names."""
     fate, removed, num_ranges = _find_duplicates(plan, engine, encoded)
     work = WriteShards(
@@ -306,7 +306,7 @@ def write_all(plan: Plan, engine: Engine, encoded: Encoded) -> Written:
     return written
 
 
-def _merge_spills(plan: Plan, engine: Engine, inputs: Inputs) -> list[Spill]:
+def _merge_spills(plan: PreparePlan, engine: Engine, inputs: Inputs) -> list[Spill]:
     """Merge what the input tasks have left into so few files that each may be opened for each bucket."""
     spills = [Spill(inputs.folder, key, task) for task, key in enumerate(inputs.keys)]
     merged = 0
@@ -320,7 +320,7 @@ def _merge_spills(plan: Plan, engine: Engine, inputs: Inputs) -> list[Spill]:
     return spills
 
 
-def _find_duplicates(plan: Plan, engine: Engine, encoded: Encoded) -> tuple[Path, Path, int]:
+def _find_duplicates(plan: PreparePlan, engine: Engine, encoded: EncodedInputs) -> tuple[Path, Path, int]:
     """Find out what becomes of each document and paragraph.
 
     Returns the file of the documents, the folder of the paragraphs that are removed, and how many files it has.
@@ -342,7 +342,9 @@ def _find_duplicates(plan: Plan, engine: Engine, encoded: Encoded) -> tuple[Path
     return _find_repeated_paragraphs(plan, engine, encoded, fate) if exact else (fate, run, 0)
 
 
-def _find_repeated_paragraphs(plan: Plan, engine: Engine, encoded: Encoded, fate: Path) -> tuple[Path, Path, int]:
+def _find_repeated_paragraphs(
+    plan: PreparePlan, engine: Engine, encoded: EncodedInputs, fate: Path
+) -> tuple[Path, Path, int]:
     """As ``_find_duplicates``, where no paragraph is to be kept twice.
 
     Documents that are too short without what repeats hold no copy: where there are any, copies are chosen anew.

@@ -20,7 +20,7 @@ from .pairs import Objective
 
 
 @dataclass(frozen=True)
-class Part:
+class MixturePart:
     """Pairs of one objective from one corpus.
 
     weight: the part's share of the pairs, as a small whole number; 0: it keeps its number, and gives none
@@ -52,7 +52,7 @@ class Mixture:
     of sp.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[MixturePart, ...]
     batch: int = 0
 
     def read_from(self, *corpora: Corpus) -> "Mixture":

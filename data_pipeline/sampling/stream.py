@@ -15,7 +15,7 @@ from .anchors import get_usable_counts, lacks_column, open_block
 from .batch import Batch, concatenate
 from .block import Block
 from .block_cache import BlockCache
-from .mixture import Mixture, Part
+from .mixture import Mixture, MixturePart
 from .order import BLOCK_ANCHORS, BLOCK_SHARDS, MIN_DOCUMENTS, VALIDATION_ANCHORS, Order, TooFewDocuments
 from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, hash_texts, lay_out, lay_out_apart
 from .pairs import POSITIVE
@@ -161,12 +161,12 @@ class PairStream:
             texts = tuple(spans.map(lambda x: x.ravel()[rows]) for spans in pairs.texts)  # noqa: B023
             yield PairRows(block, texts, pairs.kind.ravel()[rows], labels.ravel()[rows], index, number, segment.shards)
 
-    def _describe_block(self, part: Part, shards: tuple[int, ...]) -> tuple[tuple, Callable[[], Block]]:
+    def _describe_block(self, part: MixturePart, shards: tuple[int, ...]) -> tuple[tuple, Callable[[], Block]]:
         """The key and the maker of the part's block. Parts that use the same paragraphs of one corpus share it."""
         key = (part.corpus, shards, part.objective.usable, part.objective.view)
         return key, partial(self._build_block, part, shards)
 
-    def _build_block(self, part: Part, shards: tuple[int, ...]) -> Block:
+    def _build_block(self, part: MixturePart, shards: tuple[int, ...]) -> Block:
         """The part's block, with the indices that sampling needs: they are made at the first pairs that it gives."""
         assert part.corpus is not None
         block = open_block(part.corpus, shards, self.split, part.objective)
@@ -293,7 +293,7 @@ def _permute_rows(labels: np.ndarray, seed: int, key: str, first_anchor: int) ->
     return np.take_along_axis(labels, random_bits[:, :g].argsort(axis=1, kind="stable"), axis=1)
 
 
-def _order_anchors(part: Part, seed: int, split: str, block_anchors: int) -> Order:
+def _order_anchors(part: MixturePart, seed: int, split: str, block_anchors: int) -> Order:
     assert part.corpus is not None, "Mixture.read_from says which corpus a part reads"
     anchors, documents = get_usable_counts(part.corpus, part.objective, split)
     if not sum(anchors):

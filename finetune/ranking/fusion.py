@@ -29,7 +29,7 @@ SeeCut = Callable[[AnswerSet, np.ndarray, int], None]
 
 
 @dataclass(frozen=True)
-class Part:
+class FusedRanker:
     """A ranker within a fusion.
 
     name:        how people call it; BM25 is one
@@ -52,19 +52,19 @@ def is_fusion(name_or_dir: str) -> bool:
     return (Path(name_or_dir) / FUSION).is_file()
 
 
-def describe_fusion(parts: Sequence[Part], intercept: float) -> dict[str, Any]:
+def describe_fusion(parts: Sequence[FusedRanker], intercept: float) -> dict[str, Any]:
     """Returns what ``fusion.json`` holds."""
     return {"format": FORMAT, "intercept": intercept, "parts": [asdict(part) for part in parts]}
 
 
-def read_parts(folder: Path) -> tuple[list[Part], float]:
+def read_parts(folder: Path) -> tuple[list[FusedRanker], float]:
     """Returns the parts of a fusion and its intercept. Raises KinspanError where the folder is damaged."""
     path = folder / FUSION
     found = read_object(path, REPAIR)
     try:
         if found["format"] != FORMAT:
             raise KinspanError(f"{path} has format {found['format']}, and this version reads {FORMAT}: update kinspan")
-        parts, intercept = [Part(**part) for part in found["parts"]], float(found["intercept"])
+        parts, intercept = [FusedRanker(**part) for part in found["parts"]], float(found["intercept"])
     except (LookupError, TypeError, ValueError) as error:
         raise KinspanError(f"{path} is damaged ({error!r}): {REPAIR}") from error
     for part in parts:

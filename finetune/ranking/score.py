@@ -28,7 +28,7 @@ BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; more than a pro
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 
 
-class Encoded(Protocol):
+class EncodedExamples(Protocol):
     """Examples as token ids, by number: pairs (encode.EncodedPairs) or texts (siamese.EncodedTexts)."""
 
     @property
@@ -62,7 +62,7 @@ def score_pairs(
 @torch.inference_mode()
 def pass_all(
     ranker: Any,
-    encoded: Encoded,
+    encoded: EncodedExamples,
     batches: list[np.ndarray],
     out: torch.Tensor,
     *,

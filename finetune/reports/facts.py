@@ -15,7 +15,7 @@ from data_pipeline.files import read_object, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.training.config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
-from finetune.training.plan import Stage
+from finetune.training.plan import TrainingStage
 from finetune.training.stages import Data
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
 from pretrain.release.folder import CARD, FACTS
@@ -49,7 +49,12 @@ def describe_surroundings(config: FinetuneConfig, data: Data, num_ranks: int) ->
 
 
 def write_card(
-    folder: Path, config: FinetuneConfig, stage: Stage, seed: int, step: int, figures: Mapping[str, Mapping[str, float]]
+    folder: Path,
+    config: FinetuneConfig,
+    stage: TrainingStage,
+    seed: int,
+    step: int,
+    figures: Mapping[str, Mapping[str, float]],
 ) -> None:
     """Writes the card of the ranker in ``folder``, which was best after ``step`` updates of the stage, and beside it
     what it is made of, for the card of a release."""
@@ -59,7 +64,7 @@ def write_card(
 
 
 def describe_ranker(
-    config: FinetuneConfig, stage: Stage, seed: int, step: int, figures: Mapping[str, Mapping[str, float]]
+    config: FinetuneConfig, stage: TrainingStage, seed: int, step: int, figures: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Any]:
     """Returns what a card says: ``facts`` in words, ``figures`` by split, the hub's names, and no local path."""
     compares = config.loss == CONTRASTIVE

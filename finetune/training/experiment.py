@@ -40,7 +40,7 @@ from .baselines import measure_baselines
 from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
 from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
-from .plan import BEST, DEV, Stage, name_best, plan_stage
+from .plan import BEST, DEV, TrainingStage, name_best, plan_stage
 from .search import search_settings
 from .stages import Data, load_data, make_target_stage, make_transfer_stage, name_set, warn_of_rates
 from .train import train_ranker
@@ -60,7 +60,7 @@ class Experiment:
 
     config: FinetuneConfig
     data: Data
-    transfer: Stage | None
+    transfer: TrainingStage | None
     output: Path
     ranks: Ranks
     say: Callable[[str], None]

@@ -27,5 +27,5 @@ def fingerprint_ids(data: AnswerSet) -> str:
 
 
 def fingerprint_identity(identity: dict[str, Any]) -> str:
-    """Names a stage by what makes it this stage, as ``Stage.identity`` holds it; fit for a folder's name."""
+    """Names a stage by what makes it this stage, as ``TrainingStage.identity`` holds it; fit for a folder's name."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]

@@ -28,7 +28,7 @@ from . import losses
 from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig, get_max_length
 from .contrast import SiameseTrainer, update_bi_encoder
 from .engine import Ranks
-from .plan import FitPlan, Stage, largest_group, plan_stage
+from .plan import FitPlan, TrainingStage, largest_group, plan_stage
 from .update import Loss, Trainer, update_ranker
 
 # (engine's model, device, what=..., mark=...) -> the score of every row [N]
@@ -56,7 +56,7 @@ class Materials:
     notes: list[str]
 
 
-def load_materials(config: FinetuneConfig, stage: Stage, seed: int, ranks: Ranks) -> Materials:
+def load_materials(config: FinetuneConfig, stage: TrainingStage, seed: int, ranks: Ranks) -> Materials:
     """Loads and checks everything that can be checked before training starts. Raises KinspanError."""
     plan = plan_stage(config, stage, seed)
     micro = max(1, min(plan.groups, config.micro_batch_size // largest_group(config)))
@@ -66,7 +66,7 @@ def load_materials(config: FinetuneConfig, stage: Stage, seed: int, ranks: Ranks
 
 
 def _load_cross_encoder(
-    config: FinetuneConfig, stage: Stage, seed: int, plan: FitPlan, layout: Layout, rank: int
+    config: FinetuneConfig, stage: TrainingStage, seed: int, plan: FitPlan, layout: Layout, rank: int
 ) -> Materials:
     fresh = config.fresh_head and stage.model == config.model  # what a transfer has learned is kept
     ranker, notes = load_ranker(stage.model, seed, _share_of_positives(config, stage), fresh)
@@ -97,7 +97,7 @@ def _load_cross_encoder(
 
 
 def _load_bi_encoder(
-    config: FinetuneConfig, stage: Stage, seed: int, plan: FitPlan, layout: Layout, rank: int
+    config: FinetuneConfig, stage: TrainingStage, seed: int, plan: FitPlan, layout: Layout, rank: int
 ) -> Materials:
     ranker, notes = load_siamese_ranker(stage.model, seed)
     tokenizer = load_own_tokenizer(stage.model)
@@ -132,7 +132,7 @@ def _load_bi_encoder(
     )
 
 
-def list_measured(stage: Stage) -> dict[str, AnswerSet]:
+def list_measured(stage: TrainingStage) -> dict[str, AnswerSet]:
     """What validations measure, by name."""
     return {**stage.devs, **({} if stage.test is None else {"test": stage.test})}
 
@@ -144,7 +144,7 @@ def choose_loss(config: FinetuneConfig) -> Loss:
     return {"pairwise": losses.pairwise, "listwise": losses.listwise}[config.loss]
 
 
-def _share_of_positives(config: FinetuneConfig, stage: Stage) -> float:
+def _share_of_positives(config: FinetuneConfig, stage: TrainingStage) -> float:
     """What a fresh head first predicts."""
     share = float(stage.train.labels.mean())
     if config.loss == "pointwise" and stage.negatives_per_positive is not None:

@@ -13,7 +13,7 @@ from .groups import Groups, draw_examples, draw_lists, draw_negatives, draw_pair
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class TrainingStage:
     """What a run is made of, beside the settings that all its stages share.
 
     what:             "fine-tuning", "transfer" or "adaptation", for the screen
@@ -67,7 +67,7 @@ class FitPlan:
     schedule: Schedule
 
 
-def plan_stage(config: FinetuneConfig, stage: Stage, seed: int) -> FitPlan:
+def plan_stage(config: FinetuneConfig, stage: TrainingStage, seed: int) -> FitPlan:
     """Raises KinspanError where the stage is shorter than its warm-up, or the loss finds no groups in its data."""
     groups = max(1, (stage.batch_size or config.batch_size) // largest_group(config))
     epoch_steps = math.ceil(len(draw_groups(config, stage, seed, 0)) / groups)
@@ -76,7 +76,7 @@ def plan_stage(config: FinetuneConfig, stage: Stage, seed: int) -> FitPlan:
     return FitPlan(groups, epoch_steps, total, make_schedule(config, stage.learning_rate, total, warmup, stage.what))
 
 
-def describe_plan(config: FinetuneConfig, stage: Stage, plan: FitPlan) -> str:
+def describe_plan(config: FinetuneConfig, stage: TrainingStage, plan: FitPlan) -> str:
     """Says how long the stage is at most, and when it ends earlier."""
     bound = f"{stage.what}: at most {plan.total:,} updates, {plan.epoch_steps:,} in an epoch"
     every = stage.eval_steps or plan.epoch_steps
@@ -91,7 +91,7 @@ def largest_group(config: FinetuneConfig) -> int:
     return 1 if config.loss in ("pointwise", CONTRASTIVE) else config.list_size
 
 
-def draw_groups(config: FinetuneConfig, stage: Stage, seed: int, epoch: int) -> Groups:
+def draw_groups(config: FinetuneConfig, stage: TrainingStage, seed: int, epoch: int) -> Groups:
     """What an epoch trains on, in its order: a function of (seed, epoch)."""
     if config.loss == CONTRASTIVE:
         return draw_examples(stage.train, seed, epoch, config.own_negatives or 0)

@@ -14,7 +14,7 @@ from pretrain.runtime.settings import leave_out_later
 from .config import CONTRASTIVE, CORPUS, FinetuneConfig, identity
 from .fingerprints import fingerprint_answers, fingerprint_model
 from .groups import flip_labels
-from .plan import DEV, Stage
+from .plan import DEV, TrainingStage
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ TRANSFER_SETTINGS = (
 OF_CONTRASTIVE = ("own_negatives", "temperature", "symmetric")
 
 
-def make_transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
+def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:
     """Returns TANDA's first step, which trains on the general set, once for all targets and seeds.
 
     Early stopping watches the dev MAP of the targets (Garg et al., 2020, section 5.2): it ends when none improves, and
     the best ranker for each is kept.
     """
     assert data.transfer is not None
-    return Stage(
+    return TrainingStage(
         what="transfer",
         model=str(config.model),
         train=data.transfer,
@@ -146,7 +146,7 @@ def make_transfer_stage(config: FinetuneConfig, data: Data) -> Stage:
     )
 
 
-def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str, what: str) -> Stage:
+def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str, what: str) -> TrainingStage:
     """Returns the step that trains on the target, with the labels that ``--label_noise`` flips for this seed.
 
     start: the model that it starts from
@@ -160,7 +160,7 @@ def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str,
         "dev": fingerprint_answers(data.dev),
         "start": fingerprint_model(start),
     }
-    return Stage(
+    return TrainingStage(
         what=what,
         model=start,
         train=train,

@@ -43,13 +43,13 @@ from .config import FinetuneConfig, get_max_length, list_metrics
 from .engine import Ranks, check_begun_alike, make_engine
 from .groups import Groups
 from .materials import Materials, load_materials
-from .plan import DEV, FitPlan, Stage, describe_plan, draw_groups, largest_group, name_best
+from .plan import DEV, FitPlan, TrainingStage, describe_plan, draw_groups, largest_group, name_best
 
 SUMS = ("loss", "groups")  # what the log is made of, see loop.Outcome
 NUM_CHECKPOINTS = 2  # so many stay: where the newest is damaged, the run goes on from the one before
 
 
-def train_ranker(config: FinetuneConfig, stage: Stage, seed: int, folder: Path, ranks: Ranks) -> dict[str, Any]:
+def train_ranker(config: FinetuneConfig, stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) -> dict[str, Any]:
     """Runs, or goes on with, one run in ``folder``, and returns its summary. The best ranker on each
     dev set lies in ``folder``, see ``plan.name_best``.
 
@@ -177,7 +177,7 @@ class _Run(Loop):
 
     progress: FitProgress
     config: FinetuneConfig
-    stage: Stage
+    stage: TrainingStage
     seed: int
     folder: Path
     ranks: Ranks
@@ -313,7 +313,7 @@ class _Run(Loop):
 
 def _start_run(
     config: FinetuneConfig,
-    stage: Stage,
+    stage: TrainingStage,
     seed: int,
     folder: Path,
     ranks: Ranks,

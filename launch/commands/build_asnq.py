@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from data_pipeline.prepare.rejection import ALLOW_REJECTED, format_bytes
 from finetune.data.asnq import ASNQ, PAPER_GRADE_COUNTS
-from finetune.data.builders.asnq import Tally, build_asnq
+from finetune.data.builders.asnq import QuestionTally, build_asnq
 from finetune.data.builders.natural_questions import LABELS
 from finetune.data.filters import RAW
 from launch._cli import parse, run
@@ -52,7 +52,7 @@ class BuildAsnqConfig:
     num_workers: int = setting(1, "Processes that cut pages into sentences.", within=WORKERS)
 
 
-def as_text(name: str, tally: Tally) -> str:
+def as_text(name: str, tally: QuestionTally) -> str:
     """What became of the questions, and sentences by label beside the paper's."""
     lines = [f"--{name}"]
     lines += [f"  questions: {reason:<52} {count:>12,}" for reason, count in tally.outcomes.items() if count]

@@ -53,7 +53,7 @@ class MineConfig:
 
 def main() -> None:
     config = parse(MineConfig, DESCRIPTION, EPILOG)
-    from finetune.mining import Rules, mine_file  # after the flags: torch takes seconds to import
+    from finetune.mining import MiningRules, mine_file  # after the flags: torch takes seconds to import
     from pretrain.modeling.default_model import default_model
 
     mine_file(
@@ -61,7 +61,7 @@ def main() -> None:
         Path(config.output_dir),
         config.model or default_model(),
         config.cross_encoder,
-        Rules(config.negatives, config.depth, config.skip, config.positive_share),
+        MiningRules(config.negatives, config.depth, config.skip, config.positive_share),
         max_length=config.max_length,
         show=config.show,
         columns=config.columns,

@@ -10,7 +10,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from launch._cli import parse, run
 from pretrain.evaluation.document_ranking import (
-    Question,
+    RankedSentence,
     Score,
     compute_aucs,
     find_questions,
@@ -75,7 +75,7 @@ def main() -> None:
     _show_figures(systems, questions[: config.average_over])
 
 
-def _show_rankings(systems: dict[str, Score], question: Question) -> None:
+def _show_rankings(systems: dict[str, Score], question: RankedSentence) -> None:
     """Prints how both rank the sentences of one document, side by side."""
     tidy = tokenizers.tidy_decoded
     print(f"\nheld-out document: {question.title}\nsentence: {tidy(question.sentence)}\n")
@@ -87,7 +87,7 @@ def _show_rankings(systems: dict[str, Score], question: Question) -> None:
     print(f"\n* from the same paragraph ({sum(question.same_paragraph)} of {len(question.candidates)} candidates)")
 
 
-def _show_figures(systems: dict[str, Score], questions: list[Question]) -> None:
+def _show_figures(systems: dict[str, Score], questions: list[RankedSentence]) -> None:
     """Prints the mean AUC of both over the documents, and on how many of them which one is better."""
     from scipy.stats import binomtest
 

@@ -13,7 +13,7 @@ from data_pipeline.errors import KinspanError, quote_first_line
 
 
 @dataclass(frozen=True)
-class Question:
+class RankedSentence:
     """A sentence, and the other sentences of its document with whether they share its paragraph."""
 
     title: str
@@ -22,10 +22,10 @@ class Question:
     same_paragraph: list[bool]
 
 
-Score = Callable[[Question], np.ndarray]  # the scores of a question's candidates, the higher the better
+Score = Callable[[RankedSentence], np.ndarray]  # the scores of a question's candidates, the higher the better
 
 
-def find_questions(corpus: Corpus, tokenizer: object) -> list[Question]:
+def find_questions(corpus: Corpus, tokenizer: object) -> list[RankedSentence]:
     """One for each held-out document of 10-60 sentences with a paragraph of three or more: its longest sentence."""
     found = []
     for number, info in enumerate(corpus.manifest.shards):
@@ -41,7 +41,7 @@ def find_questions(corpus: Corpus, tokenizer: object) -> list[Question]:
                 sentence = max(paragraphs[home], key=len)  # one that says something
                 rest.remove((sentence, True))
                 texts, same = zip(*rest, strict=True)
-                found.append(Question(shard.document_title(row), sentence, list(texts), list(same)))
+                found.append(RankedSentence(shard.document_title(row), sentence, list(texts), list(same)))
     return found
 
 
@@ -77,7 +77,7 @@ def load_bi_encoder(folder: str) -> Score:
 
     encoder = _load("--start", folder, SentenceTransformer, model_kwargs={"dtype": torch.float32})
 
-    def score(question: Question) -> np.ndarray:
+    def score(question: RankedSentence) -> np.ndarray:
         texts = [question.sentence, *question.candidates]
         embeddings = encoder.encode(texts, normalize_embeddings=True, show_progress_bar=False)
         return embeddings[1:] @ embeddings[0]
@@ -96,12 +96,12 @@ def _load(flag: str, folder: str, kind: Callable[..., Any], **options: Any) -> A
         raise KinspanError(f"{flag} {folder} cannot be loaded: {quote_first_line(error)}") from error
 
 
-def rank_sentences(score: Score, question: Question) -> list[tuple[bool, str]]:
+def rank_sentences(score: Score, question: RankedSentence) -> list[tuple[bool, str]]:
     """Returns the question's candidates, the best first: whether it shares the paragraph, and the sentence."""
     order = np.argsort(-score(question), kind="stable").tolist()
     return [(question.same_paragraph[number], question.candidates[number]) for number in order]
 
 
-def compute_aucs(score: Score, questions: list[Question]) -> np.ndarray:
+def compute_aucs(score: Score, questions: list[RankedSentence]) -> np.ndarray:
     """Returns for each question how often a sentence of the same paragraph is ranked above another one: ``[Q]``."""
     return np.array([roc_auc_score(q.same_paragraph, score(q)) for q in questions])

@@ -14,7 +14,7 @@ import numpy as np
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.sampling.mixture import Mixture, Part
+from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS
 from data_pipeline.sampling.pairs import KINDS, Objective
 from data_pipeline.sampling.stream import PairStream
@@ -54,7 +54,7 @@ def select_held_out(
     if max_length < least:
         raise KinspanError(f"--max_length {max_length} is too short for two texts: use at least {least}")
     try:
-        mixture = Mixture((Part(objective, corpus=corpus),))
+        mixture = Mixture((MixturePart(objective, corpus=corpus),))
         stream = PairStream(mixture, template=template, seed=seed, split="validation", max_length=max_length)
     except KinspanError as error:
         raise KinspanError(f"corpus {corpus.name}, documents held out for validation: {error}") from error

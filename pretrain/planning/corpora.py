@@ -18,7 +18,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.remote.address import show_address
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.anchors import get_usable_counts, open_block
-from data_pipeline.sampling.mixture import Mixture, Part
+from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.order import MIN_DOCUMENTS, TooFewDocuments
 from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources, show_weight
@@ -65,7 +65,7 @@ def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
     return replace(mixture, parts=tuple(compress(mixture.parts, [not lack for lack in lacks]))), notes
 
 
-def _find_lack(part: Part, split: str) -> str:
+def _find_lack(part: MixturePart, split: str) -> str:
     """Why there are no pairs of a split of a part; "" where there are.
 
     Where few whole texts are paired, as in a small forum, it is tried whether there are negatives; this opens shards.
@@ -86,7 +86,7 @@ def _find_lack(part: Part, split: str) -> str:
     return ""
 
 
-def _get_counts(part: Part, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _get_counts(part: MixturePart, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     assert part.corpus is not None
     return get_usable_counts(part.corpus, part.objective, split)
 
@@ -117,23 +117,23 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
     names = name_corpora(paths)
     total = sum((source.weight for source in sources), Fraction(0))
     shares: list[Fraction] = []
-    parts: list[Part] = []
+    parts: list[MixturePart] = []
     for source in sources:
         own = parse_mixture(source.objective or objective, sampling)
         for part in own.parts:
             shares.append(source.weight / total * Fraction(part.weight, sum(own.weights)))
-            parts.append(Part(part.objective, source=paths.index(source.path)))
+            parts.append(MixturePart(part.objective, source=paths.index(source.path)))
     _refuse_twice(parts, paths)
     weights = _find_weights(shares)
     return Mixture(
         tuple(
-            Part(part.objective, weight, source=part.source, name=_name_part(part, parts, names))
+            MixturePart(part.objective, weight, source=part.source, name=_name_part(part, parts, names))
             for part, weight in zip(parts, weights, strict=True)
         )
     )
 
 
-def _refuse_twice(parts: Sequence[Part], paths: Sequence[str]) -> None:
+def _refuse_twice(parts: Sequence[MixturePart], paths: Sequence[str]) -> None:
     if len(parts) > MAX_PARTS:
         raise KinspanError(f"--corpus: {len(parts)} parts of corpora and objectives; at most {MAX_PARTS} can be mixed")
     seen = set()
@@ -159,7 +159,7 @@ def _find_weights(shares: Sequence[Fraction]) -> list[int]:
     return weights
 
 
-def _name_part(part: Part, parts: Sequence[Part], names: Sequence[str]) -> str:
+def _name_part(part: MixturePart, parts: Sequence[MixturePart], names: Sequence[str]) -> str:
     """The corpus's name, with the objective where it has several; "" of one corpus, whose parts go by objectives."""
     if len(names) == 1:
         return ""

@@ -3,25 +3,12 @@
 from collections.abc import Sequence
 from statistics import median
 
-from data_pipeline.remote.address import is_remote
-from data_pipeline.sources import list_paths
-from pretrain.config import DataSettings
-from pretrain.planning.corpora import list_sources
-from pretrain.runtime.run_folder import shorten
-
-from .facts import CACHE, OUTPUT, SHARED_MEMORY, TEMPORARY, Facts, first_of_each_host, show_bytes
+from .facts import Facts
 from .report import Finding, compare
 
 # Time services keep hosts within milliseconds of one another: seconds say that none runs, and then it drifts on. S3
 # refuses requests that are 15 minutes off, Slurm's munge those of 5; before that, shared storage and logs go astray.
 MAX_SKEW = 5.0  # seconds
-# Below it, not even the logs, pages and curves of a long run have room; checkpoints are counted apart.
-MIN_OUTPUT = 1e9  # bytes
-# What is written beside a run: marks of verified shards, compiled kernels, a launcher's files.
-MIN_ELSEWHERE = 100e6  # bytes
-# NCCL and gloo's shared-memory path take some ten megabytes for each pair of ranks; a container has 64 MB in all unless
-# its shared memory was asked for (docker's --shm-size).
-MIN_SHARED_MEMORY = 512e6  # bytes
 # A process of two ranks has 130 descriptors open, libraries and devices with it; shards and threads take more.
 OWN_DESCRIPTORS = 512
 # Two gloo groups of ours, the default group and those that DeepSpeed makes connect with every other rank.
@@ -30,6 +17,21 @@ DESCRIPTORS_PER_RANK = 8
 MIN_FREE_SHARE = 0.9
 # Throttled, or shared with other work: all ranks wait for the slowest one at each step.
 SLOW_SHARE = 0.5
+ADVICE = {
+    "versions": "install the same everywhere, with pip install -c constraints.txt",
+    "settings": "give all hosts the same flags and the same --config file",
+}
+
+
+def check_alike(check: str, hosts: dict[str, Facts]) -> list[Finding]:
+    """Whether all hosts have the same versions or settings."""
+    tables = {host: one.alike[check] for host, one in hosts.items()}
+    names = dict.fromkeys(name for table in tables.values() for name in table)
+    found = []
+    for name in names:
+        values = {host: table.get(name, "not installed") for host, table in tables.items()}
+        found += compare(check, name, values, ADVICE[check])
+    return found
 
 
 def check_names(facts: Sequence[Facts]) -> list[Finding]:
@@ -37,65 +39,17 @@ def check_names(facts: Sequence[Facts]) -> list[Finding]:
     machines: dict[str, set[str]] = {}
     for one in facts:
         machines.setdefault(one.host, set()).add(one.machine)
-    return [
-        Finding("network", [host], f"{len(own)} machines have this name: give each its own (hostnamectl set-hostname)")
-        for host, own in machines.items()
-        if len(own) > 1
-    ]
-
-
-def check_versions(facts: Sequence[Facts]) -> list[Finding]:
-    """Whether all hosts have the same versions, and the same source of kinspan."""
-    hosts = first_of_each_host(facts)
-    names = dict.fromkeys(name for one in facts for name in one.versions)
-    return [
-        finding
-        for name in names
-        for finding in compare(
-            "versions",
-            name,
-            {host: one.versions.get(name) for host, one in hosts.items()},
-            "install the same everywhere, with pip install -c constraints.txt",
-            lambda value: value or "not installed",
-        )
-    ]
-
-
-def check_settings(facts: Sequence[Facts]) -> list[Finding]:
-    """Whether all ranks were given the same settings."""
-    hosts = first_of_each_host(facts)
-    return [
-        finding
-        for name in facts[0].settings
-        for finding in compare(
-            "settings",
-            f"--{name}",
-            {host: one.settings[name] for host, one in hosts.items()},
-            "give all hosts the same flags and the same --config file",
-            shorten,
-        )
-    ]
+    text = "{} machines have this name: give each its own (hostnamectl set-hostname)"
+    return [Finding("network", [host], text.format(len(own))) for host, own in machines.items() if len(own) > 1]
 
 
 def check_devices(facts: Sequence[Facts]) -> list[Finding]:
-    """Whether all hosts compute with the same devices and as many, of which no other process holds memory."""
-    of_host: dict[str, list[str]] = {}
+    """Whether all hosts compute with the same devices, of which no other process holds memory."""
+    devices: dict[str, set[str]] = {}
     for one in facts:
-        of_host.setdefault(one.host, []).append(one.device)
-    kinds = {host: ", ".join(sorted(set(devices))) for host, devices in of_host.items()}
+        devices.setdefault(one.host, set()).add(one.device)
+    kinds = {host: ", ".join(sorted(own)) for host, own in devices.items()}
     found = compare("devices", "what it computes with", kinds, "mend its driver, or leave it out")
-    ranks = {host: len(devices) for host, devices in of_host.items()}
-    found += compare(
-        "devices", "the number of its ranks", ranks, "start as many on each, unless that is meant", fatal=False
-    )
-    cores = {host: one.cores for host, one in first_of_each_host(facts).items()}
-    found += compare(
-        "devices",
-        "the number of cores of a process",
-        cores,
-        "a batch system may bind tasks to cores: ask for as many on each host (srun --cpus-per-task)",
-        fatal=False,
-    )
     for one in facts:
         total, free = one.device_bytes
         if not total:
@@ -110,44 +64,24 @@ def check_devices(facts: Sequence[Facts]) -> list[Finding]:
     return found
 
 
-def check_disks(facts: Sequence[Facts]) -> list[Finding]:
+def check_disks(hosts: dict[str, Facts]) -> list[Finding]:
     """Whether there is room where a run writes."""
-    least = {OUTPUT: MIN_OUTPUT, CACHE: MIN_ELSEWHERE, TEMPORARY: MIN_ELSEWHERE, SHARED_MEMORY: MIN_SHARED_MEMORY}
     found = []
-    for host, one in first_of_each_host(facts).items():
-        for purpose, (folder, free) in one.disks.items():
-            if free < least[purpose]:
-                advice = "start the container with --shm-size 1g" if purpose == SHARED_MEMORY else "make room"
-                text = f"{purpose}, {folder}, has {show_bytes(free)} free, below {show_bytes(least[purpose])}: {advice}"
-                found.append(Finding("disk", [host], text))
+    for host, one in hosts.items():
+        texts = [one.refused] if one.refused else []
+        for purpose, folder, free, needed in one.disks:
+            if free < needed:
+                advice = "start the container with --shm-size 1g" if purpose == "shared memory" else "make room"
+                texts += [f"{purpose}, {folder}, has {show_bytes(free)} free, below {show_bytes(needed)}: {advice}"]
+        found += [Finding("disk", [host], text) for text in texts]
     return found
 
 
-def check_room_for_cache(config: DataSettings, facts: Sequence[Facts]) -> list[Finding]:
-    """Whether the shards of remote corpora have the room that ``--cache_gb`` promises them."""
-    if not any(map(is_remote, list_paths(list_sources(config)))):
-        return []
-    return [
-        Finding(
-            "disk",
-            [host],
-            f"{one.disks[CACHE][0]} has {show_bytes(one.disks[CACHE][1])} free for shards, and --cache_gb is "
-            f"{config.cache_gb:g}: make room, lower it, or choose another --cache_dir",
-            fatal=False,
-        )
-        for host, one in first_of_each_host(facts).items()
-        if one.disks[CACHE][1] < config.cache_gb * 1e9
-    ]
-
-
-def check_room_for_checkpoints(
-    facts: Sequence[Facts], parameters: int, keep: int, bytes_per_parameter: int
-) -> list[Finding]:
+def check_room_for_checkpoints(hosts: dict[str, Facts], keep: int, each: int) -> list[Finding]:
     """Whether the output folder has room for as many checkpoints as will be there at a time: one is written before
-    the oldest is removed."""
-    host, one = next(iter(first_of_each_host(facts).items()))
-    folder, free = one.disks[OUTPUT]
-    each = parameters * bytes_per_parameter
+    the oldest is removed. ``each``: bytes of one"""
+    host, one = next(iter(hosts.items()))
+    _, folder, free, _ = one.disks[0]
     if free >= (keep + 1) * each:
         return []
     text = (
@@ -157,48 +91,42 @@ def check_room_for_checkpoints(
     return [Finding("disk", [host], text)]
 
 
-def check_descriptors(facts: Sequence[Facts]) -> list[Finding]:
+def check_descriptors(hosts: dict[str, Facts], num_ranks: int) -> list[Finding]:
     """Whether a process may open as many files and connections as it needs."""
-    needed = OWN_DESCRIPTORS + DESCRIPTORS_PER_RANK * len(facts)
-    return [
-        Finding(
-            "descriptors",
-            [host],
-            f"a process may open {one.descriptors:,} files, and needs {needed:,} with {len(facts)} ranks: raise the "
-            "hard limit (ulimit -Hn, LimitNOFILE of the service that starts it, or /etc/security/limits.conf)",
-        )
-        for host, one in first_of_each_host(facts).items()
-        if one.descriptors < needed
-    ]
+    needed = OWN_DESCRIPTORS + DESCRIPTORS_PER_RANK * num_ranks
+    text = (
+        f"a process may open {{:,}} files, and needs {needed:,} with {num_ranks} ranks: raise the hard limit "
+        "(ulimit -Hn, LimitNOFILE of the service that starts it, or /etc/security/limits.conf)"
+    )
+    few = {host: one.descriptors for host, one in hosts.items() if one.descriptors < needed}
+    return [Finding("descriptors", [host], text.format(own)) for host, own in few.items()]
 
 
 def check_clocks(offsets: dict[str, float]) -> list[Finding]:
     """Whether the clocks agree. ``offsets``: by how many seconds each host is ahead of the first one"""
-    middle = median(offsets.values()) if len(offsets) > 2 else 0.0  # of two, either may be the wrong one
+    first = next(iter(offsets))
+    advice = "start its time service (timedatectl set-ntp true, or chronyc makestep)"
     return [
-        Finding(
-            "clock",
-            [host],
-            f"its clock is {abs(offset - middle):,.0f} s {'ahead' if offset > middle else 'behind'}"
-            f"{f' of that of {next(iter(offsets))}' if len(offsets) == 2 else ''}: start its time service "
-            "(timedatectl set-ntp true, or chronyc makestep)",
-        )
+        Finding("clock", [host], f"its clock is {offset:+,.0f} s from that of {first}: {advice}")
         for host, offset in offsets.items()
-        if abs(offset - middle) > MAX_SKEW
+        if abs(offset) > MAX_SKEW
     ]
 
 
 def check_speeds(tflops: dict[str, float]) -> list[Finding]:
     """Whether all hosts compute about as fast. ``tflops``: of the slowest device of each host"""
     usual = median(tflops.values())
-    return [
-        Finding(
-            "speed",
-            [host],
-            f"its slowest device does {own:.3g} TFLOP/s, and {usual:.3g} are usual here: see whether it is throttled "
-            "or at other work (nvidia-smi, top)",
-            fatal=False,
-        )
-        for host, own in tflops.items()
-        if own < SLOW_SHARE * usual
-    ]
+    text = (
+        f"its slowest device does {{:.3g}} TFLOP/s, and {usual:.3g} are usual here: see whether it is throttled or at "
+        "other work (nvidia-smi, top)"
+    )
+    slow = {host: own for host, own in tflops.items() if own < SLOW_SHARE * usual}
+    return [Finding("speed", [host], text.format(own), fatal=False) for host, own in slow.items()]
+
+
+def show_bytes(count: float) -> str:
+    """A number of bytes, such as "3.2 GB"."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1e3:.0f} kB"

@@ -1,7 +1,6 @@
 """What each rank knows of its host, as far as it can be known without the other ranks."""
 
 import hashlib
-import math
 import os
 import platform
 import re
@@ -9,67 +8,68 @@ import resource
 import shutil
 import socket
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
 
-from data_pipeline.errors import quote_error
+from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import BESIDE_THE_PACKAGES
 from data_pipeline.remote.address import is_remote
 from data_pipeline.sources import list_paths
 from data_pipeline.verification import find_cache
 from pretrain.config import ALIKE, PretrainConfig
 from pretrain.planning.corpora import list_sources
+from pretrain.runtime.run_folder import open_folder
 from pretrain.runtime.settings import settings_of_identity
 from pretrain.runtime.world import read_world
 
 PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")  # whose source is hashed
-OUTPUT, CACHE, TEMPORARY, SHARED_MEMORY = "--output_dir", "the cache", "temporary files", "shared memory"
+# Below it, not even the logs, pages and curves of a long run have room; checkpoints are counted apart.
+MIN_OUTPUT = 1e9  # bytes
+# What is written beside a run: marks of verified shards, compiled kernels, a launcher's files.
+MIN_ELSEWHERE = 100e6  # bytes
+# NCCL and gloo's shared-memory path take some ten megabytes for each pair of ranks; a container has 64 MB in all unless
+# its shared memory was asked for (docker's --shm-size).
+MIN_SHARED_MEMORY = 512e6  # bytes
+
+
+class Disk(NamedTuple):
+    """A folder that a run writes to, and its bytes."""
+
+    purpose: str
+    folder: str
+    free: float
+    needed: float
 
 
 @dataclass(frozen=True)
 class Facts:
     """What one rank says of itself and its host.
 
-    versions:     of Python, of each package that kinspan needs (None: not installed), of CUDA's parts, and a hash of
-                  the source
+    machine:      names the running machine, whatever it calls itself
+    alike:        what must be the same everywhere, by check: versions and settings
     device:       what it computes with
     device_bytes: memory of the device, in all and free; of a processor that of the host
-    cores:        that this process may use
-    disks:        where it will write: folder and free bytes, by purpose
+    disks:        where it will write, the output folder first
+    refused:      why it cannot write to the output folder; empty where it can
     descriptors:  how many files a process may open at most
-    settings:     those that all ranks must agree on
-    machine:      names the running machine, whatever it calls itself
     """
 
     host: str
+    machine: str
     rank: int
     local_rank: int
-    versions: dict[str, str | None]
+    alike: dict[str, dict[str, Any]]
     device: str
     device_bytes: tuple[int, int]
-    cores: int
-    disks: dict[str, tuple[str, int]]
+    disks: list[Disk]
+    refused: str
     descriptors: int
-    settings: dict[str, Any]
-    machine: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def first_of_each_host(facts: Sequence[Facts]) -> dict[str, Facts]:
-    """The lowest rank's facts of each host, in order of rank."""
-    found: dict[str, Facts] = {}
-    for one in facts:
-        found.setdefault(one.host, one)
-    return found
 
 
 def collect_facts(config: PretrainConfig) -> Facts:
@@ -78,28 +78,27 @@ def collect_facts(config: PretrainConfig) -> Facts:
     device, memory = _find_device(world.local_rank)
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     agreed = {**settings_of_identity(config), **{name: getattr(config, name) for name in ALIKE}}
+    settings = {f"--{name}": value for name, value in agreed.items()}
+    refused = ""
+    try:
+        open_folder(config.output_dir)
+    except KinspanError as error:
+        refused = str(error)
     return Facts(
         host=socket.gethostname(),
+        machine=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         rank=world.rank,
         local_rank=world.local_rank,
-        versions=find_versions(),
+        alike={"versions": find_versions(), "settings": settings},
         device=device,
         device_bytes=memory,
-        cores=len(os.sched_getaffinity(0)),
-        disks=find_disks(config),
+        disks=find_disks(config, world.local_size),
+        refused=refused,
         descriptors=descriptors if descriptors != resource.RLIM_INFINITY else 1 << 30,
-        settings=agreed,
-        machine=_name_machine(),
     )
 
 
-def _name_machine() -> str:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
-
-
-def find_versions() -> dict[str, str | None]:
+def find_versions() -> dict[str, str]:
     """The versions that must be equal everywhere."""
     try:
         needed = [
@@ -107,21 +106,16 @@ def find_versions() -> dict[str, str | None]:
         ]
     except PackageNotFoundError:  # it runs from its source
         needed = ["deepspeed", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors"]
-    found: dict[str, str | None] = {"python": platform.python_version(), "kinspan's source": _hash_source()}
-    found |= {name: _find_version(name) for name in sorted(needed) if name != "torch"}
+    found = {"python": platform.python_version(), "kinspan's source": _hash_source()}
+    for name in sorted(needed):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
     found["torch"] = torch.__version__  # with the CUDA that it was built for
     if torch.cuda.is_available():
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        driver = Path("/proc/driver/nvidia/version")
-        found["nvidia driver"] = driver.read_text().splitlines()[0] if driver.exists() else None
+        with suppress(OSError):
+            found["nvidia driver"] = Path("/sys/module/nvidia/version").read_text().strip()
     return found
-
-
-def _find_version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _hash_source() -> str:
@@ -146,27 +140,18 @@ def _find_device(local_rank: int) -> tuple[str, tuple[int, int]]:
     return torch.cuda.get_device_name(local_rank), (total, free)
 
 
-def find_disks(config: PretrainConfig) -> dict[str, tuple[str, int]]:
-    """The folders that a run writes to, and their free bytes."""
+def find_disks(config: PretrainConfig, local_size: int) -> list[Disk]:
+    """The folders that a run writes to."""
     remote = any(map(is_remote, list_paths(list_sources(config))))
     cache = Path(config.cache_dir) if remote and config.cache_dir else find_cache()
-    places = {OUTPUT: Path(config.output_dir), CACHE: cache, TEMPORARY: Path(tempfile.gettempdir())}
-    if read_world(os.environ).local_size > 1:
-        places[SHARED_MEMORY] = Path("/dev/shm")
-    return {purpose: (str(place), _find_free(place)) for purpose, place in places.items()}
+    places = [("--output_dir", Path(config.output_dir), MIN_OUTPUT), ("the cache", cache, MIN_ELSEWHERE)]
+    places += [("temporary files", Path(tempfile.gettempdir()), MIN_ELSEWHERE)]
+    if local_size > 1:
+        places += [("shared memory", Path("/dev/shm"), MIN_SHARED_MEMORY)]
+    return [Disk(purpose, str(place), _find_free(place), needed) for purpose, place, needed in places]
 
 
 def _find_free(place: Path) -> int:
     """The free bytes where this folder is, or will be."""
     there = next(path for path in [place.absolute(), *place.absolute().parents] if path.exists())
     return shutil.disk_usage(there).free
-
-
-def show_bytes(count: float) -> str:
-    """A number of bytes, such as "3.2 GB"."""
-    if not math.isfinite(count):
-        return "no end of bytes"
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count / 1e3:.0f} kB"

@@ -1,17 +1,16 @@
-"""What preflight says: findings, a line for each check as it is made, the hosts, and one verdict.
+"""What preflight says: findings, a line for each check as it is made, and one verdict.
 
 A finding names the hosts, what is wrong there, and what to do.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from .facts import OUTPUT, Facts, first_of_each_host, show_bytes
-from .store import list_ranks
+from pretrain.runtime.run_folder import shorten
 
-Value = TypeVar("Value")
+from .facts import Facts
+
 CHECKS = {  # in their order, with what is said of one that has nothing more to say
     "versions": "packages, Python, drivers and source are the same",
     "settings": "flags and settings are the same",
@@ -25,7 +24,6 @@ CHECKS = {  # in their order, with what is said of one that has nothing more to 
     "steps": "the largest batch fits, and some steps train",
     "speed": "the devices are about as fast",
 }
-HOSTS_SHOWN = 24  # of many hosts, those with findings first
 
 
 @dataclass(frozen=True)
@@ -44,39 +42,56 @@ class Finding:
     fatal: bool = True
 
 
-def find_odd(values: dict[str, Value]) -> tuple[Value, dict[str, Value]]:
-    """The value that most hosts have, on a tie the first host's, and the hosts that have another, with theirs."""
-    counted = Counter(map(repr, values.values()))
-    usual = next(value for value in values.values() if counted[repr(value)] == max(counted.values()))
-    return usual, {host: value for host, value in values.items() if value != usual}
+class Report:
+    """What was found, the same on all ranks; rank 0 prints it.
+
+    hosts:    the facts of the first rank of each host
+    is_first: whether this rank is one of those
+    made:     the checks that were made
+    """
+
+    def __init__(self, rank: int, facts: list[Facts]) -> None:
+        self.facts, self.rank = facts, rank
+        self.hosts = first_of_each_host(facts)
+        self.is_first = any(one.rank == rank for one in self.hosts.values())
+        self.findings: list[Finding] = []
+        self.made: set[str] = set()
+
+    def say(self, text: str) -> None:
+        if self.rank == 0:
+            print(text, flush=True)
+
+    def add(self, check: str, findings: list[Finding], note: str = "") -> None:
+        """Prints what a check saw and found, at once: a later one may end the process."""
+        self.made.add(check)
+        self.findings += findings
+        self.say(format_check(check, note, findings))
+
+    def allows(self, in_the_way: Collection[str]) -> bool:
+        """Whether none of these checks has failed."""
+        return not any(found.fatal and found.check in in_the_way for found in self.findings)
 
 
-def compare(
-    check: str, what: str, values: dict[str, Any], advice: str, show: Callable[[Any], str] = str, fatal: bool = True
-) -> list[Finding]:
-    """A finding where the hosts do not all have the same value: who has another, and what the others have."""
-    if not values:
-        return []
-    usual, odd = find_odd(values)
-    others = [host for host in values if host not in odd]
+def first_of_each_host(facts: Sequence[Facts]) -> dict[str, Facts]:
+    """The lowest rank's facts of each host, in order of rank."""
+    found: dict[str, Facts] = {}
+    for one in facts:
+        found.setdefault(one.host, one)
+    return found
+
+
+def compare(check: str, what: str, values: Mapping[str, Any], advice: str) -> list[Finding]:
+    """A finding for each value that is not the one of most hosts, on a tie not the first host's. ``values``: by host"""
+    holders: dict[str, list[str]] = {}
+    for host, value in values.items():
+        holders.setdefault(str(value), []).append(host)
+    usual = max(holders, key=lambda value: len(holders[value]))
+    others = f"{shorten(usual)} on {list_hosts(holders[usual])}"
     return [
-        Finding(
-            check,
-            [host for host in odd if odd[host] == value],
-            f"{what} is {show(value)}, and {show(usual)} on {list_hosts(others)}: {advice}",
-            fatal,
-        )
-        for value in unique(odd.values())
+        Finding(check, hosts, f"{what} is {shorten(value)}, and {others}: {advice}")
+        for value, hosts in holders.items()
+        if value != usual
     ]
-
-
-def unique(values: Iterable[Value]) -> list[Value]:
-    """Each value once, in order; they need not be hashable."""
-    out: list[Value] = []
-    for value in values:
-        if value not in out:
-            out.append(value)
-    return out
 
 
 def list_hosts(hosts: Sequence[str], most: int = 4) -> str:
@@ -85,50 +100,20 @@ def list_hosts(hosts: Sequence[str], most: int = 4) -> str:
     return shown if len(hosts) <= most else f"{shown} and {len(hosts) - most} more"
 
 
-def format_title(facts: Sequence[Facts]) -> str:
-    """The first line: how many ranks and hosts there are."""
-    hosts = first_of_each_host(facts)
-    return f"preflight of {len(facts)} rank(s) on {len(hosts)} host(s): {list_hosts(list(hosts))}"
-
-
 def format_check(check: str, note: str, findings: Sequence[Finding]) -> str:
     """The line of a check, and a line for each finding. ``note``: what was seen"""
     word = "FAILED" if any(finding.fatal for finding in findings) else "note" if findings else "ok"
-    lines = [f"{check:<12} {word:<7} {note or CHECKS[check]}"]
-    for finding in findings:
-        about = "" if finding.check == check else f" ({finding.check})"
-        lines.append(f"    {list_hosts(finding.hosts)}{about}: {finding.text}")
-    return "\n".join(lines)
+    below = [f"    {list_hosts(finding.hosts)}: {finding.text}" for finding in findings]
+    return "\n".join([f"{check:<12} {word:<7} {note or CHECKS[check]}", *below])
 
 
-def format_hosts(facts: Sequence[Facts], findings: Sequence[Finding], columns: dict[str, dict[str, str]]) -> str:
-    """A line for each host. ``columns``: more of each, by heading and host"""
-    hosts = first_of_each_host(facts)
-    troubled = {host for finding in findings for host in finding.hosts}
-    shown = sorted(hosts, key=lambda host: host not in troubled)[:HOSTS_SHOWN] if len(hosts) > HOSTS_SHOWN else hosts
-    rows = [["host", "ranks", "device", "free memory", "free disk", "files", *columns]]
-    for host in shown:
-        one = hosts[host]
-        ranks = [other.rank for other in facts if other.host == host]
-        total, free = one.device_bytes
-        device = f"{one.cores} core(s)" if one.device == "processor" else one.device
-        row = [host, list_ranks(ranks).split(" ", 1)[1], device, f"{free / 1e9:.0f} of {total / 1e9:.0f} GB"]
-        row += [show_bytes(one.disks[OUTPUT][1]), f"{one.descriptors:,}"]
-        rows.append(row + [column.get(host, "") for column in columns.values()])
-    if len(hosts) > len(shown):
-        rows.append([f"and {len(hosts) - len(shown)} more"])
-    sizes = [max(len(row[n]) for row in rows if n < len(row)) for n in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=False)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def format_verdict(findings: Sequence[Finding], made: Collection[str]) -> str:
+def format_verdict(report: Report) -> str:
     """The last line: whether to start, and if not, which hosts are in the way, and what could not be looked at."""
-    fatal = [finding for finding in findings if finding.fatal]
+    fatal = [finding for finding in report.findings if finding.fatal]
     if not fatal:
         return "READY"
     hosts = list(dict.fromkeys(host for finding in fatal for host in finding.hosts))
     checks = ", ".join(dict.fromkeys(finding.check for finding in fatal))
-    left = [check for check in CHECKS if check not in made]
+    left = [check for check in CHECKS if check not in report.made]
     more = f" (not looked at before that is mended: {', '.join(left)})" if left else ""
     return f"NOT READY: {checks}, on {list_hosts(hosts)}{more}"

@@ -110,21 +110,13 @@ def _connect(world: World) -> Any:
     return dist.PrefixStore(f"kinspan preflight {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def list_ranks(ranks: list[int]) -> str:
-    """Ranks in words: "rank 3", or "ranks 0-3, 8"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(texts)}"
-
-
 def name_ranks(hosts: dict[int, str]) -> str:
-    """Ranks with their hosts: "node1 (ranks 2-3)"."""
+    """Ranks with their hosts: "node1 (ranks 2, 3)"."""
     of_host: dict[str, list[int]] = {}
     for rank, host in hosts.items():
         of_host.setdefault(host, []).append(rank)
     return ", ".join(f"{host} ({list_ranks(own)})" for host, own in of_host.items())
+
+
+def list_ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -93,11 +93,11 @@ def test_hosts_with_nothing_wrong_are_ready(launcher, fly, tmp_path):
     ("harm", "count", "line"),
     [
         (have_another_version, 2, "versions: node1: numpy is 2.4.5, and 2.4.6 on node0: install the same"),
-        (miss_a_shard, 2, "corpus: node1: {corpus}: shards/00001.arrow is missing: copy it there again"),
-        (change_a_shard, 2, "corpus: node1: {corpus}: shards/00001.arrow has not the SHA-256"),
+        (miss_a_shard, 2, "corpus: node1: {corpus}/shards/00001.arrow is missing: prepare the corpus again, or copy"),
+        (change_a_shard, 2, "corpus: node1: {corpus}/shards/00001.arrow does not have the SHA-256"),
         (have_a_full_disk, 2, "disk: node1: --output_dir, {output}, has 1.05 MB free, below 1 GB: make room"),
         (have_a_slow_link, 3, "bandwidth: node1: it sends "),
-        (have_another_time, 2, "clock: node1: its clock is 300 s ahead of that of node0: start its time service"),
+        (have_another_time, 2, "clock: node1: its clock is +300 s from that of node0: start its time service"),
         (have_few_descriptors, 2, "descriptors: node1: a process may open 400 files, and needs 528 with 2 ranks"),
     ],
 )

@@ -13,7 +13,7 @@ from sentence_transformers.util import mine_hard_negatives
 from data_pipeline.errors import KinspanError
 from finetune import mining
 from finetune.data.answers import AnswerSet
-from finetune.mining import Rules, find_far, mine, mine_file
+from finetune.mining import MiningRules, find_far, mine, mine_file
 from finetune.training.config import FinetuneConfig
 from finetune.training.stages import load_data
 
@@ -49,14 +49,17 @@ def negatives(data, rules, rank=None):
 
 
 def test_what_scores_nearly_as_high_as_a_right_answer_is_dropped(one):
-    (of_first, _, _, of_near, *_), mined = negatives(one, Rules(positive_share=0.95))
+    (of_first, _, _, of_near, *_), mined = negatives(one, MiningRules(positive_share=0.95))
     assert of_first == ["near", "farther", "far"]  # cos 20.5 is .997 of cos 20
     assert of_near == ["farther", "far"]
     assert mined.dropped == sum((2, 2, 2, 3, 4, 5))  # of an answer farther away, all that are nearer
-    assert negatives(one, Rules(positive_share=1.0))[0][0] == ["nearest", "near", "farther", "far"]
-    assert negatives(one, Rules(positive_share=0.7))[0][0] == ["farther", "far"]  # .7 of .940 is .658, and cos 50 .643
-    assert negatives(one, Rules(negatives=1))[0][0] == ["near"]
-    assert negatives(one, Rules(skip=3, negatives=1))[0][0] == ["farther"]
+    assert negatives(one, MiningRules(positive_share=1.0))[0][0] == ["nearest", "near", "farther", "far"]
+    assert negatives(one, MiningRules(positive_share=0.7))[0][0] == [
+        "farther",
+        "far",
+    ]  # .7 of .940 is .658, and cos 50 .643
+    assert negatives(one, MiningRules(negatives=1))[0][0] == ["near"]
+    assert negatives(one, MiningRules(skip=3, negatives=1))[0][0] == ["farther"]
 
 
 def test_the_bound_of_a_negative_cosine_lies_below_it():
@@ -103,7 +106,7 @@ def test_negatives_are_those_of_sentence_transformers(share):
     own = data.answers.take(pa.array(data.distinct.rows)).to_pylist()
     asked, found = (rng.normal(size=(count, 4)) for count in (60, len(own)))
     asked, found = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (asked, found))
-    mined = mine(data, data.distinct, asked, found, Rules(5, positive_share=share))
+    mined = mine(data, data.distinct, asked, found, MiningRules(5, positive_share=share))
     ours = [[texts[row] for row in rows] for rows in mined.chosen]
     pairs = {"question": [data.questions[q] for q in data.question_of], "answer": texts}
     model = Vectors(dict(zip(data.questions, asked, strict=True)), dict(zip(own, found, strict=True)))
@@ -131,17 +134,22 @@ def test_a_cross_encoder_decides(one):
         texts = data.answers.to_pylist()
         return np.array([{"right": 0.9, "near": 0.8, "far": 0.86, "too near": 0.4}.get(text, 0.1) for text in texts])
 
-    of_first = negatives(one, Rules(negatives=2), rank)[0][0]
+    of_first = negatives(one, MiningRules(negatives=2), rank)[0][0]
     assert of_first == ["near", "too near"]  # "far" has more than .95 of .9
     assert asked[0].answers.to_pylist()[0] == "right"
     assert asked[0].questions == ["what?"]
-    assert negatives(one, Rules(depth=2), rank)[0][0] == ["too near", "nearest"]  # what the bi-encoder ranks first
+    assert negatives(one, MiningRules(depth=2), rank)[0][0] == [
+        "too near",
+        "nearest",
+    ]  # what the bi-encoder ranks first
 
 
 def test_the_data_set_that_is_written_is_trained_on(sets, make_model, tmp_path):
     said = []
     model = make_model(headless=True)
-    mine_file(f"files={sets}", tmp_path / "mined", str(model), rules=Rules(2, positive_share=1.0), say=said.append)
+    mine_file(
+        f"files={sets}", tmp_path / "mined", str(model), rules=MiningRules(2, positive_share=1.0), say=said.append
+    )
     rows = [json.loads(line) for line in (tmp_path / "mined/train.jsonl").read_text().splitlines()]
     source = [json.loads(line) for line in (sets / "train.jsonl").read_text().splitlines()]
     right = {(row["question"], row["answer"]) for row in source if row["label"]}
@@ -168,18 +176,18 @@ def test_models_of_the_other_kind_are_refused(sets, model, make_model, tmp_path)
 
 def test_what_is_right_for_another_question_of_the_same_text_is_no_negative(one):
     """Two forum questions that ask the same: each has the other's right answer among its candidates."""
-    assert "near" in negatives(one, Rules())[0][0]
+    assert "near" in negatives(one, MiningRules())[0][0]
     asked = [*one.questions]
     asked[3] = " What? "  # whose right answer is "near"
-    mined, _ = negatives(replace(one, questions=asked), Rules(positive_share=1.0))
+    mined, _ = negatives(replace(one, questions=asked), MiningRules(positive_share=1.0))
     assert all("near" not in mined[question] and "right" not in mined[question] for question in (0, 3))
     assert "farther" in mined[0]
 
 
 def test_few_questions_at_a_time_give_the_same(one, monkeypatch):
-    together = negatives(one, Rules())[0]
+    together = negatives(one, MiningRules())[0]
     monkeypatch.setattr(mining, "MOST_COSINES", 1)
-    assert negatives(one, Rules())[0] == together
+    assert negatives(one, MiningRules())[0] == together
 
 
 def test_training_data_of_others_is_not_written_over(sets, make_model, tmp_path):
@@ -198,7 +206,9 @@ def test_columns_are_those_of_the_data(sets, make_model, tmp_path):
         (renamed / path.name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     model, columns = str(make_model(headless=True)), "question=query"
     mined = tmp_path / "mined"
-    mine_file(f"files={renamed}", mined, model, rules=Rules(2, positive_share=1.0), columns=columns, say=lambda _: None)
+    mine_file(
+        f"files={renamed}", mined, model, rules=MiningRules(2, positive_share=1.0), columns=columns, say=lambda _: None
+    )
     settings = {"data": f"files={renamed}", "train_data": f"files={mined}", "columns": columns, "loss": "contrastive"}
     data = load_data(FinetuneConfig(**settings, output_dir="-"))
     assert 0 < data.train.labels.sum() < data.train.num_pairs

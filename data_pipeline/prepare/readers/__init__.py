@@ -2,7 +2,7 @@
 
 from .compression import is_url
 from .files import InputFile, check_unchanged, count_suffixes, find_input_files, format_skipped
-from .reader import Part, Reader, Record
+from .reader import FilePart, Reader, Record
 from .registry import (
     FORMATS,
     PYTHON_DOCS,
@@ -23,8 +23,8 @@ __all__ = [
     "READERS",
     "SKIPPED",
     "UNREADABLE",
+    "FilePart",
     "InputFile",
-    "Part",
     "Reader",
     "Record",
     "check_unchanged",

@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import IO
 
 from .compression import check_ratio, open_file, open_source
-from .reader import PART_BYTES, Part, Source
+from .reader import PART_BYTES, FilePart, SourceFile
 
 MAX_DEPTH = 4  # of archives in archives
 MEMORY_BYTES = 16 << 20  # a larger file of an archive waits on the disk while it is read
 # (archive, part, whether a file is read at all) -> its files; one that is not read is named only
-Unpack = Callable[[Source, Part | None, Callable[[str], bool]], Iterator[Source]]
+Unpack = Callable[[SourceFile, FilePart | None, Callable[[str], bool]], Iterator[SourceFile]]
 
 
-def unpack_zip(source: Source, part: Part | None, is_read: Callable[[str], bool]) -> Iterator[Source]:
+def unpack_zip(source: SourceFile, part: FilePart | None, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
     with source.open() as opened, zipfile.ZipFile(opened) as archive:
         files = [info for info in archive.infolist() if not info.is_dir()]
         names = {info.filename: info for info in files}
 
-        def make_source(info: zipfile.ZipInfo) -> Source:
-            def find_beside(name: str) -> Source | None:
+        def make_source(info: zipfile.ZipInfo) -> SourceFile:
+            def find_beside(name: str) -> SourceFile | None:
                 beside = names.get(info.filename.rpartition("/")[0] + "/" + name if "/" in info.filename else name)
                 return make_source(beside) if beside else None
 
-            return Source(f"{source.name}::{info.filename}", lambda: _open_member(archive, info), find_beside)
+            return SourceFile(f"{source.name}::{info.filename}", lambda: _open_member(archive, info), find_beside)
 
         for info in files[part.begin : part.end] if part else files:
             yield make_source(info)
@@ -44,30 +44,30 @@ def _open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     return archive.open(info)
 
 
-def split_zip(name: str, size: int) -> list[Part]:
+def split_zip(name: str, size: int) -> list[FilePart]:
     """Cut a zip into runs of files of about PART_BYTES together; one that cannot be opened is one part."""
     parts, begin, held = [], 0, 0
     try:
         with open_file(name) as opened, zipfile.ZipFile(opened) as archive:
             sizes = [info.compress_size for info in archive.infolist() if not info.is_dir()]
     except (OSError, ValueError, zipfile.BadZipFile):
-        return [Part(0, 1)]  # reading it says why
+        return [FilePart(0, 1)]  # reading it says why
     for number, compressed in enumerate(sizes):
         held += compressed
         if held >= PART_BYTES or number == len(sizes) - 1:
-            parts.append(Part(begin, number + 1))
+            parts.append(FilePart(begin, number + 1))
             begin, held = number + 1, 0
-    return parts or [Part(0, 1)]
+    return parts or [FilePart(0, 1)]
 
 
-def unpack_tar(source: Source, part: Part | None, is_read: Callable[[str], bool]) -> Iterator[Source]:
+def unpack_tar(source: SourceFile, part: FilePart | None, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
     with open_source(source) as opened, tarfile.open(fileobj=opened, mode="r|", tarinfo=_Header) as archive:
         for info in archive:
             if not info.isfile():
                 continue
             name = f"{source.name}::{info.name}"
             if not is_read(name):
-                yield Source(name, _open_nothing)
+                yield SourceFile(name, _open_nothing)
                 continue
             member = archive.extractfile(info)
             assert member is not None
@@ -75,7 +75,7 @@ def unpack_tar(source: Source, part: Part | None, is_read: Callable[[str], bool]
                 shutil.copyfileobj(member, copy, 1 << 20)
                 if copy.tell() < info.size:
                     raise EOFError(f"{info.name} ends too early")
-                yield Source(name, lambda copy=copy: _reopen(copy))  # type: ignore[misc]
+                yield SourceFile(name, lambda copy=copy: _reopen(copy))  # type: ignore[misc]
 
 
 class _Header(tarfile.TarInfo):
@@ -125,7 +125,7 @@ class _Unclosed(io.RawIOBase):
         return len(data)
 
 
-def unpack_7z(source: Source, part: Part | None, is_read: Callable[[str], bool]) -> Iterator[Source]:
+def unpack_7z(source: SourceFile, part: FilePart | None, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
     """Unpack a 7z to a temporary folder, because its files can be read in no other order than they were packed."""
     import py7zr
 
@@ -143,13 +143,13 @@ def unpack_7z(source: Source, part: Part | None, is_read: Callable[[str], bool])
             yield (
                 _open_unpacked(source.name, Path(folder), path)
                 if path.is_file()
-                else Source(f"{source.name}::{info.filename}", _open_nothing)
+                else SourceFile(f"{source.name}::{info.filename}", _open_nothing)
             )
 
 
-def _open_unpacked(archive: str, top: Path, path: Path) -> Source:
-    def find_beside(name: str) -> Source | None:
+def _open_unpacked(archive: str, top: Path, path: Path) -> SourceFile:
+    def find_beside(name: str) -> SourceFile | None:
         beside = path.with_name(name)
         return _open_unpacked(archive, top, beside) if beside.is_file() else None
 
-    return Source(f"{archive}::{path.relative_to(top)}", lambda: path.open("rb"), find_beside)
+    return SourceFile(f"{archive}::{path.relative_to(top)}", lambda: path.open("rb"), find_beside)

@@ -11,7 +11,7 @@ from data_pipeline.prepare.document import Document, Rejected
 
 from .compression import open_source
 from .lines import cut_lines
-from .reader import Part, Reader, Record, Source, name_file, name_record
+from .reader import FilePart, Reader, Record, SourceFile, name_file, name_record
 from .text import decode
 
 PARAGRAPH_SENTENCES = 8  # about a page's paragraph of a novel
@@ -25,7 +25,7 @@ _SPACES = [  # what the tokenizer of that corpus put apart
 ]
 
 
-def _read_chapters(source: Source, part: Part | None) -> Iterator[tuple[int, list[bytes] | Rejected]]:
+def _read_chapters(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, list[bytes] | Rejected]]:
     """Yield the lines of one document at a time."""
     chapter: list[bytes] = []
     first = 1

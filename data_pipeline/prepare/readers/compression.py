@@ -9,7 +9,7 @@ from typing import IO, Any, cast
 
 import pyarrow as pa
 
-from .reader import Source
+from .reader import SourceFile
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 _TARS = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz"}
@@ -37,7 +37,7 @@ def open_decompressed(name: str | Path) -> IO[bytes]:
     return _decompress(open_file(name), Path(str(name)).suffix.lower())
 
 
-def open_source(source: Source) -> IO[bytes]:
+def open_source(source: SourceFile) -> IO[bytes]:
     """Open a source for reading bytes; its suffix says whether, and how, they are decompressed."""
     return _decompress(source.open(), Path(source.name).suffix.lower())
 

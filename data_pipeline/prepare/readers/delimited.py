@@ -13,14 +13,14 @@ from data_pipeline.prepare.document import Document, Rejected, Skipped
 
 from . import reader
 from .compression import is_compressed, open_source
-from .reader import Part, Reader, Record, Source, find_utf_16, measure_content, pass_rest, reject_utf_16
+from .reader import FilePart, Reader, Record, SourceFile, find_utf_16, measure_content, pass_rest, reject_utf_16
 from .tables import parse_row
 
 COLUMNS = ("id", "title", "text")
 _OTHERS = "\n"  # no column's name: the values of all other columns, which count as read where a row is measured
 
 
-def _read_rows(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
+def _read_rows(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
     csv.field_size_limit(reader.MAX_RECORD_BYTES)
     name = source.name.rpartition(".")[0] if is_compressed(source.name) else source.name
     with open_source(source) as file:

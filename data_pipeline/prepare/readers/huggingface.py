@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from data_pipeline.prepare.document import Document
 
 from .jsonl import parse_fields
-from .reader import Part, Reader, Record, Source
+from .reader import FilePart, Reader, Record, SourceFile
 from .tables import COLUMNS
 
 PREFIX = "hf"
 
 
-def _read_stream(source: Source, part: Part | None) -> Iterator[tuple[int, dict]]:
+def _read_stream(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict]]:
     from datasets import load_dataset
 
     name, config, split = [*source.name.partition(":")[2].split(":"), "", ""][:3]

@@ -7,7 +7,7 @@ from typing import Any
 from data_pipeline.prepare.document import Document, Rejected
 
 from .lines import read_lines, split_bytes
-from .reader import Part, Reader, Record, Source, name_file, name_record
+from .reader import FilePart, Reader, Record, SourceFile, name_file, name_record
 from .text import decode, split_paragraphs
 
 
@@ -43,7 +43,7 @@ def load_json(content: bytes) -> Any:
         raise Rejected(f"not JSON: {error}") from error
 
 
-def _read(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Rejected]]:
+def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
     for number, line in read_lines(source, part):
         if isinstance(line, bytes):
             check_end(line)

@@ -7,16 +7,16 @@ from data_pipeline.prepare.document import Rejected
 
 from . import reader
 from .compression import is_compressed, open_source
-from .reader import PART_BYTES, Part, Source, find_utf_16, pass_rest, reject_utf_16
+from .reader import PART_BYTES, FilePart, SourceFile, find_utf_16, pass_rest, reject_utf_16
 
 
-def split_bytes(name: str, size: int) -> list[Part]:
+def split_bytes(name: str, size: int) -> list[FilePart]:
     """Cut a file into ranges of bytes; a compressed file is one part."""
     step = max(1, size) if is_compressed(name) else PART_BYTES
-    return [Part(begin, min(begin + step, size)) for begin in range(0, max(1, size), step)]
+    return [FilePart(begin, min(begin + step, size)) for begin in range(0, max(1, size), step)]
 
 
-def read_lines(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Rejected]]:
+def read_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
     """Yield the lines that are not blank, each with its number, or with its first byte in all parts but the first.
 
     A line belongs to the part in which it begins. One that is longer than MAX_RECORD_BYTES comes as Rejected, and so

@@ -21,7 +21,7 @@ from pathlib import Path
 from data_pipeline.prepare.document import Document
 
 from .docstrings import extract_paragraphs
-from .reader import Part, Reader, Source
+from .reader import FilePart, Reader, SourceFile
 
 SOURCE, _TOPICS = "python-docs", "pydoc_data.topics"
 SOURCE_BYTES = 40_000_000  # about how much work it is to read, as bytes of other formats
@@ -140,7 +140,7 @@ def make_documents(parsed: dict[str, list[str]], seen: set[bytes]) -> Iterator[D
             yield Document(title, title, paragraphs, SOURCE)
 
 
-def _read(source: Source, part: Part | None) -> Iterator[tuple[int, Document]]:
+def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, Document]]:
     """Read the standard library and the packages, or those of a part. In each, a text comes once."""
     line = 0
     for number in range(part.begin, part.end) if part else range(1 + len(read_pins())):
@@ -151,8 +151,8 @@ def _read(source: Source, part: Part | None) -> Iterator[tuple[int, Document]]:
                 yield line, document
 
 
-def _split(name: str, size: int) -> list[Part]:
-    return [Part(number, number + 1) for number in range(1 + len(read_pins()))]
+def _split(name: str, size: int) -> list[FilePart]:
+    return [FilePart(number, number + 1) for number in range(1 + len(read_pins()))]
 
 
 READER = Reader(_read, lambda record: [record.content], split=_split)

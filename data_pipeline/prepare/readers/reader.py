@@ -13,7 +13,7 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """A part of a file, for one task. What its two numbers mean is the reader's own: bytes, row groups, members."""
 
     begin: int
@@ -42,7 +42,7 @@ def _find_nothing(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A file to read: on a disk, behind a URL, or inside an archive.
 
     name:        as in ``Record.file``
@@ -52,7 +52,7 @@ class Source:
 
     name: str
     open: Callable[[], IO[bytes]]
-    find_beside: Callable[[str], "Source | None"] = _find_nothing
+    find_beside: Callable[[str], "SourceFile | None"] = _find_nothing
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class Reader:
     modules, extra:    libraries that it imports, and the extra of this project that installs them
     """
 
-    read: Callable[[Source, Part | None], Iterator[tuple[int, Any]]]
+    read: Callable[[SourceFile, FilePart | None], Iterator[tuple[int, Any]]]
     parse: Callable[[Record], list[Document]]
     may_be_compressed: bool = False
-    split: Callable[[str, int], Sequence[Part | None]] | None = None
+    split: Callable[[str, int], Sequence[FilePart | None]] | None = None
     names: str = ""
     companions: str = ""
     ignored: str = ""

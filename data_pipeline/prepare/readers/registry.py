@@ -22,7 +22,7 @@ from .archives import MAX_DEPTH, Unpack, split_zip, unpack_7z, unpack_tar, unpac
 from .compression import COMPRESSED_SUFFIXES, is_compressed, is_url, open_file
 from .documents import docx, markdown, pdf
 from .forums import questions, stackexchange
-from .reader import Part, Reader, Record, Source, name_file
+from .reader import FilePart, Reader, Record, SourceFile, name_file
 from .web import html, warc
 from .wikipedia import dump, extracted
 
@@ -176,7 +176,7 @@ def can_read(name: str) -> bool:
     return (find_archive(name) is not None or find_reader(name) is not None) and not find_missing(name)
 
 
-def find_parts(name: str, size: int) -> list[Part | None]:
+def find_parts(name: str, size: int) -> list[FilePart | None]:
     """Cut a file into the parts that can be read apart, one task each; None stands for the whole file.
 
     A web server may not say how large a file is; that is a size of 0, and such a file is read as a whole.
@@ -190,10 +190,10 @@ def find_parts(name: str, size: int) -> list[Part | None]:
     return list(reader.split(split_prefix(name)[1], size)) if reader and reader.split else [None]
 
 
-def open_input(name: str) -> Source:
+def open_input(name: str) -> SourceFile:
     """Open a file on a disk or behind a URL as a source."""
 
-    def find_beside(beside: str) -> Source | None:
+    def find_beside(beside: str) -> SourceFile | None:
         other = f"{path.rpartition('/')[0]}/{beside}" if "/" in path else beside
         if is_url(other):
             import fsspec
@@ -203,10 +203,10 @@ def open_input(name: str) -> Source:
         return open_input(other) if Path(other).is_file() else None
 
     _, path = split_prefix(name)
-    return Source(name, lambda: open_file(path), find_beside)
+    return SourceFile(name, lambda: open_file(path), find_beside)
 
 
-def read_records(name: str | Path, part: Part | None = None, called: str = "") -> Iterator[Record]:
+def read_records(name: str | Path, part: FilePart | None = None, called: str = "") -> Iterator[Record]:
     """Yield the raw records of a file, or of a part of it; those of the files in it, where it is an archive.
 
     called: as in ``Record``
@@ -217,7 +217,7 @@ def read_records(name: str | Path, part: Part | None = None, called: str = "") -
     yield from _read_source(open_input(str(name)), part, called)
 
 
-def _read_source(source: Source, part: Part | None, called: str) -> Iterator[Record]:
+def _read_source(source: SourceFile, part: FilePart | None, called: str) -> Iterator[Record]:
     unpack, reader = find_archive(source.name), find_reader(source.name)
     line = 0
     try:
@@ -243,7 +243,7 @@ def _read_source(source: Source, part: Part | None, called: str) -> Iterator[Rec
         yield Record(source.name, line + 1, Unreadable(f"{UNREADABLE}: {reason}"))
 
 
-def _read_member(member: Source, number: int) -> Iterator[Record]:
+def _read_member(member: SourceFile, number: int) -> Iterator[Record]:
     """Read a file of an archive."""
     if can_read(member.name) and member.name.count("::") <= MAX_DEPTH:
         yield from _read_source(member, None, member.name.rpartition("::")[2])

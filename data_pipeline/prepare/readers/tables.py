@@ -9,13 +9,13 @@ from data_pipeline.prepare.document import Document, Rejected, Skipped
 
 from .compression import open_file
 from .jsonl import parse_fields
-from .reader import PART_BYTES, Part, Reader, Record, Source
+from .reader import PART_BYTES, FilePart, Reader, Record, SourceFile
 
 COLUMNS = ("id", "title", "paragraphs", "text")
-_WHOLE = Part(0, sys.maxsize)
+_WHOLE = FilePart(0, sys.maxsize)
 
 
-def _split_row_groups(name: str, size: int) -> list[Part]:
+def _split_row_groups(name: str, size: int) -> list[FilePart]:
     """Cut a Parquet file into runs of row groups of about PART_BYTES; one that cannot be opened is one part."""
     import pyarrow.parquet as pq
 
@@ -26,14 +26,14 @@ def _split_row_groups(name: str, size: int) -> list[Part]:
             for number in range(groups):
                 held += file.metadata.row_group(number).total_byte_size
                 if held >= PART_BYTES or number == groups - 1:
-                    parts.append(Part(begin, number + 1))
+                    parts.append(FilePart(begin, number + 1))
                     begin, held = number + 1, 0
     except (OSError, ValueError, pa.ArrowException):
         return [_WHOLE]  # reading it says why
     return parts or [_WHOLE]
 
 
-def _read_row_groups(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
+def _read_row_groups(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
     import pyarrow.parquet as pq
 
     part = part or _WHOLE
@@ -50,7 +50,7 @@ def _read_row_groups(source: Source, part: Part | None) -> Iterator[tuple[int, d
                 yield number, row
 
 
-def _read_batches(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
+def _read_batches(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
     """Read Arrow's file format, or its stream format, in which Hugging Face data sets are saved."""
     number = 0
     with source.open() as opened:

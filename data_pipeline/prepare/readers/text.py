@@ -14,10 +14,10 @@ from . import reader
 from .compression import is_compressed, open_source
 from .reader import (
     PART_BYTES,
-    Part,
+    FilePart,
     Reader,
     Record,
-    Source,
+    SourceFile,
     find_utf_16,
     name_file,
     name_record,
@@ -53,7 +53,7 @@ def split_paragraphs(text: str) -> list[str]:
     return "\n".join(line if line.strip() else "" for line in lines).split("\n\n")
 
 
-def read_whole(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Rejected]]:
+def read_whole(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
     """Yield a whole file as one record, or Rejected where it is larger than a document can be."""
     with open_source(source) as file:
         content = file.read(reader.MAX_RECORD_BYTES + 1)
@@ -61,7 +61,7 @@ def read_whole(source: Source, part: Part | None) -> Iterator[tuple[int, bytes |
     yield 1, reader.reject_too_long("file", len(content) + rest) if rest else content
 
 
-def _read_text(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | dict | Rejected]]:
+def _read_text(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | dict | Rejected]]:
     """Yield a text as one record, or in pieces, ``{"text": bytes}``, each with the number of its first byte from 1."""
     with open_source(source) as file:
         if find_utf_16(file):
@@ -108,11 +108,11 @@ def _find_end(window: bytes) -> int:
     return next((end.end() for end in ends if end), len(window))
 
 
-def _split(name: str, size: int) -> list[Part | None]:
+def _split(name: str, size: int) -> list[FilePart | None]:
     """Cut a file that is too long for one document into ranges of bytes; any other is read as a whole."""
     if is_compressed(name) or size <= reader.MAX_RECORD_BYTES:
         return [None]
-    return [Part(begin, min(begin + PART_BYTES, size)) for begin in range(0, size, PART_BYTES)]
+    return [FilePart(begin, min(begin + PART_BYTES, size)) for begin in range(0, size, PART_BYTES)]
 
 
 def name_title(record: Record) -> tuple[str, str]:

@@ -27,7 +27,7 @@ NOT_LISTED = "in neither list of --split_questions"
 
 
 @dataclass
-class Tally:
+class QuestionTally:
     """What became of the questions of one set of files.
 
     outcomes:       number of questions by outcome: kept, or why not
@@ -53,7 +53,7 @@ def build_asnq(
     num_workers: int = 1,
     split_questions: list[str] | None = None,
     allow_rejected: float | None = None,
-) -> dict[str, Tally]:
+) -> dict[str, QuestionTally]:
     """Writes train.tsv from the ``train`` files, and dev.tsv and test.tsv from ``dev``; one list may be empty.
 
     split_questions: two files with the questions of dev and of test, one per line, as Soldaini and Moschitti, 2020,
@@ -63,8 +63,8 @@ def build_asnq(
 
     Questions stand in the order of the files, whatever the number of workers. A file is written whole or not at all.
 
-    Returns a Tally for "train" and for "dev". Raises KinspanError, naming the flag or the file and line, for a file
-    that is missing or cannot be read or written, where no question is kept, and where too much is rejected.
+    Returns a QuestionTally for "train" and for "dev". Raises KinspanError, naming the flag or the file and line, for a
+    file that is missing or cannot be read or written, where no question is kept, and where too much is rejected.
     """
     folder = Path(output)
     inputs = {flag: _find_inputs(flag, names) for flag, names in (("train", train), ("dev", dev)) if names}
@@ -75,7 +75,7 @@ def build_asnq(
     check_workers(num_workers)
     lists = _read_lists(split_questions or [])
     temporary = {name: folder / f"{name}.tsv.tmp" for name in ("train", "dev", "test", "undivided")}
-    tallies: dict[str, Tally] = {}
+    tallies: dict[str, QuestionTally] = {}
     make_folder(folder)
     try:
         if "train" in inputs:
@@ -149,29 +149,31 @@ def _read_chunks(files: list[Path], bar: Any) -> Iterator[list[tuple[str, int, b
         yield chunk
 
 
-def _write_train(file: IO[bytes], tally: Tally, question: str, lines: bytes, counts: list[int]) -> None:
+def _write_train(file: IO[bytes], tally: QuestionTally, question: str, lines: bytes, counts: list[int]) -> None:
     file.write(lines)
     _count_question(tally, "train", counts)
 
 
-def _write_undivided(file: IO[bytes], kept: list, tally: Tally, question: str, lines: bytes, counts: list[int]) -> None:
+def _write_undivided(
+    file: IO[bytes], kept: list, tally: QuestionTally, question: str, lines: bytes, counts: list[int]
+) -> None:
     file.write(lines)
     kept.append((question, len(lines), counts))
 
 
-def _count_question(tally: Tally, split: str, counts: list[int]) -> None:
+def _count_question(tally: QuestionTally, split: str, counts: list[int]) -> None:
     tally.questions[split] += 1
     tally.labels.setdefault(split, Counter()).update(dict(zip(LABELS, counts, strict=True)))
 
 
 def _build(
     name: str, files: list[Path], num_workers: int, write: Callable[..., None], allow_rejected: float | None
-) -> Tally:
+) -> QuestionTally:
     """Passes each kept question to ``write``, in order.
 
     Raises KinspanError where no question is kept, and where too much is rejected.
     """
-    tally, seen = Tally(), set[bytes]()
+    tally, seen = QuestionTally(), set[bytes]()
     with show_progress(name, "questions") as bar:
         for built in map_chunks(_make_worker, (), _read_chunks(files, bar), num_workers):
             tally.outcomes.update(built.outcomes)
@@ -205,7 +207,11 @@ def _hash_question(question: str) -> bytes:
 
 
 def _divide(
-    file: IO[bytes], kept: list[tuple[str, int, list[int]]], lists: dict[str, str], temporary: dict, tally: Tally
+    file: IO[bytes],
+    kept: list[tuple[str, int, list[int]]],
+    lists: dict[str, str],
+    temporary: dict,
+    tally: QuestionTally,
 ) -> None:
     """Divides the questions of ``file`` among dev and test."""
     if lists:

@@ -39,7 +39,7 @@ SPLITS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
-class Question:
+class ForumQuestion:
     """A question of a forum, as running text.
 
     title, body: "" where there is none
@@ -67,7 +67,7 @@ class Question:
 
 def read_questions(
     inputs: list[str], say: Callable[[str], None] = lambda note: None, allow_rejected: float | None = None
-) -> list[Question]:
+) -> list[ForumQuestion]:
     """All questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as launch/prepare.py cleans them.
 
     say: is told of the records that are not as they must be, and of those that are no questions
@@ -78,7 +78,7 @@ def read_questions(
     of each file.
     """
     files, _ = find_input_files(inputs)
-    found: list[Question] = []
+    found: list[ForumQuestion] = []
     rejected: list[str] = []
     omitted: Counter[str] = Counter()
     read = ReadTally()
@@ -116,7 +116,7 @@ def read_questions(
     return found
 
 
-def _part_shared_ids(questions: list[Question], say: Callable[[str], None]) -> list[Question]:
+def _part_shared_ids(questions: list[ForumQuestion], say: Callable[[str], None]) -> list[ForumQuestion]:
     """Give each question an id and a group of its own where SHARED_ID or more texts have one id, as in preparing."""
     texts: dict[str, set[int]] = {}
     for question in questions:
@@ -134,7 +134,7 @@ def _part_shared_ids(questions: list[Question], say: Callable[[str], None]) -> l
     ]
 
 
-def _check_links(questions: Sequence[Question]) -> None:
+def _check_links(questions: Sequence[ForumQuestion]) -> None:
     """Raises KinspanError for an id that several questions have, and for a link out of its file."""
     repeated = [name for name, count in Counter(question.id for question in questions).items() if count > 1]
     if repeated:
@@ -152,11 +152,11 @@ def _check_links(questions: Sequence[Question]) -> None:
                 )
 
 
-def _make_question(document: Document) -> Question:
+def _make_question(document: Document) -> ForumQuestion:
     paragraphs = clean(document, Rules(), Tally())
     body = " ".join(paragraphs)
     title = normalise(document.title)
-    return Question(
+    return ForumQuestion(
         document.id,
         title,
         body if body != title else "",
@@ -176,11 +176,11 @@ class Kind:
     finds: a question -> the text that a candidate is; "" where it cannot be one
     """
 
-    asks: Callable[[Question], str]
-    finds: Callable[[Question], str]
+    asks: Callable[[ForumQuestion], str]
+    finds: Callable[[ForumQuestion], str]
 
 
-def _join(question: Question) -> str:
+def _join(question: ForumQuestion) -> str:
     return f"{question.title} {question.body}".strip()
 
 
@@ -192,7 +192,7 @@ KINDS = {
 
 
 def build_forum_set(
-    questions: Sequence[Question], kind: str, folder: Path, shares: dict[str, float], candidates: int = CANDIDATES
+    questions: Sequence[ForumQuestion], kind: str, folder: Path, shares: dict[str, float], candidates: int = CANDIDATES
 ) -> dict[str, int]:
     """Writes ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl``, and returns how many questions each has.
 
@@ -232,14 +232,14 @@ def build_forum_set(
     return counts
 
 
-def choose_split(question: Question, shares: dict[str, float]) -> str:
+def choose_split(question: ForumQuestion, shares: dict[str, float]) -> str:
     """The split of a question and of its duplicates."""
     if is_held_out(question.group, shares["test"]):
         return "test"
     return "dev" if is_held_out(question.group, shares["test"] + shares["dev"]) else "train"
 
 
-def _find_right(kind: str, question: Question, n: int, number: dict[str, int], pool: np.ndarray) -> list[int]:
+def _find_right(kind: str, question: ForumQuestion, n: int, number: dict[str, int], pool: np.ndarray) -> list[int]:
     """The questions whose text is the right one."""
     if kind != "duplicate":
         return [n] if pool[n] else []
@@ -256,7 +256,7 @@ def _rank_similar(index: bm25s.BM25, text: str, pool: np.ndarray, without: set[i
 
 
 def _write_lines(
-    question: Question, how: Kind, questions: Sequence[Question], right: list[int], others: list[int]
+    question: ForumQuestion, how: Kind, questions: Sequence[ForumQuestion], right: list[int], others: list[int]
 ) -> list[str]:
     """A line of each candidate, in an order that says nothing. A text that is right is not wrong under another id."""
     known = {fold_text(how.finds(questions[n])) for n in right}

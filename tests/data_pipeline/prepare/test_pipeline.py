@@ -149,7 +149,7 @@ def test_tokens_take_two_bytes_where_the_vocabulary_allows(tiny_corpus):
 
 def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path, source, helpers, make_stream, monkeypatch):
     helpers.prepare([source], default_model(), tmp_path / "narrow")
-    monkeypatch.setattr(stages_module.Plan, "wide", True)
+    monkeypatch.setattr(stages_module.PreparePlan, "wide", True)
     helpers.prepare([source], default_model(), tmp_path / "wide")
     wide, narrow = Corpus(tmp_path / "wide"), Corpus(tmp_path / "narrow")
     assert wide.shard(0).tokens.dtype == np.int32

@@ -15,7 +15,7 @@ from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.readers import python_docs, read_records
 from data_pipeline.prepare.readers.docstrings import extract_paragraphs
 from data_pipeline.prepare.readers.python_docs import find_source_files, make_documents, read_texts
-from data_pipeline.prepare.readers.reader import Part
+from data_pipeline.prepare.readers.reader import FilePart
 
 STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 PROSE = "The reader goes through the file once. It keeps what it finds in memory, and returns it in order."
@@ -314,7 +314,7 @@ def test_what_else_is_installed_changes_nothing(small_world):
 
 def test_each_package_is_a_part():
     parts = python_docs.READER.split(python_docs.SOURCE, 0)
-    assert parts == [Part(k, k + 1) for k in range(1 + len(python_docs.read_pins()))]
+    assert parts == [FilePart(k, k + 1) for k in range(1 + len(python_docs.read_pins()))]
     number = 1 + list(python_docs.read_pins()).index("bm25s")
-    documents = [record.content for record in read_records(python_docs.SOURCE, Part(number, number + 1))]
+    documents = [record.content for record in read_records(python_docs.SOURCE, FilePart(number, number + 1))]
     assert {document.id.partition(".")[0] for document in documents} == {"bm25s"}

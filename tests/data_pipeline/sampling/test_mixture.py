@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.batch import Batch, concatenate
-from data_pipeline.sampling.mixture import Mixture, Part, deal_turns
+from data_pipeline.sampling.mixture import Mixture, MixturePart, deal_turns
 from data_pipeline.sampling.pairs import PAIRS_PER_ANCHOR, POSITIVE
 from data_pipeline.sampling.stream import PairStream
 from objectives import OBJECTIVES, hash_own_sources, parse_mixture
@@ -45,7 +45,7 @@ def mixtures(draw):
     weights = draw(WEIGHTS)
     sizes = [draw(st.sampled_from([2, 5])) for _ in weights]
     objectives = (replace(OBJECTIVES["ssp"], name=f"o{k}", pairs_per_anchor=g) for k, g in enumerate(sizes))
-    return Mixture(tuple(Part(objective, weight) for objective, weight in zip(objectives, weights, strict=True)))
+    return Mixture(tuple(MixturePart(objective, weight) for objective, weight in zip(objectives, weights, strict=True)))
 
 
 @given(mixtures(), st.integers(0, 3000), st.integers(0, 700))

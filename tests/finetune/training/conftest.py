@@ -6,7 +6,7 @@ import pytest
 
 from finetune.training.config import FinetuneConfig
 from finetune.training.engine import join_ranks
-from finetune.training.plan import Stage
+from finetune.training.plan import TrainingStage
 from finetune.training.train import train_ranker
 
 FAST = {"batch_size": 8, "micro_batch_size": 3, "learning_rate": 3e-3, "max_length": 32, "precision": "fp32"}
@@ -20,7 +20,7 @@ def job(tmp_path, model, sets, answer_set):
     def run(name="run", stage=None, seed=1, start=model, data=sets, **settings):
         config = FinetuneConfig("files=x", **{"model": str(start), "epochs": 3, **FAST, **settings})
         splits = [answer_set(data, split) for split in ("train", "dev", "test")]
-        made = Stage(
+        made = TrainingStage(
             what="fine-tuning",
             model=str(start),
             train=splits[0],

@@ -19,7 +19,7 @@ from finetune.ranking.score import score_answers
 from finetune.training import train
 from finetune.training.config import FinetuneConfig, check
 from finetune.training.engine import join_ranks
-from finetune.training.plan import Stage, plan_stage
+from finetune.training.plan import TrainingStage, plan_stage
 from finetune.training.stages import load_data, warn_of_rates
 from pretrain.modeling.pair_model import load_model
 from pretrain.runtime.layout import Layout
@@ -311,7 +311,7 @@ def test_high_rates_are_warned_of():
 def test_a_plan(job, sets, answer_set, model):
     data = answer_set(sets, "train")
     config = FinetuneConfig("files=x", batch_size=8, loss="listwise", list_size=3, warmup_share=0.5)
-    stage = Stage(
+    stage = TrainingStage(
         what="run", model=str(model), train=data, devs={"dev": data}, learning_rate=1e-5, epochs=4, identity={}
     )
     made = plan_stage(config, stage, 1)

@@ -6,38 +6,17 @@ import threading
 import time
 
 import pytest
-import torch
 
 from pretrain.preflight import network
-from pretrain.preflight.network import Listener, find_address, measure_links, name_rates, try_to_reach
-
-PROCESSOR = torch.device("cpu")
+from pretrain.preflight.network import find_address, try_to_reach
 
 
-def test_a_host_is_reached_where_it_answers_with_its_own_name(monkeypatch):
+def test_a_host_is_reached_where_somebody_listens(monkeypatch):
     monkeypatch.setattr(network, "CONNECT", 0.5)
-    listener = Listener()
-    here = socket.gethostname()
-    others = {here: ("127.0.0.1", listener.port), "node9": ("127.0.0.1", listener.port)}
-    assert try_to_reach(others) == ["node9"]  # at that address another host answers
-    listener.close()
-    assert try_to_reach({here: ("127.0.0.1", 1)}) == [here]
-
-
-def test_what_answers_in_another_language_is_another_host():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=lambda: server.accept()[0].sendall(b"\xff\xfe\x00"), daemon=True).start()
-        assert try_to_reach({"node9": ("127.0.0.1", server.getsockname()[1])}) == ["node9"]
-
-
-def test_hosts_that_drop_everything_are_asked_together(monkeypatch):
-    """One after another, a hundred of them would take longer than rank 0 waits."""
-    monkeypatch.setattr(network, "_ask_name", lambda address, port: time.sleep(0.1))
-    others = {f"node{n}": ("10.0.0.1", 1) for n in range(64)}
-    began = time.monotonic()
-    assert try_to_reach(others) == list(others)
-    assert time.monotonic() - began < 3
-    assert try_to_reach({}) == []
+    with socket.create_server(("", 0)) as listener:
+        port = listener.getsockname()[1]
+        others = {"node0": ("127.0.0.1", port), "node8": ("127.0.0.1", 1), "node9": ("no address of eth7", port)}
+        assert try_to_reach(others) == ["node8", "node9"]
 
 
 def test_the_address_is_that_of_the_chosen_interface(monkeypatch):
@@ -79,19 +58,12 @@ def threads_as_ranks(monkeypatch):
     return run
 
 
-def test_links_are_measured_in_both_directions_and_a_slow_one_takes_no_long(threads_as_ranks, monkeypatch):
+def test_links_are_measured_in_both_directions(threads_as_ranks, monkeypatch):
     """Two ranks each on three hosts: the second ones have no part."""
-    monkeypatch.setattr(network, "SIZES", (1 << 16, 1 << 18, 1 << 20, 1 << 22))
-    monkeypatch.setattr(network, "LONG_ENOUGH", 0.05)
-    hosts, firsts = {rank: f"node{rank // 2}" for rank in range(6)}, [0, 2, 4]
-    began = time.monotonic()
-    received = threads_as_ranks(6, lambda rank: measure_links(rank, firsts, PROCESSOR), {2: 1e6})
-    assert time.monotonic() - began < 3  # the largest transfer alone would take 4 s on each of two links
+    monkeypatch.setattr(network, "SIZES", (1 << 16, 1 << 18))
+    firsts = [0, 2, 4]
+    received = threads_as_ranks(6, lambda rank: network.measure_links(rank, firsts), {2: 1e6})
     assert received[1] == received[3] == received[5] == {}
-    rates = name_rates(hosts, received)
+    rates = {(sender, rank): rate for rank in firsts for sender, rate in received[rank].items()}
     assert len(rates) == 6
-    slow = {link: rate for link, rate in rates.items() if rate < 10}
-    assert set(slow) == {("node1", "node2"), ("node1", "node0")}
-    assert all(0.2 < rate < 1.1 for rate in slow.values())
-    (found,) = network.check_links(rates)
-    assert found.hosts == ["node1"]
+    assert {link for link, rate in rates.items() if rate < 2} == {(2, 4), (2, 0)}

@@ -15,11 +15,11 @@ from data_pipeline.prepare.document import Document, Rejected
 
 from ..jsonl import load_json, parse_fields
 from ..lines import read_lines
-from ..reader import Part, Reader, Record, Source
+from ..reader import FilePart, Reader, Record, SourceFile
 from .groups import name_groups
 
 
-def _read(source: Source, part: Part | None) -> Iterator[tuple[int, dict[str, Any] | Rejected]]:
+def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict[str, Any] | Rejected]]:
     """Yield each line with the name of its group."""
     links: dict[str, list[str]] = {}
     for name, found in _read_links(source):
@@ -32,7 +32,7 @@ def _read(source: Source, part: Part | None) -> Iterator[tuple[int, dict[str, An
             yield number, {"line": line, "group": group_of.get(_name(line, number), "") if group_of else ""}
 
 
-def _read_links(source: Source) -> Iterator[tuple[str, list[str]]]:
+def _read_links(source: SourceFile) -> Iterator[tuple[str, list[str]]]:
     """Yield what each question is a duplicate of, for those that have links and are as they must be."""
     for number, line in read_lines(source, None):
         if isinstance(line, bytes) and b'"links"' in line:

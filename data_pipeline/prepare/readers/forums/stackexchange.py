@@ -24,7 +24,7 @@ from data_pipeline.prepare.document import Document, Omitted, Rejected
 
 from ..compression import COMPRESSED_SUFFIXES, is_compressed
 from ..lines import read_lines
-from ..reader import Part, Reader, Record, Source, name_file
+from ..reader import FilePart, Reader, Record, SourceFile, name_file
 from .groups import name_groups
 from .posts import extract_paragraphs
 
@@ -57,7 +57,7 @@ def _find(pattern: re.Pattern[bytes], row: bytes) -> bytes:
     return found[1] if found else b""
 
 
-def _read_threads(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
+def _read_threads(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
     """Yield each question with its answers and links: rows as they stand in the file.
 
     Of files that cannot be read to their ends these are the rows before that place; then the first error is raised.
@@ -107,7 +107,7 @@ def _put_in_order(groups: list[IO[bytes]], links: dict[int, list[int]]) -> Itera
             yield number, Omitted("a link of a question that is not in the file")
 
 
-def _read_duplicates(source: Source, found: dict[int, list[int]]) -> None:
+def _read_duplicates(source: SourceFile, found: dict[int, list[int]]) -> None:
     """Add to ``found`` which questions each question is a duplicate of; nothing where there is no PostLinks.xml.
 
     Raises OSError, which names that file, where it cannot be read: the file of posts is not what is damaged.
@@ -126,7 +126,7 @@ def _read_duplicates(source: Source, found: dict[int, list[int]]) -> None:
         break
 
 
-def _open_groups(source: Source, stack: contextlib.ExitStack) -> list[IO[bytes]]:
+def _open_groups(source: SourceFile, stack: contextlib.ExitStack) -> list[IO[bytes]]:
     """Open as many temporary files as a file of posts of this size is dealt out to."""
     with source.open() as opened:
         size = opened.seek(0, io.SEEK_END) * (EXPANDS if is_compressed(source.name) else 1)
@@ -137,7 +137,7 @@ def _open_groups(source: Source, stack: contextlib.ExitStack) -> list[IO[bytes]]
     return groups
 
 
-def _deal_out(source: Source, groups: list[IO[bytes]]) -> Iterator[tuple[int, Rejected]]:
+def _deal_out(source: SourceFile, groups: list[IO[bytes]]) -> Iterator[tuple[int, Rejected]]:
     """Deal the rows of questions and answers out to temporary files, all of a question to one; and yield what is no
     row.
 

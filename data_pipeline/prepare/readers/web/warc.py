@@ -16,7 +16,7 @@ from data_pipeline.prepare.document import Document, Omitted, Rejected
 
 from .. import reader as limits
 from ..compression import is_compressed, open_file, open_source
-from ..reader import PART_BYTES, Part, Reader, Record, Source, name_file, name_record
+from ..reader import PART_BYTES, FilePart, Reader, Record, SourceFile, name_file, name_record
 from .html import extract_page
 
 _PAGES = ("text/html", "application/xhtml+xml")
@@ -24,7 +24,7 @@ _CHUNK = 1 << 16
 _MARK = b"\nWARC/1."
 
 
-def _read_responses(source: Source, part: Part | None) -> Iterator[tuple[int, dict | Rejected]]:
+def _read_responses(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
     """Yield the address and content of each page. A broken record costs itself where a next one can be found."""
     from warcio.exceptions import ArchiveLoadFailed
 
@@ -145,10 +145,10 @@ def _parse(record: Record) -> list[Document]:
     return [Document(url or f"{name_record(record)}:{record.line}", title, paragraphs, name_file(record.file))]
 
 
-def _split(name: str, size: int) -> list[Part]:
+def _split(name: str, size: int) -> list[FilePart]:
     """Cut a file that is not compressed where records begin; one that cannot be followed is one part."""
     if is_compressed(name) or not name.lower().endswith(".warc"):
-        return [Part(0, size)]
+        return [FilePart(0, size)]
     begins = [0]
     try:
         with open_file(name) as file:
@@ -156,8 +156,8 @@ def _split(name: str, size: int) -> list[Part]:
                 if at - begins[-1] >= PART_BYTES:
                     begins.append(at)
     except (OSError, ValueError):
-        return [Part(0, size)]  # reading it says why
-    return [Part(begin, end) for begin, end in zip(begins, [*begins[1:], size], strict=True)]
+        return [FilePart(0, size)]  # reading it says why
+    return [FilePart(begin, end) for begin, end in zip(begins, [*begins[1:], size], strict=True)]
 
 
 def _find_records(file: IO[bytes]) -> Iterator[int]:

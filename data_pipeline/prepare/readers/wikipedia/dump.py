@@ -15,7 +15,7 @@ from data_pipeline.prepare.document import Document, Omitted, Rejected, Skipped
 
 from .. import reader as limits
 from ..compression import is_compressed, open_source
-from ..reader import PART_BYTES, Part, Reader, Record, Source, name_file, name_record
+from ..reader import PART_BYTES, FilePart, Reader, Record, SourceFile, name_file, name_record
 
 _BEGIN, _END, _LAST = b"<page>", b"</page>", b"</mediawiki>"
 _CHUNK = 1 << 20
@@ -34,13 +34,13 @@ def _is_multistream(name: str) -> bool:
     return name.lower().endswith(".bz2") and "multistream" in name_file(name)
 
 
-def _split(name: str, size: int) -> list[Part]:
+def _split(name: str, size: int) -> list[FilePart]:
     """Cut a dump, or one in bz2 streams of a hundred pages, into ranges of bytes as they are stored."""
     step = max(1, size) if is_compressed(name) and not _is_multistream(name) else PART_BYTES
-    return [Part(begin, min(begin + step, size)) for begin in range(0, max(1, size), step)]
+    return [FilePart(begin, min(begin + step, size)) for begin in range(0, max(1, size), step)]
 
 
-def _read_pages(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Rejected]]:
+def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
     """Yield pages by number; in the later parts of a file, by a number that begins with the part's first byte."""
     begin = part.begin if part else 0
     with open_source(source) as file:
@@ -61,7 +61,7 @@ def _read_pages(source: Source, part: Part | None) -> Iterator[tuple[int, bytes 
             yield begin + number, page
 
 
-def _decompress_streams(file: IO[bytes], part: Part) -> Iterator[bytes]:
+def _decompress_streams(file: IO[bytes], part: FilePart) -> Iterator[bytes]:
     """Decompress the bz2 streams that begin in a range of bytes."""
     file.seek(part.begin)
     data, at = b"", part.begin

@@ -10,7 +10,7 @@ from .. import reader as limits
 from ..compression import open_source
 from ..jsonl import check_end, load_json
 from ..lines import cut_lines
-from ..reader import Part, Reader, Record, Source, name_file, name_record
+from ..reader import FilePart, Reader, Record, SourceFile, name_file, name_record
 from ..text import decode
 from .markup import drop_lead_in
 
@@ -20,7 +20,7 @@ _NOT_TEXT = re.compile(  # what is left of headings and lists, and paragraphs wi
 )
 
 
-def _read_blocks(source: Source, part: Part | None) -> Iterator[tuple[int, bytes | Rejected]]:
+def _read_blocks(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
     """Yield a block, or a line of JSON, with the number of its first line."""
     block: list[bytes] = []
     first = size = 0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.prepare.readers import find_parts, lines, tables
-from data_pipeline.prepare.readers.reader import Part
+from data_pipeline.prepare.readers.reader import FilePart
 from data_pipeline.prepare.readers.wikipedia import dump
 
 
@@ -61,7 +61,7 @@ def test_ids_made_of_places_are_not_given_twice(tmp_path, monkeypatch, read_in_p
 
 def test_what_is_compressed_is_one_part(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"{}\n" * 100))
-    assert find_parts(str(tmp_path / "a.jsonl.gz"), 10**12) == [Part(0, 10**12)]
+    assert find_parts(str(tmp_path / "a.jsonl.gz"), 10**12) == [FilePart(0, 10**12)]
     assert find_parts(str(tmp_path / "a.txt.gz"), 10**12) == find_parts(str(tmp_path / "a.md"), 10**12) == [None]
     assert len(find_parts(str(tmp_path / "a.txt"), 10**12)) > 10**4
 
