@@ -36,7 +36,7 @@ def test_documents_alone(model, tiny_documents, monkeypatch, tmp_path, capsys):
     run(monkeypatch, *arguments, "--budget", "3200pairs")
     said = capsys.readouterr().out
     assert len(said.splitlines()) <= 30
-    assert "No verdict" in said
+    assert "This is no verdict" in said
     assert "100 updates are the fewest" in said
     result = json.loads((output / "result.json").read_text())
     names = {row["name"] for row in result["ways"]}
