@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_meant_is_refused(change, message):
 def test_the_data_and_the_corpus_are_of_a_rows_settings():
     content = yaml.safe_load(DOSE.read_text())
     before = {row.name: row.fingerprint for row in make_matrix(DOSE, content).rows}
-    for name, concerns in (("corpus", ("selqa", "wikiqa")), ("wikiqa", ("wikiqa",))):
+    for name, concerns in (("corpus", content["sets"]), ("wikiqa", ("wikiqa",))):
         changed = content | {"fingerprints": content["fingerprints"] | {name: "another"}}
         after = make_matrix(DOSE, changed).rows
         assert {row.set for row in after if row.fingerprint != before[row.name]} == set(concerns)
@@ -153,7 +153,8 @@ def test_every_row_of_a_benchmark_has_settings_that_both_trainings_take(path):
 
 def test_stored_lines_are_of_the_rows_of_their_study():
     """A line whose settings the file no longer gives would run again, and leave the tables."""
-    for path, results in ((EVIDENCE, "evidence/results"), (FORUMS, "forums/study/results")):
+    stored = ((EVIDENCE, "evidence/results"), (DOSE, "evidence/results-dose"), (FORUMS, "forums/study/results"))
+    for path, results in stored:
         store = ResultStore(BENCHMARKS / results)
         rows = [row for row in read_study(path).rows if not row.mean_of]
         found = {(row.lines_of, seed) for row in rows for seed in store.read_lines(row)}
