@@ -21,7 +21,8 @@ DESCRIPTION = """Adapts a model to documents, and says whether that was worth it
 It prepares the documents, pre-trains the model on them for --budget, and with --questions fine-tunes rankers on the
 labelled questions. Every honest way of ranking is then compared on the dev questions: BM25, the model as it is, the
 pre-trained one, the fine-tuned ones, and a learned fusion of them. The best is measured on the test questions once,
-beside the model as it is, and released, unless it is no better: "keep your model" is a result too.
+beside the model as it is, and released, unless it is no better: "keep your model" is a result too. Without
+--questions nothing can be said of your documents: it ends with how the model ranks a hundred questions of SelQA.
 
 The same command again goes on where it was interrupted, and with a larger --budget the pre-training goes on too. In
 OUTPUT_DIR: release/, the ranker, which kinspan rank, evaluate and release take; report.html; and log.txt."""
