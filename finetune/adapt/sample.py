@@ -39,8 +39,8 @@ UNDECIDED = (
     "decide whether it is better or worse than the rankers that need no training."
 )
 TRIAL = (
-    "What more pairs give: in one trial on Python's documentation, with 500 questions of SelQA, all-MiniLM-L6-v2 had a "
-    "MAP of .72 after 12,800 pairs and .81 after 51,200; BM25 had .83 and the cosine .84."
+    "What more pairs give: without labels all-MiniLM-L6-v2 ranked the 1,133 test questions of SelQA with a MAP of .65 "
+    "after 12,800 pairs of Python's documentation, and of .82 after 51,200 of Wikipedia and news; BM25 and cosine: .84."
 )
 
 

@@ -11,10 +11,12 @@ import yaml
 
 from data_pipeline.errors import KinspanError
 from finetune.evaluation import contrasts
+from finetune.evaluation.bm25 import score_bm25
 from finetune.studies import figures
 from finetune.studies.findings import Findings
 from finetune.studies.lines import ResultStore, invert_ranks, pack_figures, read_outcome, shorten
 from finetune.studies.matrix import make_matrix
+from finetune.studies.measure import load_test, summarize
 from finetune.studies.page import PLACE, write_page
 from finetune.studies.rows import FINETUNE
 from finetune.studies.study_file import make_config, read_study
@@ -299,3 +301,14 @@ def test_measures_other_than_fine_tuning_keep_the_head_alone(study):
     row = next(row for row in study.rows if row.measure != FINETUNE)
     assert row.name == "a/ssp, zero-shot by the cosine/wikiqa"
     assert row.settings == {}
+
+
+@pytest.mark.parametrize("results", ["evidence/results", "evidence/results-dose"])
+def test_the_stored_bm25_is_todays(results, shared):
+    """A study that began before BM25 was improved would compare with a weaker baseline."""
+    store = ResultStore(BENCHMARKS / results)
+    for path in store.folder.glob("*.json"):
+        stored = (store.read(path.stem) or {}).get("baselines", {}).get("BM25")
+        if stored is not None:
+            test = load_test(f"{path.stem}={shared / 'data/as2' / path.stem}").test
+            assert stored["ap"] == summarize(test, score_bm25(test))["ap"]
