@@ -97,6 +97,8 @@ def test_hours_are_told_by_the_speed_that_is_given():
     assert "58.3 h at 1,000,000 tokens/s" in format_plan(plan)
     predicted = format_plan(make_plan(recipe("roberta-base-ssp")))
     assert "predicted from counts of kernels and bytes, not measured" in predicted
+    assert "51,200 pairs AUC" in predicted
+    assert "51,200 pairs AUC" not in format_plan(make_plan(recipe("roberta-base-sp")))
     assert re.search(r"H100: 1 [\d,.]+ h, 8 [\d,.]+ h, 64 [\d,.]+ h", predicted)
 
 
