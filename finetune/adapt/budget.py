@@ -38,6 +38,8 @@ def parse_budget(text: str) -> Budget:
             f"--budget {text}: write a time, such as 30m or 2h, or a number of pairs, such as 51200pairs"
         )
     if match[2] == "pairs":
+        if number < BATCH * FEWEST_UPDATES:
+            raise KinspanError(f"--budget {text}: too few to learn from: give {BATCH * FEWEST_UPDATES}pairs or more")
         return Budget(text, pairs=int(number))
     return Budget(text, seconds=number * UNITS[match[2]])
 
@@ -54,7 +56,7 @@ def train_for(budget: Budget, train: Callable[[int], dict[str, Any]], folder: Pa
     plan = read_object(path, "delete it") if path.exists() else {"updates": {}, "seconds": None}
     if budget.text not in plan["updates"]:
         if budget.pairs is not None:
-            plan["updates"][budget.text] = max(FEWEST_UPDATES, -(-budget.pairs // BATCH))
+            plan["updates"][budget.text] = -(-budget.pairs // BATCH)
         else:
             if plan["seconds"] is None:
                 plan["seconds"] = _measure(train(FEWEST_UPDATES))

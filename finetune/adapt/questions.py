@@ -95,7 +95,9 @@ def _read_splits(spec: str, columns: str | None) -> tuple[dict[str, AnswerSet], 
             continue  # a single file is the test set, and has no other split
         notes += said
     if not found:
-        raise KinspanError(f"--questions {spec}: no train, dev or test split in it: see kinspan evaluate --help")
+        place = Path(spec.partition("=")[2])
+        lack = "no train, dev or test split in it: see docs/adapt.md" if place.exists() else "there is no such folder"
+        raise KinspanError(f"--questions {spec}: {lack}")
     if TRAIN not in found:
         found[TRAIN] = found.pop(next(iter(found)))
     return found, notes

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 DESCRIPTION = """Adapts a model to documents, and says whether that was worth it.
 
 It prepares the documents, pre-trains the model on them for --budget, and with --questions fine-tunes rankers on the
-labelled questions. Every honest way of ranking is then compared on the dev questions: BM25, the model as it is, the
+labelled questions. Every way of ranking is then compared on the dev questions: BM25, the model as it is, the
 pre-trained one, the fine-tuned ones, and a learned fusion of them. The best is measured on the test questions once,
-beside the model as it is, and released, unless it is no better: "keep your model" is a result too. Without
+beside the model as it is, and released only if it is better: "keep your model" is a result too. Without
 --questions nothing can be said of your documents: it ends with how the model ranks a hundred questions of SelQA.
 
 The same command again goes on where it was interrupted, and with a larger --budget the pre-training goes on too. In
@@ -58,8 +58,8 @@ class AdaptConfig:
     )
     budget: str = setting(
         "30m",
-        "How long to pre-train: a time, such as 30m or 2h, or a number of pairs, such as 51200pairs. Each of up to "
-        "three fine-tunings takes at most a quarter of its updates, and its validations.",
+        "How long to pre-train: a time, such as 30m or 2h, or a number of pairs, 3200pairs or more. With --questions "
+        "three rankers are then fine-tuned, each for at most a quarter as many updates, or 60 if that is more.",
     )
 
 

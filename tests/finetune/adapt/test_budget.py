@@ -29,7 +29,7 @@ def test_times_and_pairs(text, seconds, pairs):
     assert (budget.seconds, budget.pairs) == (seconds, pairs)
 
 
-@pytest.mark.parametrize("text", ["", "30", "m", "0m", "-3m", "3 days", "1.2.3h", "nan m"])
+@pytest.mark.parametrize("text", ["", "30", "m", "0m", "-3m", "3 days", "1.2.3h", "nan m", "3199pairs"])
 def test_anything_else_is_refused(text):
     with pytest.raises(KinspanError, match="--budget"):
         parse_budget(text)
@@ -59,5 +59,5 @@ def test_a_run_that_was_killed_is_asked_for_the_same_length(train, tmp_path):
 
 def test_pairs_need_no_measurement(train, tmp_path):
     train_for(parse_budget("51200pairs"), train, tmp_path)
-    train_for(parse_budget("10pairs"), train, tmp_path)
+    train_for(parse_budget("3200pairs"), train, tmp_path)
     assert train.asked == [1600, FEWEST_UPDATES]

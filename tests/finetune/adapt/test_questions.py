@@ -71,3 +71,5 @@ def test_too_few_are_refused(tmp_path, count, wrong, message):
 def test_nothing_there(tmp_path):
     with pytest.raises(KinspanError, match="no train, dev or test split"):
         settle_questions(str(tmp_path), None, tmp_path / "out")
+    with pytest.raises(KinspanError, match="there is no such folder"):
+        settle_questions(str(tmp_path / "absent"), None, tmp_path / "out")
