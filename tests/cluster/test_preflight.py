@@ -1,5 +1,6 @@
 """Preflight over hosts of which one has something wrong: it names that host and the check, and says what to do."""
 
+import os
 import shutil
 
 import pytest
@@ -72,7 +73,14 @@ def have_a_slow_link(hosts, settings):
     return {}
 
 
+def need(*programs):
+    for program in programs:
+        if not shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin"):
+            pytest.skip(f"{program} is not installed")
+
+
 def have_another_time(hosts, settings):
+    need("faketime")
     return {"before": {"node1": ["env", "DONT_FAKE_MONOTONIC=1", "faketime", "-f", "+5m"]}}
 
 
@@ -82,6 +90,8 @@ def have_few_descriptors(hosts, settings):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_hosts_with_nothing_wrong_are_ready(launcher, fly, tmp_path):
+    if launcher == "deepspeed":
+        need("sshd", "pdsh")
     statuses, said = fly(2, launcher)
     assert not any(statuses)
     assert "READY" in said
