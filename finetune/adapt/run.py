@@ -178,7 +178,7 @@ def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
     first, last = summary["first_validation"] or {}, summary["last_validation"] or {}
     lines = [f"learned: {summary['steps']:,} updates, {summary['pairs']:,} pairs in {summary['wall_seconds']:,.0f} s"]
     if summary["steps"] == FEWEST_UPDATES:
-        lines.append(f"  {FEWEST_UPDATES} updates are the fewest that a budget comes to, and teach little")
+        lines.append(f"  {FEWEST_UPDATES} updates are the least that is trained, and teach little")
     if "pair_auc" in last:
         before, after = first["pair_auc"], last["pair_auc"]
         lines.append(

@@ -82,7 +82,7 @@ def measure_sample(start: str, pretrained: str, folder: Path, say: Callable[[str
         )
     parts = [*ways.values(), after]
     fusion = fit_fusion(data, {way.name: way.scores for way in parts})
-    fused = Way(f"{FUSION} of the {len(parts)} above", "", fusion.out_of_fold)
+    fused = Way(f"{FUSION} of the last {len(parts)}", "", fusion.out_of_fold)
     precision = {way.name: way.measure(data) for way in (before, after, *ways.values(), fused)}
     rows = [_describe_row(name, own) for name, own in precision.items()]
     sentence = choose_sentence(*(precision[way.name] for way in (after, before, *ways.values())))

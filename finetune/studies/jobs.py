@@ -276,6 +276,7 @@ def _keep_scores(job: Job, folder: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     for split in ("dev", "test"):
         shutil.copytree(Path(job.config.output_dir) / f"seed-{job.seeds[0]}" / split, partial / split)
+    shutil.rmtree(folder, ignore_errors=True)  # of a run whose line is gone
     partial.replace(folder)
 
 

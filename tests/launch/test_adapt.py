@@ -37,7 +37,7 @@ def test_documents_alone(model, tiny_documents, monkeypatch, tmp_path, capsys):
     said = capsys.readouterr().out
     assert len(said.splitlines()) <= 30
     assert "This is no verdict" in said
-    assert "100 updates are the fewest" in said
+    assert "100 updates are the least" in said
     result = json.loads((output / "result.json").read_text())
     names = {row["name"] for row in result["ways"]}
     assert names == {"BM25", f"{shorten_name(str(model))} as it is", "the pre-trained model, without labels"}
@@ -46,6 +46,16 @@ def test_documents_alone(model, tiny_documents, monkeypatch, tmp_path, capsys):
     run(monkeypatch, *arguments, "--budget", "3840pairs")
     assert "learned: 120 updates" in capsys.readouterr().out
     assert "it goes on from step 80" in (output / "log.txt").read_text()
+
+
+def test_documents_that_hold_a_text_are_left_out(tiny_documents, tmp_path):
+    documents = tmp_path / "documents.jsonl"
+    documents.write_text("".join(json.dumps(document) + "\n" for document in tiny_documents))
+    every, fewer = (
+        adapt.prepare_documents(print, [str(documents)], default_model(), tmp_path / f"{len(but)}", but)["documents"]
+        for but in ([], [tiny_documents[0]["paragraphs"][0]])
+    )
+    assert fewer == every - 1
 
 
 def test_held_out_anchors_stand_in_for_questions(tiny_corpus):

@@ -153,7 +153,7 @@ def test_without_labels_there_is_no_verdict_and_labels_may_come_later(settings, 
         "the pre-trained model, without labels",
         "BM25",
         f"{name_model(given.model)} as it is",
-        "the fusion of the 3 above",
+        "the fusion of the last 3",
     ]
     text = "\n".join(said)
     assert len(text.splitlines()) <= 30

@@ -158,6 +158,9 @@ def test_parts_of_a_fusion_are_trained_again_where_their_scores_are_gone(runs):
     run(runs)
     again = runs.store.read_lines(row)[1]
     assert (again["weights"], again["ap"]) == (first["weights"], first["ap"])
+    shutil.rmtree(runs.store.folder)  # the scores are there, and the lines are not
+    run(runs)
+    assert runs.store.read_lines(row)[1]["weights"] == first["weights"]
 
 
 def test_a_start_is_a_model_by_name_or_place(study, runs, tmp_path):
