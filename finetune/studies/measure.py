@@ -28,6 +28,7 @@ from finetune.training.stages import Data, load_data
 from pretrain.modeling.default_model import default_model
 from pretrain.runtime.run_folder import SUMMARY
 
+from .kinds import find_kinds
 from .lines import ResultStore, pack_figures
 from .matrix import hash_settings
 from .rows import HEAD, StudyRow
@@ -147,6 +148,8 @@ def settle_sets(content: dict[str, Any], specs: dict[str, str], corpus: str, sto
         if known is None:
             print(f"{spec}: baselines, and which questions the corpus answers word for word", flush=True)
             store.write(name, describe_set(data, opened, content["threads"]))
+        elif "kinds" not in known and data.test:
+            store.write(name, known | {"kinds": find_kinds(data.test)})
 
 
 def fingerprint_data(data: Data) -> str:
@@ -158,6 +161,7 @@ def describe_set(data: Data, corpus: Corpus, num_workers: int) -> dict[str, Any]
     """Returns counts, the contaminated questions of the test set, and the figures of what needs no training.
 
     contaminated: numbers of the questions with a right answer in the corpus, and with any such candidate
+    kinds:        as ``find_kinds`` returns them
     """
     test = data.test
     assert test is not None
@@ -173,6 +177,7 @@ def describe_set(data: Data, corpus: Corpus, num_workers: int) -> dict[str, Any]
             "candidate": flag_questions(test, found.rows, positives_alone=False).nonzero()[0].tolist(),
         },
         "baselines": {name: summarize(test, scores) for name, scores in baselines.items()},
+        "kinds": find_kinds(test),
     }
 
 

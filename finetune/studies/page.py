@@ -19,6 +19,7 @@ from .findings import Findings
 TABLES: dict[str, Callable[..., str]] = {
     "rows": tables.list_rows,
     "groups": tables.list_groups,
+    "kinds": tables.list_kinds,
     "pretrainings": tables.list_pretrainings,
     "contrasts": tables.list_contrasts,
     "contrasts_without": tables.list_contrasts_without,

@@ -124,6 +124,21 @@ COLUMNS: dict[str, tuple[str, Cell]] = {
 }
 
 
+def list_kinds(found: Findings, set: str, by: str, rows: str) -> str:
+    """The MAP of rows on each kind of a set's questions, see ``kinds.find_kinds``; rows that have not run are left out.
+
+    by: ``asked`` or ``overlap``
+    """
+    listed = found.select(part_patterns(rows))
+    kinds = (found.store.read(set) or {}).get("kinds", {}).get(by, {})
+    lines = [
+        [kind, str(len(numbers)), *(format_figure(outcome.ap[:, numbers].mean()) for outcome in listed)]
+        for kind, numbers in kinds.items()
+        if numbers
+    ]
+    return format_table([by, "questions", *(_name(outcome, False) for outcome in listed)], lines)
+
+
 def list_groups(found: Findings) -> str:
     """How many rows of each group that has begun have run with all their seeds, and the hours that they took."""
     groups: dict[str, list[str]] = {}

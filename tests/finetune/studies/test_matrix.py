@@ -23,6 +23,7 @@ from finetune.studies.study_file import make_config, read_study
 from finetune.studies.tables import (
     list_contrasts,
     list_groups,
+    list_kinds,
     list_rows,
 )
 from pretrain.config import PretrainConfig
@@ -209,6 +210,17 @@ def test_nothing_is_shown_by_a_row_that_lacks_a_seed(study, store):
     assert re.search(r"\*\(so far 4 and 5 of 5 seeds\)\* \| \+.*\|  \|$", list_contrasts(found), re.MULTILINE)
     assert "SSP (not all seeds yet)" in list_rows(found, "a/*/wikiqa")
     assert re.search(r"^\| first \| 3 \| 2 \| 14 \| 0.14 \|$", list_groups(found), re.MULTILINE)
+
+
+def test_kinds_of_questions_have_the_map_of_theirs(study, store):
+    found = fill(study, store, 0.1)
+    kinds = {"asked": {"who": [0, 3], "other": [n for n in range(QUESTIONS) if n not in (0, 3)]}}
+    store.write("wikiqa", store.read("wikiqa") | {"kinds": kinds})
+    ap = found.outcomes["a/ssp/wikiqa"].ap
+    _, _, who, other = list_kinds(found, "wikiqa", "asked", "BM25/wikiqa;a/ssp/wikiqa").splitlines()
+    assert who.startswith("| who | 2 | ")
+    assert who.endswith(f" | {ap[:, [0, 3]].mean():.3f} |".replace("0.", "."))
+    assert other.startswith(f"| other | {QUESTIONS - 2} |")
 
 
 def test_a_mean_of_rows_is_that_of_their_questions(study, store):
