@@ -1,4 +1,4 @@
-"""Which questions of a test set are of which kind: what they ask for, and how many of their words the answer repeats."""
+"""Which questions of a set are of which kind: by what they ask for, and by the words that their answers repeat."""
 
 import re
 from itertools import pairwise
