@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -19,6 +21,7 @@ def test_help_teaches():
     assert "examples:" in done.stdout
 
 
+@pytest.mark.slow
 def test_runs_survive(tmp_path):
     done = chaos("--short", "--work", tmp_path, timeout=1200)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
