@@ -22,14 +22,12 @@ from pretrain.runtime.settings import (
     allow_cpu,
     cache_dir,
     cache_gb,
-    decay_share,
-    lr_schedule,
     setting,
     settings_of_identity,
     tf32,
 )
 
-from .schedule import OPEN_ENDED, Shape
+from .schedule import OPEN_ENDED, Shape, decay_share, lr_schedule
 
 LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # which a run may have one of
 # They may change, but must be the same on all ranks: their collectives follow from them.

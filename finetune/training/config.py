@@ -23,12 +23,10 @@ from pretrain.runtime.settings import (
     VALIDATION,
     allow_cpu,
     check_ranges,
-    decay_share,
-    lr_schedule,
     setting,
     settings_of_identity,
 )
-from pretrain.schedule import Shape
+from pretrain.schedule import Shape, decay_share, lr_schedule
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see kinspan evaluate --help), files=FOLDER or hub=OWNER/NAME"
 CORPUS = "corpus"

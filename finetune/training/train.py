@@ -211,7 +211,12 @@ class _Run(Loop):
             self.keep_best(dev)
 
     def is_over(self, step: int) -> bool:
-        return super().is_over(step) or self.progress.not_improved > self.config.patience
+        return super().is_over(step) or self.has_peaked
+
+    @property
+    def has_peaked(self) -> bool:
+        """Whether early stopping ends the run: more than ``patience`` validations in a row improved nothing."""
+        return self.progress.not_improved > self.config.patience
 
     def take_step(self, step: int, logged: bool) -> Outcome:
         """Meanwhile the ranks tell one another whether one of them is to stop before the next update."""
@@ -297,7 +302,7 @@ class _Run(Loop):
             "epoch_steps": self.plan.epoch_steps,
             **{f"best_step{dev.removeprefix(DEV)}": step for dev, step in progress.best_step.items()},
             **{f"{dev}_map": best_map for dev, best_map in progress.best_map.items()},
-            "stopped": "early" if progress.not_improved > self.config.patience else "at the last epoch",
+            "stopped": "early" if self.has_peaked else "at the last epoch",
             "skipped_steps": progress.skipped,
             "precision": self.precision,
             "wall_seconds": round(progress.wall_seconds, 1),

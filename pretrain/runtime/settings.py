@@ -106,21 +106,6 @@ def tf32(group: str = "") -> Any:
     return setting(True, text, group, may_change=True)
 
 
-def lr_schedule(group: str = "") -> Any:
-    """Declares the setting of how the learning rate goes, see pretrain/schedule.py."""
-    text = (
-        "After the warm-up the rate falls linearly to zero (triangular), falls along a cosine (cosine), stays "
-        "(constant), or stays and falls over the last --decay_share of the updates (wsd)."
-    )
-    return setting("triangular", text, group)
-
-
-def decay_share(group: str = "") -> Any:
-    """Declares the setting of how long the rate falls at the end of a wsd schedule."""
-    text = "For wsd: share of all updates over which the rate falls to zero, as 1 - sqrt."
-    return setting(0.2, text, group, BETWEEN_0_AND_1)
-
-
 def default_of(declared: Field) -> Any:
     """The default of a setting; ``REQUIRED`` where it must be given."""
     return declared.default_factory() if callable(declared.default_factory) else declared.default
@@ -160,7 +145,9 @@ def leave_out_later(settings: dict[str, Any]) -> dict[str, Any]:
 def kinds_of(config_class: type) -> dict[str, tuple[Any, bool, bool]]:
     """Of each setting the type of one value (a Literal, too), whether it is a list, and whether it may be None."""
     kinds = {}
-    for name, hint in get_type_hints(config_class).items():
+    hints = get_type_hints(config_class)
+    for name in (own.name for own in fields(config_class)):
+        hint = hints[name]
         parts = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
         kind = next(part for part in parts if part is not NoneType)
         is_list = get_origin(kind) is list
