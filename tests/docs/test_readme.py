@@ -1,4 +1,4 @@
-"""What README says of the evidence study, held against the page of the study."""
+"""What README says of the studies, held against their pages."""
 
 import re
 from pathlib import Path
@@ -15,13 +15,17 @@ def read_claim():
     return [line for line in found.splitlines() if line]
 
 
+def read_pages():
+    return "".join((ROOT / "benchmarks" / name).read_text(encoding="utf-8") for name in ("DOSE.md", "EVIDENCE.md"))
+
+
 def test_the_summary_of_the_evidence_is_short():
     assert 1 < len(read_claim()) <= 10
 
 
-def test_each_number_of_the_summary_is_in_the_page():
+def test_each_number_of_the_summary_is_in_a_page():
     claim = " ".join(read_claim())
-    page = (ROOT / "benchmarks/EVIDENCE.md").read_text(encoding="utf-8")
+    page = read_pages()
     numbers = re.findall(NUMBER, claim)
     assert numbers
     missing = [number for number in numbers if not re.search(rf"(?<![\d+-]){re.escape(number)}(?!\d)", page)]
@@ -31,7 +35,7 @@ def test_each_number_of_the_summary_is_in_the_page():
 def test_each_interval_of_the_summary_is_that_of_its_difference():
     """A number alone may stand in the page for something else."""
     claim = " ".join(read_claim())
-    page = (ROOT / "benchmarks/EVIDENCE.md").read_text(encoding="utf-8")
+    page = read_pages()
     found = re.findall(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]", claim)
     assert len(found) == claim.count("[+") + claim.count("[-")
     assert not [told for told in found if "| {} | {} to {} |".format(*told) not in page]
