@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import hash_file, read_object, sync, write_atomically
+from data_pipeline.files import describe_write_error, hash_file, read_object, sync, write_atomically
 from data_pipeline.verification import verify_once
 
 FORMAT = 2  # 1 counted words without their stems, and left function words out
@@ -137,7 +137,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 @contextmanager
 def lock_index(folder: Path) -> Iterator[None]:
-    """Lets one process at a time change the index. Raises KinspanError where another one does."""
+    """Lets one process at a time change the index. Raises KinspanError where it is in use or cannot be written."""
     if folder.exists() and not folder.is_dir():
         raise KinspanError(f"--output_dir {folder} is a file: choose a folder")
     if folder.is_dir() and not is_ours(folder):
@@ -153,7 +153,10 @@ def lock_index(folder: Path) -> Iterator[None]:
             raise KinspanError(f"--output_dir {folder}: another process is changing this index; wait for it") from error
         except OSError:
             pass  # the storage has no locks
-        yield
+        try:
+            yield
+        except OSError as error:
+            raise KinspanError(f"the index {describe_write_error(folder, error)}") from error
 
 
 def is_ours(folder: Path) -> bool:

@@ -56,7 +56,7 @@ def main() -> None:
         config.cross_encoder,
         first_stage=config.first_stage,
         examples=str(folder / EXAMPLES),
-        evaluations=[str(evaluation)],
+        evaluation=[str(evaluation)],
     )
     serve(service, opened, lambda note: print(note, flush=True))
 

@@ -80,7 +80,7 @@ def main() -> None:
         from serve.service.server import open_socket, read_token, serve  # after the flags
     except ImportError as error:
         raise KinspanError(f"the service needs {error.name}: pip install 'kinspan[serve]'") from error
-    from serve.service.contract import Limits, Service
+    from serve.service.contract import Service
     from serve.service.guard import is_local
 
     token = read_token(Path(config.token_file)) if config.token_file else None
@@ -89,20 +89,8 @@ def main() -> None:
             f"--host {config.host}: whoever reaches it could ask, and read all answers: give --token_file FILE with a "
             "token, or --allow_anonymous to let everybody"
         )
-    service = Service(
-        config.index,
-        config.cross_encoder,
-        config.model,
-        config.precision,
-        config.max_length,
-        config.first_stage,
-        config.rerank_k,
-        config.blend,
-        config.examples,
-        config.evaluation,
-        token,
-        Limits(config.max_question, config.max_k, config.concurrency, config.timeout),
-    )
+    own = ("host", "port", "token_file", "allow_anonymous")
+    service = Service(token=token, **{name: value for name, value in vars(config).items() if name not in own})
     serve(service, open_socket(config.host, config.port), lambda note: print(note, flush=True))
 
 

@@ -1,5 +1,6 @@
 """The service as a process: opening the index, listening, and ending when it is told to."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -78,7 +79,7 @@ def make_server(
 ) -> tuple[uvicorn.Server, SearchQueue]:
     """The server of ``serve``, before it starts, and its queue."""
     read_manifest(Path(service.index))  # what is no index is said before torch is imported
-    evaluations = open_evaluations(service.evaluations)
+    evaluations = open_evaluations(service.evaluation)
     given = read_examples(Path(service.examples)) if service.examples else []
     host = opened.getsockname()[0]
     # Without a token, another site whose owner lets its name point here could read the answers in a visitor's browser
@@ -90,7 +91,7 @@ def make_server(
         examples.extend(given or pick_examples(searcher))
         return searcher
 
-    queue = SearchQueue(load, service.limits, service.rerank_k, say)
+    queue = SearchQueue(load, service, say)
     config = uvicorn.Config(
         make_app(service, queue, examples, evaluations, hosts),
         http="h11",
@@ -101,7 +102,7 @@ def make_server(
         server_header=False,
         limit_concurrency=MAX_CONNECTIONS,
         h11_max_incomplete_event_size=MAX_HEAD,
-        timeout_graceful_shutdown=ceil(service.limits.timeout),
+        timeout_graceful_shutdown=ceil(service.timeout),
     )
     return uvicorn.Server(config), queue
 
@@ -117,8 +118,12 @@ def answer(server: uvicorn.Server, queue: SearchQueue, opened: socket.socket, sa
         else:
             server.should_exit = True
 
-    queue.start(loaded)
-    server.run([opened])
+    async def serve_and_search() -> None:
+        searching = asyncio.create_task(queue.work(loaded))
+        await server.serve([opened])
+        searching.cancel()
+
+    asyncio.run(serve_and_search())
     if queue.failure:
         raise queue.failure
 
