@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -111,21 +112,21 @@ def answer(server: uvicorn.Server, queue: SearchQueue, opened: socket.socket, sa
     """Answers until the server is told to end. Raises what kept the index from being opened."""
     host, port = opened.getsockname()[:2]
 
-    def loaded() -> None:
-        if queue.searcher:
-            address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            say(f"{len(queue.searcher.index):,} answers, ready: {address}")
-        else:
-            server.should_exit = True
+    def tell_ready(searcher: "Searcher") -> None:
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        say(f"{len(searcher.index):,} answers, ready: {address}")
 
     async def serve_and_search() -> None:
-        searching = asyncio.create_task(queue.work(loaded))
+        searching = asyncio.create_task(queue.work(tell_ready))
+        searching.add_done_callback(
+            lambda _: setattr(server, "should_exit", True)
+        )  # by itself it ends by an error alone
         await server.serve([opened])
         searching.cancel()
+        with suppress(asyncio.CancelledError):
+            await searching
 
     asyncio.run(serve_and_search())
-    if queue.failure:
-        raise queue.failure
 
 
 def open_searcher(service: Service, say: Callable[[str], Any]) -> "Searcher":

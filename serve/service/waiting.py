@@ -54,14 +54,12 @@ class _Waiting:
 class SearchQueue:
     """A searcher, and the questions that wait for it. One thread uses the models; all else runs in the event loop.
 
-    load:    makes the searcher, which is then asked something, so that the first caller waits no longer than others
-    say:     told once, when the cross-encoder has cut a pair
-    failure: what kept the searcher from being made
+    load: makes the searcher, which is then asked something, so that the first caller waits no longer than others
+    say:  told once, when the cross-encoder has cut a pair
     """
 
     def __init__(self, load: Callable[[], "Searcher"], service: Service, say: Callable[[str], Any]) -> None:
         self.searcher: Searcher | None = None
-        self.failure: Exception | None = None
         self._load, self._service, self._say = load, service, say
         self._models = ThreadPoolExecutor(1, "search")
         self._said_cut = False
@@ -94,16 +92,11 @@ class SearchQueue:
     def count_waiting(self) -> int:
         return len(self._waiting) + len(self._running)
 
-    async def work(self, loaded: Callable[[], Any]) -> None:
-        """Answers questions once there is a searcher. ``loaded`` is called when there is one, or a failure."""
+    async def work(self, tell_ready: Callable[["Searcher"], Any]) -> None:
+        """Answers questions until it is cancelled. Raises what kept the searcher from being made."""
         loop = asyncio.get_running_loop()
-        try:
-            self.searcher = searcher = await loop.run_in_executor(self._models, self._open)
-        except Exception as error:  # whoever started the queue raises it again
-            self.failure = error
-            return
-        finally:
-            loaded()
+        self.searcher = searcher = await loop.run_in_executor(self._models, self._open)
+        tell_ready(searcher)
         while True:
             await self._arrived.wait()
             self._arrived.clear()
