@@ -109,7 +109,7 @@ def make_server(
 
 
 def answer(server: uvicorn.Server, queue: SearchQueue, opened: socket.socket, say: Callable[[str], Any]) -> None:
-    """Answers until the server is told to end. Raises what kept the index from being opened."""
+    """Answers until the server is told to end. Raises what kept the index from being opened, or the queue from work."""
     host, port = opened.getsockname()[:2]
 
     def tell_ready(searcher: "Searcher") -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from starlette.exceptions import HTTPException
@@ -280,6 +281,18 @@ def test_whoever_waits_is_answered_before_the_service_ends(start, stand_in):
         thread.join()
         assert thread.found.status == 200
     own.thread.join(10)
+    assert not own.thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_queue_that_fails_ends_the_service(start, stand_in):
+    def fail():
+        raise ZeroDivisionError("a bug")
+
+    own = start(timeout=0.3)
+    stand_in.cross_encoder = SimpleNamespace(describe_cut=fail)
+    assert own.client.search("first").status == 504
+    own.thread.join(20)
     assert not own.thread.is_alive()
 
 
