@@ -1,10 +1,12 @@
-"""Finding files that come with the packages, reading YAML and damaged JSON, hashing, and writing files whole or not."""
+"""Files that come with the packages, YAML and damaged JSON, hashes, locks, and writing files whole or not at all."""
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,22 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise KinspanError(f"--output_dir {folder} cannot be made: {error.strerror}") from error
+
+
+@contextmanager
+def lock_file(path: Path, in_use: str) -> Iterator[None]:
+    """Keeps other processes out while the block runs. Raises KinspanError with the text ``in_use`` where one is in.
+
+    Where the storage has no locks, nobody is kept out.
+    """
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise KinspanError(in_use) from error
+        except OSError:
+            pass
+        yield
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:

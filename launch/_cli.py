@@ -104,7 +104,8 @@ def make_parser(config_class: type, description: str, epilog: str, everything: b
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of these settings; flags override it.")
-    groups = {name: parser.add_argument_group(name) for name in GROUPS if _any_of(declared, name) and not basic}
+    used = {setting.metadata["group"] for setting in declared} if not basic else set()
+    groups = {name: parser.add_argument_group(name) for name in GROUPS if name in used}
     for setting, (kind, is_list, _) in zip(declared, kinds_of(config_class).values(), strict=True):
         options = _options_of_kind(kind) | ({"nargs": "+", "action": "extend"} if is_list else {})
         group = groups.get(setting.metadata["group"], parser)
@@ -115,10 +116,6 @@ def make_parser(config_class: type, description: str, epilog: str, everything: b
     if basic:
         parser.epilog = f"All {len(declared)} settings: --help all\n\n{epilog}"
     return parser
-
-
-def _any_of(declared: tuple[Field, ...], group: str) -> bool:
-    return any(setting.metadata["group"] == group for setting in declared)
 
 
 def _options_of_kind(kind: Any) -> dict[str, Any]:

@@ -18,12 +18,11 @@ from pretrain.evaluation.retrieval import evaluate_retrieval
 from pretrain.evaluation.validation import Validation, evaluate
 from pretrain.release.card import find_warnings
 from pretrain.release.release import write_release
-from pretrain.runtime.history import read_history
+from pretrain.runtime.history import estimate_speed, format_clock, read_history
 from pretrain.runtime.log import complete_lines, format_time
 
 from .runtime import ranks
 from .state import Run
-from .watching.happenings import estimate_speed, format_clock
 
 PAGE = "report.html"
 PAIRS_SHOWN = 3  # on the page, of each kind

@@ -38,7 +38,6 @@ from pretrain.planning.corpora import (
     mix_validation,
     open_for,
 )
-from pretrain.planning.unused import find_unused_flags
 from pretrain.release.adapter import explain_base, keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.device import set_product_precision
@@ -71,7 +70,7 @@ from .config import ALIKE, LENGTHS, ObjectiveSettings, PretrainConfig, as_dict, 
 from .finished import advise
 from .lengthen import change_length
 from .micro_batch import choose_micro_batch
-from .planning.checks import check
+from .planning.checks import check, find_unused_flags
 from .schedule import OPEN_ENDED, Schedule, make_schedule
 from .watching.wandb_board import import_wandb
 

@@ -60,19 +60,24 @@ def read_answers(source: str, columns: dict[str, str], say: Say, all_answers: bo
 
     Raises KinspanError for what cannot be read, where an id stands twice, and where no answer is left.
     """
-    every = list(stream_answers(source, columns, say, all_answers))
-    answers = [answer for answer in every if answer.text]
-    if len(answers) < len(every):
-        say(f"{len(every) - len(answers):,} answers without text: left out")
+    answers: dict[str, Answer] = {}
+    empty = again = 0
+    for answer in stream_answers(source, columns, say, all_answers):
+        if not answer.text:
+            empty += 1
+        elif answer.id not in answers:
+            answers[answer.id] = answer
+        elif answers[answer.id] == answer:
+            again += 1
+        else:
+            raise KinspanError(f"{source}: the id {answer.id!r} stands there twice, with different answers")
+    if empty:
+        say(f"{empty:,} answers without text: left out")
     if not answers:
         raise KinspanError(f"{source}: no answer in it")
-    seen: dict[str, int] = {}
-    for number, answer in enumerate(answers):
-        if seen.setdefault(answer.id, number) != number and answers[seen[answer.id]] != answer:
-            raise KinspanError(f"{source}: the id {answer.id!r} stands there twice, with different answers")
-    if len(seen) < len(answers):
-        say(f"{len(answers) - len(seen):,} answers stand there more than once: kept once")
-    return [answers[number] for number in seen.values()]
+    if again:
+        say(f"{again:,} answers stand there more than once: kept once")
+    return list(answers.values())
 
 
 def stream_answers(source: str, columns: dict[str, str], say: Say, all_answers: bool) -> Iterator[Answer]:
@@ -133,14 +138,11 @@ def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answe
 
 
 def _take_rows(table: Table, names: dict[str, tuple[str, ...]], say: Say, join_title: bool = False) -> Iterator[Answer]:
-    """The rows that have a text; of others ``say`` is told the lines.
-
-    join_title: the title is a part of the text, as BEIR's models read it, and not the question
-    """
+    """The rows that have a text; ``join_title`` puts the title in front of it, as BEIR's models read it."""
     empty = []
     wanted = [name for name in table.fields if any(name in of_field for of_field in names.values())]
     for number, record in table.records(wanted):
-        values = {field: _take_text(record, names[field], f"{table.place} {number}") for field in FIELDS}
+        values = {field: _take_field(record, names[field], f"{table.place} {number}") for field in FIELDS}
         text, question = values["text"], values["question"]
         if join_title:
             text, question = f"{question} {text}".strip(), ""
@@ -153,20 +155,21 @@ def _take_rows(table: Table, names: dict[str, tuple[str, ...]], say: Say, join_t
         say(f"{len(empty):,} rows without {' or '.join(names['text'])}: left out ({table.place} {lines})")
 
 
-def _take_text(record: dict[str, Any], names: tuple[str, ...], place: str) -> str:
-    """The first of these fields that is there and not null; a whole number counts as text, as ids often are."""
-    value = next((record[name] for name in names if record.get(name) is not None), "")
+def _take_field(record: dict[str, Any], names: tuple[str, ...], place: str) -> str:
+    """The first of these fields that is there and not null; "" where none is."""
+    name = next((name for name in names if record.get(name) is not None), None)
+    return take_text(record[name], name, place) if name else ""
+
+
+def take_text(value: Any, name: str, place: str) -> str:
+    """A field's text; a whole number counts as text, as ids often are. Raises KinspanError for anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise KinspanError(f"{place}: {names[0]!r} is no text: {str(value)[:60]!r}")
+        raise KinspanError(f"{place}: {name!r} is no text: {str(value)[:60]!r}")
     return str(value).strip()
 
 
 def _read_data_set(source: str) -> Iterator[Answer]:
-    """The candidates of all splits, each with the question that it answers where one is labelled so.
-
-    An id that stands for different texts, as numbers within a question do, tells nothing: of these each text comes
-    once, by its hash.
-    """
+    """The candidates of all splits, each with a question it answers; texts that share an id come by their hashes."""
     text_of: dict[tuple[str, str], str] = {}  # question by id and text
     splits = 0
     for split in ("train", "dev", "test"):

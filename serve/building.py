@@ -4,8 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import describe_write_error, write_atomically
+from data_pipeline.files import write_atomically
 from data_pipeline.progress import show_progress
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_of_hub
 
@@ -91,7 +90,7 @@ def build_index(
     """
     settings = {"max_length": embedder.max_length, "precision": precision, "approximate": approximate}
     manifest = Manifest(describe_model(embedder), settings, _hash_answers(answers))
-    with lock_index(folder), _in_one_line(folder):
+    with lock_index(folder):
         if (folder / MANIFEST).is_file():
             return _expect_same(folder, read_manifest(folder), manifest, say)
         expect_first_build(folder)
@@ -126,7 +125,7 @@ def add_answers(folder: Path, embedder: Embedder, answers: Sequence[Answer], say
 
     Raises KinspanError where there is no index, or the bi-encoder is not its own.
     """
-    with lock_index(folder), _in_one_line(folder):
+    with lock_index(folder):
         manifest = read_manifest(folder)
         check_model(manifest, embedder.place, folder)
         if embedder.max_length != (own := manifest.settings["max_length"]):
@@ -159,7 +158,7 @@ def remove_answers(folder: Path, ids: Sequence[str]) -> Manifest:
 
     Raises KinspanError, and removes none, where an id is not there, or no answer would be left.
     """
-    with lock_index(folder), _in_one_line(folder):
+    with lock_index(folder):
         manifest = read_manifest(folder)
         texts, removed = _map_texts(folder, manifest), read_removed(folder, manifest)
         rows = _find_rows(texts, ids, removed)
@@ -176,15 +175,6 @@ def remove_answers(folder: Path, ids: Sequence[str]) -> Manifest:
     return manifest
 
 
-@contextmanager
-def _in_one_line(folder: Path) -> Iterator[None]:
-    """What the file system refuses, as one line that names the folder."""
-    try:
-        yield
-    except OSError as error:
-        raise KinspanError(f"the index {describe_write_error(folder, error)}") from error
-
-
 def _hash_answers(answers: Iterable[Answer]) -> str:
     digest = hashlib.sha256()
     for answer in answers:
@@ -193,13 +183,7 @@ def _hash_answers(answers: Iterable[Answer]) -> str:
 
 
 def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifest: Manifest, say: Say) -> IndexPart:
-    """A part of these answers. Every STEP of them its folder notes how many have their vectors.
-
-    ``say`` is told how many of those that are encoded now are too long to be read to their end.
-
-    The folder's name says what it is made of, so that the same call finds it again, and for which change of the index,
-    so that it is never one that the index has in use.
-    """
+    """A part of these answers. Its folder's name has their hash and the change's number, so that it is found again."""
     made_of = json.dumps(
         [manifest.model["fingerprint"], manifest.settings, manifest.generation, _hash_answers(answers)]
     )
@@ -261,8 +245,7 @@ def _finish(path: Path, manifest: Manifest, rows: int) -> IndexPart:
 def _absorb(folder: Path, manifest: Manifest, new: IndexPart, removed: np.ndarray) -> tuple[Manifest, np.ndarray]:
     """The manifest with a new part, and the removed rows by their new numbers.
 
-    The last parts become part of the new one where they are not much larger: so n additions leave about log n parts,
-    each answer is copied about log n times, and rows that were removed disappear. The order of answers stays.
+    The last parts become part of the new one where they are not much larger: n additions leave about log n parts.
     """
     starts = list(accumulate((part.rows for part in manifest.parts), initial=0))
     first, rows = len(manifest.parts), new.rows

@@ -1,12 +1,9 @@
 """What ``kinspan demo`` shows: an index of Python's documentation, and questions to compare ways to search on."""
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from data_pipeline.files import write_atomically
-from data_pipeline.progress import show_progress
 
 from .answers import PYTHON_DOCS, Answer, Say, read_answers
 from .folder import MANIFEST, read_manifest
@@ -15,20 +12,12 @@ from .questions import BI_ENCODER, BM25, CANDIDATES, FUSION
 INDEX, EVALUATION, EXAMPLES = PYTHON_DOCS, "how-to", "examples.txt"
 QUESTIONS = Path(__file__).with_name("python_questions.tsv")
 WAYS = {"BM25": BM25, "bi-encoder": BI_ENCODER, "BM25 and bi-encoder": FUSION}
-BATCH = 16  # questions that are searched together
 
 
-class HowTo(NamedTuple):
-    """A question, and the titles of the answers that are right."""
-
-    text: str
-    right: list[str]
-
-
-def read_questions(path: Path = QUESTIONS) -> list[HowTo]:
-    """The questions that come with the demo, written by hand before anything had been searched."""
-    rows = (line.split("\t") for line in path.read_text("utf-8").splitlines())
-    return [HowTo(text, right.split()) for text, right in rows]
+def read_questions() -> list[tuple[str, list[str]]]:
+    """The demo's questions, each with the titles of its right answers: written by hand before any search."""
+    rows = (line.split("\t") for line in QUESTIONS.read_text("utf-8").splitlines())
+    return [(text, right.split()) for text, right in rows]
 
 
 def prepare_demo(folder: Path, cross_encoder: str | None, fingerprint: str, say: Say) -> Path:
@@ -49,7 +38,7 @@ def prepare_demo(folder: Path, cross_encoder: str | None, fingerprint: str, say:
         answers = read_answers(PYTHON_DOCS, {}, say)
         say(f"indexing {len(answers):,} passages of Python's documentation; once, for a minute or two")
         build_index(folder / INDEX, Embedder(default_model()), answers)
-    write_atomically(folder / EXAMPLES, [f"{question.text}\n" for question in questions])
+    write_atomically(folder / EXAMPLES, [f"{text}\n" for text, _ in questions])
     place = folder / name_evaluation(folder / INDEX, fingerprint) / EVALUATION  # the page shows the last name
     if not (place / "evaluation.json").is_file():
         say(f"asking {len(questions)} questions in every way")
@@ -63,31 +52,27 @@ def name_evaluation(index: Path, fingerprint: str) -> str:
     return f"evaluation-{hashlib.sha256(made_of.encode()).hexdigest()[:8]}"
 
 
-def evaluate_ways(index: Path, questions: Sequence[HowTo], cross_encoder: str | None, folder: Path) -> None:
+def evaluate_ways(index: Path, questions: list[tuple[str, list[str]]], cross_encoder: str | None, folder: Path) -> None:
     """Asks every question in each of WAYS, and once more with a cross-encoder, and keeps what was found."""
+    from .runs import search_all
     from .search import RERANKED, Searcher
     from .service.evaluations import EvaluatedQuery, write_evaluation
 
     searcher = Searcher(index, cross_encoder)
-    rows = range(len(searcher.index))
-    answers = [searcher.index.answer(row) for row in rows]
+    answers = [searcher.index.answer(row) for row in range(len(searcher.index))]
     ways = {name: (stage, 0) for name, stage in WAYS.items()}
     if searcher.cross_encoder:
         ways[f"bi-encoder + {searcher.cross_encoder.name}"] = BI_ENCODER, RERANKED
-    found: list[dict[str, list[tuple[str, float | None]]]] = [{} for _ in questions]
-    for name, (stage, again) in ways.items():
-        for start in show_progress(name, "questions", range(0, len(questions), BATCH), unit_scale=BATCH):
-            asked = [question.text for question in questions[start : start + BATCH]]
-            hits = searcher.search(asked, CANDIDATES, again, stage).hits
-            for own, of_question in zip(found[start : start + BATCH], hits, strict=True):
-                own[name] = [(hit.id, hit.score) for hit in of_question]
-    kept = [
-        EvaluatedQuery(f"q{number}", question.text, find_right(question, answers), own)
-        for number, (question, own) in enumerate(zip(questions, found, strict=True), 1)
-    ]
+    asked = {f"q{number}": text for number, (text, _) in enumerate(questions, 1)}
+    found: dict[str, dict[str, list[tuple[str, float | None]]]] = {name: {} for name in asked}
+    for way, (stage, again) in ways.items():
+        for name, hits in search_all(searcher, asked, CANDIDATES, False, print, rerank_k=again, first_stage=stage):
+            found[name][way] = [(hit.id, hit.score) for hit in hits]
+    right = [find_right(titles, answers) for _, titles in questions]
+    kept = [EvaluatedQuery(*one, of_one, found[one[0]]) for one, of_one in zip(asked.items(), right, strict=True)]
     write_evaluation(folder, kept, answers)
 
 
-def find_right(question: HowTo, answers: Sequence[Answer]) -> list[str]:
-    """The ids of the passages of the right titles."""
-    return [answer.id for answer in answers if answer.id.partition("#")[0] in question.right]
+def find_right(titles: list[str], answers: list[Answer]) -> list[str]:
+    """The ids of the passages of these titles."""
+    return [answer.id for answer in answers if answer.id.partition("#")[0] in titles]

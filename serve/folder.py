@@ -4,7 +4,6 @@ A change writes new folders beside the old ones, and then replaces the manifest 
 leaves the index as it was before, and what no manifest names is removed by the next change.
 """
 
-import fcntl
 import hashlib
 import json
 import re
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import hash_file, read_object, sync, write_atomically
+from data_pipeline.files import describe_write_error, hash_file, lock_file, read_object, sync, write_atomically
 from data_pipeline.verification import verify_once
 
 FORMAT = 2  # 1 counted words without their stems, and left function words out
@@ -137,7 +136,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 @contextmanager
 def lock_index(folder: Path) -> Iterator[None]:
-    """Lets one process at a time change the index. Raises KinspanError where another one does."""
+    """Lets one process at a time change the index. Raises KinspanError where it is in use or cannot be written."""
     if folder.exists() and not folder.is_dir():
         raise KinspanError(f"--output_dir {folder} is a file: choose a folder")
     if folder.is_dir() and not is_ours(folder):
@@ -146,14 +145,11 @@ def lock_index(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise KinspanError(f"--output_dir {folder} cannot be made: {error.strerror}") from error
-    with (folder / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise KinspanError(f"--output_dir {folder}: another process is changing this index; wait for it") from error
-        except OSError:
-            pass  # the storage has no locks
-        yield
+    try:
+        with lock_file(folder / LOCK, f"--output_dir {folder}: another process is changing this index; wait for it"):
+            yield
+    except OSError as error:
+        raise KinspanError(f"the index {describe_write_error(folder, error)}") from error
 
 
 def is_ours(folder: Path) -> bool:

@@ -1,14 +1,13 @@
 """Questions with ids in files, for runs that TREC tools measure."""
 
 from pathlib import Path
-from typing import Any
 
 from data_pipeline.errors import KinspanError
 from finetune.data.tables import FORMATS, Table, find_suffix, lacks_names, read_nameless_tsv, read_table
 from finetune.evaluation.beir import QRELS, QUERIES, find_beir_file, read_beir_qrels
 from finetune.evaluation.trec import is_trec_id
 
-from .answers import BEIR_ID, Say
+from .answers import BEIR_ID, Say, take_text
 from .questions import MAX_QUESTION, clean_question
 
 IDS, TEXTS = ("id", BEIR_ID, "question_id", "query_id", "qid"), ("question", "query", "text")
@@ -30,7 +29,7 @@ def read_questions(source: str, say: Say) -> dict[str, str]:
     cut = 0
     for number, record in table.records([of_id, of_text]):
         where = f"{table.place} {number}"
-        name, text = (_take_text(record, column, where) for column in (of_id, of_text))
+        name, text = (take_text(record.get(column), column, where) for column in (of_id, of_text))
         if not is_trec_id(name):
             raise KinspanError(f"{where}: the id {name!r} is empty or has white space, which a TREC file cannot hold")
         try:
@@ -73,11 +72,3 @@ def _open(path: Path) -> tuple[Table, str, str]:
         if table.fields and not name:
             raise KinspanError(f"{path}: no column {' or '.join(names)}; there are {', '.join(table.fields)}")
     return table, found[0], found[1]
-
-
-def _take_text(record: dict[str, Any], column: str, where: str) -> str:
-    """A field's text; a whole number counts as text, as ids often are."""
-    value = record.get(column)
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise KinspanError(f"{where}: {column!r} is no text: {str(value)[:60]!r}")
-    return str(value).strip()

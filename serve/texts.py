@@ -27,14 +27,10 @@ def _mend(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def map_texts(path: Path) -> pa.Table:
-    """The table of a file, whose columns are views of it."""
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-
-
 def map_parts(folders: Iterable[Path]) -> pa.Table:
-    """The answers of several parts as one table, whose rows are counted through."""
-    return pa.concat_tables([map_texts(folder / TEXTS) for folder in folders])
+    """The answers of several parts as one table, whose rows are counted through; its columns are views of the files."""
+    files = [pa.memory_map(str(folder / TEXTS)) for folder in folders]
+    return pa.concat_tables([pa.ipc.open_file(file).read_all() for file in files])
 
 
 def take_answer(table: pa.Table, row: int) -> Answer:

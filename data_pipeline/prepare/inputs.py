@@ -2,12 +2,9 @@
 
 import hashlib
 import json
-import pickle
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from pathlib import Path
 
 from data_pipeline.prepare.document import Omitted
 from data_pipeline.prepare.readers import FilePart, InputFile, Record, find_parts, read_records
@@ -116,16 +113,3 @@ def count_buckets(total: int, shard_tokens: int, validation_share: float) -> Buc
     """
     bucket = max(min(max(total // 1024, MIN_BUCKET), MAX_BUCKET), int(shard_tokens * BYTES_PER_TOKEN))
     return Buckets(max(1, -(-total // bucket)), max(1, round(total * validation_share / bucket)))
-
-
-def write_tasks(tasks: list[InputTask], path: Path) -> None:
-    """Write the tasks where ``read_tasks`` finds them."""
-    partial = path.with_suffix(".tmp")  # jobs of Slurm may be reading the file
-    partial.write_bytes(pickle.dumps(tasks))
-    partial.replace(path)
-
-
-@lru_cache(maxsize=2)
-def read_tasks(path: Path) -> list[InputTask]:
-    """Read the tasks; a process reads them once, so the path must be one that never has others."""
-    return pickle.loads(path.read_bytes())

@@ -10,14 +10,11 @@ The manifest is written last. Until then, what is done lies in the folder ``part
 from there. What comes out depends on the inputs and the settings alone.
 """
 
-import fcntl
 import glob
 import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -25,15 +22,16 @@ from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.executors import check_workers
-from data_pipeline.files import describe_write_error
+from data_pipeline.files import describe_write_error, lock_file
 from data_pipeline.sampling.pairs import Objective
 
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, check_rules
+from .plan import PreparePlan
 from .readers import PYTHON_DOCS, SKIPPED, UNREADABLE, InputFile, find_input_files, is_url, split_prefix
-from .rejection import Allowed, ReadTally, refuse_rejected
+from .rejection import Allowed, ReadTally, list_rejected, refuse_rejected
 from .report import write_report
-from .stages import PreparePlan, encode_all, write_all
+from .stages import encode_all, write_all
 from .tasks import Engine
 from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest
 
@@ -124,10 +122,13 @@ def prepare(
     partial = folder / "partial"
     try:
         _make_partial_folder(folder, partial)
-        with _lock(partial), engine:
-            plan = PreparePlan(partial, files, settings, rules, tokenizer, described, objectives, decontaminate or [])
-            encoded = encode_all(plan, engine, allowed)
-            done = write_all(plan, engine, encoded)
+        in_use = f"--output_dir {folder}: another run is writing there: wait for its end, or choose another folder"
+        with lock_file(partial / "lock", in_use), engine:
+            name, unknown = tokenizers.shorten_name(tokenizer.name_or_path), tokenizer.unk_token_id
+            known = name, described["fingerprint"], len(tokenizer), unknown
+            plan = PreparePlan(partial, files, settings, rules, *known, objectives, decontaminate or [])
+            done = encode_all(plan, tokenizers.serialize_backend(tokenizer), engine, allowed)
+            write_all(plan, engine, done)
             manifest = _make_manifest(done.shards, described, settings, done.tally, inputs, licence)
             (partial / "request.json").write_text(json.dumps({**request, "read": done.read.to_json()}))
             tokenizer.save_pretrained(str(partial / "tokenizer"))
@@ -200,11 +201,11 @@ def _find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | 
         (UNREADABLE, allowed.damaged, "--allow_damaged", "the rest of "),
         (SKIPPED, allowed.skipped, "--allow_skipped", ""),
     ):
-        missing = None if is_allowed else _find_rejected(folder / "rejected.jsonl", kind)
+        missing = None if is_allowed else next(list_rejected(folder / "rejected.jsonl", kind), None)
         if missing:
             raise KinspanError(
-                f"--output_dir {folder} holds this corpus without {what}{missing}, which could not be read: choose "
-                f"another folder or delete it to read the file again, or give {flag} to use the corpus as it is"
+                f"--output_dir {folder} holds this corpus without {what}{missing['file']}, which could not be read: "
+                f"choose another folder or delete it to read the file again, or give {flag} to use the corpus as it is"
             )
     try:
         manifest = Corpus(folder).manifest
@@ -217,16 +218,6 @@ def _find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | 
     return None
 
 
-def _find_rejected(rejected: Path, kind: str) -> str | None:
-    """Name the first input whose reason in ``rejected.jsonl`` begins so; None where there is none."""
-    if rejected.exists():
-        with rejected.open(encoding="utf-8") as file:
-            for entry in map(json.loads, file):
-                if entry["reason"].startswith(kind):
-                    return str(entry["file"])
-    return None
-
-
 def _make_partial_folder(folder: Path, partial: Path) -> None:
     """Make the folder ``partial``, or take up what an interrupted run left there. Anything else is refused."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -235,20 +226,6 @@ def _make_partial_folder(folder: Path, partial: Path) -> None:
     if others:
         raise KinspanError(f"--output_dir {folder} is not empty (it has {sorted(others)[0]}): choose another folder")
     partial.mkdir(exist_ok=True)
-
-
-@contextmanager
-def _lock(partial: Path) -> Iterator[None]:
-    """Refuse to write where another run is writing."""
-    with (partial / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise KinspanError(
-                f"--output_dir {partial.parent}: another run is writing there: wait for its end, or choose another"
-                " folder"
-            ) from error
-        yield
 
 
 def _move_parts(partial: Path, folder: Path) -> None:

@@ -5,9 +5,11 @@ of another format, or with other names of fields. The command then refuses, and 
 ``readers.reader.measure_content``, for records that are accepted and for those that are rejected alike.
 """
 
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import KinspanError
@@ -143,6 +145,13 @@ def _describe(name: str, counts: ReadCounts) -> str:
     records = f"{counts.rejected:,} of {counts.records:,} records rejected, " if counts.rejected else ""
     size = counts.rejected_bytes if counts.rejected else counts.bytes
     return f"{name} ({records}{format_bytes(size)}; first: {counts.reason})"
+
+
+def list_rejected(path: Path, kind: str = "") -> Iterator[dict[str, Any]]:
+    """List the entries of a rejected.jsonl, those whose reason begins with ``kind``; none where there is no file."""
+    if path.exists():
+        with path.open(encoding="utf-8") as file:
+            yield from (entry for entry in map(json.loads, file) if entry["reason"].startswith(kind))
 
 
 def format_bytes(count: int) -> str:

@@ -1,6 +1,5 @@
 """``report.html`` beside the manifest: what a corpus was made of, what was dropped, and documents to read."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -16,6 +15,7 @@ from data_pipeline.pages import TEMPLATES, render_template
 
 from .cleaning import Tally
 from .lengths import NAMES, Lengths
+from .rejection import list_rejected
 from .summary import count_rows
 
 DOCUMENTS = 6  # to read
@@ -59,7 +59,10 @@ def write_report(folder: Path, manifest: Manifest, tally: Tally, lengths: Length
         languages=[(k.removeprefix(LANGUAGE), n) for k, n in tally.counts.most_common() if k.startswith(LANGUAGE)],
         rules=list(_list_rules(tally)),
         duplicates=_describe_duplicates(tally, manifest.rules["duplicates"]),
-        rejected=_read_rejected(folder / "rejected.jsonl"),
+        rejected=[
+            (entry["file"], entry["line"], entry["reason"])
+            for entry in islice(list_rejected(folder / "rejected.jsonl"), SHOWN_REJECTED)
+        ],
         documents=list(_pick_documents(folder, manifest)),
         shown_paragraphs=SHOWN_PARAGRAPHS,
         settings={name: value for name, value in manifest.rules.items() if value not in ("", [])},
@@ -98,11 +101,6 @@ def _describe_duplicates(tally: Tally, setting: str) -> str:
     counted = [f"{tally.counts[name]:,} {text}" for name, text in DUPLICATE_NAMES.items() if tally.counts[name]]
     said = "; ".join(counted) + "." if counted else "There were none."
     return said if setting == "near" else f"{said} Near-duplicates were not looked for (--duplicates near)."
-
-
-def _read_rejected(path: Path) -> list[tuple[str, int, str]]:
-    with path.open(encoding="utf-8") as file:
-        return [(e["file"], e["line"], e["reason"]) for e in map(json.loads, islice(file, SHOWN_REJECTED))]
 
 
 def _pick_documents(folder: Path, manifest: Manifest) -> Iterator[ShownDocument]:

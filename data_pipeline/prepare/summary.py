@@ -1,6 +1,5 @@
 """What a run of ``prepare`` did, as a table."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from .cleaning import Tally
 from .readers import format_skipped
 from .readers.reader import MAX_RECORD_BYTES
 from .readers.text import PIECE_BYTES
-from .rejection import format_bytes
+from .rejection import format_bytes, list_rejected
 from .write import SHARED_IDS, UNKNOWN_TOKENS
 
 # What the tally counts, in its order and by its name there; and how it is shown.
@@ -77,8 +76,7 @@ def format_counts(tally: Tally, manifest: Manifest, skipped: Counter[str]) -> st
 def describe_rejected(folder: str | Path, tally: Tally) -> str | None:
     """Say how many records were rejected, and why the first was; None where none was."""
     rejected = Path(folder) / "rejected.jsonl"
-    with rejected.open(encoding="utf-8") as file:
-        first = next(map(json.loads, file), None)
+    first = next(list_rejected(rejected), None)
     if first is None:
         return None
     number = tally.counts["records rejected"]

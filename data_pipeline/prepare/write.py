@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +19,8 @@ from data_pipeline.sampling.pairs import Objective
 from .cleaning import Tally
 from .duplicates.exact import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, TOO_SHORT, Inputs, read_removed
 from .lengths import Lengths
-from .spill import HIDDEN_COLUMNS, Buckets, Spill, read_bucket, read_keys
+from .plan import load_plan
+from .spill import HIDDEN_COLUMNS, Spill, read_bucket, read_keys
 from .tasks import Progress, measure_peak
 
 MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and documents do not divide evenly
@@ -30,106 +31,91 @@ SAMPLED = 20  # documents or paragraphs of a bucket that are looked at for the r
 SAMPLE_CHARS = 300  # of each
 
 
-@dataclass(frozen=True)
-class WriteShards:
-    """Writes the shards of one bucket: its documents without what is removed, in the order of their keys.
+def write_shards(
+    plan_file: Path,
+    spills: list[Spill],
+    inputs: Inputs,
+    fate_file: Path,
+    removed: Path,
+    num_ranges: int,
+    columns: list[str],
+    number: int,
+    progress: Progress,
+) -> None:
+    """Write the shards of one bucket: its documents without what is removed, in the order of their keys.
 
     So the result depends neither on the order in which tasks ran nor on the number of workers. The task of number k
     leaves ``00k-000.arrow`` and so on, and ``00k.json``.
 
-    spills:      the files of the documents
-    shared:      a file of which documents share their id with many
-    dropped:     a file of what becomes of each document, see ``near.decide`` and ``survivors``
-    removed:     the folder of what ``find_paragraphs`` found, by range of hashes
-    columns:     of a shard
-    objectives:  for each of them, the manifest counts the usable anchors of a shard
-    unknown:     the token that stands for what the tokenizer does not know; None where it knows everything
+    plan_file: of a PreparePlan
+    spills:    the files of the documents
+    fate_file: what becomes of each document, see ``near.decide`` and ``survivors``
+    removed:   the folder of what ``find_paragraphs`` found, in ``num_ranges`` files
+    columns:   of a shard
     """
-
-    spills: list[Spill]
-    inputs: Inputs
-    shared: Path
-    dropped: Path
-    removed: Path
-    num_ranges: int
-    buckets: Buckets
-    output: Path
-    wide: bool
-    columns: list[str]
-    shard_tokens: int
-    objectives: dict[str, Objective]
-    tokenizer: Path
-    unknown: int | None
-
-    def __call__(self, number: int, progress: Progress) -> None:
-        self.output.mkdir(parents=True, exist_ok=True)
-        is_shared, starts = np.load(self.shared, mmap_mode="r"), self.inputs.starts
-        rows, task_of = read_bucket(self.spills, self.buckets, number, self.wide, starts, is_shared)
-        tally, lengths, infos = Tally(), Lengths(), []
-        if rows is not None:
-            document = self.inputs.starts[task_of] + rows.column("number").to_numpy()
-            rows, kept = self._drop(rows, number, task_of, np.load(self.dropped, mmap_mode="r")[document], tally)
-            progress.add(len(document) - len(kept))
-            order = _order_by_key(rows, document[kept])
-            rows = rows.take(pa.array(order))
-            _count_rows(rows, self.unknown, tally)
-            _count_shared(rows, is_shared[document[kept][order]], tally)
-            lengths.count(rows)
-            for name, part in self._cut(rows, number):
-                write_shard(part.select(self.columns), self.output / name)
-                split = SPLITS[number >= self.buckets.train]
-                infos.append(asdict(describe_shard(self.output / name, split, self.objectives)))
-                progress.add(part.num_rows)
-        facts = {"shards": infos, "tally": vars(tally), "lengths": lengths.counts, "peak_bytes": measure_peak()}
-        write_atomically(self.output / f"{number:05d}.json", json.dumps(facts))
-
-    def _drop(
-        self, rows: pa.RecordBatch, bucket: int, task_of: np.ndarray, fate: np.ndarray, tally: Tally
-    ) -> tuple[pa.RecordBatch, np.ndarray]:
-        """Take away repeated paragraphs, and the documents that are repeated or too short without them.
-
-        Returns the documents that stay, and which those are, ``[kept]``.
-        """
-        sampler = _Sampler(self.tokenizer, rows, tally)
-        why = find_places(rows, task_of, read_removed(self.removed, self.num_ranges, bucket))
-        for reason, name in (
-            (DUPLICATE, "documents that repeat another"),
-            (NEAR_DUPLICATE, "documents much like another"),
-            (TOO_SHORT, "documents too short without repeated paragraphs"),
-        ):
-            tally.counts[name] += int((fate == reason).sum())
-            sampler.add_documents(name, np.flatnonzero(fate == reason))
-        for reason, name in (
-            (REPEATED, "paragraphs that repeat another"),
-            (BOILERPLATE, "paragraphs in many documents"),
-        ):
-            tally.counts[name] += int((why == reason).sum())
-            sampler.add_paragraphs(name, np.flatnonzero(why == reason))
-        stay = np.flatnonzero(fate == KEPT)
-        left, paragraphs_left = remove_paragraphs(rows, why == KEPT)
-        tally.counts["paragraphs of dropped documents"] += int(np.delete(paragraphs_left, stay).sum())
-        return left.take(pa.array(stay)), stay
-
-    def _cut(self, rows: pa.RecordBatch, bucket: int) -> list[tuple[str, pa.RecordBatch]]:
-        """Cut the bucket into shards of about ``shard_tokens``, each with about as many documents; not within a group,
-        which is what has one first half of its key."""
-        if not rows.num_rows:
-            return []
-        tokens = len(rows.column("tokens").flatten().flatten().flatten())
-        count = max(1, min(rows.num_rows, round(tokens / self.shard_tokens)))
-        group = read_keys(rows.column("key"))[:, 0]
-        begins = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
-        places = np.searchsorted(begins, np.arange(count) * rows.num_rows // count, side="right") - 1
-        ends = [*np.unique(begins[places]).tolist(), rows.num_rows]
-        return [
-            (f"{bucket:05d}-{k:03d}.arrow", rows.slice(start, end - start))
-            for k, (start, end) in enumerate(pairwise(ends))
-        ]
+    plan = load_plan(plan_file)
+    output, buckets = plan.bucket_folder, plan.buckets
+    output.mkdir(parents=True, exist_ok=True)
+    is_shared = np.load(plan.shared, mmap_mode="r")
+    rows, task_of = read_bucket(spills, buckets, number, plan.wide, inputs.starts, is_shared)
+    tally, lengths, infos = Tally(), Lengths(), []
+    if rows is not None:
+        document = inputs.starts[task_of] + rows.column("number").to_numpy()
+        fate = np.load(fate_file, mmap_mode="r")[document]
+        why = find_places(rows, task_of, read_removed(removed, num_ranges, number))
+        rows, kept = _drop(rows, fate, why, plan.tokenizer_file, tally)
+        progress.add(len(document) - len(kept))
+        keys = read_keys(rows.column("key"))
+        order = np.lexsort((document[kept], keys[:, 1], keys[:, 0]))
+        rows = rows.take(pa.array(order))
+        _count_rows(rows, plan.unknown, tally)
+        _count_shared(rows, is_shared[document[kept][order]], tally)
+        lengths.count(rows)
+        for k, part in enumerate(_cut(rows, plan.settings["shard_tokens"])):
+            path = output / f"{number:05d}-{k:03d}.arrow"
+            write_shard(part.select(columns), path)
+            infos.append(asdict(describe_shard(path, SPLITS[number >= buckets.train], plan.objectives)))
+            progress.add(part.num_rows)
+    facts = {"shards": infos, "tally": vars(tally), "lengths": lengths.counts, "peak_bytes": measure_peak()}
+    write_atomically(output / f"{number:05d}.json", json.dumps(facts))
 
 
-def _order_by_key(rows: pa.RecordBatch, document: np.ndarray) -> np.ndarray:
-    keys = read_keys(rows.column("key"))
-    return np.lexsort((document, keys[:, 1], keys[:, 0]))
+def _drop(
+    rows: pa.RecordBatch, fate: np.ndarray, why: np.ndarray, tokenizer: Path, tally: Tally
+) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Take away repeated paragraphs, and documents that are repeated or too short without them; say which stay."""
+    sampler = _Sampler(tokenizer, rows, tally)
+    for reason, name in (
+        (DUPLICATE, "documents that repeat another"),
+        (NEAR_DUPLICATE, "documents much like another"),
+        (TOO_SHORT, "documents too short without repeated paragraphs"),
+    ):
+        tally.counts[name] += int((fate == reason).sum())
+        sampler.add_documents(name, np.flatnonzero(fate == reason))
+    for reason, name in (
+        (REPEATED, "paragraphs that repeat another"),
+        (BOILERPLATE, "paragraphs in many documents"),
+    ):
+        tally.counts[name] += int((why == reason).sum())
+        sampler.add_paragraphs(name, np.flatnonzero(why == reason))
+    stay = np.flatnonzero(fate == KEPT)
+    left, paragraphs_left = remove_paragraphs(rows, why == KEPT)
+    tally.counts["paragraphs of dropped documents"] += int(np.delete(paragraphs_left, stay).sum())
+    return left.take(pa.array(stay)), stay
+
+
+def _cut(rows: pa.RecordBatch, shard_tokens: int) -> list[pa.RecordBatch]:
+    """Cut a bucket into shards of about ``shard_tokens``, each with about as many documents. A group, which has one
+    first half of its key, stays whole."""
+    if not rows.num_rows:
+        return []
+    tokens = len(rows.column("tokens").flatten().flatten().flatten())
+    count = max(1, min(rows.num_rows, round(tokens / shard_tokens)))
+    group = read_keys(rows.column("key"))[:, 0]
+    begins = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+    places = np.searchsorted(begins, np.arange(count) * rows.num_rows // count, side="right") - 1
+    ends = [*np.unique(begins[places]).tolist(), rows.num_rows]
+    return [rows.slice(start, end - start) for start, end in pairwise(ends)]
 
 
 def _starts(column: pa.ListArray) -> np.ndarray:

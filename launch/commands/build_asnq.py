@@ -7,7 +7,7 @@ from finetune.data.asnq import ASNQ, PAPER_GRADE_COUNTS
 from finetune.data.builders.asnq import QuestionTally, build_asnq
 from finetune.data.builders.natural_questions import LABELS
 from finetune.data.filters import RAW
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import FROM_0_TO_1, REQUIRED, WORKERS, setting
 
 DESCRIPTION = """Builds ASNQ from Natural Questions as section 4 of Garg et al., 2020 (TANDA) does: every sentence of a
@@ -81,7 +81,3 @@ def main() -> None:
     )
     for name, tally in tallies.items():
         print(as_text(name, tally))
-
-
-if __name__ == "__main__":
-    run(main)

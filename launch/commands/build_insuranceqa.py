@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finetune.data.builders.pools import CANDIDATES, SPLITS, TRAIN_CANDIDATES, build_pools
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import AT_LEAST_2, REQUIRED, setting
 
 DESCRIPTION = """Builds InsuranceQA with pools of candidates that BM25 finds among all answers.
@@ -43,7 +43,3 @@ def main() -> None:
         share = count.found / max(1, count.questions)
         print(f"{split}: {count.questions:,} questions, {count.found:,} ({share:.1%}) with a right answer in the pool")
     print(f"insuranceqa={config.output_dir}")
-
-
-if __name__ == "__main__":
-    run(main)

@@ -8,7 +8,7 @@ from typing import Literal
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.rejection import ALLOW_REJECTED
 from finetune.data.builders.forum import CANDIDATES, KINDS, SPLITS, build_forum_set, read_questions
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import AT_LEAST_2, FROM_0_TO_1, FROM_0_TO_BELOW_1, REQUIRED, setting
 
 DESCRIPTION = """Builds a data set of answer selection from a forum, as LAS was made (Rücklé et al., 2019).
@@ -59,7 +59,3 @@ def main() -> None:
     if found < config.candidates:
         print(f"note: no question has --candidates {config.candidates}: the forum has {found:,} texts that can be one")
     print(f"files={config.output_dir}")
-
-
-if __name__ == "__main__":
-    run(main)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from data_pipeline.errors import KinspanError
-from launch._cli import parse, run
+from launch._cli import parse
 from launch.commands._adapters import merge_adapter
 from pretrain.runtime.settings import REQUIRED, setting
 
@@ -48,7 +48,3 @@ def main() -> None:
 
         write_combined([Path(folder) for folder in config.adapters], config.how, config.weights, output)
     print(f"wrote {output}")
-
-
-if __name__ == "__main__":
-    run(main)

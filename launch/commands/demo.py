@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from data_pipeline.errors import KinspanError
-from launch._cli import parse, run
+from launch._cli import parse
 from launch.commands.serve import PORTS
 from pretrain.runtime.settings import setting
 from serve.demo import EXAMPLES, INDEX, prepare_demo
@@ -56,10 +56,6 @@ def main() -> None:
         config.cross_encoder,
         first_stage=config.first_stage,
         examples=str(folder / EXAMPLES),
-        evaluations=[str(evaluation)],
+        evaluation=[str(evaluation)],
     )
     serve(service, opened, lambda note: print(note, flush=True))
-
-
-if __name__ == "__main__":
-    run(main)

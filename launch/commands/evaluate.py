@@ -5,7 +5,7 @@ from finetune.data.registry import SPECS
 from finetune.evaluation.config import MODES, EvaluateConfig, check
 from finetune.evaluation.metrics import METRICS
 from finetune.evaluation.named_metrics import parse_metrics
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import cache_settings
 
 DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10, equal to trec_eval's.
@@ -52,7 +52,3 @@ def main() -> None:
     else:
         of_models = {"no_bm25": config.no_bm25, "metrics": metrics, "output_dir": config.output_dir}
         measure_models(config.model, str(config.data), **{**of_data, **of_models})
-
-
-if __name__ == "__main__":
-    run(main)

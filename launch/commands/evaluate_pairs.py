@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_pipeline.corpus import Corpus
-from launch._cli import parse, run
+from launch._cli import parse
 from objectives import parse_mixture
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, SEEDS, cache_dir, cache_gb, cache_settings, setting
 
@@ -64,7 +64,3 @@ def main() -> None:
     print(format_figures(result))
     if config.json:
         print(json.dumps({**result, "fingerprints": {"model": fingerprint_model(config.model)}}))
-
-
-if __name__ == "__main__":
-    run(main)

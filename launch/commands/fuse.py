@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from finetune.data.registry import SPECS
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 
 DESCRIPTION = """Learns the weights by which the scores of several rankers are best added up, and writes a ranker that
@@ -48,7 +48,3 @@ def main() -> None:
 
     say = partial(print, flush=True)
     fuse_file(config.parts, config.data, Path(config.output_dir), config.columns, config.max_length, say)
-
-
-if __name__ == "__main__":
-    run(main)

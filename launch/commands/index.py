@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from data_pipeline.errors import KinspanError
 from finetune.data.registry import parse_columns
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 from serve.answers import Answer, read_answers
 from serve.folder import Manifest, read_manifest
@@ -141,7 +141,3 @@ def _describe(folder: Path, manifest: Manifest) -> None:
         f"{folder}: {manifest.count_answers():,} answers, {size / 1e6:,.1f} MB; vectors of {model['dimension']} "
         f"numbers by {model['name']}, texts cut at {manifest.settings['max_length']} tokens; {how} search"
     )
-
-
-if __name__ == "__main__":
-    run(main)

@@ -11,7 +11,7 @@ from data_pipeline import browse
 from data_pipeline.corpus import SPLITS, Corpus, Shard
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus
 from pretrain.runtime.settings import ABOVE_0, SEEDS, setting
@@ -117,7 +117,3 @@ def main() -> None:
             print(json.dumps(asdict(document), ensure_ascii=False))
         else:
             print(("-" * 80 + "\n") * (number > 0) + _format_document(document))
-
-
-if __name__ == "__main__":
-    run(main)

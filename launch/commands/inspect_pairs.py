@@ -9,7 +9,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import format_source
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.corpora import drop_untrainable, list_sources, mix_as, open_corpora
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_dir, cache_gb, cache_settings, setting
@@ -78,7 +78,3 @@ def main() -> None:
             print(json.dumps(pair, ensure_ascii=False))
         else:
             print(format_pair(pair) + "\n")
-
-
-if __name__ == "__main__":
-    run(main)

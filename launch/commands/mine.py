@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, setting
 
 SHARE = Range("must be above 0 and at most 1", lambda number: 0 < number <= 1)
@@ -66,7 +66,3 @@ def main() -> None:
         show=config.show,
         columns=config.columns,
     )
-
-
-if __name__ == "__main__":
-    run(main)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from data_pipeline.errors import KinspanError
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, default_of, setting
 
 DESCRIPTION = """Ranks the candidate answers of each question by a model's scores.
@@ -95,7 +95,3 @@ def _check(config: RankConfig) -> None:
             declared
         ):
             raise KinspanError(f"--{declared.name} does not go with --{'run' if config.run else 'data'}; see --help")
-
-
-if __name__ == "__main__":
-    run(main)

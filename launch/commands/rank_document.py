@@ -8,7 +8,7 @@ import numpy as np
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.evaluation.document_ranking import (
     RankedSentence,
     Score,
@@ -103,7 +103,3 @@ def _show_figures(systems: dict[str, Score], questions: list[RankedSentence]) ->
     else:
         verdict = "the release ranks better" if wins > losses else "the cosine of the start ranks better"
     print(f"the release is better on {wins} documents and worse on {losses} (sign test p {p:.3f}): {verdict}")
-
-
-if __name__ == "__main__":
-    run(main)

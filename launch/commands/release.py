@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 
 DESCRIPTION = """Writes a release: safetensors, config, tokenizer, training curves and a model card.
@@ -102,7 +102,3 @@ def check(config: ReleaseConfig) -> None:
     for flag, needed in (("onnx_data", "onnx"), ("public", "push_to_hub"), ("dry_run", "push_to_hub")):
         if getattr(config, flag) and getattr(config, needed) in (None, False):
             raise KinspanError(f"--{flag} needs --{needed}; see --help")
-
-
-if __name__ == "__main__":
-    run(main)

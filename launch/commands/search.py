@@ -9,9 +9,9 @@ from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from data_pipeline.errors import KinspanError
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
-from serve.questions import MAX_QUESTION
+from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
 
 if TYPE_CHECKING:
     from serve.search import Hit, Searcher
@@ -39,20 +39,14 @@ NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "cross_encoder": "cross-enc
 
 
 @dataclass
-class SearchConfig:
-    """Flags of this entry."""
-
-    REST = "question"
+class SearcherConfig:
+    """Flags of what searches an index: this entry, and kinspan serve."""
 
     index: str = setting(REQUIRED, "Folder of an index, as kinspan index writes it.")
-    question: list[str] = setting([], "The questions; they may also stand without a flag.")
-    questions: str | None = setting(None, "Questions with ids: a file, or a folder in BEIR's form, see above.")
-    run: str | None = setting(None, "With --questions: the file that a TREC run is written to.")
-    json: bool = setting(False, "Print a line of JSON for each question: its id, if it has one, its text and its hits.")
     cross_encoder: str | None = setting(
         None, "What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes."
     )
-    rerank_k: int = setting(30, "Candidates that the cross-encoder ranks.", within=NOT_BELOW_0)
+    rerank_k: int = setting(RERANKED, "Candidates that the cross-encoder ranks.", within=NOT_BELOW_0)
     blend: bool = setting(
         False,
         "Rank what the cross-encoder reads by its order and that of the first stage together (the sum of reciprocal "
@@ -61,9 +55,6 @@ class SearchConfig:
     first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting(
         "bi_encoder", "What finds the candidates; fusion adds up reciprocal ranks of both others."
     )
-    k: int | None = setting(None, "Most answers to a question. Without it: 3, and 1,000 with --run.", within=ABOVE_0)
-    candidates: int = setting(100, "Candidates of the first stage.", within=ABOVE_0)
-    exact: bool = setting(False, "Compare all vectors, also where the index has an approximate one.")
     model: str | None = setting(None, "The bi-encoder of the index, where its folder has moved.")
     max_length: int | None = setting(
         None,
@@ -73,6 +64,21 @@ class SearchConfig:
     precision: Literal["fp32", "bf16"] = setting(
         "fp32", "Of the cross-encoder. bf16 is faster where the processor computes in it, and rounds scores."
     )
+
+
+@dataclass
+class SearchConfig(SearcherConfig):
+    """Flags of this entry."""
+
+    REST = "question"
+
+    question: list[str] = setting([], "The questions; they may also stand without a flag.")
+    questions: str | None = setting(None, "Questions with ids: a file, or a folder in BEIR's form, see above.")
+    run: str | None = setting(None, "With --questions: the file that a TREC run is written to.")
+    json: bool = setting(False, "Print a line of JSON for each question: its id, if it has one, its text and its hits.")
+    k: int | None = setting(None, "Most answers to a question. Without it: 3, and 1,000 with --run.", within=ABOVE_0)
+    candidates: int = setting(CANDIDATES, "Candidates of the first stage.", within=ABOVE_0)
+    exact: bool = setting(False, "Compare all vectors, also where the index has an approximate one.")
 
 
 def main() -> None:
@@ -191,7 +197,3 @@ def _show(rank: int, hit: "Hit") -> None:
 def _clean(text: str) -> str:
     """Without what a terminal would obey."""
     return "".join(c if c.isprintable() else " " for c in text)
-
-
-if __name__ == "__main__":
-    run(main)

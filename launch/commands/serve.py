@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from data_pipeline.errors import KinspanError
-from launch._cli import parse, run
-from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, setting
-from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
+from launch._cli import parse
+from launch.commands.search import SearcherConfig
+from pretrain.runtime.settings import Range, setting
+from serve.questions import CANDIDATES, MAX_QUESTION
 
 DESCRIPTION = """Answers questions from an index that kinspan index made, over HTTP, as long as it runs.
 
@@ -31,31 +31,9 @@ UP_TO_AN_HOUR = Range("must be above 0 and at most 3600", lambda number: 0 < num
 
 
 @dataclass
-class ServeConfig:
-    """Flags of this entry."""
+class ServeConfig(SearcherConfig):
+    """Flags of this entry. ``first_stage`` is that of a question which names none."""
 
-    index: str = setting(REQUIRED, "Folder of an index, as kinspan index writes it.")
-    cross_encoder: str | None = setting(
-        None, "What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes."
-    )
-    rerank_k: int = setting(RERANKED, "Candidates that the cross-encoder ranks.", within=NOT_BELOW_0)
-    blend: bool = setting(
-        False,
-        "Rank what the cross-encoder reads by its order and that of the first stage together (the sum of reciprocal "
-        "ranks), and not by the cross-encoder alone. Better where it was trained on little.",
-    )
-    first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting(
-        "bi_encoder", "What finds the candidates where a question does not say; fusion adds up reciprocal ranks."
-    )
-    model: str | None = setting(None, "The bi-encoder of the index, where its folder has moved.")
-    max_length: int | None = setting(
-        None,
-        "Most tokens of a question with an answer, for the cross-encoder. Without it: its own, that of its training.",
-        within=ABOVE_0,
-    )
-    precision: Literal["fp32", "bf16"] = setting(
-        "fp32", "Of the cross-encoder. bf16 is faster where the processor computes in it, and rounds scores."
-    )
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine.")
     port: int = setting(8000, "Port to listen on; 0 takes a free one.", within=PORTS)
     token_file: str | None = setting(
@@ -80,7 +58,7 @@ def main() -> None:
         from serve.service.server import open_socket, read_token, serve  # after the flags
     except ImportError as error:
         raise KinspanError(f"the service needs {error.name}: pip install 'kinspan[serve]'") from error
-    from serve.service.contract import Limits, Service
+    from serve.service.contract import Service
     from serve.service.guard import is_local
 
     token = read_token(Path(config.token_file)) if config.token_file else None
@@ -89,22 +67,6 @@ def main() -> None:
             f"--host {config.host}: whoever reaches it could ask, and read all answers: give --token_file FILE with a "
             "token, or --allow_anonymous to let everybody"
         )
-    service = Service(
-        config.index,
-        config.cross_encoder,
-        config.model,
-        config.precision,
-        config.max_length,
-        config.first_stage,
-        config.rerank_k,
-        config.blend,
-        config.examples,
-        config.evaluation,
-        token,
-        Limits(config.max_question, config.max_k, config.concurrency, config.timeout),
-    )
+    own = ("host", "port", "token_file", "allow_anonymous")
+    service = Service(token=token, **{name: value for name, value in vars(config).items() if name not in own})
     serve(service, open_socket(config.host, config.port), lambda note: print(note, flush=True))
-
-
-if __name__ == "__main__":
-    run(main)

@@ -6,10 +6,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
-from pretrain.watching.status import EXIT_STATUS, RUNNING, STARTING, Status, read_status
-from pretrain.watching.text import as_values, format_status
+from pretrain.watching.status import EXIT_STATUS, RUNNING, STARTING, as_values, format_status, read_status
 
 DESCRIPTION = """Shows where a run of launch/pretrain.py stands: its state, progress, speed, time left, last checkpoint,
 skipped updates, restarts, and what happened lately. It reads the files in the run's output folder alone, from any
@@ -35,22 +34,18 @@ class StatusConfig:
     json: bool = setting(False, "Print one JSON object.")
 
 
-def _show(status: Status, as_json: bool) -> None:
-    print(json.dumps(as_values(status)) if as_json else format_status(status), flush=True)
-
-
 def main() -> None:
     config = parse(StatusConfig, DESCRIPTION, EPILOG)
     status = read_status(Path(config.run_dir))
+
+    def show() -> None:
+        print(json.dumps(as_values(status)) if config.json else format_status(status), flush=True)
+
     while config.watch and status.state in (RUNNING, STARTING):
         if sys.stdout.isatty() and not config.json:
             print("\033[2J\033[H", end="")  # clears the screen
-        _show(status, config.json)
+        show()
         time.sleep(config.every)
         status = read_status(Path(config.run_dir))
-    _show(status, config.json)
+    show()
     sys.exit(EXIT_STATUS[status.state])
-
-
-if __name__ == "__main__":
-    run(main)

@@ -7,7 +7,7 @@ from typing import Literal
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from finetune.data.registry import SPECS
-from launch._cli import parse, run
+from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 
 DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25, TF-IDF and, where
@@ -76,7 +76,3 @@ def read_names(flag: str, texts: list[str]) -> dict[str, str]:
             raise KinspanError(f"--{flag} {text}: {name} stands twice")
         named[name] = value
     return named
-
-
-if __name__ == "__main__":
-    run(main)

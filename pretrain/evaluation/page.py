@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from data_pipeline.pages import render_template
 from data_pipeline.plots import Points, plot_curves
 from data_pipeline.tokenizers import tidy_decoded
-from pretrain.runtime.history import REWOUND, STARTED
-from pretrain.watching.happenings import count_starts, describe_history
+from pretrain.runtime.history import REWOUND, STARTED, count_kind, describe_history
 
 
 class Panel(NamedTuple):
@@ -92,8 +91,8 @@ def render_page(
         compared=_compare(validation[0], validation[-1]) if validation else None,
         happened=happened[-MOST_EVENTS:],
         num_happened=len(happened),
-        starts=count_starts(history),
-        rewinds=sum(line["kind"] == REWOUND for line in history),
+        starts=count_kind(history, STARTED),
+        rewinds=count_kind(history, REWOUND),
         pairs=[{**pair, "score": _score(pair.get("logit"))} for pair in pairs],
         settings={name: value for name, value in facts["settings"].items() if value is not None},
     )

@@ -37,7 +37,7 @@ from pretrain.modeling.electra import ReplacedTokenModel, share_embeddings
 from pretrain.modeling.electra_loading import parse_size_factor, scale_config
 from pretrain.modeling.pair_model import assemble, build_fresh, load_config
 from pretrain.modeling.siamese.model import SiameseModel
-from pretrain.planning.checks import check
+from pretrain.planning.checks import check, find_unused_flags
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
@@ -47,7 +47,6 @@ from pretrain.setup import choose_token_loss, count_steps, make_masking, plan_sc
 from .corpora import drop_untrainable, list_sources, mix_as, open_corpora, open_for
 from .cost import Work, count_work, shape_batch
 from .defaults import default_corpus_folder
-from .unused import find_unused_flags
 
 USUAL = 256  # pairs of a micro-batch on a GPU
 SAMPLE = 20_000  # pairs whose lengths are counted
@@ -133,7 +132,9 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     if tokenizer is not None:
         make_masking(config, token_loss, tokenizer)
     stream = _open_stream(config, tokenizer, mixture, max_length, notes)
-    lengths = np.full(1, max_length) if stream is None else _sample_lengths(stream)
+    lengths = np.full(1, max_length)  # tokens of sequences
+    if stream is not None:
+        lengths = np.diff(stream.batch(0, min(SAMPLE, stream.epoch_pairs)).starts)
     sequences = count_sequences(mixture, config)
     steps = _count_steps(config, stream, max_length, sequences)
     maskable = 1.0 if stream is None else 1 - stream.template.num_special / lengths.mean()
@@ -302,11 +303,6 @@ def _load_tokenizer(name: str) -> Any:
         if Path(name).is_dir():
             raise
         return None
-
-
-def _sample_lengths(stream: PairStream) -> np.ndarray:
-    """The number of tokens in each sequence of the first pairs."""
-    return np.diff(stream.batch(0, min(SAMPLE, stream.epoch_pairs)).starts)
 
 
 def _count_steps(config: PretrainConfig, stream: PairStream | None, max_length: int, sequences: int) -> int:

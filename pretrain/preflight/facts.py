@@ -148,10 +148,8 @@ def find_disks(config: PretrainConfig, local_size: int) -> list[Disk]:
     places += [("temporary files", Path(tempfile.gettempdir()), MIN_ELSEWHERE)]
     if local_size > 1:
         places += [("shared memory", Path("/dev/shm"), MIN_SHARED_MEMORY)]
-    return [Disk(purpose, str(place), _find_free(place), needed) for purpose, place, needed in places]
-
-
-def _find_free(place: Path) -> int:
-    """The free bytes where this folder is, or will be."""
-    there = next(path for path in [place.absolute(), *place.absolute().parents] if path.exists())
-    return shutil.disk_usage(there).free
+    disks = []
+    for purpose, place, needed in places:
+        there = next(path for path in [place.absolute(), *place.absolute().parents] if path.exists())
+        disks.append(Disk(purpose, str(place), shutil.disk_usage(there).free, needed))
+    return disks

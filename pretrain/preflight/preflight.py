@@ -48,7 +48,8 @@ def preflight(config: PretrainConfig) -> bool:
     Raises KinspanError where the ranks do not find one another, or the settings cannot be meant.
     """
     check(config)
-    absent = _list_absent(Path(config.output_dir))
+    output = Path(config.output_dir)
+    absent = [path for path in (output, *output.parents) if not path.exists()]
     store = open_store()
     try:
         facts = [Facts(**values) for values in store.gather("facts", asdict(collect_facts(config)))]
@@ -61,7 +62,9 @@ def preflight(config: PretrainConfig) -> bool:
             _try_together(store, config, report)
         report.say(f"\n{format_verdict(report)}")
     finally:
-        _remove_empty(absent)
+        for folder in absent:
+            with suppress(OSError):  # another rank has something in it, and comes after
+                folder.rmdir()
         store.leave()
     return report.allows(CHECKS)
 
@@ -178,18 +181,6 @@ def _try_steps(store: RankStore, config: PretrainConfig, report: Report, folder:
         slowest[one.host] = min(value["tflops"], slowest.get(one.host, value["tflops"]))
     usual = statistics.median(slowest.values())
     report.add("speed", checks.check_speeds(slowest), f"{usual:.3g} TFLOP/s of matrix products")
-
-
-def _list_absent(folder: Path) -> list[Path]:
-    """The folder and those above it that are not there yet, from the innermost."""
-    return [path for path in (folder, *folder.parents) if not path.exists()]
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    """Leaves the output folder as it was. Where another rank has something in it, that one comes after."""
-    for folder in folders:
-        with suppress(OSError):
-            folder.rmdir()
 
 
 @contextmanager

@@ -52,7 +52,9 @@ class Report:
 
     def __init__(self, rank: int, facts: list[Facts]) -> None:
         self.facts, self.rank = facts, rank
-        self.hosts = first_of_each_host(facts)
+        self.hosts: dict[str, Facts] = {}
+        for one in facts:
+            self.hosts.setdefault(one.host, one)
         self.is_first = any(one.rank == rank for one in self.hosts.values())
         self.findings: list[Finding] = []
         self.made: set[str] = set()
@@ -65,19 +67,14 @@ class Report:
         """Prints what a check saw and found, at once: a later one may end the process."""
         self.made.add(check)
         self.findings += findings
-        self.say(format_check(check, note, findings))
+        word = "FAILED" if any(finding.fatal for finding in findings) else "note" if findings else "ok"
+        self.say(f"{check:<12} {word:<7} {note or CHECKS[check]}")
+        for finding in findings:
+            self.say(f"    {list_hosts(finding.hosts)}: {finding.text}")
 
     def allows(self, in_the_way: Collection[str]) -> bool:
         """Whether none of these checks has failed."""
         return not any(found.fatal and found.check in in_the_way for found in self.findings)
-
-
-def first_of_each_host(facts: Sequence[Facts]) -> dict[str, Facts]:
-    """The lowest rank's facts of each host, in order of rank."""
-    found: dict[str, Facts] = {}
-    for one in facts:
-        found.setdefault(one.host, one)
-    return found
 
 
 def compare(check: str, what: str, values: Mapping[str, Any], advice: str) -> list[Finding]:
@@ -98,13 +95,6 @@ def list_hosts(hosts: Sequence[str], most: int = 4) -> str:
     """The hosts' names, of many the first ones."""
     shown = ", ".join(hosts[:most])
     return shown if len(hosts) <= most else f"{shown} and {len(hosts) - most} more"
-
-
-def format_check(check: str, note: str, findings: Sequence[Finding]) -> str:
-    """The line of a check, and a line for each finding. ``note``: what was seen"""
-    word = "FAILED" if any(finding.fatal for finding in findings) else "note" if findings else "ok"
-    below = [f"    {list_hosts(finding.hosts)}: {finding.text}" for finding in findings]
-    return "\n".join([f"{check:<12} {word:<7} {note or CHECKS[check]}", *below])
 
 
 def format_verdict(report: Report) -> str:

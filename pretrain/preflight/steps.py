@@ -63,34 +63,27 @@ def try_steps(config: PretrainConfig, folder: Path, watch: Watch) -> dict[str, A
 
 def _time_steps(setup: Setup, engine: Any, watch: Watch) -> tuple[float, float]:
     """Trains for some steps, the same number on all ranks: seconds and tokens of one."""
-    seconds: list[float] = []
+    config, seconds = setup.config, list[float]()
     tokens, timed = 0, MAX_STEPS
     while len(seconds) < WARM_UP + timed:
-        began = time.perf_counter()
-        step_tokens = _train_step(setup, engine, len(seconds), watch)
+        began, step = time.perf_counter(), len(seconds)
+        watch.mark(f"step {step}, waiting for its batch", patient=step == 0)  # a remote corpus may take long
+        batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
+        result = train_step(
+            engine,
+            counted=start_counting(batches, engine.module.losses)(),
+            filler=setup.train_stream.batch(0, 1),
+            layout=setup.layout,
+            rank=setup.rank,
+            seed=config.seed,
+            step=step,
+            weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
+            mark=lambda place, part: watch.mark(place),
+        )
+        result.sums.tolist()  # waits for a GPU
         seconds.append(time.perf_counter() - began)
         if len(seconds) == WARM_UP:
             timed = min(MAX_STEPS, max(MIN_STEPS, int(TIMED / max(ranks.gather(seconds[-1])))))
         elif len(seconds) > WARM_UP:
-            tokens += step_tokens
+            tokens += result.tokens
     return sum(seconds[WARM_UP:]) / timed, tokens / timed
-
-
-def _train_step(setup: Setup, engine: Any, step: int, watch: Watch) -> int:
-    """One update, waited for: its tokens over all ranks."""
-    config = setup.config
-    watch.mark(f"step {step}, waiting for its batch", patient=step == 0)  # a remote corpus may take long
-    batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
-    result = train_step(
-        engine,
-        counted=start_counting(batches, engine.module.losses)(),
-        filler=setup.train_stream.batch(0, 1),
-        layout=setup.layout,
-        rank=setup.rank,
-        seed=config.seed,
-        step=step,
-        weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
-        mark=lambda place, part: watch.mark(place),
-    )
-    result.sums.tolist()  # waits for a GPU
-    return result.tokens

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_object
@@ -17,8 +17,7 @@ from pretrain.modeling.families import FAMILIES
 from pretrain.runtime.log import complete_lines
 
 from .adapter import fill_adapter_release
-from .average import average_weights
-from .card import find_warnings, format_card
+from .card import Kind, find_warnings, format_card
 from .curve import CURVE, OF_PRETRAINING, draw_curve
 from .folder import CARD, FACTS, replace_release, write_max_length
 from .metadata import Stated, check_measured
@@ -128,6 +127,28 @@ def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
     return found
 
 
+def average_weights(checkpoints: Sequence[Path]) -> dict[str, torch.Tensor]:
+    """The mean of each tensor over the checkpoints, in fp32; they are summed in fp64 and read one after another.
+
+    So the noise from single updates partly cancels (Izmailov et al., 2018, "Averaging Weights Leads to Wider Optima and
+    Better Generalization"). Whether it helps depends on the run: docs/releases.md has one whose ranking it harmed.
+
+    Raises ValueError where the checkpoints hold different tensors.
+    """
+    first, *others = checkpoints
+    weights = load_file(str(first / "weights.safetensors"))
+    if not others:
+        return weights
+    sums = {name: tensor.double() for name, tensor in weights.items()}
+    for checkpoint in others:
+        more = load_file(str(checkpoint / "weights.safetensors"))
+        if more.keys() != sums.keys():
+            raise ValueError(f"{checkpoint} holds other tensors than {first}")
+        for name, tensor in more.items():
+            sums[name] += tensor
+    return {name: (total / len(checkpoints)).to(weights[name].dtype) for name, total in sums.items()}
+
+
 def _judge(checkpoint: Path) -> tuple[str | None, list[str]]:
     """What keeps a checkpoint from being released, if anything does, and a note where it is damaged only elsewhere."""
     damage = find_damage(checkpoint)
@@ -170,11 +191,9 @@ def write_release(
         curve = CURVE if with_curve and draw_curve(lines, OF_PRETRAINING, partial / CURVE) else ""
         model_config = json.loads((partial / "config.json").read_text(encoding="utf-8"))
         model_type = model_config["model_type"]
-        if facts["settings"].get("pair_loss"):
-            known = {"size": model_config["hidden_size"], "architecture": name_encoder(model_type)}
-            card = format_card(facts, model_type, stated or Stated(), "bi-encoder", curve, **known)
-        else:
-            card = format_card(facts, model_type, stated or Stated(), curve=curve)
+        kind: Kind = "bi-encoder" if facts["settings"].get("pair_loss") else "cross-encoder"
+        known = {"size": model_config["hidden_size"], "architecture": name_encoder(model_type)}
+        card = format_card(facts, model_type, stated or Stated(), kind, curve, **known)
         (partial / CARD).write_text(card, encoding="utf-8")
 
 

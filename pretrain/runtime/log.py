@@ -71,7 +71,8 @@ class Log:
             self.say(f"the log cannot be written ({error.strerror or error}): training goes on")
         if self.follower:
             self.follower.write(step, split, values)
-        shown = _format_figures(values) + (self._estimate(step) if split == "train" else [])
+        shown = [text.format(values[name]) for name, text in FORMATS.items() if name in values]
+        shown += self._estimate(step) if split == "train" else []
         self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(shown))
 
     def _estimate(self, step: int) -> list[str]:
@@ -192,10 +193,6 @@ def format_time(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _format_figures(values: dict[str, float]) -> list[str]:
-    return [text.format(values[name]) for name, text in FORMATS.items() if name in values]
 
 
 def complete_lines(path: Path) -> list[str]:

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -112,12 +112,13 @@ class Watch:
         if self.store is None:
             return
         self.own.number += 1
-        self.store.set(f"heartbeat/{self.own.rank}", json.dumps(asdict(self.own)))
-        if self.store.check(["verdict"]):
-            self.verdict = Verdict(*json.loads(self.store.get("verdict")))
-        for rank in self.listens_to:
-            if self.store.check([f"heartbeat/{rank}"]):
-                self.hear(Heartbeat(**json.loads(self.store.get(f"heartbeat/{rank}"))))
+        with suppress(RuntimeError):  # rank 0 is gone, which its silence will show
+            self.store.set(f"heartbeat/{self.own.rank}", json.dumps(asdict(self.own)))
+            if self.store.check(["verdict"]):
+                self.verdict = Verdict(*json.loads(self.store.get("verdict")))
+            for rank in self.listens_to:
+                if self.store.check([f"heartbeat/{rank}"]):
+                    self.hear(Heartbeat(**json.loads(self.store.get(f"heartbeat/{rank}"))))
 
     def look(self) -> Verdict | None:
         """What is wrong, judged by what was heard so far; None where nothing is."""
@@ -215,28 +216,23 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
     watch, done = Watch(folder, rank, world, stall_seconds, store), threading.Event()
     watch.heard = {beat.rank: beat for beat in ranks.gather(watch.own)} | {rank: watch.own}  # to name any by its host
 
-    def talk_on() -> None:
-        while not done.wait(BEAT):
-            with suppress(RuntimeError):  # rank 0 is gone, which its silence will show
-                watch.talk()
+    def repeat(action: Callable[[], Any], is_rare: bool = False) -> threading.Thread:
+        def work() -> None:
+            while not done.wait(SHOWN if is_rare and watch.own.is_under_way else BEAT):
+                action()
 
-    def look_on() -> None:
-        while not done.wait(BEAT):
-            verdict = watch.look()
-            if verdict:
-                watch.end(verdict)
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
 
-    def show_on() -> None:  # a thread of its own: slow storage may hold it up
-        while True:
-            watch.show()
-            if done.wait(SHOWN if watch.own.is_under_way else BEAT):
-                return
+    def look() -> None:
+        if verdict := watch.look():
+            watch.end(verdict)
 
     if rank == 0:
-        threading.Thread(target=show_on, daemon=True).start()
-    threading.Thread(target=talk_on, daemon=True).start()
-    looker = threading.Thread(target=look_on, daemon=True)
-    looker.start()
+        repeat(watch.show, is_rare=True)
+    repeat(watch.talk)
+    looker = repeat(look)
     try:
         try:
             yield watch

@@ -29,7 +29,6 @@ LAUNCHER = "deepspeed.launcher.launch"
 # Ports that Linux does not give out by itself.
 FIRST_PORT, NUM_PORTS = 10_000, 22_000
 COUNTS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-GROUP = re.compile(r"\[([^]]*)\]")
 
 
 class World(NamedTuple):
@@ -92,11 +91,10 @@ def _read_slurm(env: Mapping[str, str]) -> World:
     """
     size = _count(env, "SLURM_STEP_NUM_TASKS", 1)
     on_machines = expand_counts(env.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
-    machines = expand_hosts(env.get("SLURM_STEP_NODELIST", ""))
     node = _count(env, "SLURM_NODEID", 0)
     if node >= len(on_machines):
         raise KinspanError(f"SLURM_NODEID is {node}, but SLURM_STEP_TASKS_PER_NODE has {len(on_machines)} machines")
-    host = env.get("MASTER_ADDR") or (machines[0] if machines else LOOPBACK)
+    host = env.get("MASTER_ADDR") or find_first_host(env.get("SLURM_STEP_NODELIST", "")) or LOOPBACK
     if host == LOOPBACK and len(on_machines) > 1:
         raise KinspanError(
             "srun started tasks on several machines, and SLURM_STEP_NODELIST does not name the first: add a line "
@@ -122,25 +120,9 @@ def adopt_world() -> World:
     return world
 
 
-def expand_hosts(text: str) -> list[str]:
-    """The names in a list of Slurm's: ``gpu[01-03,07],login`` are gpu01, gpu02, gpu03, gpu07 and login."""
-    hosts: list[str] = []
-    for name in re.findall(r"(?:[^,\[]|\[[^]]*\])+", text):
-        found = [""]
-        for number, part in enumerate(GROUP.split(name)):
-            choices = _expand_ranges(part) if number % 2 else [part]
-            found = [begin + end for begin in found for end in choices]
-        hosts += found
-    return hosts
-
-
-def _expand_ranges(text: str) -> list[str]:
-    """The numbers of ``01-03,07``, each as wide as the first of its range is written."""
-    numbers: list[str] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last or first) + 1)]
-    return numbers
+def find_first_host(hosts: str) -> str:
+    """The first name in a list of Slurm's: gpu01 of ``gpu[01-03,07],login``."""
+    return re.sub(r"\[(\d+)[^]]*\]", r"\1", hosts).partition(",")[0]
 
 
 def expand_counts(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Where a run stands, read from the files of its output folder alone: by any machine that sees them, without torch."""
+"""Where a run stands, by the files of its output folder alone: on any machine that sees them, and without torch."""
 
 import json
 import re
@@ -25,20 +25,26 @@ from pretrain.runtime.history import (
     STARTED,
     STOPPED,
     UNREADABLE,
+    count_kind,
+    describe_history,
+    estimate_speed,
     is_alive,
     name_system,
     read_heartbeat,
     read_history,
 )
-from pretrain.runtime.log import complete_lines
-
-from .happenings import count_starts, estimate_speed
+from pretrain.runtime.log import complete_lines, format_time
 
 COMPLETE, RUNNING, STARTING, STOPPED_STATE = "complete", "running", "starting", "stopped"
 FAILED_STATE, DIED, UNBEGUN = "ended by an error", "died", "not begun"
 EXIT_STATUS = {COMPLETE: 0, RUNNING: 3, STARTING: 3, STOPPED_STATE: 75, FAILED_STATE: 2, DIED: 70, UNBEGUN: 2}
 SILENCE = 60.0  # seconds without a heartbeat after which a run on another machine counts as dead; see watch.py
 LOADING = 600.0  # seconds that a run may take from locking its folder to its first heartbeat, on another machine
+SHOWN = ("loss", "pair_loss", "pair_auc", "pair_mrr", "mlm_loss", "rtd_loss")  # of the last validation
+BAR = 30  # characters
+EVENTS = 5  # of the history that are shown
+
+UNSHOWN = ("title", "checkpoint", "place", "history")  # of a Status, in JSON
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Status:
 
     why:         what the state rests on, as a clause
     step:        of the last line of the log that is there
-    speed:       updates per second since the last start, validation and checkpoints included
+    steps_per_second: since the last start, validation and checkpoints included
     checkpoint:  step and age of the newest one
     place:       where rank 0 said that it is, for how long it had been there, and how long ago it said so
     validation:  the figures of the last one
@@ -62,8 +68,8 @@ class Status:
     tokens: int
     starts: int
     rewinds: int
-    skipped: int
-    speed: float | None
+    skipped_steps: int
+    steps_per_second: float | None
     tokens_per_second: float | None
     checkpoint: tuple[int, float] | None
     place: tuple[str, float, float] | None
@@ -73,7 +79,7 @@ class Status:
     @property
     def seconds_left(self) -> float | None:
         """The time that is left at this speed."""
-        return (self.total_steps - self.step) / self.speed if self.speed else None
+        return (self.total_steps - self.step) / self.steps_per_second if self.steps_per_second else None
 
 
 def read_status(folder: Path) -> Status:
@@ -105,6 +111,9 @@ def _read(folder: Path, title: str, total: int, now: float) -> Status:
     step = max((line["step"] for line in lines), default=0)
     last = _numbers(of["train"][-1]) if of["train"] else {}
     state, why = find_state(folder, history, beat, step, total, now)
+    place = None
+    if beat and state == RUNNING:
+        place = str(beat.get("place", "?")), beat["seconds_there"], max(now - beat["time"], 0.0)
     logged_at = (folder / "metrics.jsonl").stat().st_mtime if lines else now
     return Status(
         folder=folder,
@@ -114,20 +123,16 @@ def _read(folder: Path, title: str, total: int, now: float) -> Status:
         step=step,
         total_steps=total,
         tokens=int(last.get("tokens", 0)),
-        starts=count_starts(history),
-        rewinds=sum(line["kind"] == REWOUND for line in history),
-        skipped=int(max((_numbers(line).get("skipped_steps", 0) for line in lines), default=0)),
-        speed=estimate_speed(history, step, logged_at),
+        starts=count_kind(history, STARTED),
+        rewinds=count_kind(history, REWOUND),
+        skipped_steps=int(max((_numbers(line).get("skipped_steps", 0) for line in lines), default=0)),
+        steps_per_second=estimate_speed(history, step, logged_at),
         tokens_per_second=last.get("tokens_per_second"),
         checkpoint=find_checkpoint(folder / "checkpoints", now),
-        place=_read_place(beat, now) if beat and state == RUNNING else None,
+        place=place,
         validation=_numbers(of["validation"][-1]) if of["validation"] else {},
         history=history,
     )
-
-
-def _read_place(beat: Mapping[str, Any], now: float) -> tuple[str, float, float]:
-    return str(beat.get("place", "?")), beat["seconds_there"], max(now - beat["time"], 0.0)
 
 
 def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
@@ -208,3 +213,57 @@ def find_checkpoint(folder: Path, now: float) -> tuple[int, float] | None:
             with suppress(OSError):  # it has just been removed
                 found.append((int(number), max(now - manifest.stat().st_mtime, 0.0)))
     return max(found, default=None)
+
+
+def format_status(status: Status) -> str:
+    """The status as lines, the state first."""
+    done = status.step / status.total_steps if status.total_steps else 0.0
+    bar = "#" * round(BAR * done)
+    speed = "no step logged since the last start"
+    if status.steps_per_second is not None:
+        speed = f"{status.steps_per_second:.3g} steps/s since the last start, all included"
+    if status.tokens_per_second:
+        speed += f"; {status.tokens_per_second:,.0f} tokens/s in the last line of the log"
+    rows = [
+        ("state", f"{status.state}: {status.why}"),
+        ("progress", f"[{bar:-<{BAR}}] step {status.step:,} of {status.total_steps:,} ({100 * done:.0f}%)"),
+        ("tokens", f"{status.tokens:,}"),
+        ("speed", speed),
+    ]
+    if status.state != COMPLETE:
+        left = "not known yet" if status.seconds_left is None else format_time(status.seconds_left)
+        stands = status.seconds_left is not None and status.state != RUNNING
+        rows.append(("time left", f"{left} at that speed, once it goes on" if stands else left))
+    if status.place:
+        place, seconds, age = status.place
+        rows.append(("rank 0", f"{place}, for {format_time(seconds)}; said {format_time(age)} ago"))
+    checkpoint = "none yet"
+    if status.checkpoint:
+        checkpoint = f"step {status.checkpoint[0]:,}, {format_time(status.checkpoint[1])} old"
+    rows += [
+        ("checkpoint", checkpoint),
+        ("skipped", f"{status.skipped_steps:,} update(s) that were not finite"),
+        ("starts", f"{status.starts} ({max(status.starts - 1, 0)} restart(s)), {status.rewinds} rewind(s)"),
+    ]
+    if status.validation:
+        known = [f"{name} {status.validation[name]:.4f}" for name in SHOWN if name in status.validation]
+        rows.append(("validation", "  ".join(known)))
+    lines = [f"{status.folder}: {status.title}", *(f"  {name:<11}{text}" for name, text in rows)]
+    if status.history:
+        lines.append("  lately (UTC)")
+        for clock, step, text in describe_history(status.history)[-EVENTS:]:
+            lines.append("    " + " ".join(filter(None, [clock, f"step {step}:" if step else "", text])))
+    return "\n".join(lines)
+
+
+def as_values(status: Status) -> dict[str, Any]:
+    """The status as JSON can hold it."""
+    values = {name: value for name, value in vars(status).items() if name not in UNSHOWN}
+    step, age = status.checkpoint or (None, None)
+    return {
+        **values,
+        "folder": str(status.folder),
+        "seconds_left": status.seconds_left,
+        "checkpoint_step": step,
+        "checkpoint_age": None if age is None else round(age, 1),
+    }

@@ -1,17 +1,19 @@
-"""The routes of the service."""
+"""The routes of the service, and its pages, to which nothing comes from elsewhere."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated, Any
 
+import fastapi_offline
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from data_pipeline.errors import KinspanError
@@ -21,13 +23,20 @@ from .contract import Problem, Question, SearchMode, SearchResponse, Service
 from .evaluations import LoadedEvaluation
 from .guard import complete_answers, limit_body, refuse, require_token
 from .metrics import CONTENT_TYPE, Metrics
-from .pages import add_pages
 from .waiting import Overloaded, Result, SearchQueue
 
 LEFT = 499  # nginx's status of a request whose caller closed the connection
 DEFAULT_K = 3  # answers
+LIMITS = ("max_question", "max_k", "concurrency", "timeout")  # of a Service, as /about tells them
 MAX_NAME = 60  # characters of what a caller called a field
 NO_JSON = 'the body must be JSON such as {"query": "..."}, sent with the header Content-Type: application/json'
+PAGES = Path(__file__).resolve().parents[1] / "pages"
+SWAGGER = Path(fastapi_offline.__file__).parent / "static"
+# Swagger UI draws with styles and images of its own making
+DOCS_POLICY = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+)
 DESCRIPTION = "Finds the answers to a question in an index, by a bi-encoder, BM25, and a cross-encoder that re-ranks."
 REFUSALS = {
     401: "The token is missing or wrong.",
@@ -69,7 +78,7 @@ def make_app(
             return JSONResponse({"status": "loading"}, 503, {"retry-after": "2"})
         return JSONResponse({"status": "ready"})
 
-    add_pages(app)
+    _add_pages(app)
     return complete_answers(TrustedHostMiddleware(limit_body(app), hosts), metrics.count)
 
 
@@ -114,8 +123,7 @@ def _add_search(routes: APIRouter, service: Service, queue: SearchQueue, metrics
     async def search(question: Question, request: Request) -> Response:
         arrived = time.perf_counter()
         text, k, mode = read_question(question, service)
-        asked = queue.ask(text, k, mode)
-        result = await wait_for_answer(asked, request.receive, service.limits.timeout)
+        result = await wait_for_answer(queue.ask(text, k, mode), request.receive, service.timeout)
         total = time.perf_counter() - arrived
         metrics.observe(total, result.timings, result.together)
         timings = {stage: round(milliseconds, 3) for stage, milliseconds in result.timings.items()}
@@ -136,12 +144,11 @@ def _add_search(routes: APIRouter, service: Service, queue: SearchQueue, metrics
 
 def read_question(question: Question, service: Service) -> tuple[str, int, SearchMode]:
     """The question's text, the number of answers, and the mode. Raises HTTPException for what is beyond the limits."""
-    limits = service.limits
-    k = question.k or min(DEFAULT_K, limits.max_k)
-    if len(question.query) > limits.max_question:
-        raise HTTPException(422, f"query: at most {limits.max_question} characters")
-    if k > limits.max_k:
-        raise HTTPException(422, f"k: at most {limits.max_k}")
+    k = question.k or min(DEFAULT_K, service.max_k)
+    if len(question.query) > service.max_question:
+        raise HTTPException(422, f"query: at most {service.max_question} characters")
+    if k > service.max_k:
+        raise HTTPException(422, f"k: at most {service.max_k}")
     if question.rerank and not service.can_rerank:
         raise HTTPException(422, "rerank: this service has no cross-encoder")
     try:
@@ -152,17 +159,18 @@ def read_question(question: Question, service: Service) -> tuple[str, int, Searc
     return text, k, SearchMode(question.first_stage or service.first_stage, rerank)
 
 
-async def wait_for_answer(asked: "Future[Result]", receive: Callable[[], Awaitable[Any]], seconds: float) -> Result:
+async def wait_for_answer(
+    asked: Coroutine[Any, Any, Result], receive: Callable[[], Awaitable[Any]], seconds: float
+) -> Result:
     """The result. Raises HTTPException where it takes longer, or the caller leaves before it."""
 
     async def see_leave() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    answer, left = asyncio.wrap_future(asked), asyncio.ensure_future(see_leave())
-    either: set[asyncio.Future[Any]] = {answer, left}
+    answer, left = asyncio.create_task(asked), asyncio.create_task(see_leave())
     try:
-        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({answer, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return answer.result()
         if left.done():
@@ -170,8 +178,8 @@ async def wait_for_answer(asked: "Future[Result]", receive: Callable[[], Awaitab
         raise HTTPException(504, f"no answer within {seconds:g} seconds: try again later, or without re-ranking")
     finally:
         left.cancel()
-        asked.cancel()  # the queue sees it at once; `answer` alone would tell it in the loop's next round
         answer.cancel()
+        await asyncio.wait({answer})  # so that the queue has dropped the question before its caller is told
 
 
 def _add_about(
@@ -200,7 +208,7 @@ def _add_about(
             "first_stage": service.first_stage,
             "rerank_k": service.rerank_k,
             "blend": service.blend,
-            "limits": vars(service.limits),
+            "limits": {name: getattr(service, name) for name in LIMITS},
             "version": find_version(),
         }
         return JSONResponse(about)
@@ -231,3 +239,21 @@ def _add_evaluations(routes: APIRouter, evaluations: Mapping[str, LoadedEvaluati
         if name not in evaluations or question not in evaluations[name].questions:
             raise HTTPException(404, "there is no such question")
         return JSONResponse(evaluations[name].describe_question(question))
+
+
+def _add_pages(app: FastAPI) -> None:
+    for path, page, policy in (
+        ("/", "index.html", None),
+        ("/evaluate", "evaluate.html", None),
+        ("/docs", "docs.html", {"content-security-policy": DOCS_POLICY}),
+    ):
+        app.add_route(path, _send_page(page, policy))
+    app.mount("/static", StaticFiles(directory=PAGES / "static"))
+    app.mount("/swagger", StaticFiles(directory=SWAGGER))
+
+
+def _send_page(name: str, headers: dict[str, str] | None) -> Callable[[Request], Awaitable[Response]]:
+    async def send(request: Request) -> Response:
+        return FileResponse(PAGES / name, headers=headers)
+
+    return send

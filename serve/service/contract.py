@@ -1,7 +1,7 @@
 """What the service is started with, and what goes in and out of it, as its OpenAPI page shows it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -12,30 +12,18 @@ FirstStage = Literal["bi_encoder", "bm25", "fusion"]
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a caller may ask of the service.
-
-    max_question: characters of a question
-    max_k:        answers to a question, at most as many as a first stage finds candidates
-    concurrency:  questions that wait or are being answered
-    timeout:      seconds until a question without an answer is given up
-    """
-
-    max_question: int = MAX_QUESTION
-    max_k: int = 20
-    concurrency: int = 64
-    timeout: float = 30
-
-
-@dataclass(frozen=True)
 class Service:
     """What is served, and how.
 
     index, cross_encoder, model, precision, max_length, blend: as a Searcher takes them
     first_stage, rerank_k: as its search takes them, where a question does not say
-    examples:    file of questions to pick from, one a line; without it, questions of the index
-    evaluations: folders of evaluations
-    token:       the token that every caller must send; None: anyone may ask
+    examples:     file of questions to pick from, one a line; without it, questions of the index
+    evaluation:   folders of evaluations
+    token:        the token that every caller must send; None: anyone may ask
+    max_question: characters of a question
+    max_k:        answers to a question, at most as many as a first stage finds candidates
+    concurrency:  questions that wait or are being answered
+    timeout:      seconds until a question without an answer is given up
     """
 
     index: str
@@ -47,9 +35,12 @@ class Service:
     rerank_k: int = RERANKED
     blend: bool = False
     examples: str | None = None
-    evaluations: Sequence[str] = ()
+    evaluation: Sequence[str] = ()
     token: str | None = None
-    limits: Limits = field(default_factory=Limits)
+    max_question: int = MAX_QUESTION
+    max_k: int = 20
+    concurrency: int = 64
+    timeout: float = 30
 
     @property
     def can_rerank(self) -> bool:

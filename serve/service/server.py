@@ -1,10 +1,12 @@
 """The service as a process: opening the index, listening, and ending when it is told to."""
 
+import asyncio
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -78,7 +80,7 @@ def make_server(
 ) -> tuple[uvicorn.Server, SearchQueue]:
     """The server of ``serve``, before it starts, and its queue."""
     read_manifest(Path(service.index))  # what is no index is said before torch is imported
-    evaluations = open_evaluations(service.evaluations)
+    evaluations = open_evaluations(service.evaluation)
     given = read_examples(Path(service.examples)) if service.examples else []
     host = opened.getsockname()[0]
     # Without a token, another site whose owner lets its name point here could read the answers in a visitor's browser
@@ -90,7 +92,7 @@ def make_server(
         examples.extend(given or pick_examples(searcher))
         return searcher
 
-    queue = SearchQueue(load, service.limits, service.rerank_k, say)
+    queue = SearchQueue(load, service, say)
     config = uvicorn.Config(
         make_app(service, queue, examples, evaluations, hosts),
         http="h11",
@@ -101,26 +103,30 @@ def make_server(
         server_header=False,
         limit_concurrency=MAX_CONNECTIONS,
         h11_max_incomplete_event_size=MAX_HEAD,
-        timeout_graceful_shutdown=ceil(service.limits.timeout),
+        timeout_graceful_shutdown=ceil(service.timeout),
     )
     return uvicorn.Server(config), queue
 
 
 def answer(server: uvicorn.Server, queue: SearchQueue, opened: socket.socket, say: Callable[[str], Any]) -> None:
-    """Answers until the server is told to end. Raises what kept the index from being opened."""
+    """Answers until the server is told to end. Raises what kept the index from being opened, or the queue from work."""
     host, port = opened.getsockname()[:2]
 
-    def loaded() -> None:
-        if queue.searcher:
-            address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            say(f"{len(queue.searcher.index):,} answers, ready: {address}")
-        else:
-            server.should_exit = True
+    def tell_ready(searcher: "Searcher") -> None:
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        say(f"{len(searcher.index):,} answers, ready: {address}")
 
-    queue.start(loaded)
-    server.run([opened])
-    if queue.failure:
-        raise queue.failure
+    async def serve_and_search() -> None:
+        searching = asyncio.create_task(queue.work(tell_ready))
+        searching.add_done_callback(
+            lambda _: setattr(server, "should_exit", True)
+        )  # by itself it ends by an error alone
+        await server.serve([opened])
+        searching.cancel()
+        with suppress(asyncio.CancelledError):
+            await searching
+
+    asyncio.run(serve_and_search())
 
 
 def open_searcher(service: Service, say: Callable[[str], Any]) -> "Searcher":

@@ -1,22 +1,24 @@
-"""Questions wait in a queue; one thread owns the models, and answers questions with the same mode together."""
+"""Questions wait in a queue, and those with the same mode are answered together."""
 
-import threading
+import asyncio
+import re
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from bm25s.stopwords import STOPWORDS_EN
 from starlette.exceptions import HTTPException
 
+from finetune.evaluation.bm25 import WORD, stem_words
+
 from ..questions import FUSION
-from .contract import Limits, SearchMode
-from .marks import find_words, mark_words
+from .contract import SearchMode, Service
 
 if TYPE_CHECKING:
-    from ..search import Searcher
+    from ..search import Hit, Searcher
 
 # Most questions that are answered together. A cross-encoder fills a processor with the candidates of a few
 TOGETHER, TOGETHER_RERANKED = 16, 4
@@ -45,80 +47,81 @@ class _Waiting:
     question: str
     k: int
     mode: SearchMode
-    future: Future = field(default_factory=Future)
+    future: asyncio.Future[Result]
     since: float = field(default_factory=time.perf_counter)
 
 
 class SearchQueue:
-    """A searcher, and the questions that wait for it.
+    """A searcher, and the questions that wait for it. One thread uses the models; all else runs in the event loop.
 
-    load:     makes the searcher, in the queue's own thread, which then asks it something, so that the first caller
-              waits no longer than others
-    rerank_k: how many candidates the cross-encoder re-ranks
-    say:      told once, when the cross-encoder has cut a pair
-    failure:  what kept the searcher from being made
+    load: makes the searcher, which is then asked something, so that the first caller waits no longer than others
+    say:  told once, when the cross-encoder has cut a pair
     """
 
-    def __init__(
-        self, load: Callable[[], "Searcher"], limits: Limits, rerank_k: int, say: Callable[[str], Any]
-    ) -> None:
+    def __init__(self, load: Callable[[], "Searcher"], service: Service, say: Callable[[str], Any]) -> None:
         self.searcher: Searcher | None = None
-        self.failure: BaseException | None = None
-        self._load, self._limits, self._rerank_k, self._say = load, limits, rerank_k, say
+        self._load, self._service, self._say = load, service, say
+        self._models = ThreadPoolExecutor(1, "search")
         self._said_cut = False
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: list[_Waiting] = []
         self._running: list[_Waiting] = []
         self._seconds: dict[bool, float] = {}  # of a question, by whether it is re-ranked
-        self._changed = threading.Condition()
+        self._arrived = asyncio.Event()
 
-    def start(self, loaded: Callable[[], Any]) -> None:
-        """Starts the thread, which calls ``loaded`` when there is a searcher or a failure."""
-        threading.Thread(target=self._work, args=[loaded], name="search", daemon=True).start()
-
-    def ask(self, question: str, k: int, mode: SearchMode) -> Future:
-        """Puts a question into the queue; the future gives a Result. A cancelled one is dropped.
+    async def ask(self, question: str, k: int, mode: SearchMode) -> Result:
+        """Waits for the answer. A question whose caller stops waiting is dropped.
 
         Raises Overloaded where the searcher is not ready, or too many questions wait: as many as the limit says, or
         more than can be expected to be answered in half of the timeout.
         """
-        with self._changed:
-            if self.searcher is None:
-                raise Overloaded(503, "the service is loading", after=2)
-            self._drop_cancelled()
-            ahead = [*self._waiting, *self._running]
-            seconds = sum(self._seconds[own.mode.rerank] for own in ahead)
-            if len(ahead) >= self._limits.concurrency or seconds > self._limits.timeout / 2:
-                raise Overloaded(429, f"{len(ahead)} questions are waiting", after=seconds / 2)
-            waiting = _Waiting(question, k, mode)
-            self._waiting.append(waiting)
-            self._changed.notify()
-        return waiting.future
+        if self.searcher is None:
+            raise Overloaded(503, "the service is loading", after=2)
+        ahead = [*self._waiting, *self._running]
+        seconds = sum(self._seconds[own.mode.rerank] for own in ahead)
+        if len(ahead) >= self._service.concurrency or seconds > self._service.timeout / 2:
+            raise Overloaded(429, f"{len(ahead)} questions are waiting", after=seconds / 2)
+        waiting = _Waiting(question, k, mode, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._arrived.set()
+        try:
+            return await waiting.future
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
 
     def count_waiting(self) -> int:
         return len(self._waiting) + len(self._running)
 
-    def _work(self, loaded: Callable[[], Any]) -> None:
-        try:
-            searcher = self._load()
-            for rerank in (False, True):
-                began = time.perf_counter()
-                searcher.search([WARM_UP], k=1, rerank_k=self._rerank_k if rerank else 0, first_stage=FUSION)
-                self._seconds[rerank] = time.perf_counter() - began
-            self._say_cut(searcher)
-            self.searcher = searcher
-        except BaseException as error:  # whoever started the queue raises it again
-            self.failure = error
-            return
-        finally:
-            loaded()
+    async def work(self, tell_ready: Callable[["Searcher"], Any]) -> None:
+        """Answers questions until it is cancelled. Raises what kept the searcher from being made."""
+        loop = asyncio.get_running_loop()
+        self.searcher = searcher = await loop.run_in_executor(self._models, self._open)
+        tell_ready(searcher)
         while True:
-            batch, began = self._take_batch(), time.perf_counter()
-            self._answer(searcher, batch)
-            self._say_cut(searcher)
-            rerank, each = batch[0].mode.rerank, (time.perf_counter() - began) / len(batch)
-            with self._changed:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._waiting:
+                batch, began = self._take_batch(), time.perf_counter()
+                results = await loop.run_in_executor(self._models, self._answer, searcher, batch)
+                for own, result in zip(batch, results, strict=True):
+                    if own.future.done():
+                        continue  # its caller has left
+                    if isinstance(result, Exception):
+                        own.future.set_exception(result)
+                    else:
+                        own.future.set_result(result)
+                rerank, each = batch[0].mode.rerank, (time.perf_counter() - began) / len(batch)
                 self._seconds[rerank] = KEPT * self._seconds[rerank] + (1 - KEPT) * each
                 self._running = []
+
+    def _open(self) -> "Searcher":
+        searcher = self._load()
+        for rerank in (False, True):
+            began = time.perf_counter()
+            searcher.search([WARM_UP], k=1, rerank_k=self._service.rerank_k if rerank else 0, first_stage=FUSION)
+            self._seconds[rerank] = time.perf_counter() - began
+        self._say_cut(searcher)
+        return searcher
 
     def _say_cut(self, searcher: "Searcher") -> None:
         if searcher.cross_encoder and not self._said_cut:
@@ -128,47 +131,44 @@ class SearchQueue:
 
     def _take_batch(self) -> list[_Waiting]:
         """The question that has waited longest, and others with its mode."""
-        with self._changed:
-            while True:
-                self._drop_cancelled()
-                if self._waiting:
-                    mode = self._waiting[0].mode
-                    most = TOGETHER_RERANKED if mode.rerank else TOGETHER
-                    batch = [own for own in self._waiting if own.mode == mode][:most]
-                    self._waiting = deque(own for own in self._waiting if own not in batch)
-                    self._running = [own for own in batch if own.future.set_running_or_notify_cancel()]
-                    if self._running:
-                        return self._running
-                else:
-                    self._changed.wait()
+        mode = self._waiting[0].mode
+        most = TOGETHER_RERANKED if mode.rerank else TOGETHER
+        self._running = [own for own in self._waiting if own.mode == mode][:most]
+        self._waiting = [own for own in self._waiting if own not in self._running]
+        return self._running
 
-    def _drop_cancelled(self) -> None:
-        self._waiting = deque(own for own in self._waiting if not own.future.cancelled())
-
-    def _answer(self, searcher: "Searcher", batch: Sequence[_Waiting]) -> None:
+    def _answer(self, searcher: "Searcher", batch: Sequence[_Waiting]) -> list[Result | Exception]:
         """Where a batch cannot be answered, each of its questions is tried alone: one must not harm the others."""
         mode, began = batch[0].mode, time.perf_counter()
         try:
             answered = searcher.search(
                 [own.question for own in batch],
                 k=max(own.k for own in batch),
-                rerank_k=self._rerank_k if mode.rerank else 0,
+                rerank_k=self._service.rerank_k if mode.rerank else 0,
                 first_stage=mode.first_stage,
             )
-            stages = {stage: ms for stage, ms in answered.timings.items() if stage != "total"}
-            pairs = zip(batch, answered.hits, strict=True)
-            hits = [_describe_hits(own.question, found[: own.k]) for own, found in pairs]
+            hits = [_describe_hits(own, found) for own, found in zip(batch, answered.hits, strict=True)]
         except Exception as error:
-            if len(batch) == 1:
-                batch[0].future.set_exception(error)
-            else:
-                for own in batch:
-                    self._answer(searcher, [own])
-            return
-        for own, found in zip(batch, hits, strict=True):
-            own.future.set_result(Result(found, {"wait": 1000 * (began - own.since)} | stages, len(batch)))
+            return [error] if len(batch) == 1 else [self._answer(searcher, [own])[0] for own in batch]
+        self._say_cut(searcher)
+        stages = {stage: ms for stage, ms in answered.timings.items() if stage != "total"}
+        pairs = zip(batch, hits, strict=True)
+        return [Result(found, {"wait": 1000 * (began - own.since)} | stages, len(batch)) for own, found in pairs]
 
 
-def _describe_hits(question: str, hits: Sequence[Any]) -> list[dict[str, Any]]:
-    words = find_words(question)
-    return [{**vars(hit), "marks": mark_words(hit.text, words)} for hit in hits]
+def _describe_hits(own: _Waiting, hits: Sequence["Hit"]) -> list[dict[str, Any]]:
+    words = find_words(own.question)
+    return [{**vars(hit), "marks": mark_words(hit.text, words)} for hit in hits[: own.k]]
+
+
+def find_words(question: str) -> set[str]:
+    """The question's words by their stems, as BM25 compares them; English function words would mark every line."""
+    words = [match.group().lower() for match in re.finditer(WORD, question)]
+    return set(stem_words([word for word in words if word not in STOPWORDS_EN]))
+
+
+def mark_words(text: str, words: set[str]) -> list[tuple[int, int]]:
+    """The first character of each of the words in the text, and the one after its last."""
+    found = list(re.finditer(WORD, text))
+    stems = stem_words([match.group().lower() for match in found])
+    return [match.span() for match, stem in zip(found, stems, strict=True) if stem in words]

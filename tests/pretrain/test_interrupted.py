@@ -349,7 +349,7 @@ def test_the_course_of_a_run_is_told(config, monkeypatch):
     kinds = [line["kind"] for line in read_history(folder)]
     assert kinds == ["started", "skipped", "stopped", "started", "leapt", "rewound", "finished"]
     status = read_status(folder)
-    assert (status.state, status.step, status.starts, status.rewinds, status.skipped) == ("complete", 12, 2, 1, 1)
+    assert (status.state, status.step, status.starts, status.rewinds, status.skipped_steps) == ("complete", 12, 2, 1, 1)
     assert status.checkpoint[0] == 12
     assert read_heartbeat(folder)["rank"] == 0
     page = (folder / "report.html").read_text()

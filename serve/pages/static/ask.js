@@ -2,7 +2,7 @@
 
 import { find, hideProblem, isTyping, make, makeTitle, plural, renderText, request, showProblem } from "/static/common.js";
 
-const CHIPS = 6; // examples shown at a time
+const CHIPS = 8; // examples shown
 const COUNTS = [1, 3, 5, 10, 20]; // of answers to choose from, as far as the service allows
 const SCORES = {
   blend: "combined",
@@ -25,12 +25,11 @@ const field = find("question");
 let about = null;
 let running = null; // the request under way
 let examples = [];
-let firstExample = 0;
 
 async function start() {
   try {
     about = await request("/about");
-    examples = (await request("/examples")).questions;
+    examples = (await request("/examples")).questions.slice(0, CHIPS);
   } catch (problem) {
     showProblem(problem, start);
     return;
@@ -109,15 +108,13 @@ async function ask() {
 }
 
 function showExamples() {
-  const shown = [...examples, ...examples].slice(firstExample, firstExample + Math.min(CHIPS, examples.length));
   const pick = (text) => () => {
     field.value = text;
     submit();
   };
   find("example-list").replaceChildren(
-    ...shown.map((text) => make("li", {}, make("button", { type: "button", onclick: pick(text) }, text))),
+    ...examples.map((text) => make("li", {}, make("button", { type: "button", onclick: pick(text) }, text))),
   );
-  find("more-examples").hidden = examples.length <= CHIPS;
   find("examples").hidden = !examples.length || find("results").childElementCount > 0;
 }
 
@@ -170,10 +167,6 @@ form.addEventListener("submit", (event) => {
 });
 form.addEventListener("change", (event) => {
   if (event.target !== field && field.value.trim()) submit();
-});
-find("more-examples").addEventListener("click", () => {
-  firstExample = (firstExample + CHIPS) % examples.length;
-  showExamples();
 });
 window.addEventListener("popstate", () => about && readAddress());
 start();

@@ -155,7 +155,6 @@ function renderItem(question) {
 async function showQuestion() {
   running?.abort();
   const box = find("question");
-  find("content").dataset.view = state.q === null ? "list" : "question";
   if (state.q === null) {
     box.replaceChildren(make("p", { class: "card empty" }, "Pick a question. The arrow keys → and ← go to the next and the previous one."));
     return;
@@ -187,8 +186,7 @@ function renderPager() {
   const where = place() < 0 ? "outside this filter" : `${place() + 1} of ${places().length}`;
   const step = (by, text) =>
     make("button", { type: "button", disabled: places()[place() + by] ? null : "", onclick: () => move(by) }, text);
-  const back = make("button", { class: "back quiet", type: "button", onclick: () => change({ q: null }) }, "All questions");
-  return make("div", { class: "pager" }, back, step(-1, "Previous"), make("span", { class: "muted" }, where), step(1, "Next"));
+  return make("div", { class: "pager" }, step(-1, "Previous"), make("span", { class: "muted" }, where), step(1, "Next"));
 }
 
 function renderRight(right) {
@@ -242,7 +240,6 @@ function move(by) {
 document.addEventListener("keydown", (event) => {
   if (isTyping(event) || !set) return;
   if (event.key === "ArrowLeft" || event.key === "ArrowRight") move(event.key === "ArrowRight" ? 1 : -1);
-  else if (event.key === "Escape" && state.q !== null) change({ q: null });
 });
 find("compare").addEventListener("change", () =>
   change({ a: find("a").value, b: find("b").value, depth: Number(find("depth").value) }),

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.prepare import inputs
-from data_pipeline.prepare.inputs import InputTask, count_buckets, cut_tasks, read_tasks, write_tasks
+from data_pipeline.prepare.inputs import count_buckets, cut_tasks
 from data_pipeline.prepare.readers import InputFile
 
 SIZES = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=40)
@@ -67,13 +67,6 @@ def test_a_key_stays_when_a_file_is_added():
     large = [inputs.MIN_GROUP] * 3
     before, after = (cut_tasks(make_files(sizes), "") for sizes in (large, [*large, 5]))
     assert [task.key for task in before[:2]] == [task.key for task in after[:2]]
-
-
-def test_tasks_are_read_as_they_were_written(tmp_path):
-    tasks = cut_tasks(make_files([10, 1 << 28, 10]), "")
-    write_tasks(tasks, tmp_path / "tasks.json")
-    assert read_tasks(tmp_path / "tasks.json") == tasks
-    assert all(isinstance(task, InputTask) for task in tasks)
 
 
 @given(st.integers(0, 10**12), st.integers(1, 1 << 29), st.floats(0, 0.5))

@@ -20,6 +20,7 @@ from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, clean, split_sen
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.encode import is_held_out
 from data_pipeline.prepare.pipeline import CORPUS_PARTS, prepare
+from data_pipeline.prepare.plan import PreparePlan
 from data_pipeline.prepare.summary import describe_shared_ids, describe_unknown
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
@@ -149,7 +150,7 @@ def test_tokens_take_two_bytes_where_the_vocabulary_allows(tiny_corpus):
 
 def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path, source, helpers, make_stream, monkeypatch):
     helpers.prepare([source], default_model(), tmp_path / "narrow")
-    monkeypatch.setattr(stages_module.PreparePlan, "wide", True)
+    monkeypatch.setattr(PreparePlan, "wide", True)
     helpers.prepare([source], default_model(), tmp_path / "wide")
     wide, narrow = Corpus(tmp_path / "wide"), Corpus(tmp_path / "narrow")
     assert wide.shard(0).tokens.dtype == np.int32
@@ -359,7 +360,7 @@ def interrupt_after(function, calls):
 
 INTERRUPTED = {
     "while tokenising": (encode_module, "cut_chunks", 1),
-    "between input tasks": (encode_module, "get_encoder", 1),
+    "between input tasks": (encode_module, "load_encoder", 1),
     "before duplicates are found": (stages_module, "_gather", 1),
     "between shards": (write_module, "write_shard", 2),
     "after the shards": (prepare_module, "write_all", 1),

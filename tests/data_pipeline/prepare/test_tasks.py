@@ -19,8 +19,8 @@ import pytest
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare import encode_inputs, stages
 from data_pipeline.prepare import inputs as inputs_module
+from data_pipeline.prepare import plan, stages
 from data_pipeline.prepare.spill import Buckets, SpillWriter
 from data_pipeline.prepare.tasks import Stage, measure_peak, parse_sbatch, watch_stage
 from pretrain.modeling.default_model import default_model
@@ -45,7 +45,7 @@ def sources(helpers, tmp_path_factory):
 def make_small(patch):
     """Each file is a task of its own, and there are several buckets and ranges."""
     patch.setattr(inputs_module, "MIN_GROUP", 1)
-    patch.setattr(stages, "count_buckets", lambda *_: Buckets(3, 2))
+    patch.setattr(plan, "count_buckets", lambda *_: Buckets(3, 2))
     patch.setattr(stages, "RANGE_DOCUMENTS", 20)
     patch.setattr(stages, "RANGE_PARAGRAPHS", 100)
 
@@ -110,7 +110,7 @@ def test_a_document_stays_in_its_place_when_others_are_added(run, helpers, sourc
 @pytest.fixture
 def compare(helpers, sources, tmp_path, monkeypatch):
     """``compare(**options)``: whether two files make the same corpus with these options as without, and a few tasks."""
-    monkeypatch.setattr(stages, "count_buckets", lambda *_: Buckets(1, 1))
+    monkeypatch.setattr(plan, "count_buckets", lambda *_: Buckets(1, 1))
     monkeypatch.setattr(stages, "RANGE_DOCUMENTS", 1000)
     monkeypatch.setattr(stages, "RANGE_PARAGRAPHS", 1000)
     files = [sources / "0.jsonl", sources / "1.jsonl"]
@@ -188,7 +188,7 @@ def test_a_machine_without_slurm_is_a_clear_error(run, monkeypatch, tmp_path):
 @pytest.fixture
 def broken(monkeypatch):
     """The task of 2.jsonl fails."""
-    parse = encode_inputs.InputTask.read
+    parse = inputs_module.InputTask.read
 
     def read(self):
         if "2.jsonl" in self.pieces[0].file.name:
@@ -196,7 +196,7 @@ def broken(monkeypatch):
         return parse(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(encode_inputs.InputTask, "read", read)
+        patch.setattr(inputs_module.InputTask, "read", read)
         yield patch
 
 
@@ -284,8 +284,8 @@ def test_a_mended_file_is_read_again_and_the_others_are_not(helpers, sources, tm
     (folder / "3.jsonl.gz").unlink()
     shutil.copy(sources / "3.jsonl", folder)
     read = []
-    whole = encode_inputs.InputTask.read
-    monkeypatch.setattr(encode_inputs.InputTask, "read", lambda self: read.append(self.describe()) or whole(self))
+    whole = inputs_module.InputTask.read
+    monkeypatch.setattr(inputs_module.InputTask, "read", lambda self: read.append(self.describe()) or whole(self))
     helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
     assert len(read) == 1
     assert "3.jsonl" in read[0]
@@ -295,15 +295,15 @@ def test_another_input_has_none_of_the_others_read_again(helpers, sources, tmp_p
     """Though the corpus grows, and with it the number of buckets; and merging in rounds changes nothing."""
     folder = tmp_path / "in"
     shutil.copytree(sources, folder)
-    monkeypatch.setattr(stages, "count_buckets", lambda total, *_: Buckets(1 + total // 40_000, 2))
+    monkeypatch.setattr(plan, "count_buckets", lambda total, *_: Buckets(1 + total // 40_000, 2))
     with monkeypatch.context() as patch:
         patch.setattr("data_pipeline.prepare.pipeline.write_all", interrupt)
         with pytest.raises(KeyboardInterrupt):
             helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
     helpers.write_jsonl(folder / "1a.jsonl", helpers.synthetic_documents(30, seed="added"))
     read = []
-    whole = encode_inputs.InputTask.read
-    monkeypatch.setattr(encode_inputs.InputTask, "read", lambda self: read.append(self.describe()) or whole(self))
+    whole = inputs_module.InputTask.read
+    monkeypatch.setattr(inputs_module.InputTask, "read", lambda self: read.append(self.describe()) or whole(self))
     again = helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
     assert {name.rpartition("/")[2].partition(",")[0] for name in read} == {"1a.jsonl"}
     monkeypatch.setattr(stages, "MAX_OPENS", 1)
@@ -318,7 +318,7 @@ def interrupt(*_):
 # Killed -------------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
-    from data_pipeline.prepare import stages
+    from data_pipeline.prepare import plan
     from data_pipeline.prepare.encode import Rules
     from data_pipeline.prepare import inputs
     from data_pipeline.prepare.spill import Buckets
@@ -327,7 +327,7 @@ PROGRAM = """
 
     if __name__ == "__main__":
         inputs.MIN_GROUP = 1
-        stages.count_buckets = lambda *_: Buckets(3, 2)
+        plan.count_buckets = lambda *_: Buckets(3, 2)
         print("ready", flush=True)
         prepare([{inputs!r}], {model!r}, {output!r}, OBJECTIVES, Rules(validation_share=0.2), 2, 3000, quiet=True,
                 boilerplate=5)

@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare import encode_inputs
+from data_pipeline.prepare import inputs
 from data_pipeline.prepare.readers import registry
 from pretrain.modeling.default_model import default_model
 
@@ -81,7 +81,7 @@ def test_what_was_done_without_a_file_is_not_taken_for_all_of_it(folder, tmp_pat
 
 def test_a_file_that_changes_while_it_is_read_is_no_part_of_a_corpus(folder, tmp_path, helpers, monkeypatch):
     """Its parts were cut by its old size: what is behind would be missing, with no word of it."""
-    whole = encode_inputs.InputTask.read
+    whole = inputs.InputTask.read
 
     def read(task):
         with (folder / "3.txt").open("a") as file:
@@ -89,7 +89,7 @@ def test_a_file_that_changes_while_it_is_read_is_no_part_of_a_corpus(folder, tmp
         return whole(task)
 
     with monkeypatch.context() as patch:
-        patch.setattr(encode_inputs.InputTask, "read", read)
+        patch.setattr(inputs.InputTask, "read", read)
         with pytest.raises(KinspanError, match=r"3\.txt was changed while it was read"):
             helpers.prepare([folder], default_model(), tmp_path / "out")
     result = helpers.prepare([folder], default_model(), tmp_path / "out")

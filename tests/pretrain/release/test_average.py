@@ -9,8 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.manifest import describe_file, write_manifest
-from pretrain.release.average import average_weights
-from pretrain.release.release import release
+from pretrain.release.release import average_weights, release
 
 
 @pytest.fixture

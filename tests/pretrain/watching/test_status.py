@@ -14,10 +14,8 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from launch.commands.status import main
-from pretrain.runtime.history import note, write_heartbeat
-from pretrain.watching.happenings import describe_history, estimate_speed
-from pretrain.watching.status import LOADING, SILENCE, read_status
-from pretrain.watching.text import format_status
+from pretrain.runtime.history import describe_history, estimate_speed, note, write_heartbeat
+from pretrain.watching.status import LOADING, SILENCE, format_status, read_status
 from tests.launch.mutations import damaged
 
 HERE = {"process": os.getpid(), "host": socket.gethostname(), "place": "step 20, forward", "every": 10.0}

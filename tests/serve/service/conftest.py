@@ -14,7 +14,7 @@ import pytest
 from serve.questions import BI_ENCODER
 from serve.search import Answered, Hit
 from serve.service import server
-from serve.service.contract import Limits, Service
+from serve.service.contract import Service
 from serve.service.server import answer, make_server, open_socket
 from serve.service.waiting import WARM_UP
 
@@ -123,11 +123,11 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 @pytest.fixture
 def start(stand_in: StandIn) -> Iterator[Start]:
-    """``start(limits, **settings)``: a service with the stand-in for a searcher."""
+    """``start(**settings)``: a service with the stand-in for a searcher."""
     opened = []
 
-    def begin(limits: Limits | None = None, **settings: Any) -> SimpleNamespace:
-        context = running(Service("stand-in", limits=limits or Limits(), **settings))
+    def begin(**settings: Any) -> SimpleNamespace:
+        context = running(Service("stand-in", **settings))
         opened.append(context)
         return context.__enter__()
 

@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 
 def test_what_was_written_is_served(folder, start):
-    client = start(evaluations=[str(folder)]).client
+    client = start(evaluation=[str(folder)]).client
     metrics = {
         "BM25": {"MRR": pytest.approx((1 / 2 + 1 / 16) / 2, abs=1e-6), "R@1": 0, "R@5": 0.25, "R@10": 0.25},
         "model": {"MRR": 0.5, "R@1": 0.25, "R@5": 0.25, "R@10": 0.25},

@@ -3,7 +3,7 @@
 import pytest
 
 from finetune.evaluation.bm25 import cut_words
-from serve.service.marks import find_words, mark_words
+from serve.service.waiting import find_words, mark_words
 
 TEXTS = [
     "The printer's tray, re-loaded: a tray of 3 trays; TRAY_2 and Tray!",
