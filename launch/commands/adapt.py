@@ -54,7 +54,9 @@ class AdaptConfig:
         None, "Names of the columns of --questions, as question=query,answer=passage,label=relevant."
     )
     model: str | None = setting(
-        None, "The model to adapt, a folder or a hub name. Without it: all-MiniLM-L6-v2, which is installed."
+        None,
+        "The model to adapt, a folder or a hub name. Without it: all-MiniLM-L6-v2, which is installed.",
+        is_model=True,
     )
     budget: str = setting(
         "30m",
@@ -66,9 +68,10 @@ class AdaptConfig:
 def main() -> None:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
     budget = parse_budget(config.budget)
+    say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
+    say("reading the documents and the questions ..." if config.questions else "reading the documents ...")
     from finetune.adapt.run import Runners, Settings, adapt  # after the flags: torch takes seconds to import
 
-    say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
     model, output = config.model or default_model(), Path(config.output_dir)
     settings = Settings(config.documents, config.questions, config.columns, model, budget, output)
     adapt(settings, Runners(partial(prepare_documents, say), choose_objective, pretrain, hold_out), say)
@@ -85,7 +88,12 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
 
     rules = Rules(validation_share=HELD_OUT)
     quiet = not sys.stderr.isatty()
-    result = prepare(documents, model, folder, OBJECTIVES, rules, allow_skipped=True, decontaminate=but, quiet=quiet)
+    try:
+        result = prepare(
+            documents, model, folder, OBJECTIVES, rules, allow_skipped=True, decontaminate=but, quiet=quiet
+        )
+    except KinspanError as error:
+        raise KinspanError(str(error).replace("--input", "--documents")) from error  # as the flag is called here
     if result.skipped:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
         say(f"left out files of no known format: {kinds}")

@@ -45,6 +45,7 @@ class IndexConfig:
         "The bi-encoder: a folder or a hub name of sentence-transformers, or an encoder without a head, whose mean "
         "over the tokens is taken. Without it: all-MiniLM-L6-v2, which is installed with this package, or for --add "
         "that of the index.",
+        is_model=True,
     )
     add: str | None = setting(None, "Answers to add to an index that is there, in any form that --answers takes.")
     remove: list[str] = setting([], "Ids of answers to remove; FILE.txt stands for the ids in it, one in a line.")

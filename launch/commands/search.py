@@ -50,7 +50,9 @@ class SearchConfig:
     run: str | None = setting(None, "With --questions: the file that a TREC run is written to.")
     json: bool = setting(False, "Print a line of JSON for each question: its id, if it has one, its text and its hits.")
     cross_encoder: str | None = setting(
-        None, "What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes."
+        None,
+        "What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes.",
+        is_model=True,
     )
     rerank_k: int = setting(30, "Candidates that the cross-encoder ranks.", within=NOT_BELOW_0)
     blend: bool = setting(
@@ -64,7 +66,7 @@ class SearchConfig:
     k: int | None = setting(None, "Most answers to a question. Without it: 3, and 1,000 with --run.", within=ABOVE_0)
     candidates: int = setting(100, "Candidates of the first stage.", within=ABOVE_0)
     exact: bool = setting(False, "Compare all vectors, also where the index has an approximate one.")
-    model: str | None = setting(None, "The bi-encoder of the index, where its folder has moved.")
+    model: str | None = setting(None, "The bi-encoder of the index, where its folder has moved.", is_model=True)
     max_length: int | None = setting(
         None,
         "Most tokens of a question with an answer, for the cross-encoder. Without it: its own, that of its training.",
