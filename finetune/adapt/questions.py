@@ -134,8 +134,8 @@ def _draw(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
         few = few.keep((few.labels > 0) | (place < most))
     if few is not data:
         notes.append(
-            f"{split}: {few.num_questions:,} of {data.num_questions:,} questions and {few.num_pairs:,} of "
-            f"{data.num_pairs:,} candidates are drawn, so that it takes minutes"
+            f"{split}: {few.num_questions:,} of {data.num_questions:,} questions with {few.num_pairs:,} of "
+            f"{data.num_pairs:,} candidates are used, to save time"
         )
     return few
 
