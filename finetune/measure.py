@@ -31,6 +31,7 @@ from finetune.evaluation.contamination import find_contamination, format_contami
 from finetune.evaluation.metrics import METRICS, Figures
 from finetune.evaluation.named_metrics import measure_answers, measure_run
 from finetune.reports.comparison_page import render_comparison
+from pretrain.modeling.default_model import name_installed
 from pretrain.release.folder import fingerprint_model
 
 
@@ -85,12 +86,16 @@ def measure_models(
         flush=True,
     )
     notes += describe_measure(whole, data, eval_filter)
+    place_of = {name_installed(model): model for model in models}
+    models = list(place_of)
     names = models if no_bm25 else [*models, BM25]
     of_paths = zip(names, name_folders(names), strict=True)
     folders = {name: BM25 if name == BM25 else folder for name, folder in of_paths}  # BM25 is no path
     scores: dict[str, np.ndarray] = {}
     for name, folder in folders.items():
-        scores[name] = score_bm25(data) if name == BM25 else _score(name, data, max_length, precision, notes.append)
+        scores[name] = (
+            score_bm25(data) if name == BM25 else _score(place_of[name], data, max_length, precision, notes.append)
+        )
         if output:
             _call_for(name, trec.write_predictions, output / folder, data, scores[name], folder)
     if not no_bm25:
@@ -104,7 +109,7 @@ def measure_models(
         notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
     if as_json:  # "model" is the one that a release's card may take figures of
-        prints = {name: fingerprint_model(name) for name in models}
+        prints = {name: fingerprint_model(place_of[name]) for name in models}
         facts["fingerprints"] = {**prints, "model": prints[models[0]]}
     _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
     metric = list_metrics(rows)[0]

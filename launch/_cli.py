@@ -14,6 +14,7 @@ os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reach
 
 from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError
 from data_pipeline.files import find_file, read_yaml
+from pretrain.modeling.default_model import resolve_model
 from pretrain.runtime.settings import GROUPS, REQUIRED, check_ranges, default_of, kinds_of, may_be_empty
 from pretrain.runtime.world import adopt_world, read_world
 
@@ -29,8 +30,8 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     A line of the file becomes the flag of its name, so that both are checked alike, unless that flag is given too: of
     a flag that adds to a list, both would count. The first argument may stand without a flag where the class says
     which it is: ``FIRST``; and all that follow no flag are values of the list ``REST``. Where it names its ``BASIC``
-    settings, ``--help`` shows them alone, and ``--help all`` every one. Raises KinspanError for a number that is out of
-    its setting's range.
+    settings, ``--help`` shows them alone, and ``--help all`` every one. A command that is used in several ways has its
+    own ``USAGES`` and ``GROUPS``. Raises KinspanError for a number that is out of its setting's range.
     """
     argv = as_named_now(config_class, sys.argv[1:] if argv is None else argv)
     if (first := getattr(config_class, "FIRST", None)) and argv and not argv[0].startswith("-"):
@@ -52,6 +53,9 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     values.pop("config", None)
     for name, value in values.items():
         check_text(name, value)
+    for declared in fields(config_class):  # type: ignore[arg-type]
+        if declared.metadata["is_model"] and (value := values.get(declared.name)):
+            values[declared.name] = list(map(resolve_model, value)) if isinstance(value, list) else resolve_model(value)
     config = config_class(**values)
     check_ranges(config)
     return config
@@ -94,9 +98,11 @@ def make_parser(config_class: type, description: str, epilog: str, everything: b
     """
     declared = fields(config_class)
     basic = () if everything else getattr(config_class, "BASIC", ())
-    needed = [f"--{setting.name} ..." for setting in declared if default_of(setting) is REQUIRED]
+    needed = " ".join(f"--{setting.name} ..." for setting in declared if default_of(setting) is REQUIRED)
+    ways = getattr(config_class, "USAGES", (needed,))  # the flags that each way of using a command needs
+    usages = [f"%(prog)s {flags} [--config FILE] [--SETTING VALUE ...]" for flags in ways]
     parser = argparse.ArgumentParser(
-        usage=" ".join(["%(prog)s", *needed, "[--config FILE] [--SETTING VALUE ...]"]),
+        usage="\n       ".join(usages),
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -105,7 +111,7 @@ def make_parser(config_class: type, description: str, epilog: str, everything: b
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of these settings; flags override it.")
     used = {setting.metadata["group"] for setting in declared} if not basic else set()
-    groups = {name: parser.add_argument_group(name) for name in GROUPS if name in used}
+    groups = {name: parser.add_argument_group(name) for name in getattr(config_class, "GROUPS", GROUPS) if name in used}
     for setting, (kind, is_list, _) in zip(declared, kinds_of(config_class).values(), strict=True):
         options = _options_of_kind(kind) | ({"nargs": "+", "action": "extend"} if is_list else {})
         group = groups.get(setting.metadata["group"], parser)

@@ -13,23 +13,23 @@ from launch._cli import run
 
 # command -> the module that runs it, and what it does. The scripts of launch/ are those that launchers start.
 COMMANDS = {
-    "adapt": ("commands.adapt", "find and make the best ranker for documents, in one command"),
+    "adapt": ("commands.adapt", "train on documents, compare rankers and say which to use, in one command"),
     "prepare": ("prepare", "turn documents into a corpus"),
     "pretrain": ("pretrain", "continue the pre-training of an encoder, in one process"),
     "finetune": ("finetune", "fine-tune a ranker on labelled questions"),
-    "fuse": ("commands.fuse", "learn to add up the scores of several rankers"),
-    "evaluate": ("commands.evaluate", "measure rankings of candidate answers: of models, or TREC files"),
-    "rank": ("commands.rank", "rank candidates without labels, or a TREC run's again"),
-    "release": ("commands.release", "make a folder for transformers and sentence-transformers of a run"),
-    "index": ("commands.index", "encode answers into an index that can be searched"),
+    "fuse": ("commands.fuse", "learn weights that combine the scores of several rankers"),
+    "evaluate": ("commands.evaluate", "measure models on labelled questions, or anyone's TREC files"),
+    "rank": ("commands.rank", "rank candidates without labels, or re-rank a TREC run"),
+    "release": ("commands.release", "turn a run into a folder for transformers and sentence-transformers"),
+    "index": ("commands.index", "encode documents or answers into an index to search"),
     "search": ("commands.search", "find the answers to a question in an index"),
     "serve": ("commands.serve", "answer questions from an index over HTTP, with a page to try it"),
     "study": ("commands.study", "run several ways of fine-tuning as one table"),
     "preflight": ("preflight", "check all hosts before a long run of pretrain"),
-    "demo": ("commands.demo", "ask Python's documentation, on a page of this machine"),
+    "demo": ("commands.demo", "ask Python's documentation on a local page"),
     "show corpus": ("commands.inspect_corpus", "what a corpus holds, or documents of it"),
     "show pairs": ("commands.inspect_pairs", "the pairs that training would see"),
-    "show run": ("commands.status", "where a run stands"),
+    "show run": ("commands.status", "how far a run is"),
     "show document": ("commands.rank_document", "a held-out document's sentences, ranked by a release"),
     "data mine": ("commands.mine", "find hard negatives for the training questions of a data set"),
     "data asnq": ("commands.build_asnq", "make ASNQ from Natural Questions"),
@@ -38,7 +38,7 @@ COMMANDS = {
     "adapter train": ("commands.train_adapters", "train an adapter for each of many corpora beside one base"),
     "adapter combine": ("commands.combine_adapters", "stack or average adapters, or merge one into its base"),
     "evaluate pairs": ("commands.evaluate_pairs", "how well a model tells held-out pairs of an objective apart"),
-    "evaluate transfer": ("commands.transfer_matrix", "how models of many sources rank on targets without labels"),
+    "evaluate transfer": ("commands.transfer_matrix", "how models of many sources rank on other data sets"),
 }
 # former name -> command
 FORMER = {

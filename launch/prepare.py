@@ -76,7 +76,7 @@ class PrepareConfig:
         "stackexchange-code, wikiextractor; or my_reader.py.",
     )
     tokenizer: str | None = setting(
-        None, "Hub name or folder of the model that is to be trained. Without it: all-MiniLM-L6-v2."
+        None, "Hub name or folder of the model that is to be trained. Without it: all-MiniLM-L6-v2.", is_model=True
     )
     output_dir: str | None = setting(
         None, "Folder for the corpus. Without --input and this: one in the user's cache.", old_name="output"

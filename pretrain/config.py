@@ -90,6 +90,7 @@ class ModelSettings:
         "tokenizer (then from scratch). Without it: all-MiniLM-L6-v2, which is installed with this package.",
         MODEL,
         may_change=True,
+        is_model=True,
     )
     generator: str = setting(
         "1/3",
@@ -97,6 +98,7 @@ class ModelSettings:
         "0.25, and it starts from scratch.",
         MODEL,
         may_change=True,
+        is_model=True,
     )
     embedding_sharing: Literal["none", "tied", "disentangled"] = setting(
         "tied",

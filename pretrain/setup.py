@@ -404,7 +404,7 @@ def _collect_facts(
     total: int,
 ) -> dict[str, Any]:
     """What run.json says: what makes this run this run, and what its release will say of it. It holds no local path."""
-    name = DEFAULT_MODEL_NAME if config.model is None else model_name
+    name = find_hub_name(config.model) or model_name
     paths = ["corpus", "model", "output_dir", "deepspeed_config", "probe", "cache_dir", "adapters"]
     paths += ["generator"] if parse_size_factor(config.generator) is None else []
     settings = {k: v for k, v in as_dict(config).items() if k not in paths}

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 from data_pipeline.browse import ShownDocument, load_decoder, show_document
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
+from data_pipeline.prepare.read import read_input
+from data_pipeline.prepare.readers import Record, parse_record
 from finetune.data.builders.forum import ForumQuestion, read_questions
 from finetune.data.dataset import MissingSplit
 from finetune.data.registry import NAMES, load_split
@@ -28,6 +31,7 @@ COLUMNS = {
     "url": ("url", "link"),
 }
 FORUM = "forum"  # forum=Posts.xml
+DOCUMENTS = "documents"  # documents=FOLDER, anything that is prepared
 PYTHON_DOCS = "python-docs"
 ID_BYTES = 8  # of the hash that stands for an id
 
@@ -53,8 +57,9 @@ def read_answers(source: str, columns: dict[str, str], say: Say, all_answers: bo
     """Reads the answers that ``--answers`` names; an answer without text is left out, and ``say`` is told.
 
     source:  a table with a row for each answer; ``NAME=PLACE`` for the candidates of a data set, of all its splits;
-             ``forum=DUMP`` for the accepted answers of a forum; or the folder of a corpus of questions, likewise; a
-             folder in BEIR's form; ``python-docs`` for passages of Python's documentation
+             ``forum=DUMP`` for the accepted answers of a forum; or the folder of a corpus of questions, likewise;
+             ``documents=PLACE`` for the paragraphs of documents, and the answers of a forum; a folder in BEIR's
+             form; ``python-docs`` for passages of Python's documentation
     columns: what the table calls its fields, where it is not one of COLUMNS
     all_answers: of a forum, take the answers that were not accepted too
 
@@ -87,6 +92,8 @@ def stream_answers(source: str, columns: dict[str, str], say: Say, all_answers: 
         return (Answer(*passage) for passage in read_python_docs())
     if name == FORUM and place:
         return _take_answers(read_questions([place], say), all_answers, say)
+    if name == DOCUMENTS and place:
+        return _read_documents(place, say)
     if name in NAMES and place:
         return _read_data_set(source)
     if beir := find_beir_file(Path(source), CORPUS):
@@ -108,7 +115,7 @@ def name_by_hash(text: str, question: str) -> str:
 def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answer]:
     if not path.exists() or find_suffix(path) not in FORMATS:
         files = f"a file ({', '.join(FORMATS)})"
-        folders = f"a corpus folder, a folder in BEIR's form, {FORUM}=DUMP, {PYTHON_DOCS}"
+        folders = f"a corpus folder, a folder in BEIR's form, {FORUM}=DUMP, {DOCUMENTS}=PLACE, {PYTHON_DOCS}"
         known = f"{files}, {folders}, or NAME=PLACE with one of {', '.join(NAMES)}"
         reason = "there is no such file" if not path.exists() else "not a known format"
         raise KinspanError(f"{path}: {reason}; give {known}")
@@ -197,6 +204,32 @@ def _read_data_set(source: str) -> Iterator[Answer]:
             key = own if often[own] == 1 else name_by_hash(text, ""), text
             question_of[key] = question_of.get(key) or question
     yield from (Answer(*key, question) for key, question in question_of.items())
+
+
+def _read_documents(place: str, say: Say) -> Iterator[Answer]:
+    """The paragraphs of documents as preparing keeps them, with the documents' titles; of a forum, its answers."""
+    tally, kept = Tally(), 0
+
+    def make(record: Record) -> list[Answer]:
+        nonlocal kept
+        made = []
+        for document in parse_record(record):
+            if document.title_is_text:
+                texts = list(map(normalise, document.answers))
+            else:
+                texts = clean(document, Rules(min_document_chars=0), tally)
+                kept += len(texts)
+            made += [Answer(name_by_hash(text, document.title), text, document.title) for text in texts]
+        return made
+
+    nothing = "no paragraph of running text, and no answer of a forum, in it"
+    try:
+        answers = read_input([place], make, say, nothing, allow_skipped=True)
+    except KinspanError as error:
+        raise KinspanError(str(error).replace("--input ", f"--answers {DOCUMENTS}=")) from error
+    if dropped := tally.counts["paragraphs read"] - kept:
+        say(f"{dropped:,} of {dropped + kept:,} paragraphs are short or no running text: left out")
+    return iter(answers)
 
 
 def _read_corpus(folder: Path) -> Iterator[ShownDocument]:

@@ -1,5 +1,7 @@
 """The page of an adaptation: the verdict first, then the ways, then questions side by side."""
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ from data_pipeline.pages import render_template
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MAP, compute_question_metrics, rank_rows
 from finetune.reports.comparison_page import TEMPLATES, pick_candidates
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, name_installed
 
 NUM_QUESTIONS, NUM_ANSWERS = 5, 3
 
@@ -33,6 +36,27 @@ def render_text(result: dict[str, Any]) -> str:
     rows = result["sample"]["rows"] if "sample" in result else result["ways"]
     width = max(len(row["name"]) for row in rows)
     return render_template(TEMPLATES, "adapt.txt", result=result, width=width).rstrip()
+
+
+def list_commands(
+    documents: list[str], model: str, test: Path | None, output: Path, question: str, embeds: bool
+) -> list[str]:
+    """The commands that measure the model again, index the documents and answer a question of them, to be pasted.
+
+    model:  the one to use
+    test:   the labelled questions that it was measured on
+    embeds: whether it is a bi-encoder, which the index is then made by
+    """
+    index, first, *more = output / "index", *documents
+    own = [] if name_installed(model) == DEFAULT_MODEL_NAME else [f"--{'model' if embeds else 'cross_encoder'}", model]
+    commands = [
+        ["index", "--answers", f"documents={first}", *(own if embeds else []), "--output_dir", index],
+        *(["index", "--add", f"documents={one}", "--output_dir", index] for one in more),
+        ["search", "--index", index, *([] if embeds else own), question],
+    ]
+    if test:
+        commands.insert(0, ["evaluate", "--model", name_installed(model), "--data", f"files={test}"])
+    return [shlex.join(["kinspan", *map(str, command)]) for command in commands]
 
 
 def _pick_questions(data: AnswerSet, scores: dict[str, np.ndarray]) -> list[dict[str, Any]]:

@@ -21,6 +21,14 @@ MOST_QUESTIONS = {TRAIN: 2000, DEV: 150, TEST: 500}
 MOST_PAIRS = {TRAIN: 40_000, DEV: 1500, TEST: 5000}  # so that a first look takes minutes on a processor
 FEWEST = 5  # questions to choose by, or to measure on
 TEST_PART, DEV_PART = 0.4, 0.25  # of the questions that are not split yet, those that become the test and the dev set
+FORM = (
+    "give a file, or a folder with train.jsonl, dev.jsonl and test.jsonl, of a line for each candidate of a question, "
+    'such as {"question": "Who wrote Faust?", "answer": "Goethe did.", "label": 1}'
+)
+LEFT_OUT = {
+    NO_ALL_NEGATIVE: "{split}: {count:,} of {whole:,} questions have no right candidate, and are left out",
+    CLEAN: "{split}: {count:,} of {whole:,} questions lack a right or a wrong candidate, and are left out",
+}
 DRAW_KEY = 2**37  # of the random numbers that draw questions and wrong candidates
 
 
@@ -75,6 +83,8 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
                 f"--questions {given}: {count} {split} questions with right and wrong candidates are too few: label "
                 f"{FEWEST} or more for each of train, dev and test, better fifty"
             )
+        if lacking := data.num_questions - count:
+            notes.append(LEFT_OUT[rule].format(split=split, count=lacking, whole=data.num_questions))
         kept[split] = _draw(filter_questions(data, rule), split, notes)
     for split, data in kept.items():
         _write_split(folder / (TEST if split == TEST else "questions") / f"{split}.jsonl", data)
@@ -84,20 +94,16 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
 def _read_splits(spec: str, columns: str | None) -> tuple[dict[str, AnswerSet], list[str]]:
     """The splits that are there; all there is counts as train where there is only a test set."""
     found, notes = {}, []
-    for split in (TRAIN, DEV, TEST):
+    place = Path(spec.partition("=")[2])
+    for split in (TEST,) if place.is_file() else (TRAIN, DEV, TEST):  # a single file is the test set of files=
         try:
             found[split], said = load_split(spec, split, parse_columns(columns))
         except MissingSplit:
             continue
-        except KinspanError:
-            if split == TEST or not spec.startswith("files="):
-                raise
-            continue  # a single file is the test set, and has no other split
         notes += said
     if not found:
-        place = Path(spec.partition("=")[2])
-        lack = "no train, dev or test split in it: see docs/adapt.md" if place.exists() else "there is no such folder"
-        raise KinspanError(f"--questions {spec}: {lack}")
+        lack = "no train, dev or test split in it" if place.exists() else "there is no such file or folder"
+        raise KinspanError(f"--questions {spec}: {lack}; {FORM}")
     if TRAIN not in found:
         found[TRAIN] = found.pop(next(iter(found)))
     return found, notes
@@ -128,8 +134,8 @@ def _draw(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
         few = few.keep((few.labels > 0) | (place < most))
     if few is not data:
         notes.append(
-            f"{split}: {few.num_questions:,} of {data.num_questions:,} questions and {few.num_pairs:,} of "
-            f"{data.num_pairs:,} candidates are drawn, so that it takes minutes"
+            f"{split}: {few.num_questions:,} of {data.num_questions:,} questions with {few.num_pairs:,} of "
+            f"{data.num_pairs:,} candidates are used, to save time"
         )
     return few
 

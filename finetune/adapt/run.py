@@ -7,18 +7,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from io import TextIOBase
 from pathlib import Path
 from typing import Any, TextIO
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import make_folder, write_atomically
+from data_pipeline.files import make_folder, read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
 from finetune.fuse import describe_weights, fit_fusion, write_fusion
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.reports.release import find_ranker, release_ranker
+from finetune.training.fingerprints import fingerprint_identity
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release
 from pretrain.runtime.device import describe_device
@@ -26,12 +28,14 @@ from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.stop import Stopped
 
 from .budget import BATCH, FEWEST_UPDATES, Budget, train_for
-from .page import Shown, render_page, render_text
-from .questions import Questions, settle_questions
-from .sample import measure_sample
+from .duration import describe_duration
+from .page import Shown, list_commands, render_page, render_text
+from .questions import TEST, Questions, settle_questions
+from .sample import TRIAL, measure_sample
 from .verdict import UNJUDGED, Verdict, judge
 from .ways import Scorer, Way, fuse_ways, list_untrained, name_model, name_start, train_ways
 
+ANSWERS = "answers"  # in STARTED, those that the pre-training goes without
 STARTED, RESULT, PAGE, LOG, RELEASE = "adapt.json", "result.json", "report.html", "log.txt", "release"
 QUIET = 60.0  # seconds without a line after which an update of the log is told
 UPDATE = re.compile(r"\bstep (\d+)/(\d+)\b")  # as the logs of both trainings have it
@@ -82,7 +86,8 @@ def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
         raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
     make_folder(output)
     with lock_folder(output):
-        write_atomically(output / STARTED, json.dumps({"documents": settings.documents}) + "\n")
+        if not (output / STARTED).exists():
+            write_atomically(output / STARTED, json.dumps({"documents": settings.documents}) + "\n")
         try:
             return _adapt(settings, runners, say)
         except Stopped:
@@ -95,14 +100,17 @@ def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
     questions: Questions | None = None
     if settings.questions:  # before the work, to see whether they can be used
         questions = settle_questions(settings.questions, settings.columns, output)
-    say(f"machine: {describe_device()}; what each step says goes to {output / LOG}")
-    with _log_steps(output, say) as say:
+    say(f"machine: {describe_device()}; the log of every step is {output / LOG}")
+    with _log_steps(output, say) as teller:
+        say = teller.say
         corpus, objective, told = _prepare(settings, runners, questions)
         told += questions.describe() if questions else []
         say("\n".join(told))
         name, budget = name_model(settings.model), settings.budget.text
         say(f"pre-training {name} on the documents for {budget}, without labels ({objective})")
+        teller.estimate = partial(describe_duration, budget=settings.budget, questions=questions)
         summary = _pretrain(settings, runners, corpus, objective)
+        teller.estimate = None
         told += (learned := _describe_pretraining(summary))
         say("\n".join(learned))
         if questions:
@@ -115,28 +123,39 @@ def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
             released = True
             _copy_release(_name_pretrained(output), output / RELEASE)
     result |= {"told": told, "release": str(output / RELEASE) if released else None, "page": str(output / PAGE)}
-    result |= {"model": result["release"] or settings.model, "test": str(output / "test" / "test.jsonl")}
-    result["embeds"] = is_bi_encoder(result["model"])
+    result |= {"model": result["release"] or settings.model, "trial": TRIAL}
+    result |= {"commands": _list_commands(settings, questions, result)}
     write_atomically(output / RESULT, json.dumps(result, indent=1) + "\n")
     write_atomically(output / PAGE, render_page(result, shown))
     say(render_text(result))
     return result
 
 
+def _list_commands(settings: Settings, questions: Questions | None, result: dict[str, Any]) -> list[str]:
+    """The commands to go on with: by the ranker that the verdict names, or without labels by the model as it is."""
+    output, model = settings.output, result["release"] if result["chosen"] and result["release"] else settings.model
+    test, question = None, "your question"
+    if questions:
+        test, question = output / TEST / f"{TEST}.jsonl", questions.test.questions[0]
+    return list_commands(settings.documents, model, test, output, question, is_bi_encoder(model))
+
+
 @contextmanager
-def _log_steps(output: Path, say: Say) -> Iterator[Say]:
+def _log_steps(output: Path, say: Say) -> Iterator["_Teller"]:
     """Sends what is printed to the log, and yields what tells a line; in long silences the updates are told, too."""
     with (output / LOG).open("a", encoding="utf-8", buffering=1) as log:
         teller = _Teller(log, say)
         with redirect_stdout(teller):
-            yield teller.say
+            yield teller
 
 
 class _Teller(TextIOBase):
-    """Writes to the log, and tells the number of the update that a line is of where QUIET seconds were silent."""
+    """Writes to the log, and tells the number of the update that a line is of where QUIET seconds were silent, and once
+    what ``estimate`` makes of a line."""
 
     def __init__(self, log: TextIO, tell_user: Say) -> None:
         self.log, self.tell_user, self.told = log, tell_user, time.monotonic()
+        self.estimate: Callable[[str], str | None] | None = None
 
     def say(self, line: str) -> None:
         self.tell_user(line)
@@ -144,6 +163,9 @@ class _Teller(TextIOBase):
 
     def write(self, text: str) -> int:
         update = UPDATE.search(text)
+        if update and self.estimate and (line := self.estimate(text)):
+            self.estimate = None
+            self.say(line)
         if update and time.monotonic() - self.told > QUIET:
             self.say(f"  {update[1]} of {update[2]} updates")
         return self.log.write(text)
@@ -161,13 +183,27 @@ def _prepare(settings: Settings, runners: Runners, questions: Questions | None) 
     corpus = settings.output / "corpus"
     totals = runners.prepare(settings.documents, settings.model, corpus, [])
     objective = runners.choose(corpus)
-    if questions is None or objective == "ssp":
+    answers = questions.list_measured() if questions and objective != "ssp" else []
+    _refuse_other_answers(settings.output, answers)
+    if not answers:
         return corpus, objective, [_describe_documents(totals)]
     corpus = settings.output / "corpus-without-answers"
-    kept = runners.prepare(settings.documents, settings.model, corpus, questions.list_measured())
+    kept = runners.prepare(settings.documents, settings.model, corpus, answers)
     left_out = totals["documents"] - kept["documents"]
     note = f"  {left_out:,} more hold an answer to a dev or test question, and are left out: it would be known by heart"
     return corpus, runners.choose(corpus), [_describe_documents(kept), note]
+
+
+def _refuse_other_answers(output: Path, answers: list[str]) -> None:
+    """Keeps which answers the pre-training goes without. Raises KinspanError where it was begun without others."""
+    begun, now = read_object(output / STARTED, "delete it"), fingerprint_identity({"answers": answers})
+    if begun.setdefault(ANSWERS, now) != now:
+        raise KinspanError(
+            f"--output_dir {output} was begun with other --questions, or with none: the documents that hold answers to "
+            "the dev and test questions are left out of the pre-training, and these are others now; choose another "
+            "--output_dir, or give what it was begun with"
+        )
+    write_atomically(output / STARTED, json.dumps(begun) + "\n")
 
 
 def _describe_documents(totals: dict[str, int]) -> str:
@@ -184,6 +220,8 @@ def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
         lines.append(
             f"  held-out pairs are told apart with an AUC of {after:.2f}, before {before:.2f}; a guess has .50"
         )
+    else:
+        lines.append("  how well it learned is not measured: the held-out documents are too few for pairs")
     return lines
 
 
@@ -233,10 +271,12 @@ def _compare_ways(settings: Settings, questions: Questions, updates: int, say: S
     """Trains and compares all ways, and releases the one to use."""
     output, pretrained = settings.output, _name_pretrained(settings.output)
     scorer = Scorer(count_words(questions.texts), output / "scores")
+    say("ranking the dev questions by what needs no fine-tuning")
     ways = list_untrained(settings.model, pretrained, questions.dev, scorer, say)
     ways += train_ways(settings.model, pretrained, questions, updates, output / "ways", scorer, say)
     ways.append(fuse_ways(ways, questions.dev))
     start = next((way for way in ways if way.name == name_start(settings.model)), ways[0])
+    say("ranking the test questions by the best way and the model as it is")
     verdict = judge(ways, start, questions.dev, questions.test, scorer)
     _release(verdict, questions, scorer, output / RELEASE)
     return ways, verdict

@@ -20,7 +20,7 @@ from finetune.training.config import CONTRASTIVE, FinetuneConfig
 from finetune.training.experiment import run_experiment
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_model
 from finetune.training.plan import BEST
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
+from pretrain.modeling.default_model import name_installed
 from pretrain.modeling.pair_model import holds_no_weights
 
 from .questions import Questions
@@ -30,7 +30,7 @@ BI_ENCODER = "the fine-tuned bi-encoder"
 CROSS_ENCODER = "the fine-tuned cross-encoder"
 BOTH = "the pre-trained and fine-tuned cross-encoder"
 FEWEST_UPDATES, SHARE = 60, 0.25  # of a fine-tuning: least, and as a share of the updates of the pre-training
-VALIDATIONS = 5  # of a fine-tuning
+VALIDATIONS, LOGGED = 5, 20  # of a fine-tuning, and how often it tells how far it is
 MAX_LENGTH = 128  # tokens of a question with a candidate, in fine-tuning
 SEED = 1
 
@@ -99,12 +99,17 @@ def list_untrained(
 
 def name_model(model: str) -> str:
     """What people call a model."""
-    return DEFAULT_MODEL_NAME if model == default_model() else shorten_name(model)
+    return shorten_name(name_installed(model))
 
 
 def name_start(start: str) -> str:
     """What the start is called among the ways."""
     return f"{name_model(start)} as it is"
+
+
+def count_updates(updates: int) -> int:
+    """The most updates of a fine-tuning after a pre-training of so many."""
+    return max(FEWEST_UPDATES, int(SHARE * updates))
 
 
 def train_ways(
@@ -128,7 +133,7 @@ def train_ways(
         (CROSS_ENCODER, start, negatives),
         (BOTH, pretrained, negatives),
     ]
-    most = max(FEWEST_UPDATES, int(SHARE * updates))
+    most = count_updates(updates)
     labels = [fingerprint_answers(split) for split in (questions.train, questions.dev)]
     ways = []
     for number, (name, model, own) in enumerate(plans, 1):
@@ -144,11 +149,12 @@ def train_ways(
             max_steps=most,
             eval_steps=max(1, most // VALIDATIONS),
             patience=2,
+            log_steps=max(1, most // LOGGED),
             max_length=MAX_LENGTH,
             output_dir=str(folder / f"{number}-{fingerprint_identity({'made of': [model_print, labels, most]})}"),
             **own,
         )
-        run_experiment(config, with_page=False, baselines=False)
+        run_experiment(config, with_page=False, baselines=False, with_test=False)
         best = str(Path(config.output_dir) / f"seed-{SEED}" / BEST)
         ways.append(Way(name, best, scorer.score(best, questions.dev)))
     return ways

@@ -19,6 +19,10 @@ from .collect import SourceRow
 REQUIRED, OPTIONAL = ("question", "answer", "label"), ("question_id", "answer_id")
 EXTRA = ("document_id", "position", "title", "context")  # read only where they are asked for
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
+MAPPINGS = {  # examples for messages, by whether there are labels
+    True: "--columns question=query,answer=passage,label=relevant",
+    False: "--columns question=query,answer=passage",
+}
 MAX_FIELD = 2**31 - 1  # characters: a text may be as long as in the other formats, and not 131,072 alone
 LABELS: dict[Any, int] = {0: 0, 1: 1, "0": 0, "1": 1}  # True and 1.0 are 1 as well
 
@@ -204,7 +208,9 @@ def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True
         try:
             label = LABELS[values["label"]] if labelled else 0
         except (KeyError, TypeError) as error:
-            raise KinspanError(f"{place}: label {values['label']!r} is neither 0 nor 1") from error
+            raise KinspanError(
+                f"{place}: label {values['label']!r} is neither 0 nor 1: write 1 for a right answer, 0 for a wrong one"
+            ) from error
         for column in ("question", "answer"):
             if not isinstance(values[column], str):
                 raise KinspanError(f"{place}: {names[column]!r} is no text: {values[column]!r}")
@@ -220,13 +226,18 @@ def _name_columns(table: Table, columns: dict[str, str], file: str, labelled: bo
     known = (*required, *OPTIONAL, *EXTRA)
     for column in columns:
         if column not in known:
-            raise KinspanError(f"columns: there is no {column!r}; known are {', '.join(known)}")
+            raise KinspanError(
+                f"--columns: there is no field {column!r}; write {MAPPINGS[labelled]}; known are {', '.join(known)}"
+            )
     if not table.fields:
         raise KinspanError(f"{file}: no rows in this file")
     names = {c: columns.get(c, c) for c in known if c not in EXTRA or c in columns}
     for column in (*required, *columns):
         if names[column] not in table.fields:
-            raise KinspanError(f"{file}: no column {names[column]!r}; there are {', '.join(table.fields)}")
+            raise KinspanError(
+                f"{file}: no column {names[column]!r}; there are {', '.join(table.fields)}: say which of them is the "
+                f"{column}, as in {MAPPINGS[labelled]}, or rename it"
+            )
     return names
 
 

@@ -6,29 +6,37 @@ from typing import Literal
 from data_pipeline.errors import KinspanError
 from pretrain.runtime.settings import ABOVE_0, cache_dir, cache_gb, default_of, setting
 
+FILES, MODELS, CONTAMINATION = "TREC files", "models on a data set", "contamination of a corpus by a data set"
+
 
 @dataclass
 class EvaluateConfig:
     """Settings of ``kinspan evaluate``; each is a flag, or a line of a ``--config`` file."""
 
-    run: list[str] = setting([], "TREC run files, of which the first is the baseline.")
-    qrels: str | None = setting(
-        None, "With --run: the judgements, a TREC qrels file, or a folder or file in BEIR's form."
+    USAGES = ("--run ... --qrels ...", "--model ... --data ...", "--contamination ... --data ... [--model ...]")
+    GROUPS = (FILES, MODELS, CONTAMINATION)
+
+    run: list[str] = setting([], "TREC run files, of which the first is the baseline.", FILES)
+    qrels: str | None = setting(None, "The judgements: a TREC qrels file, or a folder or file in BEIR's form.", FILES)
+    per_question: str | None = setting(None, "CSV file for the metrics of every question.", FILES)
+    contamination: str | None = setting(
+        None, "Corpus folder or address: which sentences of --data stand in it?", CONTAMINATION
     )
-    per_question: str | None = setting(None, "With --run: CSV file for the metrics of every question.")
-    contamination: str | None = setting(None, "Corpus folder or address: which sentences of --data stand in it?")
-    model: list[str] = setting([], "Model folders or hub names, of which the first is the baseline.")
+    model: list[str] = setting(
+        [], "Model folders or hub names, of which the first is the baseline.", MODELS, is_model=True
+    )
     data: str | None = setting(
-        None, "With --model and --contamination: the data set, such as wikiqa=FOLDER; all are listed below."
+        None, "The data set, such as wikiqa=FOLDER; all are listed below. --contamination needs it too.", MODELS
     )
     columns: str | None = setting(
-        None, "For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant."
+        None, "For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant.", MODELS
     )
-    split: Literal["train", "dev", "test"] = setting("test", "With --data: which part of it.")
+    split: Literal["train", "dev", "test"] = setting("test", "Which part of --data.", MODELS)
     eval_filter: Literal["raw", "no-all-negative", "clean"] = setting(
         "clean",
-        "With --data: which questions are used: all (raw), those with an answer (no-all-negative), or those that "
-        "have both answers and non-answers (clean).",
+        "Which questions of --data are used: all (raw), those with an answer (no-all-negative), or those that have "
+        "both answers and non-answers (clean).",
+        MODELS,
         old_name="filter",
     )
     metrics: list[str] = setting(
@@ -38,15 +46,16 @@ class EvaluateConfig:
     )
     max_length: int | None = setting(
         None,
-        "With --model: most tokens of a question with a candidate, or of a text for a bi-encoder. Without it: each "
-        "model's own, that of its training.",
+        "Most tokens of a question with a candidate, or of a text for a bi-encoder. Without it: each model's own, that "
+        "of its training.",
+        MODELS,
         within=ABOVE_0,
     )
-    precision: Literal["fp32", "bf16"] = setting("fp32", "With --model: bf16 is faster, and rounds scores.")
-    no_bm25: bool = setting(False, "With --model: leave BM25 out.")
-    output_dir: str | None = setting(None, "With --model: folder for the predictions and the page.", old_name="output")
-    cache_dir: str | None = cache_dir()
-    cache_gb: float = cache_gb()
+    precision: Literal["fp32", "bf16"] = setting("fp32", "bf16 is faster, and rounds scores.", MODELS)
+    no_bm25: bool = setting(False, "Leave BM25 out.", MODELS)
+    output_dir: str | None = setting(None, "Folder for the predictions and the page.", MODELS, old_name="output")
+    cache_dir: str | None = cache_dir(CONTAMINATION)
+    cache_gb: float = cache_gb(CONTAMINATION)
     json: bool = setting(False, "Print the figures as a line of JSON too, last.")
 
 

@@ -17,7 +17,7 @@ from finetune.training.config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
 from finetune.training.plan import TrainingStage
 from finetune.training.stages import Data
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
+from pretrain.modeling.default_model import find_hub_name, name_installed
 from pretrain.release.folder import CARD, FACTS
 from pretrain.release.metadata import Stated
 
@@ -30,7 +30,7 @@ PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "nump
 
 def name_model(config: FinetuneConfig) -> str:
     """Returns the name of the model that fine-tuning starts from, for people."""
-    return DEFAULT_MODEL_NAME if config.model == default_model() else shorten_name(str(config.model))
+    return shorten_name(name_installed(str(config.model)))
 
 
 def describe_surroundings(config: FinetuneConfig, data: Data, num_ranks: int) -> dict[str, Any]:

@@ -95,6 +95,7 @@ class FinetuneConfig:
         "which is installed with this package.",
         MODEL,
         may_change=True,
+        is_model=True,
     )
     fresh_head: bool = setting(
         False,

@@ -73,11 +73,13 @@ def run_experiment(
     draw: Callable[[Data, int], Data] | None = None,
     with_page: bool = True,
     baselines: bool = True,
+    with_test: bool = True,
 ) -> dict[str, Any]:
     """Fine-tunes with every seed, measures the best ranker of each, and writes ``results.json`` and ``report.html``.
 
     draw:      takes of the data what a seed trains and is validated on; None: all
     baselines: measure BM25 and the start too; a study has rows of its own for them
+    with_test: read the test split, where there is one
 
     Every rank runs this function, and all return the results. The same call again resumes. Raises KinspanError for
     what the user can mend, and Stopped (a SystemExit of status 75) where a signal or ``max_hours`` ended a run with a
@@ -85,7 +87,7 @@ def run_experiment(
     """
     check(config)
     with listen_for_stop(config.max_hours):
-        return _run_all_seeds(config, say, draw, with_page, baselines)
+        return _run_all_seeds(config, say, draw, with_page, baselines, with_test)
 
 
 def _run_all_seeds(
@@ -94,11 +96,12 @@ def _run_all_seeds(
     draw: Callable[[Data, int], Data] | None,
     with_page: bool,
     baselines: bool,
+    with_test: bool,
 ) -> dict[str, Any]:
     ranks = join_ranks(config)
     _check_output(Path(config.output_dir))
     say = say if ranks.rank == 0 else _be_silent
-    data = load_data(config)
+    data = load_data(config, with_test)
     for line in data.notes:
         say(line)
     output = Path(config.output_dir)

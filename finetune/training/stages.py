@@ -40,7 +40,7 @@ class Data:
         return [self.dev] if self.test is None else [self.dev, self.test]
 
 
-def load_data(config: FinetuneConfig) -> Data:
+def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
     """Reads and filters the data sets that the settings name.
 
     Raises KinspanError where a file is not as it must be, where all training candidates have one label, and where one
@@ -62,7 +62,7 @@ def load_data(config: FinetuneConfig) -> Data:
     train = read(config.train_data or config.data, "train", config.train_filter)
     dev, test = read(config.data, "dev", config.eval_filter), None
     try:
-        test = read(config.data, "test", config.eval_filter)
+        test = read(config.data, "test", config.eval_filter) if with_test else None
     except MissingSplit as error:
         if config.test_every_validation:
             raise KinspanError(f"--test_every_validation: {error}") from error

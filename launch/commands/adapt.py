@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Adapts a model to documents, and says whether that was worth it.
 
-It prepares the documents, pre-trains the model on them for --budget, and with --questions fine-tunes rankers on the
-labelled questions. Every way of ranking is then compared on the dev questions: BM25, the model as it is, the
-pre-trained one, the fine-tuned ones, and a learned fusion of them. The best is measured on the test questions once,
-beside the model as it is, and released only if it is better: "keep your model" is a result too. Without
---questions nothing can be said of your documents: it ends with how the model ranks a hundred questions of SelQA.
+It prepares the documents and pre-trains the model on them for --budget. With --questions it then fine-tunes three
+rankers, and compares on the dev questions: BM25, the untrained model, the pre-trained one, the fine-tuned ones, and a
+learned fusion. The best is measured on the test questions once, beside the untrained model, and released only if it is
+better: "keep your model" is a result too. Without --questions it cannot judge rankers for your documents; it shows how
+the model ranks a hundred questions of SelQA.
 
-The same command again goes on where it was interrupted, and with a larger --budget the pre-training goes on too. In
-OUTPUT_DIR: release/, the ranker, which kinspan rank, evaluate and release take; report.html; and log.txt."""
+Run it again to go on after an interruption, or with a larger --budget. OUTPUT_DIR gets release/, a ranker for kinspan
+rank, evaluate, search and release; report.html; and log.txt."""
 
 EPILOG = """examples:
   kinspan adapt --documents docs/ --output_dir adapted
   kinspan adapt --documents docs/ --questions labelled/ --budget 30m --output_dir adapted
   kinspan adapt --documents articles.jsonl.gz --questions wikiqa=WikiQACorpus --budget 51200pairs --output_dir adapted
 
-labelled/ has train.jsonl, dev.jsonl and test.jsonl with a line for each candidate of a question:
+labelled/ has train.jsonl, dev.jsonl and test.jsonl with a line for each right (1) or wrong (0) candidate of a question:
   {"question": "Who wrote Faust?", "answer": "Faust is a play by Goethe.", "label": 1}
-A single file questions.jsonl does too, and is split in three by a hash of the questions."""
+It may also be a single file, which is split in three by a hash of the questions."""
 
 MANY_ANSWERED = 100  # questions with an accepted answer, from which on these are the pairs of a forum's pre-training
 HELD_OUT = 0.05  # of the documents, so that there are some where documents are few
@@ -46,29 +46,32 @@ class AdaptConfig:
     """Flags of this entry."""
 
     documents: list[str] = setting(REQUIRED, "The documents: anything that kinspan prepare --input takes.")
-    output_dir: str = setting(REQUIRED, "Folder for all that is made. The same command again goes on.")
+    output_dir: str = setting(REQUIRED, "Folder for the results. The same command again goes on.")
     questions: str | None = setting(
-        None, "Labelled questions: a folder or a file, see below, or a data set such as wikiqa=FOLDER."
+        None, "Labelled questions: a folder or file as described below, or a data set such as wikiqa=FOLDER."
     )
     columns: str | None = setting(
         None, "Names of the columns of --questions, as question=query,answer=passage,label=relevant."
     )
     model: str | None = setting(
-        None, "The model to adapt, a folder or a hub name. Without it: all-MiniLM-L6-v2, which is installed."
+        None,
+        "The model to adapt, a folder or a hub name. Without it: all-MiniLM-L6-v2, which is installed.",
+        is_model=True,
     )
     budget: str = setting(
         "30m",
-        "How long to pre-train: a time, such as 30m or 2h, or a number of pairs, 3200pairs or more. With --questions "
-        "three rankers are then fine-tuned, each for at most a quarter as many updates, or 60 if that is more.",
+        "How long to pre-train: a time, such as 30m or 2h, or a number of pairs, 3200pairs or more. With --questions, "
+        "fine-tuning comes on top: three rankers, each for at most a quarter as many updates, or 60 if that is more.",
     )
 
 
 def main() -> None:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
     budget = parse_budget(config.budget)
+    say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
+    say("reading the documents and the questions ..." if config.questions else "reading the documents ...")
     from finetune.adapt.run import Runners, Settings, adapt  # after the flags: torch takes seconds to import
 
-    say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
     model, output = config.model or default_model(), Path(config.output_dir)
     settings = Settings(config.documents, config.questions, config.columns, model, budget, output)
     adapt(settings, Runners(partial(prepare_documents, say), choose_objective, pretrain, hold_out), say)
@@ -85,7 +88,12 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
 
     rules = Rules(validation_share=HELD_OUT)
     quiet = not sys.stderr.isatty()
-    result = prepare(documents, model, folder, OBJECTIVES, rules, allow_skipped=True, decontaminate=but, quiet=quiet)
+    try:
+        result = prepare(
+            documents, model, folder, OBJECTIVES, rules, allow_skipped=True, decontaminate=but, quiet=quiet
+        )
+    except KinspanError as error:
+        raise KinspanError(str(error).replace("--input", "--documents")) from error  # as the flag is called here
     if result.skipped:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
         say(f"left out files of no known format: {kinds}")

@@ -31,7 +31,9 @@ class DemoConfig:
         "bi_encoder", "What finds the candidates where a question does not say."
     )
     cross_encoder: str | None = setting(
-        None, "What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes."
+        None,
+        "What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes.",
+        is_model=True,
     )
 
 

@@ -26,7 +26,7 @@ EPILOG = """examples:
 class EvaluatePairsConfig:
     """Flags of this entry."""
 
-    model: str = setting(REQUIRED, "A release, another weights folder, or a hub name.")
+    model: str = setting(REQUIRED, "A release, another weights folder, or a hub name.", is_model=True)
     corpus: str = setting(
         REQUIRED, "Corpus folder, or the address of a remote copy; use the same one for all models that are compared."
     )

@@ -28,7 +28,9 @@ class FuseConfig:
     """Flags of this entry."""
 
     parts: list[str] = setting(
-        REQUIRED, "The rankers: bm25, and folders or hub names of bi-encoders, releases and other cross-encoders."
+        REQUIRED,
+        "The rankers: bm25, and folders or hub names of bi-encoders, releases and other cross-encoders.",
+        is_model=True,
     )
     data: str = setting(REQUIRED, "The data set whose dev questions decide the weights, such as wikiqa=FOLDER.")
     output_dir: str = setting(REQUIRED, "Folder for the fusion, which the models of its parts are copied to.")

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Encodes answers once, by a bi-encoder, into a folder that kinspan search opens in a moment.
 
-Answers: a table (.jsonl, .tsv, .csv, .parquet) with a column text (or answer), and optionally id, question (or title)
-and url; forum=DUMP for the accepted answers of a StackExchange dump or of forum=questions:FILE.jsonl, and with
---all_answers for every answer; the folder of a corpus of questions, likewise; a data set such as insuranceqa=FOLDER or
-files=FOLDER, whose candidates are the answers; a folder in BEIR's form, whose corpus.jsonl has the answers; a .tsv file
-of ids and texts without column names; or python-docs, the documentation of Python itself. Only the texts are searched:
-the question that an answer came from is shown beside it.
+Answers: documents=PLACE for the paragraphs of documents in any form that kinspan prepare --input takes, and for all
+answers of a forum; a table (.jsonl, .tsv, .csv, .parquet) with a column text (or answer), and optionally id, question
+(or title) and url; forum=DUMP for the accepted answers of a StackExchange dump or of forum=questions:FILE.jsonl, and
+with --all_answers for every answer; the folder of a corpus of questions, likewise; a data set such as
+insuranceqa=FOLDER or files=FOLDER, whose candidates are the answers; a folder in BEIR's form, whose corpus.jsonl has
+the answers; a .tsv file of ids and texts without column names; or python-docs, the documentation of Python itself. Only
+the texts are searched: the question that an answer came from is shown beside it.
 
 The same command again continues an index that was cut short. --add and --remove change one, without encoding anything
 twice: an answer whose id is there replaces the older one. Whenever the process is killed, the index is as it was before
@@ -29,6 +30,7 @@ or as it was to be. With --output_dir alone, the command says what an index hold
 
 EPILOG = """examples:
   kinspan index --answers solved.jsonl --output_dir index
+  kinspan index --answers documents=docs/ --output_dir index
   kinspan index --model path/to/bi-encoder --answers insuranceqa=InsuranceQA --output_dir index
   kinspan index --output_dir index --add new.jsonl
   kinspan index --output_dir index --remove 17 42"""
@@ -45,6 +47,7 @@ class IndexConfig:
         "The bi-encoder: a folder or a hub name of sentence-transformers, or an encoder without a head, whose mean "
         "over the tokens is taken. Without it: all-MiniLM-L6-v2, which is installed with this package, or for --add "
         "that of the index.",
+        is_model=True,
     )
     add: str | None = setting(None, "Answers to add to an index that is there, in any form that --answers takes.")
     remove: list[str] = setting([], "Ids of answers to remove; FILE.txt stands for the ids in it, one in a line.")

@@ -31,11 +31,13 @@ class MineConfig:
         None,
         "The bi-encoder that looks for negatives, a folder of sentence-transformers or a hub name. Without it: "
         "all-MiniLM-L6-v2, which is installed.",
+        is_model=True,
     )
     cross_encoder: str | None = setting(
         None,
         "A cross-encoder, such as launch/finetune.py trains: it scores the --depth candidates that the bi-encoder "
         "ranks first, and negatives are chosen by its scores, as probabilities.",
+        is_model=True,
     )
     negatives: int = setting(8, "Most negatives of each question.", within=ABOVE_0)
     depth: int = setting(100, "With --cross_encoder: so many candidates are scored by it.", within=ABOVE_0)

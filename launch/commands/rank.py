@@ -31,7 +31,7 @@ EPILOG = """examples:
 class RankConfig:
     """Flags of this entry."""
 
-    model: str = setting(REQUIRED, "The ranker: a folder or a hub name, as for kinspan evaluate.")
+    model: str = setting(REQUIRED, "The ranker: a folder or a hub name, as for kinspan evaluate.", is_model=True)
     output_dir: str = setting(REQUIRED, "Folder for run.txt and ranking.jsonl.")
     data: str | None = setting(
         None,

@@ -45,6 +45,7 @@ class RankConfig:
         None,
         "What training started from, or any other model that embeds sentences, to compare with. Without it: "
         "all-MiniLM-L6-v2, which is installed with this package.",
+        is_model=True,
     )
     corpus: str | None = setting(
         None,

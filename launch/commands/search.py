@@ -44,7 +44,9 @@ class SearcherConfig:
 
     index: str = setting(REQUIRED, "Folder of an index, as kinspan index writes it.")
     cross_encoder: str | None = setting(
-        None, "What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes."
+        None,
+        "What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes.",
+        is_model=True,
     )
     rerank_k: int = setting(RERANKED, "Candidates that the cross-encoder ranks.", within=NOT_BELOW_0)
     blend: bool = setting(
@@ -55,7 +57,7 @@ class SearcherConfig:
     first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting(
         "bi_encoder", "What finds the candidates; fusion adds up reciprocal ranks of both others."
     )
-    model: str | None = setting(None, "The bi-encoder of the index, where its folder has moved.")
+    model: str | None = setting(None, "The bi-encoder of the index, where its folder has moved.", is_model=True)
     max_length: int | None = setting(
         None,
         "Most tokens of a question with an answer, for the cross-encoder. Without it: its own, that of its training.",

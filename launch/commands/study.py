@@ -51,6 +51,7 @@ class StudyConfig:
     model: str | None = setting(
         None,
         "Where rows start that name no model. Without it: the study's, or else all-MiniLM-L6-v2, which is installed.",
+        is_model=True,
     )
     output_dir: str = setting("runs/study", "Folder that the runs and the results are written to.")
     set: list[str] = setting(

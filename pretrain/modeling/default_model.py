@@ -26,6 +26,18 @@ def _find_package() -> str | None:
     return str(Path(spec.origin).parent / "model") if spec and spec.origin else None
 
 
+def resolve_model(name: str) -> str:
+    """The folder of the installed model where its name, short or the hub's, is given; any other name as it is."""
+    if name in (DEFAULT_MODEL_NAME, DEFAULT_HUB_NAME) and not Path(name).exists():
+        return _find_package() or name
+    return name
+
+
+def name_installed(model: str) -> str:
+    """The name of the installed model where its folder is given; any other model as it is."""
+    return DEFAULT_MODEL_NAME if model == _find_package() else model
+
+
 def find_hub_name(model: str | None) -> str | None:
     """The name on the hub of a model as ``--model`` names it; None of a folder, whose origin nothing tells."""
     if model is None or model == _find_package():

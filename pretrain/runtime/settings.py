@@ -58,6 +58,7 @@ def setting(
     may_change: bool = False,
     old_name: str | None = None,
     as_text: Callable[[Any], str] | None = None,
+    is_model: bool = False,
 ) -> Any:
     """Declares a setting, as a field of a dataclass.
 
@@ -68,9 +69,10 @@ def setting(
     may_change: a run that resumes may change it; any other change makes it another run
     old_name:   a former name, which the command line still accepts
     as_text:    writes a value of a list in a YAML file, which may be more than text, as the command line takes it
+    is_model:   it names models, of which the one that is installed is found by its name
     """
     known = {"help": text, "group": group, "within": within, "may_change": may_change, "old_name": old_name}
-    metadata = {**known, "as_text": as_text}
+    metadata = {**known, "as_text": as_text, "is_model": is_model}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -70,7 +70,7 @@ def test_held_out_anchors_stand_in_for_questions(tiny_corpus):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--documents", "nowhere", "--output_dir", "out"], "nowhere"),
+        (["--documents", "nowhere", "--output_dir", "out"], "^--documents nowhere: no such file$"),
         (["--documents", "nowhere", "--output_dir", "out", "--budget", "a while"], "--budget a while"),
         (["--documents", "nowhere", "--output_dir", "out", "--questions", "absent"], "--questions"),
     ],

@@ -6,11 +6,13 @@ from dataclasses import dataclass, fields
 import pytest
 
 from data_pipeline.errors import KinspanError
+from finetune.evaluation.config import EvaluateConfig
 from finetune.training.config import FinetuneConfig
 from launch._cli import make_parser, parse
 from launch.commands.release import ReleaseConfig
 from launch.prepare import PrepareConfig
 from pretrain.config import PretrainConfig
+from pretrain.modeling.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.settings import ABOVE_0, GROUPS, setting
 
 
@@ -83,6 +85,15 @@ def test_values_and_defaults():
     assert parse(Config, "", argv=["--names", "a", "--names=b"]).names == ["a", "b"]
     assert parse(Config, "", argv=["--dry-run"]).dry_run
     assert parse(Config, "", argv=["--dry_run", "false"]) == Config()
+
+
+def test_the_installed_model_is_found_by_its_names(tmp_path, monkeypatch):
+    for name in (DEFAULT_MODEL_NAME, DEFAULT_HUB_NAME):
+        assert parse(FinetuneConfig, "", argv=["--data", "files=x", "--model", name]).model == default_model()
+        assert parse(EvaluateConfig, "", argv=["--model", "a", name]).model == ["a", default_model()]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / DEFAULT_MODEL_NAME).mkdir()
+    assert parse(EvaluateConfig, "", argv=["--model", DEFAULT_MODEL_NAME]).model == [DEFAULT_MODEL_NAME]
 
 
 def test_a_number_out_of_range_is_refused_by_any_entry():

@@ -191,3 +191,21 @@ def test_ids_and_texts_without_column_names(tmp_path):
     path.write_text("number\tbody\n1\tone\n")
     with pytest.raises(KinspanError, match="no column text"):
         read(path)
+
+
+def test_documents_are_read_by_paragraphs_and_a_forum_by_its_answers(tmp_path, tiny_documents):
+    path = tmp_path / "d.jsonl"
+    path.write_text("".join(json.dumps(document) + "\n" for document in [*tiny_documents, {"paragraphs": ["Short."]}]))
+    answers, said = read(f"documents={path}")
+    document = tiny_documents[0]
+    assert (document["paragraphs"][0], document["title"]) in {(answer.text, answer.question) for answer in answers}
+    assert "Short." not in {answer.text for answer in answers}
+    assert any("paragraphs are short or no running text: left out" in line for line in said)
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text(json.dumps({"title": "It hangs", "text": "Why?", "answers": ["Restart it.", ""], "accepted": 0}))
+    assert [(a.text, a.question) for a in read(f"documents=questions:{asked}")[0]] == [("Restart it.", "It hangs")]
+
+
+def test_documents_that_are_not_there_are_refused(tmp_path):
+    with pytest.raises(KinspanError, match=r"^--answers documents=.*absent\.jsonl: no such file"):
+        read(f"documents={tmp_path / 'absent.jsonl'}")

@@ -24,13 +24,12 @@ from data_pipeline.files import make_folder, write_atomically
 from data_pipeline.prepare.cleaning import Rules, Tally
 from data_pipeline.prepare.cleaning.characters import normalise
 from data_pipeline.prepare.cleaning.cleaner import clean
-from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
+from data_pipeline.prepare.document import Document, Rejected
 from data_pipeline.prepare.duplicates.exact import SHARED_ID
 from data_pipeline.prepare.encode import hash_string, hash_text, is_held_out, name_group, name_text
-from data_pipeline.prepare.readers.files import find_input_files
-from data_pipeline.prepare.readers.reader import measure_content
-from data_pipeline.prepare.readers.registry import parse_record, read_records
-from data_pipeline.prepare.rejection import ReadTally, format_bytes, refuse_rejected
+from data_pipeline.prepare.read import read_input
+from data_pipeline.prepare.readers.reader import Record
+from data_pipeline.prepare.readers.registry import parse_record
 from data_pipeline.progress import show_progress
 from finetune.data.answers import fold_text
 
@@ -77,40 +76,8 @@ def read_questions(
     rejected, questions share an id, or a link leads from one file to another, since the groups of duplicates are those
     of each file.
     """
-    files, _ = find_input_files(inputs)
-    found: list[ForumQuestion] = []
-    rejected: list[str] = []
-    omitted: Counter[str] = Counter()
-    read = ReadTally()
-    for file in files:
-        for record in show_progress("reading", "records", read_records(file.name)):
-            size = measure_content(record.content)
-            try:
-                questions = [document for document in parse_record(record) if document.title_is_text]
-                if not questions:
-                    raise Rejected("no question but a document: name the reader, such as questions:FILE.jsonl")
-            except Unreadable as error:
-                raise KinspanError(f"{record.file}: {error}") from error
-            except Omitted as error:
-                read.count(record.file, 0, size, str(error))
-                omitted[str(error)] += 1
-                continue
-            except Rejected as error:
-                read.count(record.file, 0, size, str(error), is_rejected=True)
-                rejected.append(f"{record.file}, record {record.line}: {error}")
-                continue
-            read.count(record.file, len(questions), size)
-            found += map(_make_question, questions)
-    if not found:
-        raise KinspanError(
-            f"--input {' '.join(inputs)}: no questions in it: name a forum's Posts.xml, its .7z or questions:FILE.jsonl"
-        )
-    refuse_rejected(read, allow_rejected, "--input")
-    if rejected:
-        sizes = f"{format_bytes(read.total.rejected_bytes)} of {format_bytes(read.total.bytes)}"
-        say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")
-    for reason, count in omitted.items():
-        say(f"records omitted: {reason}: {count:,}")
+    nothing = "no questions in it: name a forum's Posts.xml, its .7z or questions:FILE.jsonl"
+    found = read_input(inputs, _make_questions, say, nothing, allow_rejected)
     found = _part_shared_ids(found, say)
     _check_links(found)
     return found
@@ -150,6 +117,13 @@ def _check_links(questions: Sequence[ForumQuestion]) -> None:
                     f"--input: question {question.id!r} is a duplicate of {link!r}, which stands in another file: put "
                     "the questions of both files into one"
                 )
+
+
+def _make_questions(record: Record) -> list[ForumQuestion]:
+    questions = [document for document in parse_record(record) if document.title_is_text]
+    if not questions:
+        raise Rejected("no question but a document: name the reader, such as questions:FILE.jsonl")
+    return list(map(_make_question, questions))
 
 
 def _make_question(document: Document) -> ForumQuestion:

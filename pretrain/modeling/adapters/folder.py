@@ -21,7 +21,7 @@ from torch import nn
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_object
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
+from pretrain.modeling.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model, find_hub_name
 from pretrain.modeling.pair_head import POOLER, list_head_modules
 
 from . import bottleneck, lora
@@ -148,7 +148,7 @@ def find_base(folder: Path, base: Base) -> str:
 
 def place_of_base(name_or_dir: str | None, folder: Path) -> str:
     """What adapter.json in ``folder`` says of where the base is. ``name_or_dir``: the --model of its training"""
-    if name_or_dir is None:
+    if name_or_dir is None or find_hub_name(name_or_dir) == DEFAULT_HUB_NAME:
         return DEFAULT_MODEL_NAME
     if not Path(name_or_dir).is_dir():
         return name_or_dir

@@ -71,5 +71,23 @@ def test_too_few_are_refused(tmp_path, count, wrong, message):
 def test_nothing_there(tmp_path):
     with pytest.raises(KinspanError, match="no train, dev or test split"):
         settle_questions(str(tmp_path), None, tmp_path / "out")
-    with pytest.raises(KinspanError, match="there is no such folder"):
+    with pytest.raises(KinspanError, match=r"there is no such file or folder; give .*\"label\": 1"):
         settle_questions(str(tmp_path / "absent"), None, tmp_path / "out")
+
+
+def test_questions_that_cannot_be_used_are_counted(tmp_path):
+    path = write_file(tmp_path / "q.jsonl", 60)
+    lacking = [{"question": f"unanswered {n}?", "answer": "no", "label": 0} for n in range(90)]
+    path.write_text(path.read_text() + "".join(json.dumps(row) + "\n" for row in lacking))
+    found = settle_questions(str(path), None, tmp_path / "out")
+    counts = [int(note.split(": ")[1].split(" of ")[0]) for note in found.notes if note.endswith("are left out")]
+    assert sum(counts) == 90
+    assert len(counts) == 3
+
+
+def test_a_broken_split_is_refused_and_not_passed_over(tmp_path):
+    for split in ("train", "dev", "test"):
+        write_file(tmp_path / f"{split}.jsonl", 20)
+    (tmp_path / "train.jsonl").write_text('{"query": "a", "answer": "b", "label": 1}\n')
+    with pytest.raises(KinspanError, match=r"no column 'question'; there are query.*--columns question=query"):
+        settle_questions(str(tmp_path), None, tmp_path / "out")

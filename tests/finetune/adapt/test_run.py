@@ -1,20 +1,26 @@
 """An adaptation end to end, with tiny models: what it tells and leaves, and that it goes on wherever it was killed."""
 
 import json
+import re
+import shlex
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from data_pipeline.errors import KinspanError
 from finetune.adapt import run, ways
 from finetune.adapt.budget import parse_budget
+from finetune.adapt.duration import describe_duration
+from finetune.adapt.page import list_commands
 from finetune.adapt.questions import settle_questions
 from finetune.adapt.run import Runners, Settings, adapt
 from finetune.adapt.sample import NOT_LEARNED, measure_sample
 from finetune.adapt.ways import name_model
 from finetune.data.registry import load_split
 from finetune.measure import measure_models
+from pretrain.modeling.default_model import default_model
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +108,9 @@ def test_labels_lead_to_a_verdict_that_evaluate_confirms(done, capsys):
     given, result, text = done
     assert "seed 1" in (given.output / "log.txt").read_text()  # what the steps say
     assert "seed 1" not in text
-    assert len(text.splitlines()) <= 30
+    assert "no split test" not in (given.output / "log.txt").read_text()  # it is kept apart, and there
+    assert result["trial"] in text
+    assert len(text.splitlines()) <= 32
     assert result["verdict"] in text
     assert len(result["ways"]) == 7
     tested = {row["name"]: row["test"] for row in result["ways"] if row["test"] is not None}
@@ -159,7 +167,10 @@ def test_without_labels_there_is_no_verdict_and_labels_may_come_later(settings, 
     assert len(text.splitlines()) <= 30
     assert "AUC of 0.75" in text
     assert all(sentence in text for sentence in (result["sample"]["sentence"], result["verdict"]))
-    assert "side by side" in (given.output / "report.html").read_text()
+    page = (given.output / "report.html").read_text()
+    assert "side by side" in page
+    assert "on other documents than yours" in text
+    assert "on other documents than yours" in page
     assert adapt(settings(output=given.output), runners, said.append)["chosen"]
 
 
@@ -171,16 +182,22 @@ def test_a_forum_is_pretrained_on_without_the_answers_that_it_is_measured_by(set
         return {"documents": 40 - len(but), "paragraphs": 9, "tokens": 99}
 
     questions = settle_questions(str(folder), None, tmp_path)
+    begun = settings()
+    begun.output.mkdir()
+    (begun.output / run.STARTED).write_text("{}")
     forum = replace(runners, prepare=prepare, choose=lambda corpus: "title_answer")
-    corpus, _, told = run._prepare(settings(), forum, questions)
+    corpus, _, told = run._prepare(begun, forum, questions)
     measured = [
         split.answers[row].as_py() for split in (questions.dev, questions.test) for row in split.labels.nonzero()[0]
     ]
     assert asked == [[], measured]
     assert corpus.name != "corpus"
     assert f"{len(measured)} more hold an answer to a dev or test question" in "\n".join(told)
-    assert run._prepare(settings(), replace(runners, prepare=prepare), questions)[0].name == "corpus"
-    assert len(asked) == 3
+    with pytest.raises(KinspanError, match="was begun with other --questions, or with none"):
+        run._prepare(begun, forum, None)
+    (begun.output / run.STARTED).write_text("{}")
+    assert run._prepare(begun, replace(runners, prepare=prepare), questions)[0].name == "corpus"
+    assert len(asked) == 4
 
 
 def test_a_folder_of_something_else_is_refused(settings, runners):
@@ -209,3 +226,40 @@ def test_a_long_step_is_not_silent(tmp_path, monkeypatch):
             print("step 10/400  train  loss 0.9")
         assert told == expected
     assert (tmp_path / run.LOG).read_text() == "the head starts fresh\nstep 10/400  train  loss 0.9\n" * 2
+
+
+def test_the_first_line_with_a_speed_tells_how_long_all_will_take(tmp_path, folder):
+    told = []
+    line = "step 10/100  train      loss 1.1  1,024 tokens/s  wait 0.0%  0.5 steps/s  3 min left"
+    with run._log_steps(tmp_path, told.append) as teller:
+        teller.estimate = partial(describe_duration, budget=parse_budget("3200pairs"), questions=None)
+        print("step 0/100  validation loss 1.2")
+        print(line)
+        print(line)
+    assert told == ["  all of it will take about 4 min: 3 min to pre-train, 1 min to rank a hundred questions"]
+    questions = settle_questions(str(folder), None, tmp_path)
+    said = [
+        describe_duration(line.replace("1,024", speed), parse_budget("3200pairs"), questions) for speed in ("20", "10")
+    ]
+    minutes = [[int(part) for part in re.findall(r"(\d+) min", text)] for text in said]
+    assert [pretraining for _, pretraining, *_ in minutes] == [3, 3]
+    assert all(abs(total - sum(parts)) <= 2 for total, *parts in minutes)
+    assert minutes[0][2] < minutes[1][2]  # fine-tuning takes longer where a token does
+
+
+def test_what_learned_unmeasured_is_said():
+    summary = {"steps": 200, "pairs": 6400, "wall_seconds": 9.0, "first_validation": None, "last_validation": None}
+    assert "not measured" in run._describe_pretraining(summary)[-1]
+
+
+def test_the_commands_at_the_end_can_be_pasted(tmp_path):
+    documents, test = ["my docs", "b.jsonl"], tmp_path / "test.jsonl"
+    commands = list_commands(documents, "releases/a", test, tmp_path, "why's it so?", False)
+    assert [shlex.split(command)[:2] for command in commands] == [
+        ["kinspan", name] for name in ("evaluate", "index", "index", "search")
+    ]
+    assert shlex.split(commands[1])[2:4] == ["--answers", "documents=my docs"]
+    assert shlex.split(commands[-1])[-3:] == ["--cross_encoder", "releases/a", "why's it so?"]
+    start = list_commands(documents, default_model(), None, tmp_path, "why", True)
+    assert "--model" not in " ".join(start)
+    assert "--model releases/a" in list_commands(documents, "releases/a", None, tmp_path, "why", True)[0]

@@ -88,7 +88,7 @@ def test_missing_columns_are_told_those_there(tmp_path, suffix):
     write(tmp_path / f"train{suffix}")
     with pytest.raises(KinspanError, match="no column 'question'; there are question_id, query, answer_id, answer"):
         load_split(f"files={tmp_path}", "train")
-    with pytest.raises(KinspanError, match="columns: there is no 'text'; known are question, answer, label"):
+    with pytest.raises(KinspanError, match=r"columns: there is no field 'text'; .*known are question, answer, label"):
         load_split(f"files={tmp_path}", "train", {"text": "answer"})
     with pytest.raises(KinspanError, match="no column 'docid'"):
         load_split(f"files={tmp_path}", "train", COLUMNS | {"answer_id": "docid"})
@@ -97,8 +97,8 @@ def test_missing_columns_are_told_those_there(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": 2}, "label 2 is neither 0 nor 1"),
-        ({"label": None}, "label None is neither 0 nor 1"),
+        ({"label": 2}, "label 2 is neither 0 nor 1: write 1 for a right answer, 0 for a wrong one"),
+        ({"label": None}, "label None is neither 0 nor 1: write 1 for a right answer, 0 for a wrong one"),
         ({"answer": None}, "'answer' is no text: None"),
         ({"question_id": 1.5}, "'question_id' is neither a string nor a whole number: 1.5"),
         ({"place": -1}, "'place' is no position, which is a whole number from 0: -1"),

@@ -1,0 +1,72 @@
+"""Reads an input from beginning to end in this process, for what needs its texts and no corpus."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.progress import show_progress
+
+from .document import Omitted, Rejected, Skipped, Unreadable
+from .readers.files import find_input_files, format_skipped
+from .readers.reader import Record, measure_content
+from .readers.registry import read_records
+from .rejection import ReadTally, format_bytes, refuse_rejected
+
+Made = TypeVar("Made")
+
+
+def read_input(
+    inputs: list[str],
+    make: Callable[[Record], list[Made]],
+    say: Callable[[str], None],
+    nothing: str,
+    allow_rejected: float | None = None,
+    allow_skipped: bool = False,
+) -> list[Made]:
+    """Everything that is made of the records of an input.
+
+    make:    what a record comes to; it raises Rejected or Omitted where that is nothing
+    say:     is told of the records that are not as they must be, and of those that are omitted
+    nothing: what is wrong where there is nothing in all of the input
+    allow_rejected: the share of the bytes that may be rejected, see ``rejection``
+    allow_skipped: go without the files of folders and archives that are of no known format; ``say`` is told
+
+    Raises KinspanError where a file cannot be read to its end, where nothing is found or too much is rejected.
+    """
+    files, skipped = find_input_files(inputs, allow_skipped)
+    if skipped:
+        say(f"left out files of no known format: {format_skipped(skipped)}")
+    found: list[Made] = []
+    rejected: list[str] = []
+    omitted: Counter[str] = Counter()
+    read = ReadTally()
+    for file in files:
+        for record in show_progress("reading", "records", read_records(file.name)):
+            size = measure_content(record.content)
+            try:
+                made = make(record)
+            except Unreadable as error:
+                if not (allow_skipped and isinstance(error, Skipped)):
+                    raise KinspanError(f"{record.file}: {error}") from error
+                omitted["in an archive, of no known format"] += 1
+                continue
+            except Omitted as error:
+                read.count(record.file, 0, size, str(error))
+                omitted[str(error)] += 1
+                continue
+            except Rejected as error:
+                read.count(record.file, 0, size, str(error), is_rejected=True)
+                rejected.append(f"{record.file}, record {record.line}: {error}")
+                continue
+            read.count(record.file, len(made), size)
+            found += made
+    if not found:
+        raise KinspanError(f"--input {' '.join(inputs)}: {nothing}")
+    refuse_rejected(read, allow_rejected, "--input")
+    if rejected:
+        sizes = f"{format_bytes(read.total.rejected_bytes)} of {format_bytes(read.total.bytes)}"
+        say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")
+    for reason, count in omitted.items():
+        say(f"records omitted: {reason}: {count:,}")
+    return found
