@@ -276,7 +276,7 @@ def _compare_ways(settings: Settings, questions: Questions, updates: int, say: S
     ways += train_ways(settings.model, pretrained, questions, updates, output / "ways", scorer, say)
     ways.append(fuse_ways(ways, questions.dev))
     start = next((way for way in ways if way.name == name_start(settings.model)), ways[0])
-    say("ranking the test questions by the best way and the model as it is")
+    say("ranking the test questions by the best way, the model as it is and BM25")
     verdict = judge(ways, start, questions.dev, questions.test, scorer)
     _release(verdict, questions, scorer, output / RELEASE)
     return ways, verdict

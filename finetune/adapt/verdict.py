@@ -6,21 +6,23 @@ from typing import Any
 import numpy as np
 
 from finetune.data.answers import AnswerSet
+from finetune.evaluation.bm25 import BM25
 from finetune.evaluation.significance import SIGNIFICANT, compare, compute_interval
 
 from .ways import Scorer, Way
 
 BETTER = (
     "Use {name}: its MAP on the {questions} test questions is {chosen:.3f}, against {start:.3f} of {start_name} "
-    "(difference {difference:+.3f}, 95% interval {low:+.3f} to {high:+.3f})."
+    "(difference {difference:+.3f}, 95% interval {low:+.3f} to {high:+.3f}); BM25 has {bm25:.3f}."
 )
 PERHAPS = (
     "Use {name}, with care: its MAP on the {questions} test questions is {chosen:.3f}, against {start:.3f} of "
-    "{start_name}, but that may be chance (95% interval of the difference {low:+.3f} to {high:+.3f})."
+    "{start_name}, but that may be chance (95% interval of the difference {low:+.3f} to {high:+.3f}); "
+    "BM25 has {bm25:.3f}."
 )
 NOT_ON_TEST = (
     "Keep {start_name}: {name} was best on dev, but on the {questions} test questions it is not (MAP {chosen:.3f} "
-    "against {start:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f})."
+    "against {start:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f}); BM25 has {bm25:.3f}."
 )
 UNJUDGED = (
     "This is no verdict on your documents, which these questions are not about. For one, label fifty questions of your "
@@ -28,7 +30,8 @@ UNJUDGED = (
 )
 KEEP = (
     "Keep {start_name}: nothing here beats it on your data (best on dev: {best:.3f} by {best_name}, against "
-    "{start_dev:.3f}). Its MAP on the {questions} test questions is {start:.3f} (95% interval {low:.3f} to {high:.3f})."
+    "{start_dev:.3f}). Its MAP on the {questions} test questions is {start:.3f} (95% interval {low:.3f} to {high:.3f});"
+    " BM25 has {bm25:.3f}."
 )
 
 
@@ -39,8 +42,8 @@ class Verdict:
     chosen:  the way to use
     best:    the way that was best on dev; another one where it did not hold on test
     start:   the way that the others had to beat
-    tested:  of each way that was measured on the test questions, its scores ``[N]``
-    figures: of the sentence: MAP of both on test, their difference and its interval
+    tested:  of these two, the scores ``[N]`` of the test questions
+    figures: of the sentence: MAP on test of both and of BM25, the difference and its interval
     """
 
     chosen: Way
@@ -53,11 +56,12 @@ class Verdict:
     @property
     def test_maps(self) -> dict[str, float]:
         """MAP on test of each way that was measured on it."""
-        return {self.start.name: self.figures["start"], self.best.name: self.figures["chosen"]}
+        of_both = {self.start.name: self.figures["start"], self.best.name: self.figures["chosen"]}
+        return {BM25: self.figures["bm25"], **of_both}
 
 
 def judge(ways: list[Way], start: Way, dev: AnswerSet, test: AnswerSet, scorer: Scorer) -> Verdict:
-    """Chooses the way with the highest MAP on dev, of equals the first, and measures it and the start on test.
+    """Chooses the way with the highest MAP on dev, of equals the first, and measures it, the start and BM25 on test.
 
     Nothing below the start is chosen: where the best on dev is no better on test, the start is.
     """
@@ -71,6 +75,7 @@ def judge(ways: list[Way], start: Way, dev: AnswerSet, test: AnswerSet, scorer: 
         "questions": test.num_questions,
         "chosen": float(ap[best.name].mean()),
         "start": float(ap[start.name].mean()),
+        "bm25": float(Way(BM25, BM25, scorer.score(BM25, test)).measure(test).mean()),
     }
     if best is start:
         others = [way for way in ways if way is not start]

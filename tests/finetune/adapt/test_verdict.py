@@ -7,6 +7,7 @@ import pytest
 
 from finetune.adapt.verdict import judge
 from finetune.adapt.ways import Way
+from finetune.evaluation.bm25 import BM25
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,8 @@ def judge_made(splits, **strengths):
     dev, test = splits
     ways = [Way(name, name, see(dev, on_dev)) for name, (on_dev, _) in strengths.items()]
     of_test = {name: see(test, on_test) for name, (_, on_test) in strengths.items()}
-    scorer = SimpleNamespace(score_way=lambda way, data: of_test[way.name])
+    words = see(test, strengths.get(BM25, (0, 0))[1])
+    scorer = SimpleNamespace(score_way=lambda way, data: of_test[way.name], score=lambda model, data: words)
     return judge(ways, next(way for way in ways if way.name == "start"), dev, test, scorer)
 
 
@@ -34,7 +36,9 @@ def test_a_clear_gain_is_used(splits):
     assert found.chosen.name == "bi"
     assert found.sentence.startswith("Use bi: its MAP on the 80 test questions is ")
     assert found.figures["low"] > 0
-    assert set(found.tested) == {"start", "bi"}  # no other way has been measured on test
+    assert set(found.tested) == {"start", "bi"}
+    assert set(found.test_maps) == {"start", "bi", BM25}  # no other way has been measured on test
+    assert found.sentence.endswith(f"; BM25 has {found.test_maps[BM25]:.3f}.")
 
 
 def test_a_gain_that_may_be_chance_is_called_so(splits):
@@ -44,10 +48,10 @@ def test_a_gain_that_may_be_chance_is_called_so(splits):
 
 
 def test_the_start_is_kept_where_it_is_the_best_on_dev(splits):
-    found = judge_made(splits, bm25=(1, 5), start=(3, 3), cross=(0, 5))
+    found = judge_made(splits, BM25=(1, 5), start=(3, 3), cross=(0, 5))
     assert found.chosen.name == "start"
     assert found.sentence.startswith("Keep start: nothing here beats it on your data (best on dev: ")
-    assert "by bm25" in found.sentence
+    assert "by BM25" in found.sentence
 
 
 def test_what_does_not_hold_on_test_is_not_chosen(splits):
@@ -59,5 +63,6 @@ def test_what_does_not_hold_on_test_is_not_chosen(splits):
 def test_of_equals_the_first_is_chosen(splits):
     dev, test = splits
     ways = [Way(name, name, dev.labels.astype(float)) for name in ("start", "fusion")]
-    scorer = SimpleNamespace(score_way=lambda way, data: data.labels.astype(float))
+    perfect = lambda _, data: data.labels.astype(float)  # noqa: E731
+    scorer = SimpleNamespace(score_way=perfect, score=perfect)
     assert judge(ways, ways[0], dev, test, scorer).chosen.name == "start"
