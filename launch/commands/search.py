@@ -39,7 +39,7 @@ NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "cross_encoder": "cross-enc
 
 
 @dataclass
-class SearcherConfig:
+class SearcherFlags:
     """Flags of what searches an index: this entry, and kinspan serve."""
 
     index: str = setting(REQUIRED, "Folder of an index, as kinspan index writes it.")
@@ -69,7 +69,7 @@ class SearcherConfig:
 
 
 @dataclass
-class SearchConfig(SearcherConfig):
+class SearchConfig(SearcherFlags):
     """Flags of this entry."""
 
     REST = "question"

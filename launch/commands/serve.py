@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data_pipeline.errors import KinspanError
 from launch._cli import parse
-from launch.commands.search import SearcherConfig
+from launch.commands.search import SearcherFlags
 from pretrain.runtime.settings import Range, setting
 from serve.questions import CANDIDATES, MAX_QUESTION
 
@@ -31,7 +31,7 @@ UP_TO_AN_HOUR = Range("must be above 0 and at most 3600", lambda number: 0 < num
 
 
 @dataclass
-class ServeConfig(SearcherConfig):
+class ServeConfig(SearcherFlags):
     """Flags of this entry. ``first_stage`` is that of a question which names none."""
 
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine.")
