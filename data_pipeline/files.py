@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC
@@ -91,7 +92,7 @@ def make_folder(folder: Path) -> None:
 def lock_file(path: Path, in_use: str) -> Iterator[None]:
     """Keeps other processes out while the block runs. Raises KinspanError with the text ``in_use`` where one is in.
 
-    Where the storage has no locks, nobody is kept out.
+    Where the storage has no locks, nobody is kept out, and one line says so.
     """
     with path.open("a") as file:
         try:
@@ -99,7 +100,7 @@ def lock_file(path: Path, in_use: str) -> Iterator[None]:
         except BlockingIOError as error:
             raise KinspanError(in_use) from error
         except OSError:
-            pass
+            print(f"{path.parent}: this storage has no locks; write to it from one process alone", file=sys.stderr)
         yield
 
 

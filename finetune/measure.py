@@ -87,6 +87,8 @@ def measure_models(
     )
     notes += describe_measure(whole, data, eval_filter)
     place_of = {name_installed(model): model for model in models}
+    if len(place_of) < len(models):
+        raise KinspanError(f"--model {' '.join(models)}: two of them have one name here: give each once, by its folder")
     models = list(place_of)
     names = models if no_bm25 else [*models, BM25]
     of_paths = zip(names, name_folders(names), strict=True)

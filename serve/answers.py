@@ -11,8 +11,9 @@ from data_pipeline.browse import ShownDocument, load_decoder, show_document
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
+from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.read import read_input
-from data_pipeline.prepare.readers import Record, parse_record
+from data_pipeline.prepare.readers import parse_record
 from finetune.data.builders.forum import ForumQuestion, read_questions
 from finetune.data.dataset import MissingSplit
 from finetune.data.registry import NAMES, load_split
@@ -91,7 +92,7 @@ def stream_answers(source: str, columns: dict[str, str], say: Say, all_answers: 
     if source == PYTHON_DOCS:
         return (Answer(*passage) for passage in read_python_docs())
     if name == FORUM and place:
-        return _take_answers(read_questions([place], say), all_answers, say)
+        return _take_answers(read_questions([place], say, may_reject=False), all_answers, say)
     if name == DOCUMENTS and place:
         return _read_documents(place, say)
     if name in NAMES and place:
@@ -210,21 +211,18 @@ def _read_documents(place: str, say: Say) -> Iterator[Answer]:
     """The paragraphs of documents as preparing keeps them, with the documents' titles; of a forum, its answers."""
     tally, kept = Tally(), 0
 
-    def make(record: Record) -> list[Answer]:
+    def make(document: Document) -> list[Answer]:
         nonlocal kept
-        made = []
-        for document in parse_record(record):
-            if document.title_is_text:
-                texts = list(map(normalise, document.answers))
-            else:
-                texts = clean(document, Rules(min_document_chars=0), tally)
-                kept += len(texts)
-            made += [Answer(name_by_hash(text, document.title), text, document.title) for text in texts]
-        return made
+        if document.title_is_text:
+            texts = list(map(normalise, document.answers))
+        else:
+            texts = clean(document, Rules(min_document_chars=0), tally)
+            kept += len(texts)
+        return [Answer(name_by_hash(text, document.title), text, document.title) for text in texts]
 
     nothing = "no paragraph of running text, and no answer of a forum, in it"
     try:
-        answers = read_input([place], make, say, nothing, allow_skipped=True)
+        answers = read_input([place], parse_record, make, say, nothing, allow_skipped=True, may_reject=False)
     except KinspanError as error:
         raise KinspanError(str(error).replace("--input ", f"--answers {DOCUMENTS}=")) from error
     if dropped := tally.counts["paragraphs read"] - kept:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the hub's library reads it, which retries for 45 seconds
+
 import pytest
 from hypothesis import HealthCheck, settings
 

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from typing import TypeVar
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.progress import show_progress
 
-from .document import Omitted, Rejected, Skipped, Unreadable
+from .document import Document, Omitted, Rejected, Skipped, Unreadable
 from .readers.files import find_input_files, format_skipped
 from .readers.reader import Record, measure_content
 from .readers.registry import read_records
@@ -18,19 +19,23 @@ Made = TypeVar("Made")
 
 def read_input(
     inputs: list[str],
-    make: Callable[[Record], list[Made]],
+    parse: Callable[[Record], list[Document]],
+    make: Callable[[Document], list[Made]],
     say: Callable[[str], None],
     nothing: str,
     allow_rejected: float | None = None,
     allow_skipped: bool = False,
+    may_reject: bool = True,
 ) -> list[Made]:
-    """Everything that is made of the records of an input.
+    """Everything that is made of the documents of an input.
 
-    make:    what a record comes to; it raises Rejected or Omitted where that is nothing
+    parse:   the documents of a record; it raises Rejected or Omitted where there is none
+    make:    what a document comes to, which may be nothing
     say:     is told of the records that are not as they must be, and of those that are omitted
     nothing: what is wrong where there is nothing in all of the input
     allow_rejected: the share of the bytes that may be rejected, see ``rejection``
     allow_skipped: go without the files of folders and archives that are of no known format; ``say`` is told
+    may_reject: whether the command has --allow_rejected, which messages then advise
 
     Raises KinspanError where a file cannot be read to its end, where nothing is found or too much is rejected.
     """
@@ -45,7 +50,7 @@ def read_input(
         for record in show_progress("reading", "records", read_records(file.name)):
             size = measure_content(record.content)
             try:
-                made = make(record)
+                documents = parse(record)
             except Unreadable as error:
                 if not (allow_skipped and isinstance(error, Skipped)):
                     raise KinspanError(f"{record.file}: {error}") from error
@@ -59,11 +64,11 @@ def read_input(
                 read.count(record.file, 0, size, str(error), is_rejected=True)
                 rejected.append(f"{record.file}, record {record.line}: {error}")
                 continue
-            read.count(record.file, len(made), size)
-            found += made
+            read.count(record.file, len(documents), size)
+            found += chain.from_iterable(map(make, documents))
     if not found:
         raise KinspanError(f"--input {' '.join(inputs)}: {nothing}")
-    refuse_rejected(read, allow_rejected, "--input")
+    refuse_rejected(read, allow_rejected, f"--input {' '.join(inputs)}", may_reject)
     if rejected:
         sizes = f"{format_bytes(read.total.rejected_bytes)} of {format_bytes(read.total.bytes)}"
         say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")

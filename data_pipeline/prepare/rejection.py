@@ -109,17 +109,18 @@ class ReadTally:
         return tally
 
 
-def refuse_rejected(tally: ReadTally, allowed: float | None, flag: str) -> None:
+def refuse_rejected(tally: ReadTally, allowed: float | None, flag: str, may_reject: bool = True) -> None:
     """Raise KinspanError, which names the files, where too much was rejected.
 
     allowed: the share of the bytes that may be rejected; None where the user did not say, and then no file may be
              without a document either
     flag:    that names the files
+    may_reject: whether the command has --allow_rejected
     """
     tally.close()
     total = tally.total
     share = total.rejected_bytes / max(1, total.bytes)
-    way = f"or give --allow_rejected {math.ceil(share * 100) / 100:g} to go without"
+    way = f", or give --allow_rejected {math.ceil(share * 100) / 100:g} to go without" if may_reject else ""
     fruitless = [
         name for name, counts in tally.losing.items() if not counts.documents and (counts.bytes or counts.rejected)
     ]
@@ -129,7 +130,7 @@ def refuse_rejected(tally: ReadTally, allowed: float | None, flag: str) -> None:
         others = f"; and {count - NAMED_FILES:,} more" if count > NAMED_FILES else ""
         raise KinspanError(
             f"{flag}: {count:,} file{'s' * (count > 1)} without a document: {named}{others}: mend or leave out what is "
-            f"named, {way}"
+            f"named{way}"
         )
     if share > (MAX_SHARE if allowed is None else allowed):
         worst = sorted(tally.losing, key=lambda name: -tally.losing[name].rejected_bytes)[:NAMED_FILES]
@@ -137,14 +138,15 @@ def refuse_rejected(tally: ReadTally, allowed: float | None, flag: str) -> None:
         raise KinspanError(
             f"{flag}: {share:.1%} of what was read was rejected, {total.rejected:,} of {total.records:,} records, "
             f"{format_bytes(total.rejected_bytes)} of {format_bytes(total.bytes)}: {named}: mend or leave out what is "
-            f"named, {way}"
+            f"named{way}"
         )
 
 
 def _describe(name: str, counts: ReadCounts) -> str:
     records = f"{counts.rejected:,} of {counts.records:,} records rejected, " if counts.rejected else ""
     size = counts.rejected_bytes if counts.rejected else counts.bytes
-    return f"{name} ({records}{format_bytes(size)}; first: {counts.reason})"
+    reason = f"; first: {counts.reason}" if counts.reason else ""
+    return f"{name} ({records}{format_bytes(size)}{reason})"
 
 
 def list_rejected(path: Path, kind: str = "") -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 
 from finetune.data.answers import AnswerSet
 
-from .budget import BATCH, Budget
+from .budget import BATCH, FEWEST_UPDATES, Budget
 from .questions import Questions
 from .ways import MAX_LENGTH, VALIDATIONS, count_updates
 
@@ -35,7 +35,8 @@ def describe_duration(line: str, budget: Budget, questions: Questions | None) ->
     tokens_per_second, updates_per_second = float(found[1].replace(",", "")), float(found[2])
     if not (tokens_per_second and updates_per_second):
         return None
-    pretraining = budget.seconds or (budget.pairs or 0) / BATCH / updates_per_second
+    least = FEWEST_UPDATES / updates_per_second
+    pretraining = max(least, budget.seconds or (budget.pairs or 0) / BATCH / updates_per_second)
     if questions is None:
         rest = SAMPLE_TOKENS * SCORED / tokens_per_second
         return _format(DURATION, pretraining=pretraining, rest=rest)

@@ -39,22 +39,26 @@ def render_text(result: dict[str, Any]) -> str:
 
 
 def list_commands(
-    documents: list[str], model: str, test: Path | None, output: Path, question: str, embeds: bool
+    documents: list[str], model: str | None, test: Path | None, output: Path, question: str, embeds: bool
 ) -> list[str]:
     """The commands that measure the model again, index the documents and answer a question of them, to be pasted.
 
-    model:  the one to use
+    model:  the one to use; None: the default one
     test:   the labelled questions that it was measured on
     embeds: whether it is a bi-encoder, which the index is then made by
     """
     index, first, *more = output / "index", *documents
-    own = [] if name_installed(model) == DEFAULT_MODEL_NAME else [f"--{'model' if embeds else 'cross_encoder'}", model]
+    own = (
+        []
+        if model is None or name_installed(model) == DEFAULT_MODEL_NAME
+        else [f"--{'model' if embeds else 'cross_encoder'}", model]
+    )
     commands = [
         ["index", "--answers", f"documents={first}", *(own if embeds else []), "--output_dir", index],
         *(["index", "--add", f"documents={one}", "--output_dir", index] for one in more),
         ["search", "--index", index, *([] if embeds else own), question],
     ]
-    if test:
+    if test and model:
         commands.insert(0, ["evaluate", "--model", name_installed(model), "--data", f"files={test}"])
     return [shlex.join(["kinspan", *map(str, command)]) for command in commands]
 

@@ -1,7 +1,7 @@
 """The labelled questions of an adaptation: split in three, drawn where there are many, and written as ``files=``."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,11 @@ class Questions:
     test: AnswerSet
     notes: list[str]
 
+    def write(self, folder: Path) -> None:
+        """Writes the splits into the folder that they were settled for."""
+        for split, data in ((TRAIN, self.train), (DEV, self.dev), (TEST, self.test)):
+            _write_split(folder / (TEST if split == TEST else "questions") / f"{split}.jsonl", data)
+
     def describe(self) -> list[str]:
         """What is used, and how it was drawn, in lines."""
         splits = (self.train, self.dev, self.test)
@@ -64,7 +69,7 @@ class Questions:
 
 
 def settle_questions(given: str, columns: str | None, folder: Path) -> Questions:
-    """Reads the labelled questions and writes what is used of them into ``folder``.
+    """Reads the labelled questions, and decides what is used of them, to be written into ``folder``.
 
     given: a data set such as wikiqa=FOLDER, or the folder or file of files=
 
@@ -86,8 +91,6 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
         if lacking := data.num_questions - count:
             notes.append(LEFT_OUT[rule].format(split=split, count=lacking, whole=data.num_questions))
         kept[split] = _draw(filter_questions(data, rule), split, notes)
-    for split, data in kept.items():
-        _write_split(folder / (TEST if split == TEST else "questions") / f"{split}.jsonl", data)
     return Questions(f"files={folder / 'questions'}", kept[TRAIN], kept[DEV], kept[TEST], notes)
 
 
@@ -105,7 +108,7 @@ def _read_splits(spec: str, columns: str | None) -> tuple[dict[str, AnswerSet], 
         lack = "no train, dev or test split in it" if place.exists() else "there is no such file or folder"
         raise KinspanError(f"--questions {spec}: {lack}; {FORM}")
     if TRAIN not in found:
-        found[TRAIN] = found.pop(next(iter(found)))
+        found[TRAIN] = replace(found.pop(next(iter(found))), split=TRAIN)
     return found, notes
 
 
@@ -116,7 +119,7 @@ def _carve(splits: dict[str, AnswerSet], name: str, part: float, notes: list[str
     train = splits[TRAIN]
     hashes = (xxh3_64_intdigest(f"{name} {fold_text(text)}".encode("utf-8", "replace")) for text in train.questions)
     taken = np.fromiter(hashes, np.uint64, train.num_questions) / 2**64 < part
-    splits[name], splits[TRAIN] = train.take(taken), train.take(~taken)
+    splits[name], splits[TRAIN] = replace(train.take(taken), split=name), train.take(~taken)
     notes.append(f"no {name} split was given: {int(taken.sum()):,} of {len(taken):,} questions are set apart for it")
 
 

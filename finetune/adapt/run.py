@@ -87,7 +87,7 @@ def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
     make_folder(output)
     with lock_folder(output):
         if not (output / STARTED).exists():
-            write_atomically(output / STARTED, json.dumps({"documents": settings.documents}) + "\n")
+            write_atomically(output / STARTED, "{}\n")
         try:
             return _adapt(settings, runners, say)
         except Stopped:
@@ -104,6 +104,8 @@ def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
     with _log_steps(output, say) as teller:
         say = teller.say
         corpus, objective, told = _prepare(settings, runners, questions)
+        if questions:
+            questions.write(output)
         told += questions.describe() if questions else []
         say("\n".join(told))
         name, budget = name_model(settings.model), settings.budget.text
@@ -133,11 +135,14 @@ def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
 
 def _list_commands(settings: Settings, questions: Questions | None, result: dict[str, Any]) -> list[str]:
     """The commands to go on with: by the ranker that the verdict names, or without labels by the model as it is."""
-    output, model = settings.output, result["release"] if result["chosen"] and result["release"] else settings.model
+    output, start_ranks = settings.output, any(row["name"] == name_start(settings.model) for row in result["ways"])
+    model = settings.model if start_ranks or is_bi_encoder(settings.model) else None
+    if result["chosen"] and result["release"]:
+        model = result["release"]
     test, question = None, "your question"
     if questions:
         test, question = output / TEST / f"{TEST}.jsonl", questions.test.questions[0]
-    return list_commands(settings.documents, model, test, output, question, is_bi_encoder(model))
+    return list_commands(settings.documents, model, test, output, question, bool(model and is_bi_encoder(model)))
 
 
 @contextmanager

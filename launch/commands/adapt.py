@@ -1,5 +1,6 @@
 """Finds, and makes, the best ranker for documents of one's own, in one command."""
 
+import re
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -93,7 +94,8 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
             documents, model, folder, OBJECTIVES, rules, allow_skipped=True, decontaminate=but, quiet=quiet
         )
     except KinspanError as error:
-        raise KinspanError(str(error).replace("--input", "--documents")) from error  # as the flag is called here
+        told = re.sub(r", or give --allow_\w+ [\d. ]*to go without[\w ]*", "", str(error))  # flags that are not here
+        raise KinspanError(told.replace("--input", "--documents")) from error
     if result.skipped:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
         say(f"left out files of no known format: {kinds}")

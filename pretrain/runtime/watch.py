@@ -218,6 +218,8 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
 
     def repeat(action: Callable[[], Any], is_rare: bool = False) -> threading.Thread:
         def work() -> None:
+            if is_rare:
+                action()
             while not done.wait(SHOWN if is_rare and watch.own.is_under_way else BEAT):
                 action()
 

@@ -97,6 +97,15 @@ class SearchQueue:
         loop = asyncio.get_running_loop()
         self.searcher = searcher = await loop.run_in_executor(self._models, self._open)
         tell_ready(searcher)
+        try:
+            await self._answer_all(searcher)
+        finally:
+            for own in (*self._running, *self._waiting):
+                if not own.future.done():
+                    own.future.set_exception(Overloaded(503, "the service has ended", after=2))
+
+    async def _answer_all(self, searcher: "Searcher") -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
             self._arrived.clear()

@@ -80,3 +80,14 @@ def test_what_cannot_be_used_is_refused_in_one_line(arguments, message, monkeypa
     with pytest.raises(KinspanError, match=message) as raised:
         run(monkeypatch, *arguments)
     assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_refusal_names_no_flag_that_is_not_here(tmp_path, tiny_documents):
+    lines = "".join(json.dumps(document) + "\n" for document in tiny_documents)
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text(lines)
+    (folder / "b.jsonl").write_text("{}\n")
+    with pytest.raises(KinspanError, match=r"^--documents: 1 file without a document: .*b\.jsonl") as caught:
+        adapt.prepare_documents(print, [str(folder)], default_model(), tmp_path / "corpus", [])
+    assert "--allow" not in str(caught.value)

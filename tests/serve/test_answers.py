@@ -206,6 +206,17 @@ def test_documents_are_read_by_paragraphs_and_a_forum_by_its_answers(tmp_path, t
     assert [(a.text, a.question) for a in read(f"documents=questions:{asked}")[0]] == [("Restart it.", "It hangs")]
 
 
+def test_a_short_document_beside_others_is_no_reason_to_refuse(tmp_path, tiny_documents):
+    """Nor does a refusal name a flag that the command lacks."""
+    (tmp_path / "a.md").write_text("# A\n\n" + tiny_documents[0]["paragraphs"][0])
+    (tmp_path / "b.md").write_text("# B\n\nSee a.md.")
+    assert read(f"documents={tmp_path}")[0]
+    (tmp_path / "c.jsonl").write_text("{}\n")
+    with pytest.raises(KinspanError, match=r"^--answers documents=.* 1 file without a document: .*c\.jsonl") as caught:
+        read(f"documents={tmp_path}")
+    assert "allow" not in str(caught.value)
+
+
 def test_documents_that_are_not_there_are_refused(tmp_path):
     with pytest.raises(KinspanError, match=r"^--answers documents=.*absent\.jsonl: no such file"):
         read(f"documents={tmp_path / 'absent.jsonl'}")

@@ -65,19 +65,31 @@ class ForumQuestion:
 
 
 def read_questions(
-    inputs: list[str], say: Callable[[str], None] = lambda note: None, allow_rejected: float | None = None
+    inputs: list[str],
+    say: Callable[[str], None] = lambda note: None,
+    allow_rejected: float | None = None,
+    may_reject: bool = True,
 ) -> list[ForumQuestion]:
     """All questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as launch/prepare.py cleans them.
 
     say: is told of the records that are not as they must be, and of those that are no questions
     allow_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/rejection.py
+    may_reject: whether the command has a flag for it
 
     Raises KinspanError where a file cannot be read to its end, there is no question in the input, too much of it is
     rejected, questions share an id, or a link leads from one file to another, since the groups of duplicates are those
     of each file.
     """
     nothing = "no questions in it: name a forum's Posts.xml, its .7z or questions:FILE.jsonl"
-    found = read_input(inputs, _make_questions, say, nothing, allow_rejected)
+    found = read_input(
+        inputs,
+        _parse_questions,
+        lambda document: [_make_question(document)],
+        say,
+        nothing,
+        allow_rejected,
+        may_reject=may_reject,
+    )
     found = _part_shared_ids(found, say)
     _check_links(found)
     return found
@@ -119,11 +131,11 @@ def _check_links(questions: Sequence[ForumQuestion]) -> None:
                 )
 
 
-def _make_questions(record: Record) -> list[ForumQuestion]:
+def _parse_questions(record: Record) -> list[Document]:
     questions = [document for document in parse_record(record) if document.title_is_text]
     if not questions:
         raise Rejected("no question but a document: name the reader, such as questions:FILE.jsonl")
-    return list(map(_make_question, questions))
+    return questions
 
 
 def _make_question(document: Document) -> ForumQuestion:

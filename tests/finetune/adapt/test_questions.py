@@ -27,12 +27,15 @@ def test_one_file_is_split_in_three_the_same_way_every_time(tmp_path):
     assert sum(map(len, sets)) == len(set.union(*sets)) == 100
     assert all(len(own) > 10 for own in sets)
     assert [note for note in found.notes if "set apart" in note]
+    assert [split.split for split in (found.train, found.dev, found.test)] == ["train", "dev", "test"]
     again = settle_questions(str(write_file(tmp_path / "q.jsonl", 120)), None, tmp_path / "out2")
     assert sets[2] <= set(again.test.questions)  # more questions leave those in the test set where they are
 
 
 def test_what_is_written_is_what_is_used_and_test_is_kept_apart(tmp_path, sets):
     found = settle_questions(f"files={sets}", None, tmp_path)
+    assert not (tmp_path / "test").exists()  # not before it is known that they may be used
+    found.write(tmp_path)
     for split in (found.train, found.dev):
         read, _ = load_split(found.spec, split.split)
         assert (read.questions, read.answers.to_pylist()) == (split.questions, split.answers.to_pylist())

@@ -262,6 +262,8 @@ def test_the_commands_at_the_end_can_be_pasted(tmp_path):
     ]
     assert shlex.split(commands[1])[2:4] == ["--answers", "documents=my docs"]
     assert shlex.split(commands[-1])[-3:] == ["--cross_encoder", "releases/a", "why's it so?"]
+    untrained = list_commands(documents, None, test, tmp_path, "why", False)  # of a start that ranks nothing
+    assert not [command for command in untrained if "evaluate" in command or "encoder" in command]
     start = list_commands(documents, default_model(), None, tmp_path, "why", True)
     assert "--model" not in " ".join(start)
     assert "--model releases/a" in list_commands(documents, "releases/a", None, tmp_path, "why", True)[0]

@@ -168,7 +168,10 @@ GOOD = "Q1\tq\tD1\tT\tD1-0\ta\t1"
     ("rows", "message"),
     [
         ([GOOD, "Q1\tq\tD1\tT\tD1-1\ta"], "line 3: 6 fields, but the first line has 7"),
-        ([GOOD, "Q1\tq\tD1\tT\tD1-1\ta\t2"], "line 3: label '2' is neither 0 nor 1: write 1 for a right answer, 0 for a wrong one"),
+        (
+            [GOOD, "Q1\tq\tD1\tT\tD1-1\ta\t2"],
+            "line 3: label '2' is neither 0 nor 1: write 1 for a right answer, 0 for a wrong one",
+        ),
         ([GOOD, "Q2\t \tD1\tT\tD1-1\ta\t1"], "line 3: the question is empty"),
         ([GOOD, " \tq\tD1\tT\tD1-1\ta\t1"], "line 3: the question id is empty"),
         ([GOOD, "Q1\tq\tD1\tT\t\ta\t1"], "line 3: the answer id is empty"),
