@@ -21,9 +21,9 @@ DESCRIPTION = """Adapts a model to documents, and says whether that was worth it
 
 It prepares the documents and pre-trains the model on them for --budget. With --questions it then fine-tunes three
 rankers, and compares on the dev questions: BM25, the untrained model, the pre-trained one, the fine-tuned ones, and a
-learned fusion. The best is measured once on the test questions, beside the untrained model and BM25, and released only if it is
-better: "keep your model" is a result too. Without --questions it cannot judge rankers for your documents; it shows how
-the model ranks a hundred questions of SelQA.
+learned fusion. The best is measured once on the test questions, beside the untrained model and BM25, and released only
+if it is better: "keep your model" is a result too. Without --questions it cannot judge rankers for your documents; it
+shows how the model ranks a hundred questions of SelQA.
 
 Run it again to go on after an interruption, or with a larger --budget. OUTPUT_DIR gets release/, a ranker for kinspan
 rank, evaluate, search and release; report.html; and log.txt."""
