@@ -13,6 +13,7 @@ from data_pipeline.hub import expect_hub, explain_absence
 from data_pipeline.tokenizers import check_vocabulary, shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter
+from pretrain.modeling.default_model import name_installed
 
 from .fusion import Scoring, SeeCut, is_fusion
 from .ranker import silence_transformers
@@ -133,7 +134,7 @@ def load_similarity(
     say:        told what the score is, and where ``max_length`` is not the model's own
     see:        told which pairs have a text that is cut
     """
-    model, name = load_bi_encoder(name_or_dir), shorten_name(name_or_dir)
+    model, name = load_bi_encoder(name_or_dir), shorten_name(name_installed(name_or_dir))
     check_room(model, max_length)
     own = model.max_seq_length
     if max_length and max_length < (own or max_length + 1):
