@@ -319,8 +319,7 @@ def test_measures_other_than_fine_tuning_keep_the_head_alone(study):
 def test_the_stored_bm25_is_todays(results, shared):
     """A study that began before BM25 was improved would compare with a weaker baseline."""
     store = ResultStore(BENCHMARKS / results)
-    for path in store.folder.glob("*.json"):
-        stored = (store.read(path.stem) or {}).get("baselines", {}).get("BM25")
-        if stored is not None:
-            test = load_test(f"{path.stem}={shared / 'data/as2' / path.stem}").test
-            assert stored["ap"] == summarize(test, score_bm25(test))["ap"]
+    for name in ("selqa", "wikiqa", "trecqa"):  # InsuranceQA's candidates are made for the study
+        if known := store.read(name):
+            test = load_test(f"{name}={shared / 'data/as2' / name}").test
+            assert known["baselines"]["BM25"]["ap"] == summarize(test, score_bm25(test))["ap"]
