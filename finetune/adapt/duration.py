@@ -20,10 +20,13 @@ TEST_RANKINGS = 4  # by the model as it is and the parts of the fusion
 SCORED = 1 / 3  # of the time that training on a token takes, where it is only scored
 SAMPLE_TOKENS = 200_000  # that are scored without questions: SelQA's and the held-out texts, each by several rankers
 
-DURATION = "  all of it will take about {total}: {pretraining} to pre-train, {rest} to rank a hundred questions"
+DURATION = (
+    "  at the present speed all of it will take about {total}: {pretraining} to pre-train, {rest} to rank a hundred "
+    "questions"
+)
 WITH_QUESTIONS = (
-    "  all of it will take about {total} or less: {pretraining} to pre-train, {finetuning} to fine-tune three rankers, "
-    "{rest} to rank the dev and test questions"
+    "  at the present speed all of it will take about {total}: {pretraining} to pre-train, {finetuning} to fine-tune "
+    "three rankers, {rest} to rank the dev and test questions"
 )
 
 

@@ -86,7 +86,9 @@ def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
         raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
     make_folder(output)
     with lock_folder(output):
-        if not (output / STARTED).exists():
+        if (output / STARTED).exists():
+            say(f"going on with what {output} holds")
+        else:
             write_atomically(output / STARTED, "{}\n")
         try:
             return _adapt(settings, runners, say)

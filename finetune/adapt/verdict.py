@@ -21,8 +21,8 @@ PERHAPS = (
     "BM25 has {bm25:.3f}."
 )
 NOT_ON_TEST = (
-    "Keep {start_name}: {name} was best on dev, but on the {questions} test questions it is not (MAP {chosen:.3f} "
-    "against {start:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f}); BM25 has {bm25:.3f}."
+    "Keep {start_name}: {name} was best on dev, but on the {questions} test questions it is not better (MAP "
+    "{chosen:.3f} against {start:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f}); BM25 has {bm25:.3f}."
 )
 UNJUDGED = (
     "This is no verdict on your documents, which these questions are not about. For one, label fifty questions of your "

@@ -2,12 +2,15 @@
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.readers.files import find_input_files
 from finetune.adapt.budget import parse_budget
 from launch._cli import parse, run
 from objectives import OBJECTIVES
@@ -70,12 +73,24 @@ def main() -> None:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
     budget = parse_budget(config.budget)
     say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
+    with name_documents():
+        find_input_files(config.documents, allow_skipped=True)  # first, since torch takes seconds to import
     say("reading the documents and the questions ..." if config.questions else "reading the documents ...")
     from finetune.adapt.run import Runners, Settings, adapt  # after the flags: torch takes seconds to import
 
     model, output = config.model or default_model(), Path(config.output_dir)
     settings = Settings(config.documents, config.questions, config.columns, model, budget, output)
     adapt(settings, Runners(partial(prepare_documents, say), choose_objective, pretrain, hold_out), say)
+
+
+@contextmanager
+def name_documents() -> Iterator[None]:
+    """Has refusals name the flags that this command has."""
+    try:
+        yield
+    except KinspanError as error:
+        told = re.sub(r", or give --allow_\w+ [\d. ]*to go without[\w ]*", "", str(error))
+        raise KinspanError(told.replace("--input", "--documents")) from error
 
 
 def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, but: list[str]) -> dict[str, int]:
@@ -89,13 +104,10 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
 
     rules = Rules(validation_share=HELD_OUT)
     quiet = not sys.stderr.isatty()
-    try:
+    with name_documents():
         result = prepare(
             documents, model, folder, OBJECTIVES, rules, allow_skipped=True, decontaminate=but, quiet=quiet
         )
-    except KinspanError as error:
-        told = re.sub(r", or give --allow_\w+ [\d. ]*to go without[\w ]*", "", str(error))  # flags that are not here
-        raise KinspanError(told.replace("--input", "--documents")) from error
     if result.skipped:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
         say(f"left out files of no known format: {kinds}")

@@ -72,7 +72,7 @@ def test_held_out_anchors_stand_in_for_questions(tiny_corpus):
     [
         (["--documents", "nowhere", "--output_dir", "out"], "^--documents nowhere: no such file$"),
         (["--documents", "nowhere", "--output_dir", "out", "--budget", "a while"], "--budget a while"),
-        (["--documents", "nowhere", "--output_dir", "out", "--questions", "absent"], "--questions"),
+        (["--documents", "python-docs", "--output_dir", "out", "--questions", "absent"], "--questions"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(arguments, message, monkeypatch, tmp_path):

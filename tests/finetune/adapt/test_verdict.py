@@ -57,7 +57,7 @@ def test_the_start_is_kept_where_it_is_the_best_on_dev(splits):
 def test_what_does_not_hold_on_test_is_not_chosen(splits):
     found = judge_made(splits, start=(2, 3), cross=(4, 1))
     assert (found.chosen.name, found.best.name) == ("start", "cross")
-    assert found.sentence.startswith("Keep start: cross was best on dev, but on the 80 test questions it is not")
+    assert found.sentence.startswith("Keep start: cross was best on dev, but on the 80 test questions it is not better")
 
 
 def test_of_equals_the_first_is_chosen(splits):
