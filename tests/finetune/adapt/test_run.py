@@ -238,7 +238,9 @@ def test_the_first_line_with_a_speed_tells_how_long_all_will_take(tmp_path, fold
         print("step 0/100  validation loss 1.2")
         print(line)
         print(line)
-    assert told == ["  all of it will take about 4 min: 3 min to pre-train, 1 min to rank a hundred questions"]
+    assert told == [
+        "  at the present speed all of it will take about 4 min: 3 min to pre-train, 1 min to rank a hundred questions"
+    ]
     questions = settle_questions(str(folder), None, tmp_path)
     said = [
         describe_duration(line.replace("1,024", speed), parse_budget("3200pairs"), questions) for speed in ("20", "10")
