@@ -124,7 +124,7 @@ def describe_progress(run: Run, history: Sequence[Mapping[str, Any]], under_way:
     rate = estimate_speed(history, step, now)
     left = format_time((run.setup.total_steps - step) / rate) if rate else ""
     due = format_clock(now + PAGE_SECONDS + (run.log_steps / rate if rate else PAGE_SECONDS)) if under_way else None
-    return Progress(run.progress.tokens, rate, left, format_clock(now), due, str(run.setup.folder))
+    return Progress(step, run.progress.tokens, rate, left, format_clock(now), due, str(run.setup.folder))
 
 
 def show_pairs(run: Run) -> list[dict[str, Any]]:

@@ -22,6 +22,9 @@ The bi-encoder finds 100 candidates; with --cross_encoder the first --rerank_k o
 reads question and answer together. BM25 can find the candidates too, or both, fused. Without a question the command
 asks for questions until the input ends.
 
+Each answer begins with its id. A paragraph of a document has the document's id, which is that of its record or its
+file's name, and its number among those indexed, as in manual.pdf#3.
+
 --questions reads questions with ids from a file: a table with columns id and question (or query, or text), a .tsv file
 of ids and questions alone, or a folder in BEIR's form. --run writes what is found as a TREC run, for kinspan evaluate
 and any other tool. --json prints a line of JSON for each question."""
@@ -134,7 +137,7 @@ def _answer(searcher: "Searcher", question: str, config: SearchConfig) -> None:
         return
     _print_hits(question, answered.hits[0])
     stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in answered.timings.items() if stage != "total")
-    print(f"  {answered.timings['total']:.1f} ms: {stages}", flush=True)
+    print(f"\n  answered in {answered.timings['total']:.1f} ms: {stages}", flush=True)
 
 
 def _read_questions(source: str) -> dict[str, str]:
@@ -191,7 +194,8 @@ def _note(text: str) -> None:
 def _show(rank: int, hit: "Hit") -> None:
     scores = ", ".join(f"{NAMES.get(stage, stage)} {score:.4g}" for stage, score in hit.scores.items())
     print(f"\n{rank:2d}. {_clean(hit.id)}  ({scores})")
-    for name, text in (("question: ", hit.question), ("", shorten(hit.text, SHOWN)), ("", hit.url)):
+    heading = (("question: ", hit.question), ("title: ", hit.title))
+    for name, text in (*heading, ("", shorten(hit.text, SHOWN)), ("", hit.url)):
         if text:
             print(fill(_clean(f"{name}{text}"), WIDTH, initial_indent="    ", subsequent_indent="    "))
 

@@ -31,6 +31,7 @@ class Panel(NamedTuple):
 class Progress(NamedTuple):
     """How far a run is, as the page says it.
 
+    step:             updates so far; the log may be some behind
     tokens:           that were trained on
     steps_per_second: validation and checkpoints included; None where it is not known yet
     left:             the time left, in words
@@ -39,6 +40,7 @@ class Progress(NamedTuple):
     folder:           of the run
     """
 
+    step: int
     tokens: int
     steps_per_second: float | None
     left: str
@@ -81,16 +83,16 @@ FIGURES = {  # by their names in metrics.jsonl, those of validation that the pag
     "rtd_precision": "share of the tokens called replaced that were replaced",
     "replaced_share": "share of all tokens that were replaced",
     "pair_loss": "loss of the pair objective, in nats per pair",
-    "pair_accuracy": "share of the pairs that were classified rightly; calling all negative may look good here",
-    "pair_accuracy_positive": "the same among positive pairs alone",
-    "pair_accuracy_hard": "the same among hard negatives, whose texts are from one document",
-    "pair_accuracy_easy": "the same among easy negatives, whose texts are from two documents",
-    "pair_f1": "harmonic mean of precision and recall of the positive pairs",
-    "pair_f1_hard": "the same against hard negatives alone",
-    "pair_f1_easy": "the same against easy negatives alone",
+    "pair_accuracy": "share of all pairs that were classified rightly: high even if all are called negative",
+    "pair_accuracy_positive": "share of the positive pairs that were classified rightly",
+    "pair_accuracy_hard": "share of the hard negatives (two texts of one document) that were classified rightly",
+    "pair_accuracy_easy": "share of the easy negatives (texts of two documents) that were classified rightly",
+    "pair_f1": "F1 (harmonic mean of precision and recall) of the positive pairs",
+    "pair_f1_hard": "F1 of the positive pairs against hard negatives alone",
+    "pair_f1_easy": "F1 of the positive pairs against easy negatives alone",
     "pair_auc": "how often a positive pair scores above a negative one; chance is 0.5",
-    "pair_auc_hard": "the same against hard negatives alone",
-    "pair_auc_easy": "the same against easy negatives alone",
+    "pair_auc_hard": "how often a positive pair scores above a hard negative; chance is 0.5",
+    "pair_auc_easy": "how often a positive pair scores above an easy negative; chance is 0.5",
     "pair_r1": "share of the queries whose own text is the most similar",
     "pair_mrr": "mean of 1 / rank of a query's own text",
     "share_positive": "share of positive pairs among all",
@@ -138,7 +140,7 @@ def render_page(
         {"tidy": tidy_decoded},
         title=title,
         notes=[],
-        step=step,
+        step=progress.step if progress else step,
         total_steps=facts["total_steps"],
         progress=progress,
         reload=RELOAD,
@@ -199,7 +201,7 @@ def _plot(name: str, curves: Curves, history: Sequence[Mapping[str, Any]]) -> st
 
 
 def _find_next(curves: Curves, step: int, facts: Mapping[str, Any]) -> int:
-    """The step at which one of the curves has its next value."""
+    """The step by which one of the curves has its next value."""
     every = [facts["settings"][EVERY[split]] for _, split in curves]
     return min(facts["total_steps"], *((step // steps + 1) * steps for steps in every))
 

@@ -151,11 +151,12 @@ def read_examples(path: Path) -> list[str]:
 
 
 def pick_examples(searcher: "Searcher") -> list[str]:
-    """Questions that answers of the index came from, spread over it; none where it has none."""
+    """Questions that answers of the index came from, or their titles, spread over it; none where it has none."""
     index = searcher.index
     rows = range(index.manifest.rows)
     alive = (row for row in spread(rows, LOOKED_AT * EXAMPLES) if index.alive is None or index.alive[row])
-    questions = (index.answer(row).question.strip() for row in alive)
+    answers = map(index.answer, alive)
+    questions = ((answer.question or answer.title).strip() for answer in answers)
     return spread([*dict.fromkeys(own for own in questions if 0 < len(own) <= EXAMPLE_CHARS)], EXAMPLES)
 
 

@@ -1,6 +1,6 @@
 // The page "ask": a question, the best answers, how they were found and how long it took.
 
-import { find, hideProblem, isTyping, make, makeTitle, plural, renderText, request, showProblem } from "/static/common.js";
+import { describeOrigin, find, hideProblem, isTyping, make, makeTitle, nameAnswer, plural, renderText, request, showProblem } from "/static/common.js";
 
 const CHIPS = 8; // examples shown
 const COUNTS = [1, 3, 5, 10, 20]; // of answers to choose from, as far as the service allows
@@ -132,7 +132,7 @@ function showAnswers({ hits, timings, total }) {
 }
 
 function renderHit(hit, place) {
-  const title = hit.question || `Answer ${hit.id}`;
+  const title = nameAnswer(hit);
   return make(
     "article",
     { class: "card", "aria-label": `Answer ${place + 1}: ${title}` },
@@ -143,6 +143,7 @@ function renderHit(hit, place) {
       make("h3", {}, makeTitle(title, hit.url)),
       renderScore(hit),
     ),
+    make("p", { class: "origin muted" }, describeOrigin(hit)),
     renderText(hit.text, hit.marks),
   );
 }

@@ -12,7 +12,7 @@ from pretrain.modeling.siamese.losses import CONTRASTIVE_SUMS
 
 EVERY = {"log_steps": 3, "eval_steps": 8, "probe_steps": 8}
 FACTS = {"total_steps": 20, "settings": {"objective": "ssp", "max_tokens": None, "seed": 1, **EVERY}}
-UNDER_WAY = Progress(12_000, 2.5, "5 min", "2026-01-02 03:04:05", "2026-01-02 03:05:09", "runs/docs")
+UNDER_WAY = Progress(20, 12_000, 2.5, "5 min", "2026-01-02 03:04:05", "2026-01-02 03:05:09", "runs/docs")
 VOID = {"meta", "path", "use"}
 
 
@@ -75,18 +75,18 @@ def test_a_curve_is_drawn_from_its_second_value_on():
     lines = [{"step": 0, "split": "validation", "loss": 1.0, "pair_auc": 0.5}]
     page = render_page("new", FACTS, lines, [])
     assert "<svg" not in page
-    assert "Loss: drawn from step 8 on" in page
+    assert "Loss: drawn by step 8" in page
     assert "Has it learned" not in page  # before it was trained
     assert page.count(">step 0<") == 1
     lines += [{"step": step, "split": "train", "loss": 1.0, "learning_rate": 0.1} for step in (3, 6)]
     page = render_page("new", FACTS, lines[:2], [])
-    assert "Loss: drawn from step 6 on" in page
-    assert "Pairs told apart: drawn from step 8 on" in page
+    assert "Loss: drawn by step 6" in page
+    assert "Pairs told apart: drawn by step 8" in page
     page = render_page("new", FACTS, lines, [])
     assert page.count("<svg") == 2
     assert "Loss: drawn" not in page
     lines = [{"step": 18, "split": "train", "loss": 1.0}]
-    assert "Loss: drawn from step 20 on" in render_page("new", FACTS, lines, [])  # the last line of the log
+    assert "Loss: drawn by step 20" in render_page("new", FACTS, lines, [])  # the last line of the log
 
 
 def test_a_page_says_how_fresh_it_is():
