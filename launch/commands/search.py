@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from data_pipeline.errors import KinspanError
 from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
+from serve.folder import read_manifest
 from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
 
 if TYPE_CHECKING:
@@ -92,9 +93,11 @@ def main() -> None:
         raise KinspanError("--run needs --questions, whose ids it writes")
     if config.questions and config.question:
         raise KinspanError("--questions: leave the other questions out, or put them into the file")
-    from serve.search import Searcher  # after the flags: torch takes seconds to import
-
     questions = _read_questions(config.questions) if config.questions else {}
+    read_manifest(Path(config.index))  # what is no index is said before torch is imported, which takes seconds
+    _note(f"opening {config.index}")
+    from serve.search import Searcher
+
     searcher = Searcher(
         config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend, _note
     )
