@@ -231,7 +231,7 @@ def _read_documents(place: str, say: Say) -> Iterator[Answer]:
     def make(document: Document) -> list[Answer]:
         nonlocal kept
         if document.title_is_text:
-            texts = map(normalise, document.answers)
+            texts = list(map(normalise, document.answers))
             return [Answer(name(document, n, text), text, question=document.title) for n, text in enumerate(texts, 1)]
         texts = clean(document, Rules(min_document_chars=0), tally)
         kept += len(texts)

@@ -41,13 +41,13 @@ async function start() {
 
 /** Says what is searched, and offers what the service can do. */
 function describe() {
-  find("about").textContent = `${about.index}: ${plural(about.answers, "answer")}, shown word for word.`;
+  find("about").textContent = `${about.index}: ${plural(about.answers, "answer")}. What is found is quoted word for word, not written by a model.`;
   const counts = COUNTS.filter((count) => count <= about.limits.max_k);
   form.k.replaceChildren(...counts.map((count) => make("option", { value: count }, String(count))));
   find("rerank-label").hidden = !about.cross_encoder;
   field.maxLength = about.limits.max_question;
-  const reranks = about.cross_encoder ? `Re-ranking: ${about.cross_encoder}. ` : "";
-  find("footer").textContent = `Meaning: ${about.bi_encoder}. ${reranks}kinspan ${about.version}.`;
+  const reranks = about.cross_encoder ? `Re-ranked by ${about.cross_encoder}. ` : "";
+  find("footer").textContent = `Meaning is compared by ${about.bi_encoder}. ${reranks}kinspan ${about.version}.`;
 }
 
 /** Fills the form from the address, and asks what is there. */

@@ -35,7 +35,7 @@ export const nameAnswer = ({ id, question, title }) => question || title || `Ans
 
 /** Says what stands above an answer, and by which id it is found again. */
 export const describeOrigin = ({ id, question, title }) =>
-  [question ? "its question" : title ? "title of its document" : null, title && question ? `from: ${title}` : null, `id: ${id}`]
+  [question ? "the question it answered" : title ? "title of the document" : null, title && question ? `document: ${title}` : null, `id: ${id}`]
     .filter(Boolean)
     .join(" · ");
 

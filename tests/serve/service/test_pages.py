@@ -189,8 +189,8 @@ def test_an_answer_says_what_stands_above_it_and_its_id(page, site):
     page.goto(f"{site}/?q=printer steps rollers dark&k=10")
     assert "Care of the rollers" in titles(page)
     shown = page.locator("article .origin").all_inner_texts()
-    assert shown[0] == "its question · id: a0"
-    assert shown[2:] == ["id: a2", "its question · id: a3", "title of its document · id: manual.pdf#3"]
+    assert shown[0] == "the question it answered · id: a0"
+    assert shown[2:] == ["id: a2", "the question it answered · id: a3", "title of the document · id: manual.pdf#3"]
 
 
 def test_slash_leads_to_the_question(page, site):
