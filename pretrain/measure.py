@@ -27,7 +27,7 @@ from .state import Run
 
 PAGE = "report.html"
 PAGE_SECONDS = 60.0  # between two pages of a run under way
-PAGE_COST = 100  # times as long as rendering the page, at least: it takes a hundredth of a run's time
+PAGE_COST = 50  # times as long as the last page took, at least: pages take a fiftieth of a run's time
 PAIRS_SHOWN = 3  # on the page, of each kind
 SEARCHED = 15  # pairs of each part of a mixture among which they are found: three anchors
 MOST_SEARCHED = 90
@@ -94,7 +94,7 @@ def list_facts(run: Run) -> dict[str, Any]:
 
 
 def refresh_page(run: Run) -> None:
-    """Writes the page anew where the last one is PAGE_SECONDS old, and rendering it costs little of the time."""
+    """Writes the page anew where it is due."""
     if run.log and time.monotonic() >= run.page_due:
         write_page(run, under_way=True)
 
@@ -102,28 +102,27 @@ def refresh_page(run: Run) -> None:
 def write_page(run: Run, under_way: bool) -> None:
     """Writes report.html. Training goes on where it cannot be written, or what it shows cannot be read."""
     setup, folder, began = run.setup, run.setup.folder, time.monotonic()
-    facts = list_facts(run)
+    facts, wait = list_facts(run), max(PAGE_SECONDS, PAGE_COST * run.page_took)
     title = f"{facts['model']['name']}, {setup.config.objective}: pre-training"
     help_of = {setting.name: setting.metadata["help"] for setting in fields(setup.config)}
     try:
         lines, history = read_lines(folder), read_history(folder)
         warnings = find_warnings(facts) if not under_way and run.progress.step == setup.total_steps else []
         warnings = [*warnings, *filter(None, [find_fall(lines)])]  # the fall was said when it was probed
-        progress = describe_progress(run, history, under_way)
+        progress = describe_progress(run, history, wait if under_way else None)
         page = render_page(title, facts, lines, show_pairs(run), warnings, history, progress, help_of)
         write_atomically(folder / PAGE, page)
     except (OSError, KinspanError) as error:
         run.say(f"{describe_write_error(folder / PAGE, error)}; training goes on")
-    now = time.monotonic()
-    run.page_due = now + max(PAGE_SECONDS, PAGE_COST * (now - began))
+    run.page_due, run.page_took = began + wait, time.monotonic() - began
 
 
-def describe_progress(run: Run, history: Sequence[Mapping[str, Any]], under_way: bool) -> Progress:
-    """How far the run is. The next page is due after PAGE_SECONDS, at the line of the log that follows."""
+def describe_progress(run: Run, history: Sequence[Mapping[str, Any]], wait: float | None) -> Progress:
+    """How far the run is. The next page is due at the line of the log after ``wait`` seconds; None: there is none."""
     now, step = time.time(), run.progress.step
     rate = estimate_speed(history, step, now)
     left = format_time((run.setup.total_steps - step) / rate) if rate else ""
-    due = format_clock(now + PAGE_SECONDS + (run.log_steps / rate if rate else PAGE_SECONDS)) if under_way else None
+    due = None if wait is None else format_clock(now + wait + (run.log_steps / rate if rate else PAGE_SECONDS))
     return Progress(step, run.progress.tokens, rate, left, format_clock(now), due, str(run.setup.folder))
 
 

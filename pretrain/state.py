@@ -47,7 +47,8 @@ class Run(Loop):
     board:    Weights & Biases, with ``--wandb`` on rank 0
     shown:    the pairs on the page of the run, once they were read
     validated: the step of the last validation, and what it found
-    page_due: when the page is to be written again, by the monotonic clock
+    page_due:  when the page is to be written again, by the monotonic clock
+    page_took: seconds that writing it took the last time
     filler:   stands in for an empty micro-batch
     feeder:   makes the batches from ``progress.step`` on
     coming:   waits for the next step's batch to be counted; see step.start_counting
@@ -63,6 +64,7 @@ class Run(Loop):
     shown: list[dict[str, Any]] | None = None
     validated: tuple[int, Validation] | None = None
     page_due: float = 0.0
+    page_took: float = 0.0
     filler: Batch = field(init=False)
     feeder: Feeder = field(init=False)
     coming: Callable[[], Counted] = field(init=False)
