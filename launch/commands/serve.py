@@ -1,6 +1,5 @@
 """Serves the search of an index over HTTP, with a page to try it."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +7,6 @@ from data_pipeline.errors import KinspanError
 from launch._cli import parse
 from launch.commands.search import SearcherFlags
 from pretrain.runtime.settings import Range, setting
-from serve.folder import read_manifest
 from serve.questions import CANDIDATES, MAX_QUESTION
 
 DESCRIPTION = """Answers questions from an index that kinspan index made, over HTTP, as long as it runs.
@@ -71,7 +69,4 @@ def main() -> None:
         )
     own = ("host", "port", "token_file", "allow_anonymous")
     service = Service(token=token, **{name: value for name, value in vars(config).items() if name not in own})
-    opened = open_socket(config.host, config.port)
-    read_manifest(Path(config.index))  # what is no index is said alone
-    print(f"opening {config.index}", file=sys.stderr, flush=True)
-    serve(service, opened, lambda note: print(note, flush=True))
+    serve(service, open_socket(config.host, config.port), lambda note: print(note, flush=True))

@@ -81,6 +81,7 @@ def make_server(
     """The server of ``serve``, before it starts, and its queue."""
     read_manifest(Path(service.index))  # what is no index is said before torch is imported
     evaluations = open_evaluations(service.evaluation)
+    print(f"opening {service.index}", file=sys.stderr, flush=True)  # not by ``say``, whose first line has the address
     given = read_examples(Path(service.examples)) if service.examples else []
     host = opened.getsockname()[0]
     # Without a token, another site whose owner lets its name point here could read the answers in a visitor's browser
