@@ -71,7 +71,15 @@ def draw_curves(axes: Axes, curves: Mapping[str, Points]) -> None:
     """Draw named curves over the number of updates."""
     for (name, points), colour in zip(curves.items(), cycle(COLOURS)):
         marker = "o" if len(points) < FEW_POINTS else None
-        axes.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=3, linewidth=1.4, label=name)
+        axes.plot(
+            *zip(*points, strict=True),
+            color=colour,
+            marker=marker,
+            markersize=3,
+            linewidth=1.4,
+            label=name,
+            clip_on=False,  # a dot at 0 stands on the axis
+        )
     axes.set_xlim(0, 1.02 * max(1, *(step for points in curves.values() for step, _ in points)))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

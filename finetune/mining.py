@@ -30,6 +30,7 @@ from finetune.ranking.bi_encoder import check_room, is_bi_encoder
 from finetune.ranking.embedder import Embedder
 from finetune.ranking.encode import CutCounter
 from finetune.ranking.score import load_scoring
+from pretrain.modeling.default_model import name_installed
 
 TRAIN, FACTS = "train.jsonl", "mined.json"
 MOST_COSINES = 1 << 27  # of questions to all candidates, in memory at once: half a gigabyte
@@ -105,7 +106,7 @@ def mine_file(
     sizes = np.array([len(rows) for rows in mined.chosen])
     facts = {
         "data": data.name,
-        "model": shorten_name(model),
+        "model": shorten_name(name_installed(model)),
         "cross_encoder": cross_encoder and shorten_name(cross_encoder),
         **asdict(rules),
         "questions": data.num_questions,

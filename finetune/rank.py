@@ -9,6 +9,7 @@ from finetune.data.collect import collect_answers
 from finetune.data.registry import parse_columns
 from finetune.data.tables import read_candidates, read_table
 from finetune.evaluation.trec import write_ranking
+from pretrain.modeling.default_model import name_installed
 
 
 def rank_file(
@@ -30,5 +31,5 @@ def rank_file(
         print(note)
     print(f"{path}: {data.num_questions:,} questions, {data.num_pairs:,} candidates", flush=True)
     scores = score_answers(model, data, max_length, precision=precision, say=print)
-    write_ranking(output, data, scores, shorten_name(model))
+    write_ranking(output, data, scores, shorten_name(name_installed(model)))
     print(f"{output} has run.txt and ranking.jsonl")

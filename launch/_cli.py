@@ -14,7 +14,7 @@ os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reach
 
 from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError
 from data_pipeline.files import find_file, read_yaml
-from pretrain.modeling.default_model import resolve_model
+from pretrain.modeling.default_model import resolve_models
 from pretrain.runtime.settings import GROUPS, REQUIRED, check_ranges, default_of, kinds_of, may_be_empty
 from pretrain.runtime.world import adopt_world, read_world
 
@@ -53,10 +53,7 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     values.pop("config", None)
     for name, value in values.items():
         check_text(name, value)
-    for declared in fields(config_class):  # type: ignore[arg-type]
-        if declared.metadata["is_model"] and (value := values.get(declared.name)):
-            values[declared.name] = list(map(resolve_model, value)) if isinstance(value, list) else resolve_model(value)
-    config = config_class(**values)
+    config = config_class(**resolve_models(config_class, values))
     check_ranges(config)
     return config
 

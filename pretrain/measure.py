@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from data_pipeline.files import describe_write_error, write_atomically
 from data_pipeline.sampling.describe import describe_pairs
 from data_pipeline.sampling.pairs import KINDS
 from pretrain.checkpoints.capture import full_weights
-from pretrain.evaluation.page import render_page
+from pretrain.evaluation.page import Progress, render_page
 from pretrain.evaluation.probe_warning import find_fall
 from pretrain.evaluation.retrieval import evaluate_retrieval
 from pretrain.evaluation.validation import Validation, evaluate
@@ -25,6 +26,8 @@ from .runtime import ranks
 from .state import Run
 
 PAGE = "report.html"
+PAGE_SECONDS = 60.0  # between two pages of a run under way
+PAGE_COST = 50  # times as long as the last page took, at least: pages take a fiftieth of a run's time
 PAIRS_SHOWN = 3  # on the page, of each kind
 SEARCHED = 15  # pairs of each part of a mixture among which they are found: three anchors
 MOST_SEARCHED = 90
@@ -37,8 +40,13 @@ def measure(run: Run) -> None:
     validated = validate(run) if step % config.eval_steps == 0 or is_last else None
     if config.probe and (step % config.probe_steps == 0 or is_last):
         run_probe(run)
+    if validated:
+        run.validated = step, validated
     if run.log and (step % config.eval_steps == 0 or is_last):
-        write_page(run, validated)
+        write_page(run, under_way=not is_last)
+    if run.log and is_last:
+        for text in find_warnings(list_facts(run)):
+            run.say(f"warning: {text}")
 
 
 def validate(run: Run) -> Validation | None:
@@ -79,38 +87,48 @@ def run_probe(run: Run) -> None:
     ranks.barrier()
 
 
-def write_page(run: Run, validated: Validation | None) -> None:
+def list_facts(run: Run) -> dict[str, Any]:
+    """What run.json says of the run, and the figures of the last validation since this start."""
+    step, validated = run.validated or (0, None)
+    return {**run.setup.facts, "last_validation": [{"step": step, **validated.figures}] if validated else []}
+
+
+def refresh_page(run: Run) -> None:
+    """Writes the page anew where it is due."""
+    if run.log and time.monotonic() >= run.page_due:
+        write_page(run, under_way=True)
+
+
+def write_page(run: Run, under_way: bool) -> None:
     """Writes report.html. Training goes on where it cannot be written, or what it shows cannot be read."""
-    setup, folder = run.setup, run.setup.folder
-    figures = [{"step": run.progress.step, **validated.figures}] if validated else []
-    facts = {**setup.facts, "last_validation": figures}
-    warnings = find_warnings(facts) if run.progress.step == setup.total_steps else []
+    setup, folder, began = run.setup, run.setup.folder, time.monotonic()
+    facts, wait = list_facts(run), max(PAGE_SECONDS, PAGE_COST * run.page_took)
     title = f"{facts['model']['name']}, {setup.config.objective}: pre-training"
+    help_of = {setting.name: setting.metadata["help"] for setting in fields(setup.config)}
     try:
         lines, history = read_lines(folder), read_history(folder)
-        on_page = [*warnings, *filter(None, [find_fall(lines)])]  # the fall was said when it was probed
-        pairs = show_pairs(run, validated)
-        page = render_page(title, facts, lines, pairs, on_page, history, describe_progress(run, history))
+        warnings = find_warnings(facts) if not under_way and run.progress.step == setup.total_steps else []
+        warnings = [*warnings, *filter(None, [find_fall(lines)])]  # the fall was said when it was probed
+        progress = describe_progress(run, history, wait if under_way else None)
+        page = render_page(title, facts, lines, show_pairs(run), warnings, history, progress, help_of)
         write_atomically(folder / PAGE, page)
     except (OSError, KinspanError) as error:
         run.say(f"{describe_write_error(folder / PAGE, error)}; training goes on")
-    for text in warnings:
-        run.say(f"warning: {text}")
+    run.page_due, run.page_took = began + wait, time.monotonic() - began
 
 
-def describe_progress(run: Run, history: Sequence[Mapping[str, Any]]) -> str:
-    """The tokens so far, the speed and the time left as a sentence for the page."""
+def describe_progress(run: Run, history: Sequence[Mapping[str, Any]], wait: float | None) -> Progress:
+    """How far the run is. The next page is due at the line of the log after ``wait`` seconds; None: there is none."""
     now, step = time.time(), run.progress.step
-    told = [f"{run.progress.tokens:,} tokens"]
-    if rate := estimate_speed(history, step, now):
-        left = format_time((run.setup.total_steps - step) / rate)
-        told += [f"{rate:.3g} steps per second, validation and checkpoints included", f"{left} left"]
-    return f"{'; '.join(told)}. Written on {format_clock(now)} UTC."
+    rate = estimate_speed(history, step, now)
+    left = format_time((run.setup.total_steps - step) / rate) if rate else ""
+    due = None if wait is None else format_clock(now + wait + (run.log_steps / rate if rate else PAGE_SECONDS))
+    return Progress(step, run.progress.tokens, rate, left, format_clock(now), due, str(run.setup.folder))
 
 
-def show_pairs(run: Run, validated: Validation | None) -> list[dict[str, Any]]:
-    """A few held-out pairs of each kind in words, with the logits of this validation; they are read once per start."""
-    stream = run.setup.validation_stream
+def show_pairs(run: Run) -> list[dict[str, Any]]:
+    """A few held-out pairs of each kind in words, with the logits of the last validation; read once per start."""
+    stream, validated = run.setup.validation_stream, run.validated and run.validated[1]
     if stream is None or validated is None:
         return []
     if run.shown is None:

@@ -29,7 +29,7 @@ from pretrain.runtime.world import read_launcher_variables
 
 from .config import PretrainConfig, as_dict
 from .finished import SUMMARY
-from .measure import measure
+from .measure import measure, refresh_page, write_page
 from .metrics import compute_figures
 from .planning.checks import check
 from .recovery import look_for_spike, tell_skipped
@@ -180,6 +180,15 @@ class Pretraining(Run):
         self.counted = self.coming()
         return self.counted.stop
 
+    def stop(self, saved: bool) -> None:
+        """Leaves a page that says so."""
+        try:
+            super().stop(saved)
+        except Stopped:
+            if self.log:
+                write_page(self, under_way=False)
+            raise
+
     def measure_if_due(self, step: int) -> None:
         self.profile.enter("validation")
         measure(self)
@@ -236,6 +245,7 @@ class Pretraining(Run):
             values["grad_norm"] = norm
         if self.log:
             self.log.write(progress.step, "train", values | speed)
+        refresh_page(self)
         look_for_spike(self, values["loss"])
 
 

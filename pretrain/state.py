@@ -11,6 +11,7 @@ from data_pipeline.sampling.batch import Batch
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
+from pretrain.evaluation.validation import Validation
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
@@ -45,6 +46,9 @@ class Run(Loop):
     profile:  measures where the time goes, with ``--profile``
     board:    Weights & Biases, with ``--wandb`` on rank 0
     shown:    the pairs on the page of the run, once they were read
+    validated: the step of the last validation, and what it found
+    page_due:  when the page is to be written again, by the monotonic clock
+    page_took: seconds that writing it took the last time
     filler:   stands in for an empty micro-batch
     feeder:   makes the batches from ``progress.step`` on
     coming:   waits for the next step's batch to be counted; see step.start_counting
@@ -58,6 +62,9 @@ class Run(Loop):
     profile: Profile
     board: WandbBoard | None = None
     shown: list[dict[str, Any]] | None = None
+    validated: tuple[int, Validation] | None = None
+    page_due: float = 0.0
+    page_took: float = 0.0
     filler: Batch = field(init=False)
     feeder: Feeder = field(init=False)
     coming: Callable[[], Counted] = field(init=False)

@@ -22,14 +22,15 @@ from finetune.evaluation.beir import CORPUS, find_beir_file
 
 from .python_docs import read_python_docs
 
-FIELDS = ("text", "id", "question", "url")
+FIELDS = ("text", "id", "question", "url", "title")
 BEIR_ID = "_id"
 # What tables call the fields; --columns names others
 COLUMNS = {
     "text": ("text", "answer", "passage"),
     "id": ("id", "answer_id", "aid", BEIR_ID),
-    "question": ("question", "title"),
+    "question": ("question",),
     "url": ("url", "link"),
+    "title": ("title",),
 }
 FORUM = "forum"  # forum=Posts.xml
 DOCUMENTS = "documents"  # documents=FOLDER, anything that is prepared
@@ -41,14 +42,16 @@ class Answer(NamedTuple):
     """An answer as people read it.
 
     id:       tells it from all others; one with the id of an older answer replaces it
-    question: what it answered, or a title; "" where it is not known
+    question: what it answered; "" where it is not known
     url:      where it is from; "" where it is not known
+    title:    of the document that it is from; "" where there is none
     """
 
     id: str
     text: str
     question: str = ""
     url: str = ""
+    title: str = ""
 
 
 Say = Callable[[str], None]
@@ -90,7 +93,7 @@ def stream_answers(source: str, columns: dict[str, str], say: Say, all_answers: 
     """Yields what stands in a source of ``read_answers`` as it is read, what has no text or stands twice too."""
     name, _, place = source.partition("=")
     if source == PYTHON_DOCS:
-        return (Answer(*passage) for passage in read_python_docs())
+        return (Answer(name, text, "", url, title) for name, text, title, url in read_python_docs())
     if name == FORUM and place:
         return _take_answers(read_questions([place], say, may_reject=False), all_answers, say)
     if name == DOCUMENTS and place:
@@ -108,9 +111,12 @@ def stream_answers(source: str, columns: dict[str, str], say: Say, all_answers: 
     return _read_table(Path(source), columns, say)
 
 
-def name_by_hash(text: str, question: str) -> str:
-    """The id of an answer whose source gives none: the same answer gets the same one."""
-    return hashlib.blake2b(f"{question}\0{text}".encode("utf-8", "replace"), digest_size=ID_BYTES).hexdigest()
+def name_by_hash(text: str, heading: str) -> str:
+    """The id of an answer whose source gives none: the same answer gets the same one.
+
+    heading: its question or title
+    """
+    return hashlib.blake2b(f"{heading}\0{text}".encode("utf-8", "replace"), digest_size=ID_BYTES).hexdigest()
 
 
 def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answer]:
@@ -132,7 +138,7 @@ def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answe
     if not any(name in table.fields for name in names["text"]):
         raise KinspanError(
             f"{path}: no column {' or '.join(names['text'])}; there are {', '.join(table.fields)}: name the "
-            "answers' one with --columns text=NAME"
+            f"answers' one with --columns text=NAME, or index documents with --answers {DOCUMENTS}={path}"
         )
     if "label" in table.fields:
         say(
@@ -151,11 +157,11 @@ def _take_rows(table: Table, names: dict[str, tuple[str, ...]], say: Say, join_t
     wanted = [name for name in table.fields if any(name in of_field for of_field in names.values())]
     for number, record in table.records(wanted):
         values = {field: _take_field(record, names[field], f"{table.place} {number}") for field in FIELDS}
-        text, question = values["text"], values["question"]
         if join_title:
-            text, question = f"{question} {text}".strip(), ""
-        if text:
-            yield Answer(values["id"] or name_by_hash(text, question), text, question, values["url"])
+            values["text"] = f"{values.pop('title')} {values['text']}".strip()
+        answer = Answer(**values)
+        if answer.text:
+            yield answer._replace(id=answer.id or name_by_hash(answer.text, answer.question or answer.title))
         else:
             empty.append(f"{number:,}")
     if empty:
@@ -210,15 +216,26 @@ def _read_data_set(source: str) -> Iterator[Answer]:
 def _read_documents(place: str, say: Say) -> Iterator[Answer]:
     """The paragraphs of documents as preparing keeps them, with the documents' titles; of a forum, its answers."""
     tally, kept = Tally(), 0
+    names: dict[tuple[str, str], str] = {}
+    taken: Counter[str] = Counter()
+
+    def name(document: Document, number: int, text: str) -> str:
+        """The id of a document's text: the document's own with a number, and a hash where another text has it."""
+        key = text, document.title
+        if key not in names:
+            own = f"{'_'.join(document.id.split())}#{number}"  # no white space, which a TREC file cannot hold
+            names[key] = f"{own}-{name_by_hash(*key)}" if taken[own] else own
+            taken[own] += 1
+        return names[key]
 
     def make(document: Document) -> list[Answer]:
         nonlocal kept
         if document.title_is_text:
             texts = list(map(normalise, document.answers))
-        else:
-            texts = clean(document, Rules(min_document_chars=0), tally)
-            kept += len(texts)
-        return [Answer(name_by_hash(text, document.title), text, document.title) for text in texts]
+            return [Answer(name(document, n, text), text, question=document.title) for n, text in enumerate(texts, 1)]
+        texts = clean(document, Rules(min_document_chars=0), tally)
+        kept += len(texts)
+        return [Answer(name(document, n, text), text, title=document.title) for n, text in enumerate(texts, 1)]
 
     nothing = "no paragraph of running text, and no answer of a forum, in it"
     try:
@@ -227,6 +244,8 @@ def _read_documents(place: str, say: Say) -> Iterator[Answer]:
         raise KinspanError(str(error).replace("--input ", f"--answers {DOCUMENTS}=")) from error
     if dropped := tally.counts["paragraphs read"] - kept:
         say(f"{dropped:,} of {dropped + kept:,} paragraphs are short or no running text: left out")
+    if shared := sum(taken.values()) - len(taken):
+        say(f"{shared:,} texts are of documents that share an id with another: a hash is added to their ids")
     return iter(answers)
 
 

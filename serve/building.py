@@ -17,6 +17,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from data_pipeline.progress import show_progress
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_of_hub
+from pretrain.modeling.default_model import name_installed, resolve_model
 
 from .answers import Answer, Say
 from .folder import (
@@ -48,7 +49,7 @@ def describe_model(embedder: Embedder) -> dict[str, Any]:
     """What an index keeps of its bi-encoder."""
     return {
         "name": embedder.name,
-        "place": embedder.place,
+        "place": name_installed(embedder.place),
         "fingerprint": fingerprint_bi_encoder(embedder.place),
         "dimension": int(embedder.embed_queries(["a"]).shape[1]),
         "similarity": embedder.similarity,
@@ -59,14 +60,14 @@ def check_model(manifest: Manifest, model: str, folder: Path) -> None:
     """Raises KinspanError where a model is not the one that the index was built with."""
     if (fingerprint := fingerprint_bi_encoder(model)) != manifest.model["fingerprint"]:
         raise KinspanError(
-            f"--model {model} ({fingerprint}) is not the bi-encoder of {folder}, which was built with "
+            f"--model {name_installed(model)} ({fingerprint}) is not the bi-encoder of {folder}, which was built with "
             f"{manifest.model['name']} ({manifest.model['fingerprint']}): name that one, or build an index of its own"
         )
 
 
 def find_model(manifest: Manifest, folder: Path) -> str:
     """Where the bi-encoder of an index is. Raises KinspanError where it was a folder that is no more there."""
-    place = manifest.model["place"]
+    place = resolve_model(manifest.model["place"])
     if not is_of_hub(manifest.model["fingerprint"]) and not Path(place).is_dir():
         raise KinspanError(
             f"{folder}: its bi-encoder {manifest.model['name']} is not in {place}: say where it is, with --model"
@@ -106,7 +107,7 @@ def _expect_same(folder: Path, there: Manifest, wanted: Manifest, say: Say) -> M
         raise KinspanError(
             f"--output_dir {folder} holds an index of other answers: add to it with --add, or choose another folder"
         )
-    check_model(there, wanted.model["place"], folder)
+    check_model(there, resolve_model(wanted.model["place"]), folder)
     for name, value in wanted.settings.items():
         if there.settings[name] != value:
             raise KinspanError(
@@ -176,9 +177,11 @@ def remove_answers(folder: Path, ids: Sequence[str]) -> Manifest:
 
 
 def _hash_answers(answers: Iterable[Answer]) -> str:
+    """A hash of all fields. It is that of earlier versions, which had a title as the question if there was none."""
     digest = hashlib.sha256()
     for answer in answers:
-        digest.update(json.dumps(answer).encode())
+        fields = [answer.id, answer.text, answer.question or answer.title, answer.url]
+        digest.update(json.dumps([*fields, answer.title] if answer.question and answer.title else fields).encode())
     return digest.hexdigest()[:16]
 
 

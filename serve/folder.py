@@ -20,6 +20,7 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import describe_write_error, hash_file, lock_file, read_object, sync, write_atomically
 from data_pipeline.verification import verify_once
+from pretrain.modeling.default_model import name_installed
 
 FORMAT = 2  # 1 counted words without their stems, and left function words out
 MANIFEST, LOCK = "index.json", "lock"
@@ -89,6 +90,7 @@ def read_manifest(folder: Path) -> Manifest:
         expect_first_build(folder)
         unfinished = any(folder.glob(f"{VECTORS}-*"))
         reason = "was not finished: run kinspan index once more" if unfinished else "is no index, see kinspan index"
+        reason = reason if folder.exists() else "is no index: there is no such folder"
         raise KinspanError(f"--index {folder} {reason}")
     found = read_object(folder / MANIFEST, AGAIN)
     if found.get("format") != FORMAT:
@@ -97,6 +99,8 @@ def read_manifest(folder: Path) -> Manifest:
         named: dict[str, Any] = {name: _read_part(found[name]) for name in ("words", "removed") if found[name]}
         manifest = Manifest(**{**found, "words": None, "removed": None, "parts": ()})
         manifest = replace(manifest, parts=tuple(map(_read_part, found["parts"])), **named)
+        if (place := manifest.model["place"]) != (name := name_installed(place)):  # earlier versions kept its folder
+            manifest = replace(manifest, model=manifest.model | {"name": name, "place": name})
         needed = {"name", "place", "fingerprint", "dimension", "similarity"} - manifest.model.keys()
         needed |= {"max_length", "precision", "approximate"} - manifest.settings.keys()
         whole = isinstance(manifest.generation, int) and bool(manifest.parts) and bool(manifest.words) and not needed
@@ -134,13 +138,18 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-@contextmanager
-def lock_index(folder: Path) -> Iterator[None]:
-    """Lets one process at a time change the index. Raises KinspanError where it is in use or cannot be written."""
+def expect_index_or_nothing(folder: Path) -> None:
+    """Raises KinspanError where a folder holds something that is no index, or is a file."""
     if folder.exists() and not folder.is_dir():
         raise KinspanError(f"--output_dir {folder} is a file: choose a folder")
     if folder.is_dir() and not is_ours(folder):
         raise KinspanError(f"--output_dir {folder} holds something that is no index: choose another folder")
+
+
+@contextmanager
+def lock_index(folder: Path) -> Iterator[None]:
+    """Lets one process at a time change the index. Raises KinspanError where it is in use or cannot be written."""
+    expect_index_or_nothing(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -11,6 +11,7 @@ from finetune.data.answers import AnswerSet
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.encode import CutCounter
 from finetune.ranking.score import load_scoring
+from pretrain.modeling.default_model import name_installed
 
 from .answers import Say
 
@@ -32,8 +33,8 @@ class ReRanker:
     ) -> None:
         if is_bi_encoder(name_or_dir):
             raise KinspanError(
-                f"--cross_encoder {name_or_dir} is a bi-encoder, which reads question and answer apart: give a "
-                "release or a ranker"
+                f"--cross_encoder {name_installed(name_or_dir)} is a bi-encoder, which reads question and "
+                "answer apart: give a release or a ranker"
             )
         self.name = shorten_name(name_or_dir)
         self._cut = CutCounter()

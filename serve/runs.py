@@ -15,6 +15,7 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import rank_run
 from finetune.evaluation.trec import append_below, find_line, read_run, write_run
 from finetune.ranking.score import score_answers
+from pretrain.modeling.default_model import name_installed
 
 from .answers import Say, stream_answers
 from .folder import MANIFEST
@@ -102,7 +103,7 @@ def rerank_run(
         (question, append_below(dict(zip(ids, own.tolist(), strict=True)), ranked[question][depth:]))
         for (question, ids), own in zip(heads.items(), scores, strict=True)
     )
-    write_run(output / RUN, rankings, shorten_name(model))
+    write_run(output / RUN, rankings, shorten_name(name_installed(model)))
     say(f"{output / RUN} is written")
 
 

@@ -25,6 +25,7 @@ class Hit:
     """An answer that was found.
 
     question: that it came from; "" where it is not known
+    title:    of the document that it is from; "" where there is none
     score:    that it was ranked by: of the cross-encoder or the blend, or else of the first stage
     scores:   of each stage that gave it one, by BI_ENCODER, BM25, FUSION, CROSS_ENCODER and BLEND
     """
@@ -33,6 +34,7 @@ class Hit:
     text: str
     question: str
     url: str
+    title: str
     score: float
     scores: dict[str, float]
 

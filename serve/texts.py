@@ -29,8 +29,16 @@ def _mend(text: str) -> str:
 
 def map_parts(folders: Iterable[Path]) -> pa.Table:
     """The answers of several parts as one table, whose rows are counted through; its columns are views of the files."""
-    files = [pa.memory_map(str(folder / TEXTS)) for folder in folders]
-    return pa.concat_tables([pa.ipc.open_file(file).read_all() for file in files])
+    return pa.concat_tables([_map_texts(folder / TEXTS) for folder in folders])
+
+
+def _map_texts(path: Path) -> pa.Table:
+    """The answers of a file. Earlier versions wrote no titles, but had them as questions: such a column is empty."""
+    table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    for field in SCHEMA:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.repeat(pa.scalar("", field.type), len(table)))
+    return table
 
 
 def take_answer(table: pa.Table, row: int) -> Answer:

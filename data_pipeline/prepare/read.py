@@ -47,7 +47,7 @@ def read_input(
     omitted: Counter[str] = Counter()
     read = ReadTally()
     for file in files:
-        for record in show_progress("reading", "records", read_records(file.name)):
+        for record in show_progress("reading", "records", read_records(file.name, called=file.called)):
             size = measure_content(record.content)
             try:
                 documents = parse(record)

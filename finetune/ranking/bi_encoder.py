@@ -44,8 +44,11 @@ def _read_architectures(name_or_dir: str) -> list[str]:
     from transformers import AutoConfig
 
     silence_transformers()
-    if (Path(name_or_dir) / MODULES).is_file() and not (Path(name_or_dir) / "config.json").is_file():
-        return []
+    folder = Path(name_or_dir)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        if (folder / MODULES).is_file():
+            return []
+        raise KinspanError(f"no model at {name_or_dir}: this folder has no config.json")
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:

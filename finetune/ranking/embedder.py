@@ -18,6 +18,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.hub import explain_absence
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
+from pretrain.modeling.default_model import name_installed
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import pool_mean
@@ -52,7 +53,7 @@ class Embedder:
                 f"--model {name_or_dir} is no bi-encoder, which embeds each text alone: give a folder of "
                 "sentence-transformers, or an encoder without a head"
             )
-        self.name, self.place = shorten_name(name_or_dir), name_or_dir
+        self.name, self.place = shorten_name(name_installed(name_or_dir)), name_or_dir
         self.model = load_bi_encoder(name_or_dir).eval()
         own = self.model.max_seq_length or max_length or 512
         check_room(self.model, max_length)

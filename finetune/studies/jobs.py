@@ -22,7 +22,7 @@ from finetune.training.config import FinetuneConfig, list_seeds
 from finetune.training.experiment import read_figures, run_experiment
 from finetune.training.fingerprints import fingerprint_model
 from finetune.training.stages import name_set
-from pretrain.modeling.default_model import default_model
+from pretrain.modeling.default_model import default_model, resolve_model
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.settings import settings_of_identity
 from pretrain.runtime.stop import Stopped, StopRequest
@@ -151,9 +151,10 @@ def _follow(job: Job) -> Job:
 
 def _find_start(runs: Runs, row: StudyRow) -> str | None:
     if runs.study.matrix is not None:
-        model = runs.study.matrix["starts"][row.start].get("model")
-        return fill_names(model, runs.where) if model else None
-    return {**runs.study.settings, **row.settings, **runs.overrides}.get("model")
+        model = fill_names(runs.study.matrix["starts"][row.start].get("model"), runs.where)
+    else:
+        model = {**runs.study.settings, **row.settings, **runs.overrides}.get("model")
+    return resolve_model(model) if model else None
 
 
 def _make_config(runs: Runs, row: StudyRow, spec: str) -> FinetuneConfig:

@@ -10,6 +10,7 @@ from data_pipeline.files import read_yaml
 from finetune.data.registry import NAMES
 from finetune.evaluation.metrics import TITLES
 from finetune.training.config import FinetuneConfig, check
+from pretrain.modeling.default_model import resolve_models
 from pretrain.runtime.settings import convert_setting
 
 from .matrix import make_matrix
@@ -113,6 +114,7 @@ def _check_keys(path: Path, where: str, given: Any, known: set[str]) -> None:
 
 def make_config(settings: Mapping[str, Any]) -> FinetuneConfig:
     """Returns a row's settings, checked and of the right types. Raises KinspanError, naming the setting."""
-    config = FinetuneConfig(**{name: convert_setting(FinetuneConfig, name, value) for name, value in settings.items()})
+    values = {name: convert_setting(FinetuneConfig, name, value) for name, value in settings.items()}
+    config = FinetuneConfig(**resolve_models(FinetuneConfig, values))
     check(config)
     return config

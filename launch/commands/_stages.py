@@ -12,7 +12,7 @@ from data_pipeline.files import read_object, write_atomically
 from data_pipeline.tokenizers import load_tokenizer
 from launch._cli import new_name_of
 from pretrain.config import PretrainConfig, as_dict
-from pretrain.modeling.default_model import default_model
+from pretrain.modeling.default_model import default_model, resolve_models
 from pretrain.planning.checks import check
 from pretrain.planning.corpora import list_sources, open_corpora
 from pretrain.release.folder import FACTS, fingerprint_model
@@ -47,7 +47,7 @@ def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], 
         if name not in known:
             raise KinspanError(f"{name!r} is not a setting of launch/pretrain.py that a stage can have")
     values = {name: convert_setting(PretrainConfig, name, value) for name, value in settings.items()}
-    config = PretrainConfig(**values, output_dir=str(folder))
+    config = PretrainConfig(**resolve_models(PretrainConfig, values), output_dir=str(folder))
     check(config)
     return partial(_run_pretraining, config)
 

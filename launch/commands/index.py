@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import shorten_name
 from finetune.data.registry import parse_columns
 from launch._cli import parse
+from pretrain.modeling.default_model import default_model, name_installed
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 from serve.answers import Answer, read_answers
-from serve.folder import Manifest, read_manifest
+from serve.folder import Manifest, expect_index_or_nothing, read_manifest
 
 if TYPE_CHECKING:
     from finetune.ranking.embedder import Embedder
@@ -17,12 +19,12 @@ if TYPE_CHECKING:
 DESCRIPTION = """Encodes answers once, by a bi-encoder, into a folder that kinspan search opens in a moment.
 
 Answers: documents=PLACE for the paragraphs of documents in any form that kinspan prepare --input takes, and for all
-answers of a forum; a table (.jsonl, .tsv, .csv, .parquet) with a column text (or answer), and optionally id, question
-(or title) and url; forum=DUMP for the accepted answers of a StackExchange dump or of forum=questions:FILE.jsonl, and
+answers of a forum; a table (.jsonl, .tsv, .csv, .parquet) with a column text (or answer), and optionally id, question,
+title and url; forum=DUMP for the accepted answers of a StackExchange dump or of forum=questions:FILE.jsonl, and
 with --all_answers for every answer; the folder of a corpus of questions, likewise; a data set such as
 insuranceqa=FOLDER or files=FOLDER, whose candidates are the answers; a folder in BEIR's form, whose corpus.jsonl has
 the answers; a .tsv file of ids and texts without column names; or python-docs, the documentation of Python itself. Only
-the texts are searched: the question that an answer came from is shown beside it.
+the texts are searched: an answer's question, title and id are shown with it.
 
 The same command again continues an index that was cut short. --add and --remove change one, without encoding anything
 twice: an answer whose id is there replaces the older one. Whenever the process is killed, the index is as it was before
@@ -73,8 +75,11 @@ def main() -> None:
     folder = Path(config.output_dir)
     if config.answers and (config.add or config.remove):
         raise KinspanError("--answers builds a new index: give --add and --remove in commands of their own")
-    manifest = _build(config, folder, _read(config.answers, config)) if config.answers else read_manifest(folder)
-    if not config.answers:
+    if config.answers:
+        expect_index_or_nothing(folder)  # before the work
+        manifest = _build(config, folder, _read(config.answers, config))
+    else:
+        manifest = read_manifest(folder)
         _check_unused(config, manifest.settings)
     answers = _read(config.add, config) if config.add else []  # what may fail comes before anything is removed
     embedder = _load_own(config, folder, manifest) if config.add else None
@@ -96,14 +101,15 @@ def _read(source: str, config: IndexConfig) -> list[Answer]:
 
 
 def _build(config: IndexConfig, folder: Path, answers: list[Answer]) -> Manifest:
+    model = config.model or default_model()
+    _say_loading(model)
     from finetune.ranking.embedder import Embedder
-    from pretrain.modeling.default_model import default_model
     from serve.building import build_index
     from serve.nearest import expect_usearch
 
     if config.approximate:
         expect_usearch()  # before the work
-    embedder = Embedder(config.model or default_model(), config.max_length)
+    embedder = Embedder(model, config.max_length)
     return build_index(folder, embedder, answers, config.precision, config.approximate, print)
 
 
@@ -119,12 +125,18 @@ def _check_unused(config: IndexConfig, settings: dict[str, Any]) -> None:
 
 def _load_own(config: IndexConfig, folder: Path, manifest: Manifest) -> "Embedder":
     """The bi-encoder of an index. Raises KinspanError where another one is meant."""
+    _say_loading(config.model or manifest.model["name"])
     from finetune.ranking.embedder import Embedder
     from serve.building import check_model, find_model
 
     model = config.model or find_model(manifest, folder)
     check_model(manifest, model, folder)
     return Embedder(model, config.max_length or manifest.settings["max_length"])
+
+
+def _say_loading(model: str) -> None:
+    """Comes before the imports: those of torch and of sentence-transformers take seconds, too."""
+    print(f"loading the bi-encoder {shorten_name(name_installed(model))}", flush=True)
 
 
 def _list_ids(given: list[str]) -> list[str]:

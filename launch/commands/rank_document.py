@@ -18,7 +18,7 @@ from pretrain.evaluation.document_ranking import (
     load_cross_encoder,
     rank_sentences,
 )
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
+from pretrain.modeling.default_model import default_model, name_installed
 from pretrain.planning.defaults import default_corpus
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, cache_dir, cache_gb, cache_settings, setting
 
@@ -67,9 +67,9 @@ def main() -> None:
     questions = find_questions(corpus, tokenizers.load_tokenizer(corpus.tokenizer_folder))
     if config.document >= len(questions):
         raise KinspanError(f"--document {config.document}: the corpus has {len(questions)} suitable held-out documents")
-    name = tokenizers.shorten_name(config.start) if config.start else DEFAULT_MODEL_NAME
+    start = config.start or default_model()
     systems = {
-        f"cosine of {name}": load_bi_encoder(config.start or default_model()),
+        f"cosine of {tokenizers.shorten_name(name_installed(start))}": load_bi_encoder(start),
         config.model: load_cross_encoder(config.model),
     }
     _show_rankings(systems, questions[config.document])

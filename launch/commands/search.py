@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from data_pipeline.errors import KinspanError
 from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
+from serve.folder import read_manifest
 from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ DESCRIPTION = """Prints the best answers to questions, from an index that kinspa
 The bi-encoder finds 100 candidates; with --cross_encoder the first --rerank_k of them are ranked again by a model that
 reads question and answer together. BM25 can find the candidates too, or both, fused. Without a question the command
 asks for questions until the input ends.
+
+Each answer begins with its id. A paragraph of a document has the document's id, which is that of its record or its
+file's name, and its number among those indexed, as in manual.pdf#3.
 
 --questions reads questions with ids from a file: a table with columns id and question (or query, or text), a .tsv file
 of ids and questions alone, or a folder in BEIR's form. --run writes what is found as a TREC run, for kinspan evaluate
@@ -89,9 +93,11 @@ def main() -> None:
         raise KinspanError("--run needs --questions, whose ids it writes")
     if config.questions and config.question:
         raise KinspanError("--questions: leave the other questions out, or put them into the file")
-    from serve.search import Searcher  # after the flags: torch takes seconds to import
-
     questions = _read_questions(config.questions) if config.questions else {}
+    read_manifest(Path(config.index))  # what is no index is said before torch is imported, which takes seconds
+    _note(f"opening {config.index}")
+    from serve.search import Searcher
+
     searcher = Searcher(
         config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend, _note
     )
@@ -134,7 +140,7 @@ def _answer(searcher: "Searcher", question: str, config: SearchConfig) -> None:
         return
     _print_hits(question, answered.hits[0])
     stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in answered.timings.items() if stage != "total")
-    print(f"  {answered.timings['total']:.1f} ms: {stages}", flush=True)
+    print(f"\n  answered in {answered.timings['total']:.1f} ms: {stages}", flush=True)
 
 
 def _read_questions(source: str) -> dict[str, str]:
@@ -191,7 +197,8 @@ def _note(text: str) -> None:
 def _show(rank: int, hit: "Hit") -> None:
     scores = ", ".join(f"{NAMES.get(stage, stage)} {score:.4g}" for stage, score in hit.scores.items())
     print(f"\n{rank:2d}. {_clean(hit.id)}  ({scores})")
-    for name, text in (("question: ", hit.question), ("", shorten(hit.text, SHOWN)), ("", hit.url)):
+    heading = (("question: ", hit.question), ("title: ", hit.title))
+    for name, text in (*heading, ("", shorten(hit.text, SHOWN)), ("", hit.url)):
         if text:
             print(fill(_clean(f"{name}{text}"), WIDTH, initial_indent="    ", subsequent_indent="    "))
 

@@ -41,7 +41,7 @@ class ServeConfig(SearcherFlags):
     )
     allow_anonymous: bool = setting(False, "Let callers from other machines ask without a token.")
     examples: str | None = setting(
-        None, "File of questions to pick from on the page, one a line. Without it: questions of the index."
+        None, "File of questions to pick from on the page, one a line. Without it: questions or titles of the index."
     )
     evaluation: list[str] = setting([], "Folders of evaluations for the page /evaluate, see docs/service.md.")
     max_question: int = setting(MAX_QUESTION, "Most characters of a question.", within=AS_READ)

@@ -28,24 +28,79 @@ class Panel(NamedTuple):
     scale: tuple[float, float] | None = None
 
 
+class Progress(NamedTuple):
+    """How far a run is, as the page says it.
+
+    step:             updates so far; the log may be some behind
+    tokens:           that were trained on
+    steps_per_second: validation and checkpoints included; None where it is not known yet
+    left:             the time left, in words
+    written:          date and time of the page, UTC
+    due:              time by which the page will have been written again, UTC; None where the run has ended
+    folder:           of the run
+    """
+
+    step: int
+    tokens: int
+    steps_per_second: float | None
+    left: str
+    written: str
+    due: str | None
+    folder: str
+
+
+Curves = dict[tuple[str, str], list[tuple[float, float]]]  # by figure and split
+
 PANELS = {
-    "Loss": Panel(("loss",), "of all objectives together, by their weights"),
+    "Loss": Panel(("loss",), "the losses of all objectives, added up by their weights"),
     "Pairs told apart": Panel(
         ("pair_auc", "pair_auc_hard", "pair_auc_easy"),
         "how often a positive pair scores above a negative one, hard or easy (area under the ROC curve); chance is .5",
         (0.4, 1.0),
     ),
-    "Pair loss": Panel(("pair_loss",)),
-    "F1 of the positive pairs": Panel(("pair_f1",), "0 until some pair is called positive", (0, 1)),
+    "Pair loss": Panel(("pair_loss",), "of the pair objective alone, in nats per pair"),
+    "F1 of the positive pairs": Panel(
+        ("pair_f1",), "harmonic mean of precision and recall; 0 until some pair is called positive", (0, 1)
+    ),
     "Queries": Panel(
         ("pair_mrr", "pair_r1"), "mean of 1 / rank of the right text, and how often it comes first", (0, 1)
     ),
-    "Masked-LM loss": Panel(("mlm_loss",), "of the tokens that were masked, in nats"),
-    "Replaced-token loss": Panel(("rtd_loss",)),
-    "Probe": Panel(("map",), "MAP of a copy that was fine-tuned for a moment", (0, 1)),
-    "Learning rate": Panel(("learning_rate",)),
+    "Masked-LM loss": Panel(("mlm_loss",), "of the tokens that were masked, in nats per token"),
+    "Replaced-token loss": Panel(("rtd_loss",), "of telling replaced tokens from original ones, in nats per token"),
+    "Probe": Panel(
+        ("map",), "mean average precision (MAP) of a copy that is fine-tuned on a little labelled data", (0, 1)
+    ),
+    "Learning rate": Panel(("learning_rate",), "of the update, by the schedule"),
     "Speed": Panel(("tokens_per_second",), "tokens per second, of all ranks"),
 }
+FIGURES = {  # by their names in metrics.jsonl, those of validation that the page lists
+    "loss": "all losses, added up by their weights",
+    "mlm_loss": "masked language modelling: loss per masked token, in nats",
+    "mlm_accuracy": "share of the masked tokens that were predicted rightly",
+    "rtd_loss": "replaced-token detection: loss per token, in nats",
+    "rtd_accuracy": "share of all tokens that were judged rightly",
+    "rtd_recall": "share of the replaced tokens that were found",
+    "rtd_precision": "share of the tokens called replaced that were replaced",
+    "replaced_share": "share of all tokens that were replaced",
+    "pair_loss": "loss of the pair objective, in nats per pair",
+    "pair_accuracy": "share of all pairs that were classified rightly: high even if all are called negative",
+    "pair_accuracy_positive": "share of the positive pairs that were classified rightly",
+    "pair_accuracy_hard": "share of the hard negatives (two texts of one document) that were classified rightly",
+    "pair_accuracy_easy": "share of the easy negatives (texts of two documents) that were classified rightly",
+    "pair_f1": "F1 (harmonic mean of precision and recall) of the positive pairs",
+    "pair_f1_hard": "F1 of the positive pairs against hard negatives alone",
+    "pair_f1_easy": "F1 of the positive pairs against easy negatives alone",
+    "pair_auc": "how often a positive pair scores above a negative one; chance is 0.5",
+    "pair_auc_hard": "how often a positive pair scores above a hard negative; chance is 0.5",
+    "pair_auc_easy": "how often a positive pair scores above an easy negative; chance is 0.5",
+    "pair_r1": "share of the queries whose own text is the most similar",
+    "pair_mrr": "mean of 1 / rank of a query's own text",
+    "share_positive": "share of positive pairs among all",
+    "share_hard": "share of hard negatives among all pairs",
+    "share_easy": "share of easy negatives among all pairs",
+}
+EVERY = {"train": "log_steps", "validation": "eval_steps", "probe": "probe_steps"}  # what says when each split is due
+RELOAD = 60  # seconds after which a browser reads the page of a run under way again
 CHANCE = 0.5  # of the AUC
 GAIN = 0.05  # of another figure, as a share of its first value, that counts as learning
 LITTLE, MUCH = 0.6, 0.7  # AUC from which a run has learned to tell pairs apart a little, and well
@@ -61,40 +116,49 @@ def render_page(
     pairs: Sequence[Mapping[str, Any]],
     warnings: Sequence[str] = (),
     history: Sequence[Mapping[str, Any]] = (),
-    progress: str = "",
+    progress: Progress | None = None,
+    help_of: Mapping[str, str] | None = None,
 ) -> str:
     """The page as HTML.
 
     facts:    what run.json says of the run
     lines:    of metrics.jsonl
     pairs:    what ``describe_pairs`` yields, each with its ``logit``, or None where it means nothing; of a bi-encoder
-              with its ``cosine``
+              with its ``cosine``; by the model of the last validation
     history:  what ``read_history`` returns
-    progress: a line about speed and time left
+    help_of:  what settings mean, by their names
     """
     validation = [line for line in lines if line["split"] == "validation"]
     happened = describe_history(history)
+    step = max((line["step"] for line in lines), default=0)
+    curves = {name: curves for name, panel in PANELS.items() if (curves := _collect_curves(panel, lines))}
+    drawn = {name for name, own in curves.items() if any(len(points) > 1 for points in own.values())}
+    learned = say_learned(validation[0], validation[-1], facts["settings"]) if len(validation) > 1 else None
     return render_template(
         TEMPLATES,
         "run.html",
         {"tidy": tidy_decoded},
         title=title,
         notes=[],
-        step=max((line["step"] for line in lines), default=0),
+        step=progress.step if progress else step,
         total_steps=facts["total_steps"],
         progress=progress,
-        answer=say_learned(validation[0], validation[-1], facts["settings"]) if validation else None,
+        reload=RELOAD,
+        answer=learned,
         warnings=warnings,
-        plots=_plot_panels(lines, history),
+        plots={name: _plot(name, curves[name], history) for name in PANELS if name in drawn},
+        to_come={name: _find_next(own, step, facts) for name, own in curves.items() if name not in drawn},
         panels=PANELS,
-        resumed=bool(_list_marks(history)),
-        compared=_compare(validation[0], validation[-1]) if validation else None,
+        resumed=bool(drawn and _list_marks(history)),
+        compared=_compare(validation) if validation else None,
+        measured_at=validation[-1]["step"] if validation else 0,
         happened=happened[-MOST_EVENTS:],
         num_happened=len(happened),
         starts=count_kind(history, STARTED),
         rewinds=count_kind(history, REWOUND),
         pairs=[{**pair, "score": _score(pair.get("logit"))} for pair in pairs],
         settings={name: value for name, value in facts["settings"].items() if value is not None},
+        help_of=help_of or {},
     )
 
 
@@ -122,19 +186,24 @@ def _list_marks(history: Sequence[Mapping[str, Any]]) -> list[float]:
     return sorted({line["step"] for line in history[1:] if line["kind"] in (STARTED, REWOUND)})
 
 
-def _plot_panels(lines: Sequence[Mapping[str, Any]], history: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Plot each panel for whose figures there are values, with a curve for each figure and split."""
-    plots = {}
-    for name, panel in PANELS.items():
-        curves: dict[str, list[tuple[float, float]]] = {}
-        for figure, line in product(panel.figures, lines):
-            if figure in line:
-                label = f"{figure}, {line['split']}"
-                curves.setdefault(label, []).append((line["step"], line[figure]))
-        if curves:
-            thinned = {label: thin(points) for label, points in curves.items()}
-            plots[name] = plot_curves(thinned, name, _list_marks(history)[-MOST_EVENTS:], panel.scale)
-    return plots
+def _collect_curves(panel: Panel, lines: Sequence[Mapping[str, Any]]) -> Curves:
+    """A curve for each figure and split of which there are values."""
+    curves: Curves = {}
+    for figure, line in product(panel.figures, lines):
+        if figure in line:
+            curves.setdefault((figure, line["split"]), []).append((line["step"], line[figure]))
+    return curves
+
+
+def _plot(name: str, curves: Curves, history: Sequence[Mapping[str, Any]]) -> str:
+    thinned = {", ".join(key): thin(points) for key, points in curves.items()}
+    return plot_curves(thinned, name, _list_marks(history)[-MOST_EVENTS:], PANELS[name].scale)
+
+
+def _find_next(curves: Curves, step: int, facts: Mapping[str, Any]) -> int:
+    """The step by which one of the curves has its next value."""
+    every = [facts["settings"][EVERY[split]] for _, split in curves]
+    return min(facts["total_steps"], *((step // steps + 1) * steps for steps in every))
 
 
 def thin(points: Points) -> Points:
@@ -153,11 +222,13 @@ def _value(point: tuple[float, float]) -> float:
     return point[1]
 
 
-def _compare(first: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The head and the rows of a table of the first and the last validation."""
-    names = [name for name, value in last.items() if isinstance(value, float) and name in first]
-    head = [f"step {line['step']:,}" for line in (first, last)]
-    return head, [(name, [f"{line[name]:.4f}" for line in (first, last)]) for name in names]
+def _compare(validation: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, str, list[str]]]]:
+    """The head and the rows of a table of the first and the last validation: name, meaning and figures."""
+    shown = [validation[0], validation[-1]] if len(validation) > 1 else [validation[0]]
+    names = [name for name, value in shown[-1].items() if isinstance(value, float) and name in shown[0]]
+    head = [f"step {line['step']:,}" for line in shown]
+    meanings = {name: FIGURES.get(name.rpartition("/")[2], "") for name in names}
+    return head, [(name, meanings[name], [f"{line[name]:.4f}" for line in shown]) for name in names]
 
 
 def _score(logit: float | None) -> float | None:

@@ -1,7 +1,9 @@
 """The model that is used where the user names none: it comes with the installation."""
 
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.errors import KinspanError
 
@@ -31,6 +33,16 @@ def resolve_model(name: str) -> str:
     if name in (DEFAULT_MODEL_NAME, DEFAULT_HUB_NAME) and not Path(name).exists():
         return _find_package() or name
     return name
+
+
+def resolve_models(config_class: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Values of settings, in which the installed model's name has become its folder wherever a setting names models."""
+    named = {field.name for field in fields(config_class) if field.metadata["is_model"]} & values.keys()
+    given = {name: values[name] for name in named if values[name]}
+    return values | {
+        name: list(map(resolve_model, value)) if isinstance(value, list) else resolve_model(value)
+        for name, value in given.items()
+    }
 
 
 def name_installed(model: str) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 from data_pipeline import tokenizers
 from pretrain.micro_batch import ON_PROCESSOR
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, name_installed
 from pretrain.runtime.layout import Layout
 from pretrain.schedule import describe_schedule
 
@@ -27,7 +27,7 @@ def format_plan(plan: RunPlan) -> str:
     parts = [(part.objective.name, part.weight) for part in mixture.parts]
     names = "+".join(f"{name}:{weight}" if len(parts) > 1 else name for name, weight in parts)
     counted = ", ".join(f"{name} {count / 1e6:.1f} M" for name, count in plan.parameters.items())
-    model = DEFAULT_MODEL_NAME if config.model is None else tokenizers.shorten_name(config.model)
+    model = DEFAULT_MODEL_NAME if config.model is None else tokenizers.shorten_name(name_installed(config.model))
     epochs = "unknown without a corpus"
     if plan.epoch_pairs:
         epochs = f"{plan.steps * config.global_batch_size / plan.epoch_pairs:.2f} of {plan.epoch_pairs:,} pairs"

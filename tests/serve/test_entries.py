@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,18 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     asked = run(search, "--index", folder)
     assert "number 7" in asked
     assert "number 8" in asked.splitlines()  # an empty line ends at a terminal alone
+
+
+def test_documents_are_shown_by_their_titles_and_ids(tmp_path, run, bi_encoder, tiny_documents):
+    path = tmp_path / "docs.jsonl"
+    path.write_text("".join(json.dumps(document) + "\n" for document in tiny_documents[:5]))
+    given = ("--model", bi_encoder, "--answers", f"documents={path}")
+    said = run(index, *given, "--output_dir", tmp_path / "index")
+    assert f"loading the bi-encoder {bi_encoder.name}\n" in said
+    document = tiny_documents[2]
+    found = run(search, "--index", tmp_path / "index", "--first_stage", "bm25", document["paragraphs"][0])
+    assert re.search(rf"^ 1\. {document['id']}#1  \(BM25 .*\n    title: {document['title']}\n", found, re.MULTILINE)
+    assert "question:" not in found
 
 
 @pytest.fixture
@@ -148,14 +161,15 @@ def test_lines_of_json(tmp_path, run, built):
     (alone,) = (json.loads(line) for line in run(search, *flags, "number 13").splitlines())
     assert alone.keys() == {"question", "hits"}
     assert [hit["id"] for hit in alone["hits"]] == [hit["id"] for hit in lines[3]["hits"]]
-    assert alone["hits"][0].keys() == {"id", "text", "question", "url", "score", "scores"}
+    assert alone["hits"][0].keys() == {"id", "text", "question", "url", "title", "score", "scores"}
     assert run(search, "--index", tmp_path / "index", "--questions", built, "--k", 1).count("\n 1. a") == 5
 
 
 @pytest.mark.parametrize(
     ("entry", "arguments", "reason"),
     [
-        (search, ("--index", "{}/none", "q"), "is no index, see kinspan index"),
+        (search, ("--index", "{}/none", "q"), "is no index: there is no such folder"),
+        (search, ("--index", "{}", "q"), "is no index, see kinspan index"),
         (search, ("--index", "{}/none", "--run", "r", "q"), "--run needs --questions"),
         (search, ("--index", "{}/none", "--questions", "x.tsv", "q"), "leave the other questions out"),
         (search, ("--index", "{}/none", "--questions", "{}/x.tsv"), "x.tsv: there is no such file"),
@@ -169,6 +183,11 @@ def test_lines_of_json(tmp_path, run, built):
         (index, ("--output_dir", "{}/none", "--remove", "a"), "is no index"),
         (index, ("--output_dir", "{}/none", "--answers", "x.jsonl", "--remove", "a"), "builds a new index"),
         (index, ("--output_dir", "{}/none", "--answers", "x.jsonl"), "there is no such file"),
+        (
+            index,
+            ("--output_dir", str(Path(__file__).parent), "--answers", "x.jsonl"),
+            "holds something that is no index",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_line(tmp_path, run, entry, arguments, reason):

@@ -59,7 +59,7 @@ def test_candidates_come_in_the_order_of_the_cross_encoder(searcher, cross_encod
         assert all(hit.scores[CROSS_ENCODER] == hit.score for hit in after[:10])
         assert all(set(hit.scores) == {BI_ENCODER} for hit in after[10:])
         by_id = {answer.id: answer for answer in answers}
-        assert all((hit.id, hit.text, hit.question, hit.url) == tuple(by_id[hit.id]) for hit in after)
+        assert all((hit.id, hit.text, hit.question, hit.url, hit.title) == tuple(by_id[hit.id]) for hit in after)
 
 
 def test_a_blend_ranks_by_both_orders(searcher, index, cross_encoder):

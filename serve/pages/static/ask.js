@@ -1,6 +1,6 @@
 // The page "ask": a question, the best answers, how they were found and how long it took.
 
-import { find, hideProblem, isTyping, make, makeTitle, plural, renderText, request, showProblem } from "/static/common.js";
+import { describeOrigin, find, hideProblem, isTyping, make, makeTitle, nameAnswer, plural, renderText, request, showProblem } from "/static/common.js";
 
 const CHIPS = 8; // examples shown
 const COUNTS = [1, 3, 5, 10, 20]; // of answers to choose from, as far as the service allows
@@ -41,13 +41,13 @@ async function start() {
 
 /** Says what is searched, and offers what the service can do. */
 function describe() {
-  find("about").textContent = `${about.index}: ${plural(about.answers, "answer")}, shown word for word.`;
+  find("about").textContent = `${about.index}: ${plural(about.answers, "answer")}. What is found is quoted word for word, not written by a model.`;
   const counts = COUNTS.filter((count) => count <= about.limits.max_k);
   form.k.replaceChildren(...counts.map((count) => make("option", { value: count }, String(count))));
   find("rerank-label").hidden = !about.cross_encoder;
   field.maxLength = about.limits.max_question;
-  const reranks = about.cross_encoder ? `Re-ranking: ${about.cross_encoder}. ` : "";
-  find("footer").textContent = `Meaning: ${about.bi_encoder}. ${reranks}kinspan ${about.version}.`;
+  const reranks = about.cross_encoder ? `Re-ranked by ${about.cross_encoder}. ` : "";
+  find("footer").textContent = `Meaning is compared by ${about.bi_encoder}. ${reranks}kinspan ${about.version}.`;
 }
 
 /** Fills the form from the address, and asks what is there. */
@@ -132,7 +132,7 @@ function showAnswers({ hits, timings, total }) {
 }
 
 function renderHit(hit, place) {
-  const title = hit.question || `Answer ${hit.id}`;
+  const title = nameAnswer(hit);
   return make(
     "article",
     { class: "card", "aria-label": `Answer ${place + 1}: ${title}` },
@@ -143,6 +143,7 @@ function renderHit(hit, place) {
       make("h3", {}, makeTitle(title, hit.url)),
       renderScore(hit),
     ),
+    make("p", { class: "origin muted" }, describeOrigin(hit)),
     renderText(hit.text, hit.marks),
   );
 }

@@ -30,6 +30,15 @@ export const plural = (count, one) => `${count.toLocaleString("en")} ${count ===
 export const isTyping = (event) =>
   event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName ?? "");
 
+/** What stands above an answer: its question, the title of its document, or its id. */
+export const nameAnswer = ({ id, question, title }) => question || title || `Answer ${id}`;
+
+/** Says what stands above an answer, and by which id it is found again. */
+export const describeOrigin = ({ id, question, title }) =>
+  [question ? "the question it answered" : title ? "title of the document" : null, title && question ? `document: ${title}` : null, `id: ${id}`]
+    .filter(Boolean)
+    .join(" · ");
+
 /** The title of an answer, as a link where its address is one of http or https. */
 export function makeTitle(title, url) {
   if (!/^https?:\/\//i.test(url)) return title;

@@ -1,6 +1,6 @@
 // The page "evaluate": models side by side on the questions of a set, and the questions on which they differ.
 
-import { find, hideProblem, isTyping, make, makeTitle, plural, renderText, request, showProblem } from "/static/common.js";
+import { find, hideProblem, isTyping, make, makeTitle, nameAnswer, plural, renderText, request, showProblem } from "/static/common.js";
 
 const DEPTHS = [1, 3, 5, 10];
 const SHOWN = 3; // answers of each model before more are asked for
@@ -224,7 +224,7 @@ function renderAnswer(answer, index) {
       "div",
       { class: "line" },
       make("span", { class: "place" }, String(index + 1)),
-      make("h4", {}, makeTitle(answer.question || answer.id, answer.url)),
+      make("h4", {}, makeTitle(nameAnswer(answer), answer.url)),
       answer.right ? make("span", { class: "tick" }, "✓ right") : null,
       answer.score === null ? null : make("span", { class: "muted number" }, answer.score.toPrecision(3)),
     ),

@@ -16,7 +16,9 @@ from finetune.studies.lines import ResultStore
 from finetune.studies.matrix import make_matrix
 from finetune.studies.measure import draw_questions, draw_share, fingerprint_data, load_test, settle_sets
 from finetune.studies.study import run_study
+from finetune.studies.study_file import read_study
 from launch.commands._stages import prepare_blank, prepare_pretraining
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.stop import Stopped
@@ -171,6 +173,19 @@ def test_a_start_is_a_model_by_name_or_place(study, runs, tmp_path):
         replace(runs, study=make_matrix(Path("s.yaml"), content), where={**runs.where, "model": str(tmp_path)})
     )
     assert job.model == job.config.model == str(tmp_path)
+
+
+def test_a_start_may_be_the_installed_model_by_its_name(runs, tmp_path):
+    """In a matrix, in a study's settings, and as the model of a stage."""
+    start = {"title": "(m)", "model": DEFAULT_MODEL_NAME, "pretrain": {}, "finetune": {}}
+    group = {**CONTENT["groups"][0], "start": "m", "arms": ["none"]}
+    content = CONTENT | {"starts": {"m": start}, "groups": [group], "comparisons": []}
+    (tmp_path / "rows.yaml").write_text(f"settings: {{model: {DEFAULT_MODEL_NAME}}}\nrows: [{{name: a}}]\n")
+    for study in (make_matrix(Path("s.yaml"), content), read_study(tmp_path / "rows.yaml")):
+        (job,) = plan_jobs(replace(runs, study=study))
+        assert job.model == job.config.model == default_model()
+    stage = prepare_pretraining({**TRAINED, "corpus": runs.where["corpus"], "model": DEFAULT_MODEL_NAME}, tmp_path)
+    assert stage.args[0].model == default_model()
 
 
 def test_what_another_process_runs_is_left_to_it(runs):

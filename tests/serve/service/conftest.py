@@ -59,7 +59,7 @@ class StandIn:
         self.fails: dict[str, Exception] = {}
         self.cross_encoder = None
         manifest = SimpleNamespace(rows=4, model={"name": "stand-in"})
-        answers = [SimpleNamespace(question=question) for question in ("one?", "two?", "", "one?")]
+        answers = [SimpleNamespace(question=question, title="") for question in ("one?", "two?", "", "one?")]
         self.index = _StandInIndex(answers, manifest)
 
     def search(self, questions: list[str], k: int, rerank_k: int, first_stage: str) -> Answered:
@@ -72,7 +72,7 @@ class StandIn:
             if question in self.fails:
                 raise self.fails[question]
         hits = [
-            [Hit(f"a{n}", f"about {own}", "", "", 1.0 - n, {BI_ENCODER: 1.0 - n}) for n in range(k)]
+            [Hit(f"a{n}", f"about {own}", "", "", "", 1.0 - n, {BI_ENCODER: 1.0 - n}) for n in range(k)]
             for own in questions
         ]
         return Answered(hits, {"encode": 1.0, "total": 1.0})

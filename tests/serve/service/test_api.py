@@ -51,6 +51,7 @@ def test_both_ways_to_ask_give_the_same(start):
             "text": "about the river bank",
             "question": "",
             "url": "",
+            "title": "",
             "score": 1.0,
             "scores": {"bi_encoder": 1.0},
             "marks": [[10, 15], [16, 20]],

@@ -49,7 +49,15 @@ def test_what_was_written_is_served(folder, start):
     assert client.get(f"/evaluations/set/questions/{quote('q/1', safe='')}").json == shown
     assert [answer["id"] for answer in shown["right"]] == ["a1"]
     assert [answer["right"] for answer in shown["answers"]["BM25"]] == [False, True] + [False] * 8
-    first = {"id": "a1", "text": "text 1", "question": "question 1", "url": "", "score": 0.5, "right": True}
+    first = {
+        "id": "a1",
+        "text": "text 1",
+        "question": "question 1",
+        "url": "",
+        "title": "",
+        "score": 0.5,
+        "right": True,
+    }
     assert shown["answers"]["model"][0] == first
     for path in ("/evaluations/none", "/evaluations/set/questions/none", "/evaluations/none/questions/q2"):
         assert client.get(path).status == 404

@@ -26,6 +26,7 @@ ANSWERS = [
     Answer("a1", f"{ATTACK} printer & 'quotes' \"twice\"", ATTACK, "javascript:window.ran=1"),
     Answer("a2", LISTS, "", ""),
     Answer("a3", "A screen that stays dark has no power. " * 60, "The screen is dark", ""),
+    Answer("manual.pdf#3", "Clean the rollers once a year.", title="Care of the rollers"),
 ]
 FAILURES = {  # status: what the page says
     422: "cannot be asked",
@@ -135,7 +136,7 @@ def titles(page):
 def test_a_question_is_typed_and_answered(page, site):
     page.goto(site)
     page.wait_for_selector("#example-list button")
-    assert "4 answers" in page.inner_text("#about")
+    assert "5 answers" in page.inner_text("#about")
     ask(page, "my PRINTER")
     assert titles(page)[0] == "The printer is offline"
     assert page.get_attribute("article h3 a", "href") == "https://example.org/t0"
@@ -182,6 +183,14 @@ def test_answers_keep_their_form_and_fold(page, site):
     long.locator("button").click()
     assert long.locator("button").get_attribute("aria-expanded") == "true"
     assert long.locator(".text").bounding_box()["height"] > 1.5 * folded
+
+
+def test_an_answer_says_what_stands_above_it_and_its_id(page, site):
+    page.goto(f"{site}/?q=printer steps rollers dark&k=10")
+    assert "Care of the rollers" in titles(page)
+    shown = page.locator("article .origin").all_inner_texts()
+    assert shown[0] == "the question it answered · id: a0"
+    assert shown[2:] == ["id: a2", "the question it answered · id: a3", "title of the document · id: manual.pdf#3"]
 
 
 def test_slash_leads_to_the_question(page, site):
