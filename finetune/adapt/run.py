@@ -88,10 +88,7 @@ def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
     if output.is_dir() and any(output.iterdir()) and not (output / STARTED).exists():
         raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
     load_config(settings.model)  # before the work, to see whether it can be trained
-    questions: Questions | None = None
-    if settings.questions:
-        say("reading the questions ...")
-        questions = settle_questions(settings.questions, settings.columns, output)
+    questions = settle_questions(settings.questions, settings.columns, output) if settings.questions else None
     make_folder(output)
     with lock_folder(output), _undo_refused(output):
         if (output / STARTED).exists():

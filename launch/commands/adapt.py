@@ -85,7 +85,7 @@ def main() -> None:
     say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
     with name_documents():
         find_input_files(config.documents, allow_skipped=True)  # first, since torch takes seconds to import
-    say("loading PyTorch ...")
+    say("loading PyTorch and the questions ..." if config.questions else "loading PyTorch ...")
     from finetune.adapt.run import Runners, Settings, adapt
 
     model, output = config.model or default_model(), Path(config.output_dir)

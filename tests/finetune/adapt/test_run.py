@@ -116,7 +116,15 @@ def test_labels_lead_to_a_verdict_that_evaluate_confirms(done, capsys):
     assert result["chosen"] in tested
     assert len(tested) <= 3
     assert BM25 in tested
-    assert "Questions side by side" in (given.output / "report.html").read_text()
+    page = (given.output / "report.html").read_text()
+    assert "Questions side by side" in page
+    assert page.count("<td>–</td>") == 7 - len(tested)
+    best = [row for row in result["ways"] if row["low"] is None]
+    assert len(best) == page.count("best on dev") == 1
+    assert best[0]["dev"] == max(row["dev"] for row in result["ways"])
+    for row in result["ways"]:
+        assert row["difference"] == pytest.approx(row["dev"] - best[0]["dev"])
+        assert row in best or row["low"] <= row["difference"] <= row["high"]
     assert measure(result["model"], given, capsys) == pytest.approx(tested[result["chosen"]], abs=1e-6)
 
 
