@@ -1,5 +1,6 @@
 """``kinspan adapt`` as a user runs it, on a few documents and with a tiny model, without labels."""
 
+import gzip
 import json
 import sys
 
@@ -89,7 +90,7 @@ def test_held_out_anchors_stand_in_for_questions(tiny_corpus):
 def test_what_cannot_be_used_is_refused_in_one_line_and_leaves_nothing(
     arguments, message, tiny_documents, monkeypatch, tmp_path
 ):
-    (tmp_path / "few.jsonl").write_text("".join(json.dumps(document) + "\n" for document in tiny_documents[:2]))
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(document) + "\n" for document in tiny_documents[:1]))
     (tmp_path / "wrong.jsonl").write_text("{}\n")
     (tmp_path / "q.xls").write_text("")
     monkeypatch.chdir(tmp_path)
@@ -99,12 +100,18 @@ def test_what_cannot_be_used_is_refused_in_one_line_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_refusal_names_no_flag_that_is_not_here(tmp_path, tiny_documents):
-    lines = "".join(json.dumps(document) + "\n" for document in tiny_documents)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("b.jsonl", b"{}\n", r"^--documents: 1 file without a document: .*b\.jsonl"),
+        ("b.jsonl.gz", gzip.compress(b"{}\n")[:-9], r"^--documents .*b\.jsonl\.gz, .*; copy or fetch the file again$"),
+    ],
+)
+def test_a_refusal_names_no_flag_that_is_not_here(tmp_path, tiny_documents, name, content, message):
     folder = tmp_path / "docs"
     folder.mkdir()
-    (folder / "a.jsonl").write_text(lines)
-    (folder / "b.jsonl").write_text("{}\n")
-    with pytest.raises(KinspanError, match=r"^--documents: 1 file without a document: .*b\.jsonl") as caught:
+    (folder / "a.jsonl").write_text("".join(json.dumps(document) + "\n" for document in tiny_documents))
+    (folder / name).write_bytes(content)
+    with pytest.raises(KinspanError, match=message) as caught:
         adapt.prepare_documents(print, [str(folder)], default_model(), tmp_path / "corpus", [])
     assert "--allow" not in str(caught.value)
