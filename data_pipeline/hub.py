@@ -5,6 +5,8 @@ from pathlib import Path
 
 from .errors import KinspanError, quote_first_line
 
+ADVICE = "give the folder of a model, or the name of one on the hub, such as roberta-base"
+
 
 def expect_hub(name_or_dir: str) -> None:
     """Switch the hub's library offline where it cannot be reached and ``name_or_dir`` is not a folder.
@@ -18,7 +20,7 @@ def expect_hub(name_or_dir: str) -> None:
     if folder.is_dir():
         _expect_no_run(folder)
     elif name_or_dir.startswith(("/", ".", "~")) or name_or_dir.count("/") > 1:
-        raise KinspanError(f"no model at {name_or_dir}: there is no such folder")
+        raise KinspanError(f"no model at {name_or_dir}: there is no such folder; {ADVICE}")
     else:
         _go_offline_if_unreachable()
 
@@ -26,7 +28,9 @@ def expect_hub(name_or_dir: str) -> None:
 def explain_absence(name_or_dir: str, error: Exception) -> str:
     """Explain why a model or a tokenizer could not be read: no folder has its name, and what the library says."""
     said = quote_first_line(error)
-    return said if Path(name_or_dir).is_dir() else f"there is no such folder, and from the hub: {said}"
+    if Path(name_or_dir).is_dir():
+        return said
+    return f"there is no such folder, and from the hub: {said.rstrip('.')}; {ADVICE}"
 
 
 def _expect_no_run(folder: Path) -> None:

@@ -54,7 +54,8 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: Any) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False, **options)
     except Exception as error:  # the hub, a missing file, broken JSON: to the user they are the same
         _check_files(name_or_dir)
-        raise KinspanError(f"no tokenizer at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
+        what = "tokenizer" if Path(name_or_dir).is_dir() else "model or tokenizer"
+        raise KinspanError(f"no {what} at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
     if not tokenizer.is_fast:
         raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
     check_vocabulary(tokenizer, name_or_dir)

@@ -74,6 +74,7 @@ def prepare(
     allow_damaged: bool = False,
     allow_skipped: bool = False,
     allow_rejected: float | None = None,
+    may_allow: bool = True,
     duplicates: str = "exact",
     boilerplate: int = BOILERPLATE,
     decontaminate: list[str] | None = None,
@@ -94,6 +95,7 @@ def prepare(
         allow_damaged: go without the rest of a file that cannot be read to its end
         allow_skipped: go without the files of folders and archives that cannot be read, and links that lead nowhere
         allow_rejected: the share of the bytes that may be rejected, see ``rejection``; None: 1%, and of no file all
+        may_allow: whether the command has flags for these three, which messages then advise
         duplicates: "exact" drops documents and paragraphs that repeat earlier ones, "near" also documents much like an
             earlier one, "keep" nothing
         boilerplate: a paragraph that stands in so many documents is dropped from all of them; 0 for never
@@ -114,7 +116,7 @@ def prepare(
     if decontaminate:
         settings["decontaminate"] = Benchmark(decontaminate).fingerprint()
     request = {"inputs": _identify_inputs(files), "settings": settings, "tokenizer": described["fingerprint"]}
-    allowed = Allowed(allow_damaged, allow_skipped, allow_rejected)
+    allowed = Allowed(allow_damaged, allow_skipped, allow_rejected, may_allow)
     old = _find_finished(folder, request, allowed)
     if old:
         shutil.rmtree(folder / "partial", ignore_errors=True)  # of a run that was killed at its very end
@@ -194,18 +196,18 @@ def _find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | 
             f"--output_dir {folder} already holds another corpus (other inputs, settings or tokenizer): "
             "choose another folder, or delete it first"
         )
-    refuse_rejected(
-        ReadTally.from_json(read), allowed.rejected, f"--output_dir {folder} holds this corpus, but --input"
-    )
+    holds = f"--output_dir {folder} holds this corpus, but --input"
+    refuse_rejected(ReadTally.from_json(read), allowed.rejected, holds, allowed.may_allow)
     for kind, is_allowed, flag, what in (
         (UNREADABLE, allowed.damaged, "--allow_damaged", "the rest of "),
         (SKIPPED, allowed.skipped, "--allow_skipped", ""),
     ):
         missing = None if is_allowed else next(list_rejected(folder / "rejected.jsonl", kind), None)
         if missing:
+            way = f", or give {flag} to use the corpus as it is" if allowed.may_allow else ""
             raise KinspanError(
                 f"--output_dir {folder} holds this corpus without {what}{missing['file']}, which could not be read: "
-                f"choose another folder or delete it to read the file again, or give {flag} to use the corpus as it is"
+                f"choose another folder or delete it to read the file again{way}"
             )
     try:
         manifest = Corpus(folder).manifest

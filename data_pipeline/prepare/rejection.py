@@ -25,11 +25,15 @@ MAX_FILES = 1000  # that are remembered by name: a broken archive may have milli
 
 @dataclass(frozen=True)
 class Allowed:
-    """What of the input may be missing: see ``pipeline.prepare``."""
+    """What of the input may be missing: see ``pipeline.prepare``.
+
+    may_allow: whether the command has the flags --allow_..., which messages then advise
+    """
 
     damaged: bool
     skipped: bool
     rejected: float | None
+    may_allow: bool = True
 
 
 @dataclass

@@ -82,7 +82,7 @@ def encode_all(plan: PreparePlan, tokenizer: str, engine: Engine, allowed: Allow
     if not sum(encoded.inputs.counts):
         reason = _explain_nothing_kept(encoded.tally, plan.folder / "rejected.jsonl")
         raise KinspanError(f"no document was kept of {len(plan.files)} input files: {reason}")
-    refuse_rejected(encoded.read, allowed.rejected, "--input")
+    refuse_rejected(encoded.read, allowed.rejected, "--input", allowed.may_allow)
     return encoded
 
 
@@ -144,13 +144,15 @@ def _refuse_missing(plan: PreparePlan, allowed: Allowed) -> None:
     found = {kind: list(list_rejected(plan.folder / "rejected.jsonl", kind)) for kind in (UNREADABLE, SKIPPED)}
     if found[UNREADABLE] and not allowed.damaged:
         first = found[UNREADABLE][0]
+        way = ", or give --allow_damaged to go without the rest of it" if allowed.may_allow else ""
         raise KinspanError(
             f"--input {first['file']}, record {first['line']}: {first['reason']}{_count_others(found[UNREADABLE])}; "
-            "copy or fetch the file again, or give --allow_damaged to go without the rest of it"
+            f"copy or fetch the file again{way}"
         )
     if found[SKIPPED] and not allowed.skipped:
         first = found[SKIPPED][0]
-        raise KinspanError(f"--input {first['file']}{_count_others(found[SKIPPED])}: {first['reason']}")
+        way = "; or give --allow_skipped to leave it out" if allowed.may_allow else ""
+        raise KinspanError(f"--input {first['file']}{_count_others(found[SKIPPED])}: {first['reason']}{way}")
 
 
 def _count_others(entries: list[dict]) -> str:

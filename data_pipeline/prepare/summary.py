@@ -138,15 +138,21 @@ def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[
     return lines
 
 
-def check_trainable(manifest: Manifest, folder: str) -> None:
-    """Raise KinspanError where no objective can train on the corpus."""
+def check_trainable(manifest: Manifest, folder: str, has_flags: bool = True) -> None:
+    """Raise KinspanError where no objective can train on the corpus.
+
+    has_flags: whether the command has the flags that more documents can be kept by, which the message then advises
+    """
     usable = _count_usable(manifest, "train", "documents")
     if all(number < MIN_DOCUMENTS for number in usable.values()):
         titles = "" if "title_body" in usable else ", or keep the titles of titled ones as texts (--title_texts)"
+        ways = (
+            ", or keep shorter ones (--min_paragraph_chars, --min_document_chars), or hold fewer out "
+            f"(--validation_share){titles}"
+        )
         raise KinspanError(
             f"the corpus in {folder} can train no objective: each needs {MIN_DOCUMENTS} documents or more that are not "
-            "held out, because negatives come from other documents; prepare more documents, or keep shorter ones "
-            f"(--min_paragraph_chars, --min_document_chars), or hold fewer out (--validation_share){titles}"
+            f"held out, because negatives come from other documents; add documents{ways if has_flags else ''}"
         )
 
 

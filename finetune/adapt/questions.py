@@ -12,6 +12,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 from finetune.data.answers import AnswerSet, fold_text
 from finetune.data.dataset import MissingSplit
+from finetune.data.files import NAME as FILES
 from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept
 from finetune.data.registry import load_split, parse_columns
 from finetune.training.groups import make_generator
@@ -29,6 +30,11 @@ LEFT_OUT = {
     NO_ALL_NEGATIVE: "{split}: {count:,} of {whole:,} questions have no right candidate, and are left out",
     CLEAN: "{split}: {count:,} of {whole:,} questions lack a right or a wrong candidate, and are left out",
 }
+DRAWN = "{split}: {count:,} of {whole:,} questions are used, drawn at random, to save time"
+THINNED = (
+    "{split}: {count:,} of {whole:,} candidates are left out, to save time: each question keeps up to {most}, its "
+    "right ones first, then wrong ones drawn at random"
+)
 DRAW_KEY = 2**37  # of the random numbers that draw questions and wrong candidates
 
 
@@ -45,15 +51,18 @@ class Questions:
     test: AnswerSet
     notes: list[str]
 
+    @property
+    def splits(self) -> tuple[AnswerSet, AnswerSet, AnswerSet]:
+        return self.train, self.dev, self.test
+
     def write(self, folder: Path) -> None:
         """Writes the splits into the folder that they were settled for."""
-        for split, data in ((TRAIN, self.train), (DEV, self.dev), (TEST, self.test)):
-            _write_split(folder / (TEST if split == TEST else "questions") / f"{split}.jsonl", data)
+        for data in self.splits:
+            _write_split(folder / (TEST if data.split == TEST else "questions") / f"{data.split}.jsonl", data)
 
     def describe(self) -> list[str]:
         """What is used, and how it was drawn, in lines."""
-        splits = (self.train, self.dev, self.test)
-        counts = (f"{one.num_questions:,} {one.split} ({one.num_pairs:,} candidates)" for one in splits)
+        counts = (f"{one.num_questions:,} {one.split} ({one.num_pairs:,} candidates)" for one in self.splits)
         return [f"questions: {', '.join(counts)}", *(f"  {note}" for note in self.notes)]
 
     def list_measured(self) -> list[str]:
@@ -64,7 +73,7 @@ class Questions:
     @property
     def texts(self) -> list[str]:
         """The distinct candidates."""
-        every = (split.answers.to_pylist() for split in (self.train, self.dev, self.test))
+        every = (split.answers.to_pylist() for split in self.splits)
         return list(dict.fromkeys(text for texts in every for text in texts))
 
 
@@ -76,8 +85,7 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
     A test or dev set that is missing is taken from the rest by a hash of the questions' texts, so that it is the same
     one every time. Raises KinspanError where there are too few questions.
     """
-    spec = given if "=" in given else f"files={given}"
-    splits, notes = _read_splits(spec, columns)
+    splits, notes = _read_splits(given, columns)
     _carve(splits, TEST, TEST_PART, notes)
     _carve(splits, DEV, DEV_PART, notes)
     kept = {}
@@ -94,19 +102,22 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
     return Questions(f"files={folder / 'questions'}", kept[TRAIN], kept[DEV], kept[TEST], notes)
 
 
-def _read_splits(spec: str, columns: str | None) -> tuple[dict[str, AnswerSet], list[str]]:
+def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet], list[str]]:
     """The splits that are there; all there is counts as train where there is only a test set."""
-    found, notes = {}, []
-    place = Path(spec.partition("=")[2])
+    found: dict[str, AnswerSet] = {}
+    notes: list[str] = []
+    spec = given if "=" in given else f"{FILES}={given}"
+    name, _, path = spec.partition("=")
+    place = Path(path)
     for split in (TEST,) if place.is_file() else (TRAIN, DEV, TEST):  # a single file is the test set of files=
         try:
             found[split], said = load_split(spec, split, parse_columns(columns))
         except MissingSplit:
             continue
-        notes += said
+        notes += (note.removeprefix(f"{name} ") for note in said)
     if not found:
         lack = "no train, dev or test split in it" if place.exists() else "there is no such file or folder"
-        raise KinspanError(f"--questions {spec}: {lack}; {FORM}")
+        raise KinspanError(f"--questions {given}: {lack}; {FORM}")
     if TRAIN not in found:
         found[TRAIN] = replace(found.pop(next(iter(found))), split=TRAIN)
     return found, notes
@@ -126,21 +137,20 @@ def _carve(splits: dict[str, AnswerSet], name: str, part: float, notes: list[str
 def _draw(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
     """At most MOST_QUESTIONS questions, each with its right candidates and as many wrong ones as MOST_PAIRS leave."""
     random = make_generator(1, DRAW_KEY)
-    few = data
+    drawn = data
     if data.num_questions > MOST_QUESTIONS[split]:
-        few = data.take(np.sort(random.permutation(data.num_questions)[: MOST_QUESTIONS[split]]))
-    if few.num_pairs > MOST_PAIRS[split]:
-        most = max(1, MOST_PAIRS[split] // few.num_questions)
-        order = np.lexsort((random.permutation(few.num_pairs), -few.labels, few.question_of))  # right ones first
-        place = np.empty(few.num_pairs, dtype=np.int64)
-        place[order] = np.arange(few.num_pairs) - few.starts[few.question_of[order]]
-        few = few.keep((few.labels > 0) | (place < most))
-    if few is not data:
-        notes.append(
-            f"{split}: {few.num_questions:,} of {data.num_questions:,} questions with {few.num_pairs:,} of "
-            f"{data.num_pairs:,} candidates are used, to save time"
-        )
-    return few
+        drawn = data.take(np.sort(random.permutation(data.num_questions)[: MOST_QUESTIONS[split]]))
+        notes.append(DRAWN.format(split=split, count=drawn.num_questions, whole=data.num_questions))
+    if drawn.num_pairs <= MOST_PAIRS[split]:
+        return drawn
+    most = max(1, MOST_PAIRS[split] // drawn.num_questions)
+    order = np.lexsort((random.permutation(drawn.num_pairs), -drawn.labels, drawn.question_of))  # right ones first
+    place = np.empty(drawn.num_pairs, dtype=np.int64)
+    place[order] = np.arange(drawn.num_pairs) - drawn.starts[drawn.question_of[order]]
+    kept = drawn.keep((drawn.labels > 0) | (place < most))
+    if lacking := drawn.num_pairs - kept.num_pairs:
+        notes.append(THINNED.format(split=split, count=lacking, whole=drawn.num_pairs, most=most))
+    return kept
 
 
 def _write_split(path: Path, data: AnswerSet) -> None:

@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from io import TextIOBase
 from pathlib import Path
 from typing import Any, TextIO
+
+import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import make_folder, read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
+from finetune.evaluation.significance import compute_interval
 from finetune.fuse import describe_weights, fit_fusion, write_fusion
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.reports.release import find_ranker, release_ranker
@@ -24,11 +26,11 @@ from finetune.training.fingerprints import fingerprint_identity
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release
 from pretrain.runtime.device import describe_device
-from pretrain.runtime.lock import lock_folder
+from pretrain.runtime.lock import LOCK, lock_folder
 from pretrain.runtime.stop import Stopped
 
 from .budget import BATCH, FEWEST_UPDATES, Budget, train_for
-from .duration import describe_duration
+from .duration import Forecast
 from .page import Shown, list_commands, render_page, render_text
 from .questions import TEST, Questions, settle_questions
 from .sample import TRIAL, measure_sample
@@ -36,7 +38,8 @@ from .verdict import UNJUDGED, Verdict, judge
 from .ways import Scorer, Way, fuse_ways, list_untrained, name_model, name_start, train_ways
 
 ANSWERS = "answers"  # in STARTED, those that the pre-training goes without
-STARTED, RESULT, PAGE, LOG, RELEASE = "adapt.json", "result.json", "report.html", "log.txt", "release"
+STARTED, RESULT, PAGE, LOG = "adapt.json", "result.json", "report.html", "log.txt"
+PRETRAINING, RELEASE = "pretrain", "release"
 QUIET = 60.0  # seconds without a line after which an update of the log is told
 UPDATE = re.compile(r"\bstep (\d+)/(\d+)\b")  # as the logs of both trainings have it
 SMALL = 384  # the most hidden units of a small encoder, which takes the higher of these rates
@@ -84,45 +87,59 @@ def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
     output = settings.output
     if output.is_dir() and any(output.iterdir()) and not (output / STARTED).exists():
         raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
+    load_config(settings.model)  # before the work, to see whether it can be trained
+    questions = settle_questions(settings.questions, settings.columns, output) if settings.questions else None
     make_folder(output)
-    with lock_folder(output):
+    with lock_folder(output), _undo_refused(output):
         if (output / STARTED).exists():
             say(f"going on with what {output} holds")
         else:
             write_atomically(output / STARTED, "{}\n")
         try:
-            return _adapt(settings, runners, say)
+            return _adapt(settings, questions, runners, say)
         except Stopped:
             say("stopped; the same command again goes on")
             raise
 
 
-def _adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
+@contextmanager
+def _undo_refused(output: Path) -> Iterator[None]:
+    """Empties the folder again where a new adaptation is refused before it trains: it holds nothing to go on with."""
+    is_new = not (output / STARTED).exists()
+    try:
+        yield
+    except KinspanError:
+        if is_new and not (output / PRETRAINING).exists():
+            for path in set(output.iterdir()) - {output / LOCK}:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
+
+
+def _adapt(settings: Settings, questions: Questions | None, runners: Runners, say: Say) -> dict[str, Any]:
     output = settings.output
-    questions: Questions | None = None
-    if settings.questions:  # before the work, to see whether they can be used
-        questions = settle_questions(settings.questions, settings.columns, output)
     say(f"machine: {describe_device()}; the log of every step is {output / LOG}")
-    with _log_steps(output, say) as teller:
+    with _log_steps(output, Forecast(settings.budget, questions), say) as teller:
         say = teller.say
+        say("reading the documents ...")
         corpus, objective, told = _prepare(settings, runners, questions)
         if questions:
             questions.write(output)
         told += questions.describe() if questions else []
         say("\n".join(told))
         name, budget = name_model(settings.model), settings.budget.text
-        say(f"pre-training {name} on the documents for {budget}, without labels ({objective})")
-        teller.estimate = partial(describe_duration, budget=settings.budget, questions=questions)
+        teller.begin_stage(f"pre-training {name} on the documents for {budget}, without labels ({objective})")
+        if not (output / PRETRAINING).exists():
+            say("  first the model is loaded, and measured on held-out pairs ...")
         summary = _pretrain(settings, runners, corpus, objective)
-        teller.estimate = None
+        teller.forecast.updates = summary["steps"]
         told += (learned := _describe_pretraining(summary))
         say("\n".join(learned))
         if questions:
-            ways, verdict = _compare_ways(settings, questions, summary["steps"], say)
+            ways, verdict = _compare_ways(settings, questions, summary["steps"], teller)
             result = {"questions": questions.dev.num_questions, **_list_results(ways, questions.dev, verdict)}
             released, shown = (output / RELEASE).is_dir(), (questions.test, verdict.tested)
         else:
-            say("measuring it on held-out texts of the documents, and on a hundred questions of SelQA")
+            teller.begin_stage("measuring it on held-out texts of the documents, and on a hundred questions of SelQA")
             result, shown = _measure_unlabelled(settings, runners.hold_out(corpus, objective), say)
             released = True
             _copy_release(_name_pretrained(output), output / RELEASE)
@@ -148,33 +165,40 @@ def _list_commands(settings: Settings, questions: Questions | None, result: dict
 
 
 @contextmanager
-def _log_steps(output: Path, say: Say) -> Iterator["_Teller"]:
+def _log_steps(output: Path, forecast: Forecast, say: Say) -> Iterator["_Teller"]:
     """Sends what is printed to the log, and yields what tells a line; in long silences the updates are told, too."""
     with (output / LOG).open("a", encoding="utf-8", buffering=1) as log:
-        teller = _Teller(log, say)
+        teller = _Teller(log, forecast, say)
         with redirect_stdout(teller):
             yield teller
 
 
 class _Teller(TextIOBase):
-    """Writes to the log, and tells the number of the update that a line is of where QUIET seconds were silent, and once
-    what ``estimate`` makes of a line."""
+    """Writes to the log, and tells how long the rest will take: once in detail, and after QUIET seconds of silence with
+    the number of the update that a line of the log is of."""
 
-    def __init__(self, log: TextIO, tell_user: Say) -> None:
-        self.log, self.tell_user, self.told = log, tell_user, time.monotonic()
-        self.estimate: Callable[[str], str | None] | None = None
+    def __init__(self, log: TextIO, forecast: Forecast, tell_user: Say) -> None:
+        self.log, self.forecast, self.tell_user, self.told = log, forecast, tell_user, time.monotonic()
+        self.is_forecast = False
 
     def say(self, line: str) -> None:
         self.tell_user(line)
         self.told = time.monotonic()
 
+    def begin_stage(self, line: str) -> None:
+        """Tells what begins, and how long it will take where that is known."""
+        self.forecast.begin_stage()
+        self.say(f"{line}; about {seconds}" if (seconds := self.forecast.tell_stage()) else line)
+
     def write(self, text: str) -> int:
-        update = UPDATE.search(text)
-        if update and self.estimate and (line := self.estimate(text)):
-            self.estimate = None
-            self.say(line)
-        if update and time.monotonic() - self.told > QUIET:
-            self.say(f"  {update[1]} of {update[2]} updates")
+        if update := UPDATE.search(text):
+            self.forecast.count(int(update[1]), int(update[2]))
+            left = self.forecast.tell_all()
+            if left and not self.is_forecast:
+                self.is_forecast = True
+                self.say(f"  at the present speed about {left} are left ({self.forecast.list_kinds()})")
+            elif time.monotonic() - self.told > QUIET:
+                self.say(f"  {update[1]} of {update[2]} updates" + (f"; about {left} left in all" if left else ""))
         return self.log.write(text)
 
     def flush(self) -> None:
@@ -221,7 +245,7 @@ def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
     first, last = summary["first_validation"] or {}, summary["last_validation"] or {}
     lines = [f"learned: {summary['steps']:,} updates, {summary['pairs']:,} pairs in {summary['wall_seconds']:,.0f} s"]
     if summary["steps"] == FEWEST_UPDATES:
-        lines.append(f"  {FEWEST_UPDATES} updates are the least that is trained, and teach little")
+        lines.append(f"  {FEWEST_UPDATES} updates are the minimum, and teach little")
     if "pair_auc" in last:
         before, after = first["pair_auc"], last["pair_auc"]
         lines.append(
@@ -233,7 +257,7 @@ def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
 
 
 def _name_pretrained(output: Path) -> str:
-    return str(output / "pretrain" / RELEASE)
+    return str(output / PRETRAINING / RELEASE)
 
 
 def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str) -> dict[str, Any]:
@@ -257,7 +281,7 @@ def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str
     }
     return train_for(
         settings.budget,
-        lambda updates: runners.pretrain({**common, "max_steps": updates}, settings.output / "pretrain"),
+        lambda updates: runners.pretrain({**common, "max_steps": updates}, settings.output / PRETRAINING),
         settings.output,
     )
 
@@ -274,16 +298,18 @@ def _measure_unlabelled(settings: Settings, pairs: AnswerSet | None, say: Say) -
     return {**result, "sample": sample.describe()}, (sample.data, sample.shown)
 
 
-def _compare_ways(settings: Settings, questions: Questions, updates: int, say: Say) -> tuple[list[Way], Verdict]:
+def _compare_ways(
+    settings: Settings, questions: Questions, updates: int, teller: "_Teller"
+) -> tuple[list[Way], Verdict]:
     """Trains and compares all ways, and releases the one to use."""
     output, pretrained = settings.output, _name_pretrained(settings.output)
     scorer = Scorer(count_words(questions.texts), output / "scores")
-    say("ranking the dev questions by what needs no fine-tuning")
-    ways = list_untrained(settings.model, pretrained, questions.dev, scorer, say)
-    ways += train_ways(settings.model, pretrained, questions, updates, output / "ways", scorer, say)
+    teller.say("ranking the dev questions by what needs no fine-tuning")
+    ways = list_untrained(settings.model, pretrained, questions.dev, scorer, teller.say)
+    ways += train_ways(settings.model, pretrained, questions, updates, output / "ways", scorer, teller.begin_stage)
     ways.append(fuse_ways(ways, questions.dev))
     start = next((way for way in ways if way.name == name_start(settings.model)), ways[0])
-    say("ranking the test questions by the best way, the model as it is and BM25")
+    teller.begin_stage("ranking the test questions by the best way, the model as it is and BM25")
     verdict = judge(ways, start, questions.dev, questions.test, scorer)
     _release(verdict, questions, scorer, output / RELEASE)
     return ways, verdict
@@ -291,19 +317,25 @@ def _compare_ways(settings: Settings, questions: Questions, updates: int, say: S
 
 def _list_results(ways: list[Way], data: AnswerSet | None, verdict: Verdict | None) -> dict[str, Any]:
     """Returns the figures of the ways on these questions, and what the verdict says."""
-    of_test = verdict.test_maps if verdict else {}
-    rows = [
-        {"name": way.name, "dev": float(way.measure(data).mean()), "test": of_test.get(way.name)}
-        for way in ways
-        if data
-    ]
     return {
-        "ways": rows,
+        "ways": _list_rows(ways, data, verdict.test_maps if verdict else {}) if data else [],
         "verdict": verdict.sentence if verdict else UNJUDGED,
         "chosen": verdict.chosen.name if verdict else None,
         "figures": verdict.figures if verdict else None,
         "weights": next((describe_weights(way.fitted) for way in ways if way.fitted), ""),
     }
+
+
+def _list_rows(ways: list[Way], data: AnswerSet, of_test: dict[str, float]) -> list[dict[str, Any]]:
+    """MAP of each way on these questions and on test, and the difference to the best one with its 95% interval."""
+    precision = [way.measure(data) for way in ways]
+    best = max(precision, key=np.mean)
+    rows = []
+    for way, own in zip(ways, precision, strict=True):
+        low, high = compute_interval(own - best) if own is not best else (None, None)
+        figures = {"dev": float(own.mean()), "difference": float((own - best).mean()), "low": low, "high": high}
+        rows.append({"name": way.name, **figures, "test": of_test.get(way.name)})
+    return rows
 
 
 def _release(verdict: Verdict, questions: Questions, scorer: Scorer, output: Path) -> None:

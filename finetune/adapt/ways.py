@@ -119,12 +119,13 @@ def train_ways(
     updates: int,
     folder: Path,
     scorer: Scorer,
-    say: Callable[[str], None],
+    begin: Callable[[str], None],
 ) -> list[Way]:
     """Fine-tunes a bi-encoder and two cross-encoders.
 
     updates: of the pre-training
     folder:  for the runs, each in a folder of its own for every model, set of labels and length that there has been
+    begin:   is told of each training before it
     """
     has_wrong = bool((questions.train.labels == 0).any())
     negatives = {"negatives_ratio": 3.0} if has_wrong else {"negatives_per_question": 4, "negatives_from": "corpus"}
@@ -137,7 +138,7 @@ def train_ways(
     labels = [fingerprint_answers(split) for split in (questions.train, questions.dev)]
     ways = []
     for number, (name, model, own) in enumerate(plans, 1):
-        say(f"training {number} of {len(plans)}: {name}; at most {most:,} updates")
+        begin(f"training {number} of {len(plans)}: {name}; at most {most:,} updates")
         model_print = fingerprint_model(model)
         config = FinetuneConfig(
             data=questions.spec,

@@ -20,8 +20,13 @@ from data_pipeline.prepare.encode import normalise
 
 from .answers import OPTIONAL_COLUMNS, POSITIVE_GRADE, AnswerSet, take_rows
 
-MANY = 20  # questions: with fewer, right answers may come first by chance
-SUSPICIOUS = 0.9  # share of questions that list their right answers first
+MANY = 20  # questions: with fewer, right answers may have the highest ids by chance
+SUSPICIOUS = 0.9  # share of questions in which they have
+ID_ORDER = (
+    "right answers have the {extreme} ids in {count:,} of {mixed:,} questions, and equal scores are ranked by falling "
+    "id, as trec_eval does: a ranker with many equal scores looks {effect} than it is; leave the ids out, or number "
+    "the candidates at random"
+)
 
 
 class SourceRow(NamedTuple):
@@ -207,6 +212,8 @@ def collect_answers(
     labels = label if kept is None else (label == POSITIVE_GRADE).astype(np.int8)
     notes = [f"{reason}, left out: {count:,}" for reason, count in missing.items()]
     notes += _describe_oddities(questions, question, candidates, labels)
+    if ids is not None and split != "train":  # which nothing is measured on
+        notes += _describe_id_order(question, ids, labels)
     columns = {
         "answer_ids": ids,
         "answers": candidates.answers.finish(),
@@ -255,22 +262,27 @@ def _describe_oddities(
     }
     left_out = sorted(candidates.left_out.items())
     notes = [f"candidates of label {grade} are left out: {count:,}" for grade, count in left_out]
-    mixed, sorted_ones = _count_sorted_questions(question, labels)
-    if mixed >= MANY and sorted_ones > SUSPICIOUS * mixed:
-        notes.append(
-            f"right answers stand before all others in {sorted_ones:,} of the {mixed:,} questions that have both: "
-            "nothing here reads that order, but other tools may"
-        )
     return notes + [f"{words}: {count:,}" for words, count in counts.items() if count]
 
 
+def _describe_id_order(question: np.ndarray, ids: pa.Array, labels: np.ndarray) -> list[str]:
+    """Returns a note where candidates with equal scores are ranked by their labels, because their ids follow these."""
+    ranks = pc.rank(ids, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    order = np.lexsort((-ranks, question))
+    notes = []
+    for extreme, effect, wanted in (("highest", "better", labels), ("lowest", "worse", 1 - labels)):
+        mixed, count = _count_sorted_questions(question[order], wanted[order])
+        if mixed >= MANY and count > SUSPICIOUS * mixed:
+            notes.append(ID_ORDER.format(extreme=extreme, effect=effect, count=count, mixed=mixed))
+    return notes
+
+
 def _count_sorted_questions(question: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
-    """Counts the questions with right and wrong candidates, and those of them that list all right ones first."""
-    order = np.argsort(question, kind="stable")
-    ordered, starts = labels[order], np.flatnonzero(np.append(True, np.diff(question[order]) != 0))
-    right = np.add.reduceat(ordered.astype(np.int64), starts)
-    mixed = (right > 0) & (right < np.diff(np.append(starts, len(ordered))))
-    rises = np.append(False, (np.diff(ordered) > 0) & (np.diff(question[order]) == 0))
+    """Counts the questions that have both labels, and those of them whose ones come first; ``question`` ascends."""
+    starts = np.flatnonzero(np.append(True, np.diff(question) != 0))
+    ones = np.add.reduceat(labels.astype(np.int64), starts)
+    mixed = (ones > 0) & (ones < np.diff(np.append(starts, len(labels))))
+    rises = np.append(False, (np.diff(labels) > 0) & (np.diff(question) == 0))
     return int(mixed.sum()), int((mixed & ~np.logical_or.reduceat(rises, starts)).sum())
 
 

@@ -44,9 +44,7 @@ def _find_file(place: Path, split: str) -> Path:
     if place.is_file():
         suffix = Path(place.stem).suffix if place.suffix in COMPRESSED_SUFFIXES else place.suffix
         if suffix not in FORMATS:
-            raise KinspanError(
-                f"files={place}: not a known format; known are {', '.join(FORMATS)}{_recognise([place])}"
-            )
+            raise KinspanError(f"{place}: not a known format; known are {', '.join(FORMATS)}{_recognise([place])}")
         if split != "test":
             raise KinspanError(f"files={place}: no split {split}: a single file is the split test")
         return place

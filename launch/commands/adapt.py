@@ -1,17 +1,18 @@
 """Finds, and makes, the best ranker for documents of one's own, in one command."""
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.readers.files import find_input_files
 from finetune.adapt.budget import parse_budget
+from finetune.data.registry import PUBLIC
 from launch._cli import parse, run
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
@@ -31,14 +32,22 @@ shows how the model ranks a hundred questions of SelQA.
 Run it again to go on after an interruption, or with a larger --budget. OUTPUT_DIR gets release/, a ranker for kinspan
 rank, evaluate, search and release; report.html; and log.txt."""
 
-EPILOG = """examples:
+DATA_SETS = fill(
+    f"Public data sets are read as they are distributed, each as NAME=FOLDER: {', '.join(PUBLIC)}. kinspan evaluate "
+    "--help lists the files of each.",
+    120,
+    break_on_hyphens=False,
+)
+EPILOG = f"""examples:
   kinspan adapt --documents docs/ --output_dir adapted
   kinspan adapt --documents docs/ --questions labelled/ --budget 30m --output_dir adapted
   kinspan adapt --documents articles.jsonl.gz --questions wikiqa=WikiQACorpus --budget 51200pairs --output_dir adapted
 
 labelled/ has train.jsonl, dev.jsonl and test.jsonl with a line for each right (1) or wrong (0) candidate of a question:
-  {"question": "Who wrote Faust?", "answer": "Faust is a play by Goethe.", "label": 1}
-It may also be a single file, which is split in three by a hash of the questions."""
+  {{"question": "Who wrote Faust?", "answer": "Faust is a play by Goethe.", "label": 1}}
+It may also be a single file, which is split in three by a hash of the questions.
+
+{DATA_SETS}"""
 
 MANY_ANSWERED = 100  # questions with an accepted answer, from which on these are the pairs of a forum's pre-training
 HELD_OUT = 0.05  # of the documents, so that there are some where documents are few
@@ -52,7 +61,8 @@ class AdaptConfig:
     documents: list[str] = setting(REQUIRED, "The documents: anything that kinspan prepare --input takes.")
     output_dir: str = setting(REQUIRED, "Folder for the results. The same command again goes on.")
     questions: str | None = setting(
-        None, "Labelled questions: a folder or file as described below, or a data set such as wikiqa=FOLDER."
+        None,
+        "Labelled questions: a folder or file, or a public data set such as wikiqa=FOLDER; see below.",
     )
     columns: str | None = setting(
         None, "Names of the columns of --questions, as question=query,answer=passage,label=relevant."
@@ -75,8 +85,8 @@ def main() -> None:
     say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
     with name_documents():
         find_input_files(config.documents, allow_skipped=True)  # first, since torch takes seconds to import
-    say("reading the documents and the questions ..." if config.questions else "reading the documents ...")
-    from finetune.adapt.run import Runners, Settings, adapt  # after the flags: torch takes seconds to import
+    say("loading PyTorch and the questions ..." if config.questions else "loading PyTorch ...")
+    from finetune.adapt.run import Runners, Settings, adapt
 
     model, output = config.model or default_model(), Path(config.output_dir)
     settings = Settings(config.documents, config.questions, config.columns, model, budget, output)
@@ -85,12 +95,11 @@ def main() -> None:
 
 @contextmanager
 def name_documents() -> Iterator[None]:
-    """Has refusals name the flags that this command has."""
+    """Has refusals of the input name the flag that it is given by here."""
     try:
         yield
     except KinspanError as error:
-        told = re.sub(r", or give --allow_\w+ [\d. ]*to go without[\w ]*", "", str(error))
-        raise KinspanError(told.replace("--input", "--documents")) from error
+        raise KinspanError(str(error).replace("--input", "--documents")) from error
 
 
 def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, but: list[str]) -> dict[str, int]:
@@ -106,14 +115,22 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
     quiet = not sys.stderr.isatty()
     with name_documents():
         result = prepare(
-            documents, model, folder, OBJECTIVES, rules, allow_skipped=True, decontaminate=but, quiet=quiet
+            documents,
+            model,
+            folder,
+            OBJECTIVES,
+            rules,
+            allow_skipped=True,
+            may_allow=False,
+            decontaminate=but,
+            quiet=quiet,
         )
     if result.skipped:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
         say(f"left out files of no known format: {kinds}")
     if rejected := describe_rejected(folder, result.tally):
         say(rejected)
-    check_trainable(result.manifest, str(folder))
+    check_trainable(result.manifest, str(folder), has_flags=False)
     return result.manifest.totals
 
 

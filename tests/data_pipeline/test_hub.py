@@ -51,7 +51,7 @@ def test_a_folder_asks_nothing(requests, tmp_path):
 @pytest.mark.timeout(20)
 def test_offline_a_name_that_is_not_there_is_one_line_at_once(requests):
     requests.fail = OSError("no address")
-    with pytest.raises(KinspanError, match="no tokenizer at kinspan-no-such/tokenizer") as error:
+    with pytest.raises(KinspanError, match=r"^no model or tokenizer at kinspan-no-such/tokenizer: there is") as error:
         load_tokenizer("kinspan-no-such/tokenizer")
     assert "\n" not in str(error.value)
 
@@ -74,6 +74,7 @@ def test_a_path_without_a_model_says_what_is_there(requests, tmp_path):
 def test_what_is_neither_a_folder_nor_on_the_hub_is_first_called_no_folder(tmp_path):
     error = OSError("We couldn't connect to the hub.\nCheck your connection.")
     assert hub.explain_absence("models/nope", error) == (
-        "there is no such folder, and from the hub: We couldn't connect to the hub."
+        "there is no such folder, and from the hub: We couldn't connect to the hub; give the folder of a model, or the "
+        "name of one on the hub, such as roberta-base"
     )
     assert hub.explain_absence(str(tmp_path), error) == "We couldn't connect to the hub."

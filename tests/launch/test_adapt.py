@@ -1,5 +1,6 @@
 """``kinspan adapt`` as a user runs it, on a few documents and with a tiny model, without labels."""
 
+import gzip
 import json
 import sys
 
@@ -37,7 +38,8 @@ def test_documents_alone(model, tiny_documents, monkeypatch, tmp_path, capsys):
     said = capsys.readouterr().out
     assert len(said.splitlines()) <= 30
     assert "This is no verdict" in said
-    assert "100 updates are the least" in said
+    assert "100 updates are the minimum" in said
+    assert "are left (pre-training " in said
     result = json.loads((output / "result.json").read_text())
     names = {row["name"] for row in result["ways"]}
     assert names == {"BM25", f"{shorten_name(str(model))} as it is", "the pre-trained model, without labels"}
@@ -72,22 +74,44 @@ def test_held_out_anchors_stand_in_for_questions(tiny_corpus):
     [
         (["--documents", "nowhere", "--output_dir", "out"], "^--documents nowhere: no such file$"),
         (["--documents", "nowhere", "--output_dir", "out", "--budget", "a while"], "--budget a while"),
-        (["--documents", "python-docs", "--output_dir", "out", "--questions", "absent"], "--questions"),
+        (
+            ["--documents", "python-docs", "--output_dir", "out", "--questions", "absent"],
+            "^--questions absent: there is",
+        ),
+        (["--documents", "python-docs", "--output_dir", "out", "--questions", "q.xls"], r"^q\.xls: not a known format"),
+        (
+            ["--documents", "python-docs", "--output_dir", "out", "--model", "absent/x/y"],
+            "^no model at .* give the folder",
+        ),
+        (["--documents", "few.jsonl", "--output_dir", "out"], r"can train no objective: .*; add documents$"),
+        (["--documents", "few.jsonl", "wrong.jsonl", "--output_dir", "out"], "^--documents: 1 file without a document"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(arguments, message, monkeypatch, tmp_path):
+def test_what_cannot_be_used_is_refused_in_one_line_and_leaves_nothing(
+    arguments, message, tiny_documents, monkeypatch, tmp_path
+):
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(document) + "\n" for document in tiny_documents[:1]))
+    (tmp_path / "wrong.jsonl").write_text("{}\n")
+    (tmp_path / "q.xls").write_text("")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KinspanError, match=message) as raised:
         run(monkeypatch, *arguments)
     assert len(str(raised.value).splitlines()) == 1
+    assert not (tmp_path / "out").exists()
 
 
-def test_a_refusal_names_no_flag_that_is_not_here(tmp_path, tiny_documents):
-    lines = "".join(json.dumps(document) + "\n" for document in tiny_documents)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("b.jsonl", b"{}\n", r"^--documents: 1 file without a document: .*b\.jsonl"),
+        ("b.jsonl.gz", gzip.compress(b"{}\n")[:-9], r"^--documents .*b\.jsonl\.gz, .*; copy or fetch the file again$"),
+    ],
+)
+def test_a_refusal_names_no_flag_that_is_not_here(tmp_path, tiny_documents, name, content, message):
     folder = tmp_path / "docs"
     folder.mkdir()
-    (folder / "a.jsonl").write_text(lines)
-    (folder / "b.jsonl").write_text("{}\n")
-    with pytest.raises(KinspanError, match=r"^--documents: 1 file without a document: .*b\.jsonl") as caught:
+    (folder / "a.jsonl").write_text("".join(json.dumps(document) + "\n" for document in tiny_documents))
+    (folder / name).write_bytes(content)
+    with pytest.raises(KinspanError, match=message) as caught:
         adapt.prepare_documents(print, [str(folder)], default_model(), tmp_path / "corpus", [])
     assert "--allow" not in str(caught.value)

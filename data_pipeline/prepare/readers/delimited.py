@@ -37,15 +37,12 @@ def _read_rows(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
         header = next(rows, None)
         if repeated := [name for name in COLUMNS if (header or []).count(name) > 1]:
             why = f'the first row names more than one column "{repeated[0]}"'
-            yield 1, Skipped(f"skipped: {why}; rename one, or give --allow_skipped to leave the file out")
+            yield 1, Skipped(f"skipped: {why}; rename one")
             return
         if header is not None and "text" not in header:
             yield (
                 1,
-                Skipped(
-                    f'skipped: the first row names no column "text"; it has {", ".join(header)[:100]}; rename one, or '
-                    "give --allow_skipped to leave the file out"
-                ),
+                Skipped(f'skipped: the first row names no column "text"; it has {", ".join(header)[:100]}; rename one'),
             )
             return
         for row in rows:

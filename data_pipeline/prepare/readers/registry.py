@@ -249,7 +249,7 @@ def _read_member(member: SourceFile, number: int) -> Iterator[Record]:
         yield from _read_source(member, None, member.name.rpartition("::")[2])
     elif not is_companion(member.name):
         reason = find_missing(member.name) or f"its format is not known; known are {FORMATS}"
-        yield Record(member.name, number, Skipped(f"skipped: {reason}; or give --allow_skipped to leave it out"))
+        yield Record(member.name, number, Skipped(f"skipped: {reason}"))
 
 
 def parse_record(record: Record) -> list[Document]:

@@ -82,7 +82,7 @@ def _refuse_columns(schema: pa.Schema) -> Skipped | None:
     found = ", ".join(f"{name} ({kind})" for name, kind in types.items())
     return Skipped(
         f'skipped: it has neither a column "text" of strings nor "paragraphs" of lists of strings, but {found[:200]}; '
-        "rename or convert one, or give --allow_skipped to leave the file out"
+        "rename or convert one"
     )
 
 

@@ -1,18 +1,16 @@
 """An adaptation end to end, with tiny models: what it tells and leaves, and that it goes on wherever it was killed."""
 
 import json
-import re
 import shlex
 import shutil
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from data_pipeline.errors import KinspanError
-from finetune.adapt import run, ways
+from finetune.adapt import duration, run, ways
 from finetune.adapt.budget import parse_budget
-from finetune.adapt.duration import describe_duration
+from finetune.adapt.duration import Forecast
 from finetune.adapt.page import list_commands
 from finetune.adapt.questions import settle_questions
 from finetune.adapt.run import Runners, Settings, adapt
@@ -118,7 +116,15 @@ def test_labels_lead_to_a_verdict_that_evaluate_confirms(done, capsys):
     assert result["chosen"] in tested
     assert len(tested) <= 3
     assert BM25 in tested
-    assert "Questions side by side" in (given.output / "report.html").read_text()
+    page = (given.output / "report.html").read_text()
+    assert "Questions side by side" in page
+    assert page.count("<td>–</td>") == 7 - len(tested)
+    best = [row for row in result["ways"] if row["low"] is None]
+    assert len(best) == page.count("best on dev") == 1
+    assert best[0]["dev"] == max(row["dev"] for row in result["ways"])
+    for row in result["ways"]:
+        assert row["difference"] == pytest.approx(row["dev"] - best[0]["dev"])
+        assert row in best or row["low"] <= row["difference"] <= row["high"]
     assert measure(result["model"], given, capsys) == pytest.approx(tested[result["chosen"]], abs=1e-6)
 
 
@@ -223,32 +229,30 @@ def test_a_long_step_is_not_silent(tmp_path, monkeypatch):
     told = []
     for seconds, expected in ((1e9, []), (-1.0, ["  10 of 400 updates"])):
         monkeypatch.setattr(run, "QUIET", seconds)
-        with run._log_steps(tmp_path, told.append):
+        with run._log_steps(tmp_path, Forecast(parse_budget("12800pairs"), None), told.append):
             print("the head starts fresh")
             print("step 10/400  train  loss 0.9")
         assert told == expected
     assert (tmp_path / run.LOG).read_text() == "the head starts fresh\nstep 10/400  train  loss 0.9\n" * 2
 
 
-def test_the_first_line_with_a_speed_tells_how_long_all_will_take(tmp_path, folder):
-    told = []
-    line = "step 10/100  train      loss 1.1  1,024 tokens/s  wait 0.0%  0.5 steps/s  3 min left"
-    with run._log_steps(tmp_path, told.append) as teller:
-        teller.estimate = partial(describe_duration, budget=parse_budget("3200pairs"), questions=None)
+def test_how_long_the_rest_takes_is_told_anew_with_the_updates(tmp_path, monkeypatch):
+    told, clock = [], iter([0.0, 20.0, 30.0])
+    monkeypatch.setattr(duration, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(run, "QUIET", -1.0)
+    with run._log_steps(tmp_path, Forecast(parse_budget("3200pairs"), None), told.append) as teller:
+        teller.begin_stage("pre-training")
         print("step 0/100  validation loss 1.2")
-        print(line)
-        print(line)
+        print("step 10/100  train      loss 1.1")
+        print("step 20/100  train      loss 1.0")
+        teller.begin_stage("measuring")
     assert told == [
-        "  at the present speed all of it will take about 4 min: 3 min to pre-train, 1 min to rank a hundred questions"
+        "pre-training",
+        "  0 of 100 updates",
+        "  at the present speed about 4 min are left (pre-training 3 min, ranking 76 s)",
+        "  20 of 100 updates; about 3 min left in all",
+        "measuring; about 57 s",
     ]
-    questions = settle_questions(str(folder), None, tmp_path)
-    said = [
-        describe_duration(line.replace("1,024", speed), parse_budget("3200pairs"), questions) for speed in ("20", "10")
-    ]
-    minutes = [[int(part) for part in re.findall(r"(\d+) min", text)] for text in said]
-    assert [pretraining for _, pretraining, *_ in minutes] == [3, 3]
-    assert all(abs(total - sum(parts)) <= 2 for total, *parts in minutes)
-    assert minutes[0][2] < minutes[1][2]  # fine-tuning takes longer where a token does
 
 
 def test_what_learned_unmeasured_is_said():

@@ -47,7 +47,7 @@ def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int
         start = file.read(4096)
     if b"<mediawiki" not in start:
         if not begin:
-            yield 1, Skipped("skipped: it is XML, and no MediaWiki dump; give --allow_skipped to leave it out")
+            yield 1, Skipped("skipped: it is XML, and no MediaWiki dump")
         return
     if part and _is_multistream(source.name):
         with source.open() as packed:
