@@ -34,10 +34,7 @@ class Benchmark:
         self._row_of_string[self.wanted.string_of] = np.flatnonzero(self.wanted.judged)
 
     def find(self, documents: Sequence[Sequence[str]]) -> dict[int, str]:
-        """Find the documents that hold a sentence, each with one that it holds.
-
-        documents: the paragraphs of each
-        """
+        """Find which documents, each a list of paragraphs, hold a sentence, each with one that it holds."""
         paragraphs = [paragraph for document in documents for paragraph in document]
         document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
         words = split_words("\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs))
@@ -61,15 +58,13 @@ class Benchmark:
         return dict(pairs.T[enough].tolist())
 
     def fingerprint(self) -> str:
-        """Identify the sentences by their content."""
         return hashlib.sha256("\n".join(self.sentences).encode("utf-8", "replace")).hexdigest()
 
 
 def read_benchmark(name: str) -> list[str]:
     """Read the sentences of a file: its lines (.txt), its cells (.tsv), or all texts of its JSON objects (.jsonl).
 
-    Ids and labels among them do no harm, since only sentences of 8 words or more are looked for. Raises KinspanError
-    where the file cannot be read, or holds no such sentence.
+    Ids and labels among them do no harm, since only sentences of 8 words or more are looked for.
     """
     path = Path(name)
     suffix = (Path(path.stem) if path.suffix in COMPRESSED_SUFFIXES else path).suffix
@@ -87,7 +82,7 @@ def read_benchmark(name: str) -> list[str]:
 
 
 def check_benchmark(name: str, sentences: list[str]) -> list[str]:
-    """Return the sentences. Raises KinspanError where none is long enough to be looked for."""
+    """Return the sentences, of which at least one must be long enough to be looked for."""
     if not make_sentences([split_words(undo_treebank(sentence)) for sentence in sentences]).judged.any():
         raise KinspanError(f"--decontaminate {name}: it has no sentence of 8 words or more")
     return sentences

@@ -17,7 +17,7 @@ from .document import Document, Omitted, Rejected, Unreadable
 from .readers import parse_record
 from .readers.reader import Record, measure_content
 from .rejection import ReadTally
-from .spill import KEY_BYTES, make_chunk_schema
+from .spill import KEY_BYTES, hash_string, make_chunk_schema
 
 WITH_BENCHMARK = "documents with a sentence of --decontaminate"
 
@@ -26,11 +26,10 @@ WITH_BENCHMARK = "documents with a sentence of --decontaminate"
 class EncodedChunk:
     """What becomes of a chunk of records.
 
-    rows:      the D kept documents, with the columns of ``spill.make_spill_schema``; None where there are none
-    documents: ``[D]`` uint64, a hash of each document's text
-    texts:     ``[D]`` paragraphs, a hash of each in ``paragraphs``: ``[P]`` uint64
-    tally:     counts what was read, kept and dropped
-    rejected:  holds ``{file, line, reason, bytes}`` of each broken record
+    rows:       the D kept documents, with the columns of ``spill.make_chunk_schema``; None where there are none
+    documents:  ``[D]`` uint64, a hash of each document's text
+    paragraphs: ``[P]`` uint64, a hash of each paragraph of ``texts``
+    rejected:   ``{file, line, reason, bytes}`` of each broken record
     """
 
     rows: pa.RecordBatch | None
@@ -69,10 +68,6 @@ def make_key(document: Document, text: int) -> bytes:
     group = f"{name_group(document)}\n{document.source}".encode("utf-8", "replace")
     halves = (hashlib.blake2b(part, digest_size=KEY_BYTES // 2).digest() for part in (group, name))
     return b"".join(halves)
-
-
-def hash_string(text: str) -> int:
-    return xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
 
 
 def hash_text(document: Document, paragraphs: list[int]) -> int:
@@ -117,12 +112,8 @@ def _is_answered(document: Document) -> bool:
 class Encoder:
     """Encodes chunks of records in a worker process, without ``transformers``, which is slow to import.
 
-    Args:
-        tokenizer_json: as ``tokenizers.serialize_backend`` makes it
-        name: of the tokenizer, for an error
-        rules: of cleaning, and the share that is held out
-        wide: whether token ids need more than 16 bits
-        benchmark: sentences whose documents are dropped
+    wide:      whether token ids need more than 16 bits
+    benchmark: sentences whose documents are dropped
     """
 
     def __init__(
@@ -134,7 +125,6 @@ class Encoder:
         self._joins = False  # whether it was checked that ids of sentences may be joined
 
     def __call__(self, records: list[Record], read: ReadTally) -> EncodedChunk:
-        """Encode a chunk of records, and count in ``read`` what each file yields."""
         tally = Tally()
         documents, rejected = _parse_records(records, tally, read)
         tally.counts["records rejected"] += len(rejected)
@@ -162,7 +152,6 @@ class Encoder:
     def _drop_known(
         benchmark: Benchmark, kept: list[tuple[Document, list[str]]], tally: Tally
     ) -> list[tuple[Document, list[str]]]:
-        """Drop the documents that hold a sentence of a test set."""
         found = benchmark.find([[*paragraphs, *map(normalise, [d.title, *d.answers])] for d, paragraphs in kept])
         for number, sentence in found.items():
             tally.counts[WITH_BENCHMARK] += 1

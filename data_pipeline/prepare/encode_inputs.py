@@ -10,10 +10,10 @@ from pathlib import Path
 
 from .benchmark import Benchmark
 from .cleaning import Tally
+from .document import SKIPPED, UNREADABLE
 from .duplicates.near import write_signatures
 from .encode import Encoder
 from .plan import load_plan
-from .readers import SKIPPED, UNREADABLE
 from .readers.reader import Record, measure_content
 from .rejection import ReadTally
 from .spill import SpillWriter, is_written
@@ -82,7 +82,6 @@ def load_encoder(plan_file: Path) -> Encoder:
 
 
 def cut_chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
-    """Cut records into chunks of about CHUNK_BYTES."""
     chunk: list[Record] = []
     size = 0
     for record in records:

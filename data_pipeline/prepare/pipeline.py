@@ -21,24 +21,21 @@ from pathlib import Path
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.executors import check_workers
 from data_pipeline.files import describe_write_error, lock_file
 from data_pipeline.sampling.pairs import Objective
 
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, check_rules
 from .plan import PreparePlan
-from .readers import PYTHON_DOCS, SKIPPED, UNREADABLE, InputFile, find_input_files, is_url, split_prefix
-from .rejection import Allowed, ReadTally, list_rejected, refuse_rejected
+from .readers import PYTHON_DOCS, InputFile, find_input_files, is_url, split_prefix
+from .rejection import Allowed, ReadTally, refuse_missing, refuse_rejected
 from .report import write_report
 from .stages import encode_all, write_all
 from .tasks import Engine
 from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest
 
 BOILERPLATE = 10  # documents with a paragraph from which on it is removed from all of them
-DUPLICATES = ("keep", "exact", "near")  # what is done about them
 LICENCES = {PYTHON_DOCS: ("PSF-2.0, and that of each installed package", "docstrings of Python and its packages")}
-# what a corpus holds beside its manifest
 CORPUS_PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json", "report.html")
 
 
@@ -47,7 +44,7 @@ class Prepared:
     """What ``prepare`` did.
 
     reused:     the folder already held this corpus, and the tally is empty
-    skipped:    the files in folders that are of no known format, by suffix, and the links that lead nowhere
+    skipped:    files that were left out, by suffix
     stages:     the seconds that each stage took
     peak_bytes: the most memory that its process had taken by the end of each input task, and of each bucket
     """
@@ -80,31 +77,16 @@ def prepare(
     executor: str = "local",
     sbatch: list[str] | None = None,
 ) -> Prepared:
-    """Write a corpus folder, and return its manifest and the tally of what was kept and dropped.
+    """Write a corpus folder. The flags of ``launch/prepare.py`` say what the arguments are.
 
     Where ``output`` already holds the corpus of the same inputs and settings, it is left as it is.
-
-    Args:
-        inputs: files, globs, folders or ``python-docs``
-        tokenizer_name: a name on the hub, or a folder
-        objectives: for each of them, the manifest counts the usable anchors
-        num_workers: tasks that run at the same time; one runs in this process
-        shard_tokens: about how many tokens a shard holds
-        licence: of the inputs, for the manifest
-        allow_damaged: go without the rest of a file that cannot be read to its end
-        allow_skipped: go without the files of folders and archives that cannot be read, and links that lead nowhere
-        allow_rejected: the share of the bytes that may be rejected, see ``rejection``; None: 1%, and of no file all
-        duplicates: "exact" drops documents and paragraphs that repeat earlier ones, "near" also documents much like an
-            earlier one, "keep" nothing
-        boilerplate: a paragraph that stands in so many documents is dropped from all of them; 0 for never
-        decontaminate: sentences of test sets; a document that holds one is dropped
-        executor: "local", "slurm" or "ray"
-        sbatch: what Slurm's jobs ask for, each ``NAME=VALUE``, with a partition and a time
-
-    Raises KinspanError where an input or the tokenizer cannot be used, a task fails, or no document is kept.
     """
     began, folder, rules = time.monotonic(), Path(output).absolute(), rules or Rules()
-    _check_settings(rules, num_workers, shard_tokens, duplicates, boilerplate)
+    if shard_tokens > MAX_SHARD_TOKENS:
+        raise KinspanError(f"--shard_tokens {shard_tokens}: at most {MAX_SHARD_TOKENS}, since offsets have 32 bits")
+    if boilerplate == 1:
+        raise KinspanError("--boilerplate 1: must be 2 or more, or 0 to keep such paragraphs")
+    check_rules(rules)
     _refuse_own_output(inputs, folder)
     engine = Engine(executor, num_workers, sbatch or [], quiet)
     files, skipped = find_input_files(inputs, allow_skipped)
@@ -132,7 +114,7 @@ def prepare(
             manifest = _make_manifest(done.shards, described, settings, done.tally, inputs, licence)
             (partial / "request.json").write_text(json.dumps({**request, "read": done.read.to_json()}))
             tokenizer.save_pretrained(str(partial / "tokenizer"))
-            write_report(partial, manifest, done.tally, done.lengths)
+            write_report(partial, manifest, done.tally)
             _move_parts(partial, folder)
             write_manifest(manifest, folder)
     except OSError as error:
@@ -141,24 +123,6 @@ def prepare(
         if (folder / "manifest.json").exists():
             shutil.rmtree(partial, ignore_errors=True)
     return Prepared(manifest, done.tally, time.monotonic() - began, False, skipped, engine.seconds, done.peak_bytes)
-
-
-def _check_settings(rules: Rules, num_workers: int, shard_tokens: int, duplicates: str, boilerplate: int) -> None:
-    check_workers(num_workers)
-    if shard_tokens < 1:
-        raise KinspanError(f"--shard_tokens {shard_tokens}: must be above 0")
-    for name in ("min_paragraph_chars", "min_document_chars"):
-        if getattr(rules, name) < 0:
-            raise KinspanError(f"--{name} {getattr(rules, name)}: must not be below 0")
-    if shard_tokens > MAX_SHARD_TOKENS:
-        raise KinspanError(f"--shard_tokens {shard_tokens}: at most {MAX_SHARD_TOKENS}, since offsets have 32 bits")
-    if not 0 <= rules.validation_share < 1:
-        raise KinspanError(f"--validation_share {rules.validation_share}: must be from 0 to less than 1")
-    check_rules(rules)
-    if duplicates not in DUPLICATES:
-        raise KinspanError(f"--duplicates {duplicates}: must be one of {', '.join(DUPLICATES)}")
-    if boilerplate < 0 or boilerplate == 1:
-        raise KinspanError(f"--boilerplate {boilerplate}: must be 2 or more, or 0 to keep such paragraphs")
 
 
 def _refuse_own_output(inputs: list[str], folder: Path) -> None:
@@ -176,11 +140,7 @@ def _identify_inputs(files: list[InputFile]) -> list[list]:
 
 
 def _find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | None:
-    """Return the manifest of a corpus that is already there, whole, and what this request would make; else None.
-
-    Raises KinspanError where the folder holds the corpus of another request, or one that lacks text which is not
-    allowed to be missing: the rest of a damaged file, a file of an archive, or too many rejected records.
-    """
+    """Return the manifest of a corpus that is already there, whole, and what this request would make; else None."""
     if not (folder / "manifest.json").exists():
         return None
     try:
@@ -197,16 +157,7 @@ def _find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | 
     refuse_rejected(
         ReadTally.from_json(read), allowed.rejected, f"--output_dir {folder} holds this corpus, but --input"
     )
-    for kind, is_allowed, flag, what in (
-        (UNREADABLE, allowed.damaged, "--allow_damaged", "the rest of "),
-        (SKIPPED, allowed.skipped, "--allow_skipped", ""),
-    ):
-        missing = None if is_allowed else next(list_rejected(folder / "rejected.jsonl", kind), None)
-        if missing:
-            raise KinspanError(
-                f"--output_dir {folder} holds this corpus without {what}{missing['file']}, which could not be read: "
-                f"choose another folder or delete it to read the file again, or give {flag} to use the corpus as it is"
-            )
+    refuse_missing(folder, allowed, is_finished=True)
     try:
         manifest = Corpus(folder).manifest
         if all((folder / s.file).stat().st_size == s.bytes for s in manifest.shards):

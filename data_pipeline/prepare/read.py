@@ -27,17 +27,11 @@ def read_input(
     allow_skipped: bool = False,
     may_reject: bool = True,
 ) -> list[Made]:
-    """Everything that is made of the documents of an input.
+    """Everything that ``make`` makes of the documents that ``parse`` finds in the records of an input.
 
-    parse:   the documents of a record; it raises Rejected or Omitted where there is none
-    make:    what a document comes to, which may be nothing
-    say:     is told of the records that are not as they must be, and of those that are omitted
-    nothing: what is wrong where there is nothing in all of the input
-    allow_rejected: the share of the bytes that may be rejected, see ``rejection``
-    allow_skipped: go without the files of folders and archives that are of no known format; ``say`` is told
+    say:        is told of records that are rejected or omitted, and of files that are skipped
+    nothing:    what is wrong where there is nothing in all of the input
     may_reject: whether the command has --allow_rejected, which messages then advise
-
-    Raises KinspanError where a file cannot be read to its end, where nothing is found or too much is rejected.
     """
     files, skipped = find_input_files(inputs, allow_skipped)
     if skipped:
@@ -70,7 +64,7 @@ def read_input(
         raise KinspanError(f"--input {' '.join(inputs)}: {nothing}")
     refuse_rejected(read, allow_rejected, f"--input {' '.join(inputs)}", may_reject)
     if rejected:
-        sizes = f"{format_bytes(read.total.rejected_bytes)} of {format_bytes(read.total.bytes)}"
+        sizes = f"{format_bytes(read.total['rejected_bytes'])} of {format_bytes(read.total['bytes'])}"
         say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")
     for reason, count in omitted.items():
         say(f"records omitted: {reason}: {count:,}")

@@ -67,14 +67,11 @@ Work = Callable[[int, Progress], None]
 
 @dataclass(frozen=True)
 class Stage:
-    """What is done, and to whom it is said.
+    """Numbered tasks.
 
-    name:   of the stage's folder
-    title:  of its progress bar
     work:   does the task of a number; it is pickled for every task, so what is large lies in files that it names
     sizes:  of each task, its share of the work in any unit: the largest go first
     names:  what each task works on, as an error names it
-    folder: holds the stage's notes
     total:  how many documents go through all tasks together, where that is known
     unit:   of the bar: documents, which the work then counts, or tasks
     """
@@ -89,7 +86,6 @@ class Stage:
     unit: str = "documents"
 
     def list_incomplete(self) -> list[int]:
-        """List the tasks that are not done, the largest first."""
         done = set(os.listdir(self.folder / "completions"))
         left = [task for task in range(len(self.sizes)) if f"{task:05d}" not in done]
         return sorted(left, key=lambda task: (-self.sizes[task], task))
@@ -137,12 +133,7 @@ def measure_peak() -> int:
 
 
 class Engine:
-    """Runs stages one after another. Used in a ``with`` statement, at whose end its processes end.
-
-    executor:    local, slurm or ray
-    num_workers: tasks that run at the same time
-    sbatch:      what Slurm's jobs ask for, each ``NAME=VALUE``: partition, time, and any other of sbatch's options
-    """
+    """Runs stages one after another, in a ``with`` statement, at whose end its processes end."""
 
     def __init__(self, executor: str, num_workers: int, sbatch: list[str], quiet: bool) -> None:
         if sbatch and executor != "slurm":
@@ -213,7 +204,6 @@ class Engine:
                 break
 
     def _submit(self, stage: Stage, tasks: list[int]) -> str:
-        """Submit an array of jobs for these tasks, and return its number."""
         count, file = min(len(tasks), MAX_ARRAY), stage.folder / "tasks.pickle"
         file.write_bytes(pickle.dumps((stage.work, stage.folder, tasks)))
         options = {
@@ -238,7 +228,6 @@ class Engine:
 
 
 def explain_failures(stage: Stage, failed: list[int]) -> str:
-    """Say in one line which tasks failed, and why the first of them did."""
     notes = {task: _read_failure(stage.folder / f"failures/{task:05d}") for task in failed}
     first = next((task for task in failed if notes[task]["known"]), failed[0])
     note = notes[first]
@@ -264,7 +253,6 @@ def _read_failure(path: Path) -> dict:
 
 
 def parse_sbatch(options: list[str]) -> dict[str, str]:
-    """Parse ``partition=cpu time=08:00:00``. Raises KinspanError where one is malformed or a needed one is missing."""
     asked = {}
     for option in options:
         name, _, value = option.partition("=")
@@ -277,7 +265,6 @@ def parse_sbatch(options: list[str]) -> dict[str, str]:
 
 
 def _is_queued(job: str) -> bool:
-    """Whether Slurm still has the job, waiting or running. Raises KinspanError where Slurm does not answer."""
     for _ in range(QUEUE_TRIES):
         try:
             found = subprocess.run(["squeue", "--noheader", "--jobs", job], capture_output=True, text=True)
@@ -291,10 +278,7 @@ def _is_queued(job: str) -> bool:
 
 
 def connect_to_ray(num_workers: int) -> Any:
-    """Connect to the Ray cluster that RAY_ADDRESS names, or else start one on this machine; returns the module.
-
-    Raises KinspanError where Ray is not installed.
-    """
+    """Connect to the Ray cluster that RAY_ADDRESS names, or else start one on this machine; returns the module."""
     try:
         import ray
     except ImportError as error:

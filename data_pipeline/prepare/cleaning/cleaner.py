@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.prepare.document import Document
 
-from .characters import normalise
 from .languages import check_languages, detect_language
 from .rules import Rules
 from .steps import Step, find_steps
 from .tally import Tally
+from .text import normalise
 
 
 def check_rules(rules: Rules) -> None:

@@ -20,7 +20,6 @@ def _load_model() -> Any:
 
 
 def check_languages(languages: list[str]) -> None:
-    """Raise KinspanError for a code that the identifier does not know."""
     known = set(_load_model().labels) if languages else set()
     if wrong := [code for code in languages if code not in known]:
         raise KinspanError(

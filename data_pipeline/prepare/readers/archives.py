@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from .compression import check_ratio, open_file, open_source
-from .reader import PART_BYTES, FilePart, SourceFile
+from .reader import FilePart, SourceFile, group_parts
 
 MAX_DEPTH = 4  # of archives in archives
 # (archive, part, whether a file is read at all) -> its files; one that is not read is named only
@@ -45,18 +45,12 @@ def _open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
 
 def split_zip(name: str, size: int) -> list[FilePart]:
     """Cut a zip into runs of files of about PART_BYTES together; one that cannot be opened is one part."""
-    parts, begin, held = [], 0, 0
     try:
         with open_file(name) as opened, zipfile.ZipFile(opened) as archive:
             sizes = [info.compress_size for info in archive.infolist() if not info.is_dir()]
     except (OSError, ValueError, zipfile.BadZipFile):
         return [FilePart(0, 1)]  # reading it says why
-    for number, compressed in enumerate(sizes):
-        held += compressed
-        if held >= PART_BYTES or number == len(sizes) - 1:
-            parts.append(FilePart(begin, number + 1))
-            begin, held = number + 1, 0
-    return parts or [FilePart(0, 1)]
+    return group_parts(sizes) or [FilePart(0, 1)]
 
 
 def unpack_tar(source: SourceFile, part: FilePart | None, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:

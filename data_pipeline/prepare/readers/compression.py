@@ -23,7 +23,6 @@ def is_url(name: str) -> bool:
 
 
 def open_file(name: str | Path) -> IO[bytes]:
-    """Open a local file, or a URL with fsspec."""
     if isinstance(name, str) and is_url(name):
         import fsspec
 

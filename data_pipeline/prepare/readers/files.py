@@ -52,9 +52,6 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
 
     They are sorted within each input, and each file comes once. With them come the numbers of the files in folders
     that cannot be read, by suffix, and of the links there that lead nowhere.
-
-    Raises KinspanError for an input that names nothing, for a named file that cannot be read, for a folder that cannot
-    be searched, and, unless ``allow_skipped``, for a folder that holds files that cannot be read or links to nothing.
     """
     files: dict[str, InputFile] = {}
     skipped: set[str] = set()
@@ -229,8 +226,7 @@ def _refuse_missing_text(folder: str, prefix: str, known: list[str], others: lis
 def _list_files(folder: Path) -> list[Path]:
     """List all files below a folder, sorted, with the links that lead nowhere.
 
-    Links to folders are followed, after all that are there without one; each folder is listed once, so no loop of links
-    goes on for ever. Raises KinspanError where a folder cannot be searched.
+    Links to folders are followed after the folders beside them; each folder is listed once, so no loop is endless.
     """
 
     def refuse(error: OSError) -> None:
@@ -238,18 +234,13 @@ def _list_files(folder: Path) -> list[Path]:
 
     found: list[Path] = []
     searched: set[str] = set()
-    waiting = [folder]
-    while waiting:
-        links: list[Path] = []
-        for start in waiting:
-            for parent, folders, names in os.walk(start, onerror=refuse):
-                if (place := os.path.realpath(parent)) in searched:
-                    folders.clear()
-                    continue
-                searched.add(place)
-                found += [Path(parent, name) for name in names]
-                links += [Path(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]
-        waiting = sorted(links)
+    for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        folders.sort(key=lambda name: (os.path.islink(os.path.join(parent, name)), name))
+        if (place := os.path.realpath(parent)) in searched:
+            folders.clear()
+            continue
+        searched.add(place)
+        found += [Path(parent, name) for name in names]
     return sorted(path for path in found if path.is_file() or not path.exists())
 
 

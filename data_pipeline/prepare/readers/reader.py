@@ -45,7 +45,6 @@ def _find_nothing(name: str) -> None:
 class SourceFile:
     """A file to read: on a disk, behind a URL, or inside an archive.
 
-    name:        as in ``Record.file``
     open:        opens its bytes as they are stored, from the start
     find_beside: finds another file of the same folder by its name; None where there is none
     """
@@ -81,6 +80,17 @@ class Reader:
     extra: str = ""
 
 
+def group_parts(sizes: Sequence[int]) -> list[FilePart]:
+    """Cut members of a file, of these sizes in bytes, into runs of about PART_BYTES together."""
+    parts, begin, held = [], 0, 0
+    for number, size in enumerate(sizes, 1):
+        held += size
+        if held >= PART_BYTES or number == len(sizes):
+            parts.append(FilePart(begin, number))
+            begin, held = number, 0
+    return parts
+
+
 def name_file(name: str) -> str:
     """Name a file without its folders, or the archives that it is in."""
     return os.path.basename(name.rpartition("::")[2])
@@ -96,7 +106,6 @@ def name_record(record: Record) -> str:
 
 
 def reject_too_long(what: str, size: int) -> Rejected:
-    """Say that a record of ``size`` bytes is larger than MAX_RECORD_BYTES."""
     return Rejected(f"the {what} is larger than {MAX_RECORD_BYTES >> 20} MB: cut it into several documents", size)
 
 
@@ -119,7 +128,6 @@ def measure_content(content: Any) -> int:
 
 
 def pass_rest(file: IO[bytes]) -> int:
-    """Read a file on to its end, and count its bytes."""
     passed = 0
     while chunk := file.read(1 << 20):
         passed += len(chunk)
