@@ -15,8 +15,6 @@ def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
     raw:             every question
     no-all-negative: questions with at least one right candidate
     clean:           questions with at least one right and at least one wrong candidate
-
-    Raises KinspanError where no question is left.
     """
     keep = find_kept(data, mode)
     if not keep.any():

@@ -20,7 +20,6 @@ SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test
 
 
 def load_hub(name: str, split: str, columns: dict[str, str]) -> tuple[AnswerSet, list[str]]:
-    """Reads a split, see ``registry.load_split``."""
     table = _open_table(name, _find_split(name, split))
     return collect_answers(NAME, split, table.place, read_candidates(table, columns))
 
@@ -51,12 +50,8 @@ def _call_hub(name: str, load: Callable[[], Any]) -> Any:
     import datasets
 
     expect_hub(name)
-    bars = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
         return load()
     except Exception as error:  # the hub, the file system and every format have their own
         raise KinspanError(f"hub={name} cannot be loaded: {quote_error(error)}") from error
-    finally:
-        if not bars:
-            datasets.enable_progress_bars()

@@ -30,7 +30,6 @@ OPENING = {f"<{kind}>": kind for kind in (QUESTION, POSITIVE, NEGATIVE)}
 
 
 def read_trecqa(path: Path) -> Iterator[SourceRow]:
-    """Yields the candidates of a split's file."""
     return read_candidates(read_table(path), {"question_id": "qid"})
 
 
@@ -50,10 +49,7 @@ TRECQA = DataSet(
 
 
 def read_jacana(path: Path) -> Iterator[SourceRow]:
-    """Yields questions and candidates, their tokens joined by spaces.
-
-    Raises KinspanError, naming the line, for a tag out of place.
-    """
+    """Yields questions and candidates, their tokens joined by spaces."""
     question_id = question = None
     for line, kind, text in _read_elements(path):
         if kind == PAIRS:
