@@ -31,7 +31,7 @@ class ShownDocument:
 
 
 def load_decoder(folder: Path) -> Tokenizer:
-    """Load the tokenizer of a corpus, without ``transformers``. Raises KinspanError where it cannot be read."""
+    """Load the tokenizer of a corpus, without ``transformers``."""
     try:
         return Tokenizer.from_file(str(folder / "tokenizer/tokenizer.json"))
     except Exception as error:  # the library raises a bare Exception
@@ -39,7 +39,6 @@ def load_decoder(folder: Path) -> Tokenizer:
 
 
 def show_document(shard: Shard, row: int, decoder: Tokenizer) -> ShownDocument:
-    """Make a document of a shard text again."""
     first, last = shard.document_starts[row], shard.document_starts[row + 1]
     starts = shard.sentence_starts[shard.paragraph_starts[first : last + 1]]
     paragraphs = [shard.tokens[a:b].tolist() for a, b in pairwise(starts)]
@@ -62,7 +61,6 @@ def _decode(decoder: Tokenizer, texts: list[list[int]]) -> list[str]:
 
 
 def find_document(corpus: Corpus, document_id: str) -> tuple[Shard, int]:
-    """Find a document by its id. Raises KinspanError where there is none."""
     for number in range(len(corpus.manifest.shards)):
         shard = corpus.shard(number)
         row = pc.index(shard.rows.column("id"), document_id).as_py()

@@ -11,8 +11,6 @@ def expect_hub(name_or_dir: str) -> None:
 
     Offline, files that were downloaded before are still found, and anything else is refused at once. The library
     itself retries each file five times, for which it has no setting.
-
-    Raises KinspanError for a path where there is nothing, and for a run's folder, which holds models deeper down.
     """
     folder = Path(name_or_dir)
     if folder.is_dir():

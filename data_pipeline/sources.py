@@ -19,12 +19,7 @@ KEYS = ("path", "weight", "objective")  # of a corpus in a YAML file
 
 @dataclass(frozen=True)
 class Source:
-    """One corpus of ``--corpus``.
-
-    path:      its folder, or the address of a remote one
-    weight:    its share of the pairs, to be divided by the sum of all weights
-    objective: what its pairs are; None is that of ``--objective``
-    """
+    """One corpus of ``--corpus``, in a folder or at an address, and its share of the pairs of all."""
 
     path: str
     weight: Fraction = Fraction(1)
@@ -35,7 +30,6 @@ def parse_sources(texts: Sequence[str]) -> tuple[Source, ...]:
     """The corpora of ``--corpus``: ``PATH``, ``PATH=WEIGHT`` or ``PATH=WEIGHT,OBJECTIVE``, such as ``docs=0.7,ssp``.
 
     They are read from the right, since a path may hold "=" and ",": only a number behind the last "=" is a weight.
-    Raises KinspanError for a weight that is out of range.
     """
     return tuple(map(_parse_source, texts))
 
@@ -61,10 +55,7 @@ def show_weight(weight: Fraction) -> str:
 
 
 def format_source(entry: Any) -> str:
-    """A corpus of a YAML file, ``{path: ..., weight: ..., objective: ...}`` or a text, as ``--corpus`` takes it.
-
-    Raises KinspanError where it is neither.
-    """
+    """A corpus of a YAML file, ``{path: ..., weight: ..., objective: ...}`` or a text, as ``--corpus`` takes it."""
     if isinstance(entry, str):
         return entry
     if not isinstance(entry, Mapping) or "path" not in entry or set(entry) - set(KEYS):

@@ -24,10 +24,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # of which one at le
 
 
 def load_tokenizer(name_or_dir: str) -> Any:
-    """Load a fast ``transformers`` tokenizer by its hub name or folder, set to give the ids that a corpus holds.
-
-    Raises KinspanError where there is none, or it has no fast (``tokenizers``) implementation.
-    """
+    """Load a fast ``transformers`` tokenizer by its hub name or folder, set to give the ids that a corpus holds."""
     if os.path.sep in name_or_dir and not Path(name_or_dir).is_dir() and name_or_dir.count("/") != 1:
         raise KinspanError(f"--tokenizer {name_or_dir}: no such folder")
     tokenizer = load_tokenizer_as_it_is(name_or_dir)
@@ -39,12 +36,7 @@ def load_tokenizer(name_or_dir: str) -> Any:
 
 
 def load_tokenizer_as_it_is(name_or_dir: str, **options: Any) -> Any:
-    """Load a fast ``transformers`` tokenizer by its hub name or folder; it may cut and pad by itself.
-
-    options: of ``from_pretrained``
-
-    Raises KinspanError where there is none, it has no fast implementation, or it is not that of an encoder.
-    """
+    """Load a fast ``transformers`` tokenizer by its hub name or folder; it may cut and pad by itself."""
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
@@ -93,7 +85,6 @@ def _is_byte_level(tokenizer: Any) -> bool:
 
 
 def _extract_parts(tokenizer: Any) -> dict:
-    """Extract the parts of a tokenizer that decide which ids a text gets."""
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
     model = {k: v for k, v in spec["model"].items() if k in ("type", "vocab", "merges", "unk_token")}
     added = [[t["id"], t["content"]] for t in spec["added_tokens"] if not t["special"]]
@@ -110,10 +101,7 @@ def fingerprint_tokenizer(tokenizer: Any) -> str:
 
 
 def shorten_name(name_or_dir: str) -> str:
-    """Shorten a name for display: a hub name stays as it is, and of a folder only what tells it from others is shown.
-
-    That is its last part, but of ``wikiqa/seed-1/best``, as fine-tuning lays its runs out, ``wikiqa/seed-1``.
-    """
+    """Shorten a name for display: a hub name stays, ``path/to/wikiqa/seed-1/best`` becomes ``wikiqa/seed-1``."""
     path = Path(name_or_dir)
     if not path.is_dir():
         return name_or_dir
@@ -124,7 +112,6 @@ def shorten_name(name_or_dir: str) -> str:
 
 
 def describe_tokenizer(tokenizer: Any) -> dict:
-    """Describe the tokenizer as the manifest keeps it."""
     revision = getattr(tokenizer, "init_kwargs", {}).get("_commit_hash")
     return {
         "name": shorten_name(tokenizer.name_or_path),
@@ -159,22 +146,24 @@ class PairTemplate:
 
 def read_pair_template(tokenizer: Any) -> PairTemplate:
     """The template by which ``tokenizer`` joins two texts, for ids that the corpus stores without special tokens."""
-    word = tokenizer("a", add_special_tokens=False)["input_ids"]
-    other = tokenizer("b", add_special_tokens=False)["input_ids"]
-    encoded = tokenizer("a", "b", return_token_type_ids=True)
-    ids, types = encoded["input_ids"], encoded["token_type_ids"]
-    a, b = _find(ids, word, 0), _find(ids, other, len(word))
-    pieces = (slice(0, a), slice(a + len(word), b), slice(b + len(other), len(ids)))
-    return PairTemplate(tuple(np.array(ids[p], dtype=np.int32) for p in pieces), (0, types[b]))
+    return _read_template(tokenizer, "a", "b")
 
 
 def read_text_template(tokenizer: Any) -> PairTemplate:
     """The template by which ``tokenizer`` encodes a text alone, for the same ids."""
-    word = tokenizer("a", add_special_tokens=False)["input_ids"]
-    ids = tokenizer("a")["input_ids"]
-    start = _find(ids, word, 0)
-    pieces = (slice(0, start), slice(start + len(word), len(ids)))
-    return PairTemplate(tuple(np.array(ids[p], dtype=np.int32) for p in pieces), (0,))
+    return _read_template(tokenizer, "a")
+
+
+def _read_template(tokenizer: Any, *texts: str) -> PairTemplate:
+    encoded = tokenizer(*texts, return_token_type_ids=True)
+    ids, special, types, end = encoded["input_ids"], [], [], 0
+    for text in texts:
+        word = tokenizer(text, add_special_tokens=False)["input_ids"]
+        start = _find(ids, word, end)
+        special.append(ids[end:start])
+        types.append(encoded["token_type_ids"][start])
+        end = start + len(word)
+    return PairTemplate(tuple(np.array(part, dtype=np.int32) for part in (*special, ids[end:])), tuple(types))
 
 
 def _find(ids: list[int], part: list[int], start: int) -> int:
@@ -185,7 +174,7 @@ def find_continuations(tokenizer: Any) -> np.ndarray:
     """Tell for each token of the vocabulary whether it continues a word, for whole-word masking: bools, ``[vocab]``.
 
     WordPiece marks the tokens that continue a word, with "##"; byte-level BPE and SentencePiece mark those that begin
-    one, with a sign for the space. Raises KinspanError where the vocabulary has neither mark.
+    one, with a sign for the space.
     """
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     wordpiece = np.array([(t or "").startswith("##") for t in tokens])
@@ -198,7 +187,6 @@ def find_continuations(tokenizer: Any) -> np.ndarray:
 
 
 def serialize_backend(tokenizer: Any) -> str:
-    """Serialise the tokenizer as JSON for worker processes, which then need no ``transformers``."""
     return tokenizer.backend_tokenizer.to_str()
 
 

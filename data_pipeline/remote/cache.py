@@ -39,10 +39,7 @@ MAX_FILES = 65536
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """Where a node keeps what it fetches of remote corpora, and how many gigabytes of shards at most.
-
-    folder: None is one in the user's cache
-    """
+    """Where a node keeps what it fetches (None: in the user's cache), and how many gigabytes of shards at most."""
 
     folder: str | None = None
     gigabytes: float = DEFAULT_GIGABYTES
@@ -79,11 +76,7 @@ class NodeCache:
             raise KinspanError(f"--cache_dir {self.root} cannot be written: {error.strerror}") from error
 
     def require(self, reader: object, num_bytes: int, what: str) -> None:
-        """Note that a reader, as long as it lives, uses so many bytes of shards at a time.
-
-        Raises KinspanError where the cache cannot hold them beside what this process's other readers use: then shards
-        would leave that are about to be used.
-        """
+        """Note that a reader, as long as it lives, uses so many bytes of shards at a time."""
         self._needs[reader] = num_bytes
         needed = sum(self._needs.values())
         if needed > self.limit:
@@ -93,10 +86,7 @@ class NodeCache:
             )
 
     def make_room(self, entry: Entry, size: int) -> None:
-        """Reserve room for a shard, for which those leave that were used longest ago and are not in use.
-
-        Raises KinspanError where all is in use, and stays so for a minute.
-        """
+        """Reserve room for a shard, for which those leave that were used longest ago and are not in use."""
         ends = time.monotonic() + ROOM_SECONDS
         while True:
             with lock_file(self.root / "lock"):
@@ -145,7 +135,6 @@ def allow_many_files() -> None:
 
 @cache
 def open_cache(settings: CacheSettings) -> NodeCache:
-    """The node's cache of these settings, one object in a process."""
     return NodeCache(settings)
 
 
@@ -169,10 +158,7 @@ def pin(entry: Entry, size: int) -> int | None:
 
 
 def pin_fetched(entry: Entry) -> int:
-    """Give a shard that has been fetched its own name; it is pinned before it has it, so that it cannot leave at once.
-
-    As ``pin``, returns the file descriptor that keeps it in the cache.
-    """
+    """Give a shard that has been fetched its own name; as of ``pin``, before it has it, so that it cannot leave."""
     part = entry.control(PART)
     handle = os.open(part, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_SH)

@@ -22,7 +22,6 @@ class BlockCache:
         self._blocks: OrderedDict[Hashable, Future[Block]] = OrderedDict()
 
     def get(self, key: Hashable, build: Callable[[], Block]) -> Block:
-        """Return the block, which ``build`` makes where it is not there."""
         block, is_mine = self._claim(key)
         if is_mine:
             self._fill(key, block, build)

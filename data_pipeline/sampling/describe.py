@@ -56,8 +56,6 @@ def _describe_pair(stream: PairStream, rows: PairRows, row: int, tokenizer: Any)
 
 
 def format_pair(pair: dict[str, Any]) -> str:
-    """The description as lines of text."""
-
     def line(name: str, number: int, document: str, paragraph: int, sentences: list[int], hole: str) -> str:
         title, texts = pair["titles"][number], pair["texts"][number]
         where = f"{document} ({title})" if title and title != document else document

@@ -56,11 +56,7 @@ class Mixture:
     batch: int = 0
 
     def read_from(self, *corpora: Corpus) -> "Mixture":
-        """This mixture with each part reading its corpus.
-
-        Raises KinspanError where two of the corpora are copies of one, and an objective reads both: each pair would be
-        learned twice.
-        """
+        """This mixture with each part reading its corpus."""
         known: dict[tuple[str, str], int] = {}
         for part in self.parts:
             key = (corpora[part.source].manifest.fingerprint, part.objective.name)
@@ -97,7 +93,6 @@ class Mixture:
 
     @property
     def turn(self) -> int:
-        """Pairs in one turn."""
         return self.batch or math.lcm(*(part.objective.pairs_per_anchor for part in self.parts))
 
     def own_pairs(self, part: int, first: int, end: int) -> tuple[int, int]:
@@ -111,7 +106,6 @@ class Mixture:
         return (cycle * sum(self.weights) + _find_turns(self.weights, part)[number]) * self.turn + place
 
     def _count_before(self, part: int, index: int) -> int:
-        """How many of the part's pairs come before an example."""
         cycle, place = divmod(index, self.turn * sum(self.weights))
         inside = np.clip(place - _find_turns(self.weights, part) * self.turn, 0, self.turn)
         return cycle * self.weights[part] * self.turn + int(inside.sum())
@@ -119,7 +113,6 @@ class Mixture:
 
 @cache
 def _find_turns(weights: tuple[int, ...], part: int) -> np.ndarray:
-    """The part's turns in the pattern, ascending."""
     return np.flatnonzero(np.array(deal_turns(weights)) == part)
 
 

@@ -54,8 +54,6 @@ class Objective:
     apart:      the texts are encoded each alone, and an anchor may be one example, its positive
     asks, negatives, source: for model cards: what the label says of A and B, what the negatives are, and whose
                 objective it is
-
-    Raises KinspanError where a number is impossible.
     """
 
     name: str
@@ -84,14 +82,10 @@ class Objective:
                 raise KinspanError(f"objective {self.name}: {name} is {getattr(self, name)}, it must be {rule}")
 
     def see(self, shard: Shard) -> Shard:
-        """The shard as the objective sees it."""
         return shard if self.view is None else self.view(shard)
 
     def check(self, pairs: Pairs, num_anchors: int) -> None:
-        """Raises KinspanError where ``sample`` made other pairs than it must for so many anchors.
-
-        With another number of pairs, an example would depend on how a batch is cut.
-        """
+        """With another number of pairs, an example would depend on how a batch is cut."""
         shape = (num_anchors, self.pairs_per_anchor)
         if len(pairs.texts) != self.num_texts:
             raise KinspanError(
@@ -106,7 +100,6 @@ class Objective:
 
 
 def has_two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
-    """A paragraph is usable where it can be cut in two."""
     return num_sentences >= 2
 
 

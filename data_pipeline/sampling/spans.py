@@ -21,7 +21,6 @@ class Spans:
     hole_end: np.ndarray | None = None
 
     def map(self, change: Callable[[np.ndarray], np.ndarray]) -> "Spans":
-        """``change`` applied to each array."""
         arrays = (self.paragraph, self.start, self.end, self.hole_start, self.hole_end)
         return Spans(*(None if x is None else change(x) for x in arrays))  # type: ignore[arg-type]
 
@@ -29,7 +28,6 @@ class Spans:
         return self.map(lambda array: array[rows])
 
     def put(self, rows: Any, other: "Spans") -> None:
-        """``self[rows] = other``, in place."""
         for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
             if getattr(self, name) is not None:
                 getattr(self, name)[rows] = getattr(other, name)

@@ -33,7 +33,6 @@ class Texts:
         return Texts(np.where(rows < 0, 0, self.start[rows]), np.where(rows < 0, 0, self.end[rows]), self.values)
 
     def drop(self, rows: np.ndarray) -> "Texts":
-        """Without the texts of these documents, ``[D]`` bool."""
         return self.take(np.where(rows, -1, np.arange(len(rows))))
 
     @property
