@@ -13,8 +13,8 @@ from data_pipeline.tokenizers import check_joins
 
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, clean, normalise, split_sentences
-from .document import Document, Omitted, Rejected, Unreadable
-from .readers import parse_record
+from .document import Document, Omitted, Rejected
+from .read import parse_counted
 from .readers.reader import Record, measure_content
 from .rejection import ReadTally
 from .spill import KEY_BYTES, hash_string, make_chunk_schema
@@ -78,26 +78,18 @@ def hash_text(document: Document, paragraphs: list[int]) -> int:
 
 
 def _parse_records(records: list[Record], tally: Tally, read: ReadTally) -> tuple[list[Document], list[dict]]:
-    """Parse records to documents, and to an entry of ``rejected.jsonl`` for each that is none.
-
-    What could not be read to its end, or is of no known format, has flags of its own, and is not counted in ``read``.
-    """
+    """Parse records to documents, and to an entry of ``rejected.jsonl`` for each that is none."""
     documents: list[Document] = []
     rejected = []
     for record in records:
         size = measure_content(record.content)
-        try:
-            found = parse_record(record)
-        except Omitted as reason:
-            tally.counts[f"records omitted: {reason}"] += 1
-            read.count(record.file, 0, size, str(reason))
-        except Rejected as reason:
-            rejected.append({"file": record.file, "line": record.line, "reason": str(reason), "bytes": size})
-            if not isinstance(reason, Unreadable):
-                read.count(record.file, 0, size, str(reason), is_rejected=True)
+        found = parse_counted(record, size, read)
+        if isinstance(found, Omitted):
+            tally.counts[f"records omitted: {found}"] += 1
+        elif isinstance(found, Rejected):
+            rejected.append({"file": record.file, "line": record.line, "reason": str(found), "bytes": size})
         else:
             documents += found
-            read.count(record.file, len(found), size)
         tally.counts["bytes read"] += size
     return documents, rejected
 

@@ -194,8 +194,8 @@ def _make_manifest(
         k: sum(getattr(s, k) for s in shards) for k in ("documents", "paragraphs", "sentences", "tokens", "bytes")
     }
     sources = []
-    for name, counts in sorted(tally.sources.items()):
+    for name, documents in sorted(tally.sources.items()):
         known, origin = LICENCES.get(name, (licence or "not stated", name))
-        sources.append({"name": name, "licence": known, "origin": origin, **counts})
+        sources.append({"name": name, "licence": known, "origin": origin, "documents": documents})
     fingerprint = fingerprint_corpus(shards, tokenizer["fingerprint"])
     return Manifest(tokenizer, settings, sources, shards, totals, fingerprint)

@@ -125,8 +125,7 @@ def _gather(plan: PreparePlan) -> StageResults:
 
 
 def load_tally(fields: dict[str, Any]) -> Tally:
-    sources = {name: Counter(counts) for name, counts in fields["sources"].items()}
-    return Tally(Counter(fields["counts"]), sources, fields["samples"], fields["lengths"])
+    return Tally(Counter(fields["counts"]), Counter(fields["sources"]), fields["samples"], fields["lengths"])
 
 
 def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:

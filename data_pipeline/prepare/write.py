@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -176,7 +175,7 @@ def _count_rows(rows: pa.RecordBatch, unknown: int | None, tally: Tally) -> None
         lengths = np.minimum(column.value_lengths().to_numpy(), MAX_LENGTH)
         tally.lengths[name] = np.bincount(lengths, minlength=MAX_LENGTH + 1).tolist()
     for pair in rows.column("source").value_counts().to_pylist():
-        tally.sources[pair["values"]] = Counter(documents=pair["counts"])
+        tally.sources[pair["values"]] = pair["counts"]
 
 
 def _count_shared(rows: pa.RecordBatch, is_shared: np.ndarray, tally: Tally) -> None:
