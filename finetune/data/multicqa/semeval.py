@@ -49,14 +49,13 @@ def read_semeval(path: Path) -> Iterator[SourceRow]:
 
 def _read_questions(path: Path) -> Iterator[SourceRow]:
     """Yields the rows of one file, line by line as the parser comes to them."""
-    parser = XMLPullParser(("start", "end"))
+    parser: Any = XMLPullParser(("start", "end"))
     texts: dict[str, str] = {}
     asked, started = None, 0
     try:
         for line, text in read_lines(path):
             parser.feed(text + "\n")
-            events: Iterator[Any] = parser.read_events()
-            for event, element in events:
+            for event, element in parser.read_events():
                 tag, named = element.tag, element.attrib
                 if event == "end" and tag in TEXTS:
                     texts[tag] = "".join(element.itertext())
