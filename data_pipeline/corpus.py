@@ -3,12 +3,8 @@
 The folder holds ``manifest.json``, the tokenizer, and ``shards/00000.arrow ...`` in the Arrow IPC file format, with
 one row per document. Arrow's nested offsets are the index: nothing is copied, and there is no second index file.
 
-The folder may lie elsewhere (``s3://bucket/wiki``): its shards are then fetched into a cache of this machine, see
-remote/.
-
 Format version 2 keeps the documents that are held out for validation in shards of their own, and may have columns
-that a reader gives, see OPTIONAL_COLUMNS. Version 1 mixes the documents in all shards, and is still read; its order
-of examples is as it was.
+that a reader gives, see OPTIONAL_COLUMNS. Version 1 mixes the documents in all shards, and is still read.
 """
 
 import os
@@ -173,7 +169,6 @@ class Corpus:
         return shard
 
     def _map_checked(self, number: int, info: ShardInfo) -> Shard:
-        """Map a shard that lies here, and verify it where nobody did before."""
         path = self.folder / info.file
         if not path.is_file():
             raise KinspanError(f"{path} is missing: prepare the corpus again, or copy that file again")
@@ -194,7 +189,6 @@ class Corpus:
         return f"{info.sha256} {self.manifest.tokenizer['vocab_size']}"
 
     def _verify(self, path: Path, info: ShardInfo) -> None:
-        """Read all of a shard, and raise KinspanError where it is not what the manifest says."""
         if hash_file(path) != info.sha256:
             raise KinspanError(
                 f"{path} does not have the SHA-256 that the manifest says: the file is damaged; "
@@ -274,10 +268,7 @@ def _refuse_compression(message: pa.ipc.Message, columns: pa.Schema) -> None:
 
 
 def _find_mismatch(shard: Shard, info: ShardInfo, vocab_size: int, thorough: bool) -> str | None:
-    """Say what of a shard is not as its manifest says; None where everything is.
-
-    thorough: read all of the shard, to find offsets that lead outside the file and ids outside the vocabulary
-    """
+    """Say what of a shard is not as its manifest says; ``thorough`` reads all of its offsets and ids too."""
     found = {
         "documents": len(shard.document_starts) - 1,
         "paragraphs": len(shard.paragraph_starts) - 1,
@@ -299,7 +290,6 @@ def _find_mismatch(shard: Shard, info: ShardInfo, vocab_size: int, thorough: boo
 
 
 def _list_tokens(shard: Shard) -> list[np.ndarray]:
-    """List the flat token ids of all columns that hold some."""
     found = [shard.tokens]
     for name, depth in (("title_tokens", 2), ("answers", 3)):
         if name in shard.rows.schema.names:

@@ -22,17 +22,8 @@ WORKER_DIED = "a worker process died (killed, perhaps for memory): run again wit
 _worker: Any = None
 
 
-def check_workers(num_workers: int) -> None:
-    """Raise KinspanError for a number of processes that cannot be meant."""
-    if not 1 <= num_workers <= MAX_WORKERS:
-        raise KinspanError(f"--num_workers {num_workers}: must be from 1 to {MAX_WORKERS}")
-
-
 def make_pool(num_workers: int, arguments_file: str = "") -> ProcessPoolExecutor:
-    """Make worker processes that leave Ctrl-C to this one, and end when it is gone.
-
-    arguments_file: a pickled ``(make_worker, arguments)`` for ``map_chunks``
-    """
+    """Make worker processes that leave Ctrl-C to this one, and end when it is gone."""
     context = multiprocessing.get_context("spawn")  # forking a process that has threads is unsafe
     return ProcessPoolExecutor(num_workers, context, _start_worker, (os.getpid(), arguments_file))
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -24,6 +26,18 @@ def find_file(name: str) -> Path | None:
     """The file of that name in the working directory or beside the packages, so that ds_configs/zero2.json and
     launch/recipes/quickstart.yaml mean ours from any directory; None where there is neither."""
     return next((path for path in (Path(name), BESIDE_THE_PACKAGES / name) if path.is_file()), None)
+
+
+def load_python(path: str, named: str) -> ModuleType:
+    """Run a Python file of the user's. Raises KinspanError, which begins with ``named``, where that fails."""
+    try:
+        spec = importlib.util.spec_from_file_location(f"kinspan_own_{Path(path).stem}", path)
+        assert spec is not None and spec.loader is not None, "no Python file"  # noqa: PT018
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise KinspanError(f"{named} cannot be loaded: {type(error).__name__}: {quote_error(error)}") from error
+    return module
 
 
 def read_object(path: Path, advice: str) -> dict[str, Any]:

@@ -11,8 +11,6 @@ def show_progress(
 ) -> tqdm:
     """Show a bar on stderr where that is a terminal: of ``items`` as they are iterated, or of what ``update`` adds.
 
-    title: says what is done, such as "encoding"
-    unit:  what is counted, in the plural
     quiet: for work that is too short for a bar, or that another process shows
     more:  any of tqdm's own settings
     """

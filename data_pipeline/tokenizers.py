@@ -94,7 +94,6 @@ def _is_byte_level(tokenizer: Any) -> bool:
 
 
 def _extract_parts(tokenizer: Any) -> dict:
-    """Extract the parts of a tokenizer that decide which ids a text gets."""
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
     model = {k: v for k, v in spec["model"].items() if k in ("type", "vocab", "merges", "unk_token")}
     added = [[t["id"], t["content"]] for t in spec["added_tokens"] if not t["special"]]
@@ -111,10 +110,7 @@ def fingerprint_tokenizer(tokenizer: Any) -> str:
 
 
 def shorten_name(name_or_dir: str) -> str:
-    """Shorten a name for display: a hub name stays as it is, and of a folder only what tells it from others is shown.
-
-    That is its last part, but of ``wikiqa/seed-1/best``, as fine-tuning lays its runs out, ``wikiqa/seed-1``.
-    """
+    """Shorten a name for display: a hub name stays, ``path/to/wikiqa/seed-1/best`` becomes ``wikiqa/seed-1``."""
     path = Path(name_or_dir)
     if not path.is_dir():
         return name_or_dir
@@ -160,22 +156,24 @@ class PairTemplate:
 
 def read_pair_template(tokenizer: Any) -> PairTemplate:
     """The template by which ``tokenizer`` joins two texts, for ids that the corpus stores without special tokens."""
-    word = tokenizer("a", add_special_tokens=False)["input_ids"]
-    other = tokenizer("b", add_special_tokens=False)["input_ids"]
-    encoded = tokenizer("a", "b", return_token_type_ids=True)
-    ids, types = encoded["input_ids"], encoded["token_type_ids"]
-    a, b = _find(ids, word, 0), _find(ids, other, len(word))
-    pieces = (slice(0, a), slice(a + len(word), b), slice(b + len(other), len(ids)))
-    return PairTemplate(tuple(np.array(ids[p], dtype=np.int32) for p in pieces), (0, types[b]))
+    return _read_template(tokenizer, "a", "b")
 
 
 def read_text_template(tokenizer: Any) -> PairTemplate:
     """The template by which ``tokenizer`` encodes a text alone, for the same ids."""
-    word = tokenizer("a", add_special_tokens=False)["input_ids"]
-    ids = tokenizer("a")["input_ids"]
-    start = _find(ids, word, 0)
-    pieces = (slice(0, start), slice(start + len(word), len(ids)))
-    return PairTemplate(tuple(np.array(ids[p], dtype=np.int32) for p in pieces), (0,))
+    return _read_template(tokenizer, "a")
+
+
+def _read_template(tokenizer: Any, *texts: str) -> PairTemplate:
+    encoded = tokenizer(*texts, return_token_type_ids=True)
+    ids, special, types, end = encoded["input_ids"], [], [], 0
+    for text in texts:
+        word = tokenizer(text, add_special_tokens=False)["input_ids"]
+        start = _find(ids, word, end)
+        special.append(ids[end:start])
+        types.append(encoded["token_type_ids"][start])
+        end = start + len(word)
+    return PairTemplate(tuple(np.array(part, dtype=np.int32) for part in (*special, ids[end:])), tuple(types))
 
 
 def _find(ids: list[int], part: list[int], start: int) -> int:

@@ -16,10 +16,8 @@ from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS, get_reader
 from data_pipeline.prepare.rejection import ALLOW_REJECTED
 from data_pipeline.prepare.summary import (
     check_trainable,
-    describe_cut_texts,
+    describe_oddities,
     describe_rejected,
-    describe_shared_ids,
-    describe_unknown,
     find_lacks,
     format_counts,
 )
@@ -191,9 +189,8 @@ def main() -> None:
         print(f"report: {output}/report.html")
         if rejected := describe_rejected(output, result.tally):
             print(f"note: {rejected}")
-        for describe in (describe_cut_texts, describe_shared_ids, describe_unknown):
-            if said := describe(result.tally):
-                print(f"note: {said}")
+        for oddity in describe_oddities(result.tally):
+            print(f"note: {oddity}")
     for lack in find_lacks(result.manifest, OBJECTIVES):
         print(f"note: {lack}")
     check_trainable(result.manifest, output)

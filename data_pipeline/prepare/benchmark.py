@@ -34,10 +34,7 @@ class Benchmark:
         self._row_of_string[self.wanted.string_of] = np.flatnonzero(self.wanted.judged)
 
     def find(self, documents: Sequence[Sequence[str]]) -> dict[int, str]:
-        """Find the documents that hold a sentence, each with one that it holds.
-
-        documents: the paragraphs of each
-        """
+        """Find which documents, each a list of paragraphs, hold a sentence, each with one that it holds."""
         paragraphs = [paragraph for document in documents for paragraph in document]
         document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
         words = split_words("\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs))

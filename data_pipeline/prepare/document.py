@@ -2,19 +2,18 @@
 
 from dataclasses import dataclass, field
 
+# How reasons begin in rejected.jsonl
+UNREADABLE = "cannot read on"  # the rest of a file
+SKIPPED = "skipped"  # a file in an archive, which is of no known format or needs a library
+
 
 @dataclass(frozen=True)
 class Document:
-    """A document as its reader found it, before cleaning.
+    """A document as its reader found it, before cleaning. A reader of forums gives more than the first four.
 
-    id:         is unique in its source, and decides whether the document is held out for validation
-    title:      is shown to people, and may be empty
-    paragraphs: hold running text, one string per paragraph
-    source:     is the file or collection that the document came from
-
-    A reader of questions and answers also gives:
-
-    answers:       running text, one string per answer
+    id:            is unique in its source, and decides whether the document is held out for validation
+    title:         is shown to people, and may be empty
+    source:        is the file or collection that the document came from
     accepted:      the number of the accepted answer; None where there is none
     links:         ids of the documents that this one refers to
     group:         names the documents that links connect with it, see ``forums.groups``; "" where there are none

@@ -13,11 +13,11 @@ from data_pipeline.tokenizers import check_joins
 
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, clean, normalise, split_sentences
-from .document import Document, Omitted, Rejected, Unreadable
-from .readers import parse_record
+from .document import Document, Omitted, Rejected
+from .read import parse_counted
 from .readers.reader import Record, measure_content
 from .rejection import ReadTally
-from .spill import KEY_BYTES, make_chunk_schema
+from .spill import KEY_BYTES, hash_string, make_chunk_schema
 
 WITH_BENCHMARK = "documents with a sentence of --decontaminate"
 
@@ -26,11 +26,10 @@ WITH_BENCHMARK = "documents with a sentence of --decontaminate"
 class EncodedChunk:
     """What becomes of a chunk of records.
 
-    rows:      the D kept documents, with the columns of ``spill.make_spill_schema``; None where there are none
-    documents: ``[D]`` uint64, a hash of each document's text
-    texts:     ``[D]`` paragraphs, a hash of each in ``paragraphs``: ``[P]`` uint64
-    tally:     counts what was read, kept and dropped
-    rejected:  holds ``{file, line, reason, bytes}`` of each broken record
+    rows:       the D kept documents, with the columns of ``spill.make_chunk_schema``; None where there are none
+    documents:  ``[D]`` uint64, a hash of each document's text
+    paragraphs: ``[P]`` uint64, a hash of each paragraph of ``texts``
+    rejected:   ``{file, line, reason, bytes}`` of each broken record
     """
 
     rows: pa.RecordBatch | None
@@ -71,10 +70,6 @@ def make_key(document: Document, text: int) -> bytes:
     return b"".join(halves)
 
 
-def hash_string(text: str) -> int:
-    return xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
-
-
 def hash_text(document: Document, paragraphs: list[int]) -> int:
     """Hash all that is kept of a document's text, given the hashes of its paragraphs."""
     others = [*document.answers, document.title] if document.title_is_text else document.answers
@@ -83,26 +78,18 @@ def hash_text(document: Document, paragraphs: list[int]) -> int:
 
 
 def _parse_records(records: list[Record], tally: Tally, read: ReadTally) -> tuple[list[Document], list[dict]]:
-    """Parse records to documents, and to an entry of ``rejected.jsonl`` for each that is none.
-
-    What could not be read to its end, or is of no known format, has flags of its own, and is not counted in ``read``.
-    """
+    """Parse records to documents, and to an entry of ``rejected.jsonl`` for each that is none."""
     documents: list[Document] = []
     rejected = []
     for record in records:
         size = measure_content(record.content)
-        try:
-            found = parse_record(record)
-        except Omitted as reason:
-            tally.counts[f"records omitted: {reason}"] += 1
-            read.count(record.file, 0, size, str(reason))
-        except Rejected as reason:
-            rejected.append({"file": record.file, "line": record.line, "reason": str(reason), "bytes": size})
-            if not isinstance(reason, Unreadable):
-                read.count(record.file, 0, size, str(reason), is_rejected=True)
+        found = parse_counted(record, size, read)
+        if isinstance(found, Omitted):
+            tally.counts[f"records omitted: {found}"] += 1
+        elif isinstance(found, Rejected):
+            rejected.append({"file": record.file, "line": record.line, "reason": str(found), "bytes": size})
         else:
             documents += found
-            read.count(record.file, len(found), size)
         tally.counts["bytes read"] += size
     return documents, rejected
 
@@ -117,12 +104,8 @@ def _is_answered(document: Document) -> bool:
 class Encoder:
     """Encodes chunks of records in a worker process, without ``transformers``, which is slow to import.
 
-    Args:
-        tokenizer_json: as ``tokenizers.serialize_backend`` makes it
-        name: of the tokenizer, for an error
-        rules: of cleaning, and the share that is held out
-        wide: whether token ids need more than 16 bits
-        benchmark: sentences whose documents are dropped
+    wide:      whether token ids need more than 16 bits
+    benchmark: sentences whose documents are dropped
     """
 
     def __init__(
@@ -134,7 +117,6 @@ class Encoder:
         self._joins = False  # whether it was checked that ids of sentences may be joined
 
     def __call__(self, records: list[Record], read: ReadTally) -> EncodedChunk:
-        """Encode a chunk of records, and count in ``read`` what each file yields."""
         tally = Tally()
         documents, rejected = _parse_records(records, tally, read)
         tally.counts["records rejected"] += len(rejected)
@@ -162,7 +144,6 @@ class Encoder:
     def _drop_known(
         benchmark: Benchmark, kept: list[tuple[Document, list[str]]], tally: Tally
     ) -> list[tuple[Document, list[str]]]:
-        """Drop the documents that hold a sentence of a test set."""
         found = benchmark.find([[*paragraphs, *map(normalise, [d.title, *d.answers])] for d, paragraphs in kept])
         for number, sentence in found.items():
             tally.counts[WITH_BENCHMARK] += 1

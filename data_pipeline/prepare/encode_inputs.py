@@ -10,10 +10,10 @@ from pathlib import Path
 
 from .benchmark import Benchmark
 from .cleaning import Tally
+from .document import SKIPPED, UNREADABLE
 from .duplicates.near import write_signatures
 from .encode import Encoder
 from .plan import load_plan
-from .readers import SKIPPED, UNREADABLE
 from .readers.reader import Record, measure_content
 from .rejection import ReadTally
 from .spill import SpillWriter, is_written

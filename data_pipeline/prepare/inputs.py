@@ -5,6 +5,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from data_pipeline.prepare.document import Omitted
 from data_pipeline.prepare.readers import FilePart, InputFile, Record, find_parts, read_records
@@ -18,8 +19,7 @@ MIN_BUCKET, MAX_BUCKET = 1 << 25, 1 << 28  # bytes of text whose documents are s
 BYTES_PER_TOKEN = 4.5  # of text, about
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A file, or a part of it."""
 
     file: InputFile
@@ -90,17 +90,16 @@ def estimate_total(files: list[InputFile]) -> int:
 
 
 def _estimate_text(file: InputFile) -> int:
-    """Estimate how many bytes of text a file holds, by its size and its suffix."""
     return file.size * (EXPANSION if file.name.lower().endswith(PACKED) else 1)
 
 
 def _hash_name(name: str) -> float:
-    """A number from 0 to 1."""
     return zlib.crc32(name.encode("utf-8", "surrogateescape")) / 2**32
 
 
 def _make_key(pieces: list[Piece], settings: str) -> str:
-    text = json.dumps([settings, [asdict(piece) for piece in pieces]], sort_keys=True)
+    described = [(asdict(file), part and asdict(part)) for file, part in pieces]
+    text = json.dumps([settings, described], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
@@ -108,8 +107,6 @@ def count_buckets(total: int, shard_tokens: int, validation_share: float) -> Buc
     """Decide into how many buckets documents of either split go, by the size of the input alone.
 
     A bucket is shuffled in memory, and becomes a shard or a few.
-
-    total: bytes of text
     """
     bucket = max(min(max(total // 1024, MIN_BUCKET), MAX_BUCKET), int(shard_tokens * BYTES_PER_TOKEN))
     return Buckets(max(1, -(-total // bucket)), max(1, round(total * validation_share / bucket)))

@@ -21,24 +21,21 @@ from pathlib import Path
 from data_pipeline import tokenizers
 from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus
 from data_pipeline.errors import KinspanError
-from data_pipeline.executors import check_workers
 from data_pipeline.files import describe_write_error, lock_file
 from data_pipeline.sampling.pairs import Objective
 
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, check_rules
 from .plan import PreparePlan
-from .readers import PYTHON_DOCS, SKIPPED, UNREADABLE, InputFile, find_input_files, is_url, split_prefix
-from .rejection import Allowed, ReadTally, list_rejected, refuse_rejected
+from .readers import PYTHON_DOCS, InputFile, find_input_files, is_url, split_prefix
+from .rejection import Allowed, ReadTally, refuse_missing, refuse_rejected
 from .report import write_report
 from .stages import encode_all, write_all
 from .tasks import Engine
 from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest
 
 BOILERPLATE = 10  # documents with a paragraph from which on it is removed from all of them
-DUPLICATES = ("keep", "exact", "near")  # what is done about them
 LICENCES = {PYTHON_DOCS: ("PSF-2.0, and that of each installed package", "docstrings of Python and its packages")}
-# what a corpus holds beside its manifest
 CORPUS_PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json", "report.html")
 
 
@@ -47,7 +44,7 @@ class Prepared:
     """What ``prepare`` did.
 
     reused:     the folder already held this corpus, and the tally is empty
-    skipped:    the files in folders that are of no known format, by suffix, and the links that lead nowhere
+    skipped:    files that were left out, by suffix
     stages:     the seconds that each stage took
     peak_bytes: the most memory that its process had taken by the end of each input task, and of each bucket
     """
@@ -81,7 +78,7 @@ def prepare(
     executor: str = "local",
     sbatch: list[str] | None = None,
 ) -> Prepared:
-    """Write a corpus folder, and return its manifest and the tally of what was kept and dropped.
+    """Write a corpus folder. The flags of ``launch/prepare.py`` say what the arguments are.
 
     Where ``output`` already holds the corpus of the same inputs and settings, it is left as it is.
 
@@ -106,7 +103,11 @@ def prepare(
     Raises KinspanError where an input or the tokenizer cannot be used, a task fails, or no document is kept.
     """
     began, folder, rules = time.monotonic(), Path(output).absolute(), rules or Rules()
-    _check_settings(rules, num_workers, shard_tokens, duplicates, boilerplate)
+    if shard_tokens > MAX_SHARD_TOKENS:
+        raise KinspanError(f"--shard_tokens {shard_tokens}: at most {MAX_SHARD_TOKENS}, since offsets have 32 bits")
+    if boilerplate == 1:
+        raise KinspanError("--boilerplate 1: must be 2 or more, or 0 to keep such paragraphs")
+    check_rules(rules)
     _refuse_own_output(inputs, folder)
     engine = Engine(executor, num_workers, sbatch or [], quiet)
     files, skipped = find_input_files(inputs, allow_skipped)
@@ -134,7 +135,7 @@ def prepare(
             manifest = _make_manifest(done.shards, described, settings, done.tally, inputs, licence)
             (partial / "request.json").write_text(json.dumps({**request, "read": done.read.to_json()}))
             tokenizer.save_pretrained(str(partial / "tokenizer"))
-            write_report(partial, manifest, done.tally, done.lengths)
+            write_report(partial, manifest, done.tally)
             _move_parts(partial, folder)
             write_manifest(manifest, folder)
     except OSError as error:
@@ -143,24 +144,6 @@ def prepare(
         if (folder / "manifest.json").exists():
             shutil.rmtree(partial, ignore_errors=True)
     return Prepared(manifest, done.tally, time.monotonic() - began, False, skipped, engine.seconds, done.peak_bytes)
-
-
-def _check_settings(rules: Rules, num_workers: int, shard_tokens: int, duplicates: str, boilerplate: int) -> None:
-    check_workers(num_workers)
-    if shard_tokens < 1:
-        raise KinspanError(f"--shard_tokens {shard_tokens}: must be above 0")
-    for name in ("min_paragraph_chars", "min_document_chars"):
-        if getattr(rules, name) < 0:
-            raise KinspanError(f"--{name} {getattr(rules, name)}: must not be below 0")
-    if shard_tokens > MAX_SHARD_TOKENS:
-        raise KinspanError(f"--shard_tokens {shard_tokens}: at most {MAX_SHARD_TOKENS}, since offsets have 32 bits")
-    if not 0 <= rules.validation_share < 1:
-        raise KinspanError(f"--validation_share {rules.validation_share}: must be from 0 to less than 1")
-    check_rules(rules)
-    if duplicates not in DUPLICATES:
-        raise KinspanError(f"--duplicates {duplicates}: must be one of {', '.join(DUPLICATES)}")
-    if boilerplate < 0 or boilerplate == 1:
-        raise KinspanError(f"--boilerplate {boilerplate}: must be 2 or more, or 0 to keep such paragraphs")
 
 
 def _refuse_own_output(inputs: list[str], folder: Path) -> None:
@@ -198,17 +181,7 @@ def _find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | 
         )
     holds = f"--output_dir {folder} holds this corpus, but --input"
     refuse_rejected(ReadTally.from_json(read), allowed.rejected, holds, allowed.may_allow)
-    for kind, is_allowed, flag, what in (
-        (UNREADABLE, allowed.damaged, "--allow_damaged", "the rest of "),
-        (SKIPPED, allowed.skipped, "--allow_skipped", ""),
-    ):
-        missing = None if is_allowed else next(list_rejected(folder / "rejected.jsonl", kind), None)
-        if missing:
-            way = f", or give {flag} to use the corpus as it is" if allowed.may_allow else ""
-            raise KinspanError(
-                f"--output_dir {folder} holds this corpus without {what}{missing['file']}, which could not be read: "
-                f"choose another folder or delete it to read the file again{way}"
-            )
+    refuse_missing(folder, allowed, is_finished=True)
     try:
         manifest = Corpus(folder).manifest
         if all((folder / s.file).stat().st_size == s.bytes for s in manifest.shards):
@@ -245,8 +218,8 @@ def _make_manifest(
         k: sum(getattr(s, k) for s in shards) for k in ("documents", "paragraphs", "sentences", "tokens", "bytes")
     }
     sources = []
-    for name, counts in sorted(tally.sources.items()):
+    for name, documents in sorted(tally.sources.items()):
         known, origin = LICENCES.get(name, (licence or "not stated", name))
-        sources.append({"name": name, "licence": known, "origin": origin, **counts})
+        sources.append({"name": name, "licence": known, "origin": origin, "documents": documents})
     fingerprint = fingerprint_corpus(shards, tokenizer["fingerprint"])
     return Manifest(tokenizer, settings, sources, shards, totals, fingerprint)

@@ -15,19 +15,17 @@ from .inputs import InputTask, count_buckets, cut_tasks, estimate_total
 from .readers import InputFile
 from .spill import Buckets
 
-OUTPUT_VERSION = 3  # of what the first stage leaves; another version is not taken up
+OUTPUT_VERSION = 4  # of what the first stage leaves; another version is not taken up
 
 
 @dataclass(frozen=True)
 class PreparePlan:
     """What is to be done, and where.
 
-    folder:         what is done so far
-    settings:       those of the manifest
-    tokenizer_name: for people
-    fingerprint:    of the tokenizer
-    vocabulary:     the number of its tokens, and ``unknown`` the one for text that it does not know; None without one
-    decontaminate:  sentences of test sets
+    folder:        what is done so far
+    settings:      those of the manifest
+    fingerprint:   of the tokenizer, which has ``vocabulary`` tokens, one of which may stand for ``unknown`` text
+    decontaminate: sentences of test sets
     """
 
     folder: Path

@@ -1,4 +1,4 @@
-"""Reads an input from beginning to end in this process, for what needs its texts and no corpus."""
+"""Counts records as they are parsed, and reads an input in this process, for what needs its texts and no corpus."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,15 +11,32 @@ from data_pipeline.progress import show_progress
 from .document import Document, Omitted, Rejected, Skipped, Unreadable
 from .readers.files import find_input_files, format_skipped
 from .readers.reader import Record, measure_content
-from .readers.registry import read_records
+from .readers.registry import parse_record, read_records
 from .rejection import ReadTally, format_bytes, refuse_rejected
 
 Made = TypeVar("Made")
+Parse = Callable[[Record], list[Document]]
+
+
+def parse_counted(record: Record, size: int, read: ReadTally, parse: Parse = parse_record) -> list[Document] | Rejected:
+    """The documents of a record of ``size`` bytes, or why there are none.
+
+    ``read`` counts it. What could not be read to its end, or is of no known format, has flags of its own, and is not
+    counted.
+    """
+    try:
+        found = parse(record)
+    except Rejected as reason:
+        if not isinstance(reason, Unreadable):
+            read.count(record.file, 0, size, str(reason), is_rejected=not isinstance(reason, Omitted))
+        return reason
+    read.count(record.file, len(found), size)
+    return found
 
 
 def read_input(
     inputs: list[str],
-    parse: Callable[[Record], list[Document]],
+    parse: Parse,
     make: Callable[[Document], list[Made]],
     say: Callable[[str], None],
     nothing: str,
@@ -48,29 +65,22 @@ def read_input(
     read = ReadTally()
     for file in files:
         for record in show_progress("reading", "records", read_records(file.name, called=file.called)):
-            size = measure_content(record.content)
-            try:
-                documents = parse(record)
-            except Unreadable as error:
-                if not (allow_skipped and isinstance(error, Skipped)):
-                    raise KinspanError(f"{record.file}: {error}") from error
+            parsed = parse_counted(record, measure_content(record.content), read, parse)
+            if isinstance(parsed, Skipped) and allow_skipped:
                 omitted["in an archive, of no known format"] += 1
-                continue
-            except Omitted as error:
-                read.count(record.file, 0, size, str(error))
-                omitted[str(error)] += 1
-                continue
-            except Rejected as error:
-                read.count(record.file, 0, size, str(error), is_rejected=True)
-                rejected.append(f"{record.file}, record {record.line}: {error}")
-                continue
-            read.count(record.file, len(documents), size)
-            found += chain.from_iterable(map(make, documents))
+            elif isinstance(parsed, Unreadable):
+                raise KinspanError(f"{record.file}: {parsed}") from parsed
+            elif isinstance(parsed, Omitted):
+                omitted[str(parsed)] += 1
+            elif isinstance(parsed, Rejected):
+                rejected.append(f"{record.file}, record {record.line}: {parsed}")
+            else:
+                found += chain.from_iterable(map(make, parsed))
     if not found:
         raise KinspanError(f"--input {' '.join(inputs)}: {nothing}")
     refuse_rejected(read, allow_rejected, f"--input {' '.join(inputs)}", may_reject)
     if rejected:
-        sizes = f"{format_bytes(read.total.rejected_bytes)} of {format_bytes(read.total.bytes)}"
+        sizes = f"{format_bytes(read.total['rejected_bytes'])} of {format_bytes(read.total['bytes'])}"
         say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")
     for reason, count in omitted.items():
         say(f"records omitted: {reason}: {count:,}")

@@ -14,9 +14,9 @@ from data_pipeline.files import write_atomically
 from data_pipeline.pages import TEMPLATES, render_template
 
 from .cleaning import Tally
-from .lengths import NAMES, Lengths
 from .rejection import list_rejected
 from .summary import count_rows
+from .write import LENGTHS
 
 DOCUMENTS = 6  # to read
 SHOWN_PARAGRAPHS = 4  # of each
@@ -43,7 +43,7 @@ DUPLICATE_NAMES = {
 }
 
 
-def write_report(folder: Path, manifest: Manifest, tally: Tally, lengths: Lengths) -> None:
+def write_report(folder: Path, manifest: Manifest, tally: Tally) -> None:
     """Write ``folder/report.html``; ``folder`` has the shards, the tokenizer and rejected.jsonl."""
     sources = sorted(manifest.sources, key=lambda source: (-source["documents"], source["name"]))
     title = f"A corpus of {manifest.totals['documents']:,} documents, {manifest.totals['tokens']:,} tokens"
@@ -55,7 +55,7 @@ def write_report(folder: Path, manifest: Manifest, tally: Tally, lengths: Length
         counts=count_rows(tally, manifest),
         sources=[(s["name"], s["documents"], s["licence"]) for s in sources[:SHOWN_SOURCES]],
         more_sources=max(0, len(sources) - SHOWN_SOURCES),
-        plots=[_plot_lengths(name, np.array(lengths.counts[name])) for name in NAMES],
+        plots=[_plot_lengths(name, np.array(tally.lengths[name])) for name in LENGTHS],
         languages=[(k.removeprefix(LANGUAGE), n) for k, n in tally.counts.most_common() if k.startswith(LANGUAGE)],
         rules=list(_list_rules(tally)),
         duplicates=_describe_duplicates(tally, manifest.rules["duplicates"]),
@@ -71,7 +71,6 @@ def write_report(folder: Path, manifest: Manifest, tally: Tally, lengths: Length
 
 
 def _plot_lengths(title: str, counts: np.ndarray) -> dict[str, Any]:
-    """Make a plot of ``counts``, how many there are of each length."""
     from data_pipeline.plots import plot_bars  # matplotlib takes half a second, and each worker imports this module
 
     total = max(1, int(counts.sum()))

@@ -42,12 +42,8 @@ SPLITS = ((0, 1, 2), (1, 2, 3))  # what ``find_held_out`` can make a training, o
 
 
 def make_chunk_schema(wide: bool) -> pa.Schema:
-    """Name the columns of an encoded chunk: those of a shard, and of each document
-
-    key:   what decides its place
-    chars: the characters of each paragraph
-    least: how many characters it must have to be kept
-    """
+    """Name the columns of an encoded chunk: those of a shard, the key that decides a document's place, the characters
+    of each paragraph, and how many the document must have to be kept."""
     hidden = {"key": pa.binary(KEY_BYTES), "chars": pa.list_(pa.uint32()), "least": pa.uint32()}
     return pa.schema([*make_schema(wide, OPTIONAL_COLUMNS), *hidden.items()])
 
@@ -72,11 +68,7 @@ class Buckets:
         return self.train + self.validation
 
     def place(self, upper: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-        """Place documents into buckets: ``[D]`` uint32.
-
-        upper:    ``[D]`` the upper half of the first half of each one's key
-        held_out: ``[D]`` 0 or 1
-        """
+        """Place documents into buckets, ``[D]``, by the upper half of the first half of each one's key."""
         of_split = np.array([self.train, self.validation], dtype=np.uint64)[held_out]
         return ((upper.astype(np.uint64) * of_split >> np.uint64(32)) + np.uint64(self.train) * held_out).astype(
             np.uint32
@@ -90,20 +82,14 @@ class Buckets:
 
 
 def make_places(keys: np.ndarray, splits: np.ndarray) -> np.ndarray:
-    """Make what a task's documents are sorted by: ``[D]`` uint64, the split and 32 bits of the key.
-
-    splits: ``[D]`` in which split a document is, see ``find_held_out``
-    """
+    """Make what a task's documents are sorted by: ``[D]`` uint64, the split and 32 bits of the key."""
     upper = keys[:, 0].astype(np.uint64) >> np.uint64(32)
     return splits.astype(np.uint64) << np.uint64(32) | upper
 
 
 def find_held_out(splits: np.ndarray, is_shared: np.ndarray) -> np.ndarray:
-    """Find which documents are held out, 0 or 1.
-
-    splits:    bit 0 says whether a hash of its id holds it out, and bit 1 whether one of its id and text does
-    is_shared: whether many other documents have its id, so that the second counts
-    """
+    """Find which documents are held out, 0 or 1: bit 0 of ``splits`` says whether a hash of the id holds one out, and
+    bit 1, which counts where many other documents share the id, whether a hash of id and text does."""
     return np.where(is_shared, splits >> 1, splits & 1).astype(np.uint8)
 
 
@@ -145,7 +131,7 @@ class SpillWriter:
         placed["chars"] = chars
         self._paragraphs.append(placed)
         described = np.empty(rows.num_rows, dtype=DOCUMENT)
-        described["id"] = [hash_id(name) for name in rows.column("id").to_pylist()]
+        described["id"] = [hash_string(name) for name in rows.column("id").to_pylist()]
         described["place"] = make_places(read_keys(rows.column("key")), rows.column("held_out").to_numpy())
         described["text"], described["least"] = documents, rows.column("least").to_numpy()
         described["chars"] = np.diff(np.concatenate([[0], np.cumsum(chars, dtype=np.int64)])[np.cumsum([0, *lengths])])
@@ -224,8 +210,8 @@ def load_array(folder: Path, key: str, name: str) -> np.ndarray:
     return np.load(folder / f"{key}.{name}.npy", mmap_mode="r")
 
 
-def hash_id(name: str) -> int:
-    return xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
+def hash_string(text: str) -> int:
+    return xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True)
@@ -299,10 +285,9 @@ def cut_places(spills: list[OpenSpill]) -> list[tuple[int, int]]:
 def read_bucket(
     spills: list[Spill], buckets: Buckets, bucket: int, wide: bool, starts: np.ndarray, is_shared: np.ndarray
 ) -> tuple[pa.RecordBatch | None, np.ndarray]:
-    """Read the documents of a bucket, ``[D]``, in the order of the input, and the input task of each, ``[D]``.
+    """Read the documents of a bucket, in the order of the input, and the input task of each, ``[D]``.
 
-    starts:    ``[T + 1]`` the number, among all, of each task's first document
-    is_shared: ``[documents]`` as of ``find_held_out``. The column ``held_out`` comes as that function has it
+    starts: ``[T + 1]`` the number, among all, of each task's first document
     """
     first, end = buckets.find_range(bucket)
     held_out = int(bucket >= buckets.train)

@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data_pipeline.corpus import ShardInfo
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
 
 from .cleaning import Tally
+from .document import SKIPPED, UNREADABLE
 from .duplicates.exact import (
     RANGE_DOCUMENTS,
     RANGE_PARAGRAPHS,
@@ -23,14 +22,14 @@ from .duplicates.exact import (
     find_documents,
     find_paragraphs,
     find_shared_ids,
+    save_whole,
 )
 from .duplicates.near import NUM_BANDS, decide, find_matches, link_signatures
 from .duplicates.survivors import decide_survivors, find_at_risk, find_contested
 from .encode_inputs import encode_inputs, signature_folder
-from .lengths import Lengths
 from .plan import PreparePlan
-from .readers import SKIPPED, UNREADABLE, check_unchanged
-from .rejection import Allowed, ReadTally, list_rejected, refuse_rejected
+from .readers import check_unchanged
+from .rejection import Allowed, ReadTally, list_rejected, refuse_missing, refuse_rejected
 from .spill import (
     MAX_OPENS,
     MERGE_FILES,
@@ -55,7 +54,6 @@ class StageResults:
     tally: Tally
     read: ReadTally
     peak_bytes: list[int]
-    lengths: Lengths = field(default_factory=Lengths)
     shards: list[ShardInfo] = field(default_factory=list)
 
 
@@ -78,7 +76,7 @@ def encode_all(plan: PreparePlan, tokenizer: str, engine: Engine, allowed: Allow
     engine.run(Stage("encode", "tokenising", work, sizes, names, plan.run / "encode"))
     check_unchanged(plan.files)
     encoded = _gather(plan)
-    _refuse_missing(plan, allowed)
+    refuse_missing(plan.folder, allowed, is_finished=False)
     if not sum(encoded.inputs.counts):
         reason = _explain_nothing_kept(encoded.tally, plan.folder / "rejected.jsonl")
         raise KinspanError(f"no document was kept of {len(plan.files)} input files: {reason}")
@@ -135,28 +133,7 @@ def _gather(plan: PreparePlan) -> StageResults:
 
 def load_tally(fields: dict[str, Any]) -> Tally:
     """Make a tally of its fields as JSON has them."""
-    sources = {name: Counter(counts) for name, counts in fields["sources"].items()}
-    return Tally(Counter(fields["counts"]), sources, fields["samples"])
-
-
-def _refuse_missing(plan: PreparePlan, allowed: Allowed) -> None:
-    """Raise KinspanError for input that could not be read to its end, or is of no known format, if not allowed."""
-    found = {kind: list(list_rejected(plan.folder / "rejected.jsonl", kind)) for kind in (UNREADABLE, SKIPPED)}
-    if found[UNREADABLE] and not allowed.damaged:
-        first = found[UNREADABLE][0]
-        way = ", or give --allow_damaged to go without the rest of it" if allowed.may_allow else ""
-        raise KinspanError(
-            f"--input {first['file']}, record {first['line']}: {first['reason']}{_count_others(found[UNREADABLE])}; "
-            f"copy or fetch the file again{way}"
-        )
-    if found[SKIPPED] and not allowed.skipped:
-        first = found[SKIPPED][0]
-        way = "; or give --allow_skipped to leave it out" if allowed.may_allow else ""
-        raise KinspanError(f"--input {first['file']}{_count_others(found[SKIPPED])}: {first['reason']}{way}")
-
-
-def _count_others(entries: list[dict]) -> str:
-    return f" (and {len(entries) - 1} more files)" if len(entries) > 1 else ""
+    return Tally(Counter(fields["counts"]), Counter(fields["sources"]), fields["samples"], fields["lengths"])
 
 
 def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
@@ -168,10 +145,7 @@ def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
 
 
 def write_all(plan: PreparePlan, engine: Engine, results: StageResults) -> None:
-    """Find duplicates, write the shards, and put them into ``plan.folder / "shards"`` under their final names.
-
-    ``results`` gets what they came to.
-    """
+    """Find duplicates, write the shards with their final names, and add to ``results`` what they came to."""
     fate, removed, num_ranges = _find_duplicates(plan, engine, results)
     spills = _merge_spills(plan, engine, results.inputs)
     columns = name_columns(make_spill_schema(plan.wide), results.filled)
@@ -186,7 +160,6 @@ def write_all(plan: PreparePlan, engine: Engine, results: StageResults) -> None:
     for bucket in range(count):
         facts = json.loads((plan.bucket_folder / f"{bucket:05d}.json").read_text(encoding="utf-8"))
         results.tally.add(load_tally(facts["tally"]))
-        results.lengths.add(facts["lengths"])
         results.peak_bytes.append(facts["peak_bytes"])
         for info in facts["shards"]:
             name = f"shards/{len(results.shards):05d}.arrow"
@@ -203,7 +176,7 @@ def _merge_spills(plan: PreparePlan, engine: Engine, inputs: Inputs) -> list[Spi
         groups = [spills[k : k + MERGE_FILES] for k in range(0, len(spills), MERGE_FILES)]
         name, output = f"merge-{merged}", plan.run / f"merged-{merged}"
         what = "merging what the tasks have left"
-        engine.run(_make_stage(plan, name, what, len(groups), merge_spills, groups, output, plan.wide))
+        _run(engine, plan.run, name, what, len(groups), merge_spills, groups, output, plan.wide)
         spills = [Spill(output, f"{number:05d}") for number in range(len(groups))]
     return spills
 
@@ -217,25 +190,25 @@ def _find_duplicates(plan: PreparePlan, engine: Engine, encoded: StageResults) -
     exact = run if plan.settings["duplicates"] != "keep" else None
     matches = run / "matches" if plan.near else None
     count = -(-sum(inputs.counts) // RANGE_DOCUMENTS)
-    engine.run(_make_stage(plan, "ids", "finding shared ids", count, find_shared_ids, inputs, run, count))
+    _run(engine, plan.run, "ids", "finding shared ids", count, find_shared_ids, inputs, run, count)
     if exact:
         what = "finding repeated documents"
-        engine.run(_make_stage(plan, "documents", what, count, find_documents, inputs, run, count))
+        _run(engine, plan.run, "documents", what, count, find_documents, inputs, run, count)
     if matches:
         link_signatures([signature_folder(plan.encoded, key) for key in inputs.keys], run / "signatures")
         what = "finding near-duplicates"
-        engine.run(_make_stage(plan, "near", what, NUM_BANDS, find_matches, run / "signatures", matches))
-    paths = exact, matches, run, fate, plan.shared
-    engine.run(_make_stage(plan, "decide", "deciding what is kept", 1, decide, inputs, *paths))
+        _run(engine, plan.run, "near", what, NUM_BANDS, find_matches, run / "signatures", matches)
+    if not fate.exists():
+        decide(inputs, exact, matches, run, fate, plan.shared)
     return _find_repeated_paragraphs(plan, engine, encoded, fate) if exact else (fate, run, 0)
 
 
-def _make_stage(
-    plan: PreparePlan, name: str, title: str, count: int, work: Callable[..., None], *arguments: Any
-) -> Stage:
-    """Make a stage of ``count`` tasks that are alike: ``work`` with these arguments, and the number of the task."""
+def _run(
+    engine: Engine, folder: Path, name: str, title: str, count: int, work: Callable[..., None], *arguments: Any
+) -> None:
+    """Run a stage of ``count`` tasks that are alike; ``work`` gets the number of the task behind its arguments."""
     names = [f"part {number + 1} of {count}" for number in range(count)]
-    return Stage(name, title, partial(work, *arguments), [1] * count, names, plan.run / name, unit="tasks")
+    engine.run(Stage(name, title, partial(work, *arguments), [1] * count, names, folder / name, unit="tasks"))
 
 
 def _find_repeated_paragraphs(
@@ -247,22 +220,21 @@ def _find_repeated_paragraphs(
     """
     count = max(1, -(-encoded.num_paragraphs // RANGE_PARAGRAPHS))
     inputs, run, boilerplate = encoded.inputs, plan.run, plan.settings["boilerplate"]
-    removed, at_risk, survivors = run / "removed", run / "at_risk.npy", run / "survivors.npy"
+    removed, risky, survivors = run / "removed", run / "at_risk.npy", run / "survivors.npy"
 
     def find_removed(name: str, title: str, fate: Path, output: Path) -> None:
         paths = inputs, fate, plan.shared, plan.buckets, output
-        engine.run(_make_stage(plan, name, title, count, find_paragraphs, *paths, count, boilerplate))
+        _run(engine, plan.run, name, title, count, find_paragraphs, *paths, count, boilerplate)
 
     find_removed("paragraphs", "finding repeated paragraphs", fate, removed)
-    what = "finding documents that are too short without them"
-    engine.run(_make_stage(plan, "risk", what, 1, find_at_risk, inputs, fate, removed, at_risk))
-    if not len(np.load(at_risk, mmap_mode="r")):
+    at_risk = find_at_risk(inputs, fate, removed)
+    if not len(at_risk):
         return fate, removed, count
-    arguments = inputs, fate, at_risk, run, count, boilerplate
-    what = "finding what these alone hold"
-    engine.run(_make_stage(plan, "contested", what, count, find_contested, *arguments))
-    what = "deciding which of these are kept"
-    engine.run(_make_stage(plan, "survivors", what, 1, decide_survivors, fate, at_risk, run, survivors))
+    save_whole(risky, at_risk)
+    what = "finding what short documents alone hold"
+    _run(engine, plan.run, "contested", what, count, find_contested, inputs, fate, risky, run, count, boilerplate)
+    if not survivors.exists():
+        decide_survivors(fate, at_risk, run, survivors)
     find_removed("again", "choosing the copies that are kept", survivors, run / "removed-again")
     return survivors, run / "removed-again", count
 

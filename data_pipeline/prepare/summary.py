@@ -88,37 +88,26 @@ def describe_rejected(folder: str | Path, tally: Tally) -> str | None:
     return said.encode("utf-8", "backslashreplace").decode()  # names of files may hold any bytes
 
 
-def describe_shared_ids(tally: Tally) -> str | None:
-    """Say that ids do not tell documents apart; None where they do."""
-    number, ids = tally.counts[SHARED_IDS], tally.samples.get(SHARED_IDS)
-    if not number or not ids:
-        return None
-    return (
-        f"{number:,} documents share their id with many others, such as {ids[0]!r}: which of them are held out is "
-        "decided by a hash of id and text"
-    )
-
-
-def describe_cut_texts(tally: Tally) -> str | None:
-    """Say that texts were cut into documents; None where none was."""
-    number = tally.counts["documents cut off a longer text"]
-    if not number:
-        return None
-    return (
-        f"texts above {MAX_RECORD_BYTES >> 20} MB were cut into {number:,} documents of about {PIECE_BYTES >> 20} MB, "
-        "at blank lines where there are any: cut them yourself where a document is to be something else"
-    )
-
-
-def describe_unknown(tally: Tally) -> str | None:
-    """Say that the tokenizer does not know much of the text; None where it does."""
+def describe_oddities(tally: Tally) -> list[str]:
+    """Say that ids do not tell documents apart, that texts were cut, and that the tokenizer does not know the text."""
+    said = []
+    if cut := tally.counts["documents cut off a longer text"]:
+        said.append(
+            f"texts above {MAX_RECORD_BYTES >> 20} MB were cut into {cut:,} documents of about {PIECE_BYTES >> 20} MB, "
+            "at blank lines where there are any: cut them yourself where a document is to be something else"
+        )
+    if (shared := tally.counts[SHARED_IDS]) and (ids := tally.samples.get(SHARED_IDS)):
+        said.append(
+            f"{shared:,} documents share their id with many others, such as {ids[0]!r}: which of them are held out is "
+            "decided by a hash of id and text"
+        )
     share = tally.counts[UNKNOWN_TOKENS] / max(tally.counts["tokens kept"], 1)
-    if share < MANY_UNKNOWN:
-        return None
-    return (
-        f"{share:.1%} of the tokens are the tokenizer's sign for text that it does not know, which teaches a model "
-        "nothing: give the --tokenizer of a model of this language"
-    )
+    if share >= MANY_UNKNOWN:
+        said.append(
+            f"{share:.1%} of the tokens are the tokenizer's sign for text that it does not know, which teaches a model "
+            "nothing: give the --tokenizer of a model of this language"
+        )
+    return said
 
 
 def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[str]:

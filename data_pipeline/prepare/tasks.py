@@ -67,14 +67,11 @@ Work = Callable[[int, Progress], None]
 
 @dataclass(frozen=True)
 class Stage:
-    """What is done, and to whom it is said.
+    """Numbered tasks.
 
-    name:   of the stage's folder
-    title:  of its progress bar
     work:   does the task of a number; it is pickled for every task, so what is large lies in files that it names
     sizes:  of each task, its share of the work in any unit: the largest go first
     names:  what each task works on, as an error names it
-    folder: holds the stage's notes
     total:  how many documents go through all tasks together, where that is known
     unit:   of the bar: documents, which the work then counts, or tasks
     """
@@ -137,12 +134,7 @@ def measure_peak() -> int:
 
 
 class Engine:
-    """Runs stages one after another. Used in a ``with`` statement, at whose end its processes end.
-
-    executor:    local, slurm or ray
-    num_workers: tasks that run at the same time
-    sbatch:      what Slurm's jobs ask for, each ``NAME=VALUE``: partition, time, and any other of sbatch's options
-    """
+    """Runs stages one after another, in a ``with`` statement, at whose end its processes end."""
 
     def __init__(self, executor: str, num_workers: int, sbatch: list[str], quiet: bool) -> None:
         if sbatch and executor != "slurm":
@@ -213,7 +205,6 @@ class Engine:
                 break
 
     def _submit(self, stage: Stage, tasks: list[int]) -> str:
-        """Submit an array of jobs for these tasks, and return its number."""
         count, file = min(len(tasks), MAX_ARRAY), stage.folder / "tasks.pickle"
         file.write_bytes(pickle.dumps((stage.work, stage.folder, tasks)))
         options = {

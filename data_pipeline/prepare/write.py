@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +17,6 @@ from data_pipeline.sampling.pairs import Objective
 
 from .cleaning import Tally
 from .duplicates.exact import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, TOO_SHORT, Inputs, read_removed
-from .lengths import Lengths
 from .plan import load_plan
 from .spill import HIDDEN_COLUMNS, Spill, read_bucket, read_keys
 from .tasks import Progress, measure_peak
@@ -27,6 +25,8 @@ MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and documents
 SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
 SHARED_IDS = "documents that share their id"
 UNKNOWN_TOKENS = "tokens that stand for unknown text"
+LENGTHS = ("tokens per sentence", "sentences per paragraph", "paragraphs per document")
+MAX_LENGTH = 200  # longer ones are counted as this long
 SAMPLED = 20  # documents or paragraphs of a bucket that are looked at for the report's samples, by reason
 SAMPLE_CHARS = 300  # of each
 
@@ -47,18 +47,15 @@ def write_shards(
     So the result depends neither on the order in which tasks ran nor on the number of workers. The task of number k
     leaves ``00k-000.arrow`` and so on, and ``00k.json``.
 
-    plan_file: of a PreparePlan
-    spills:    the files of the documents
     fate_file: what becomes of each document, see ``near.decide`` and ``survivors``
     removed:   the folder of what ``find_paragraphs`` found, in ``num_ranges`` files
-    columns:   of a shard
     """
     plan = load_plan(plan_file)
     output, buckets = plan.bucket_folder, plan.buckets
     output.mkdir(parents=True, exist_ok=True)
     is_shared = np.load(plan.shared, mmap_mode="r")
     rows, task_of = read_bucket(spills, buckets, number, plan.wide, inputs.starts, is_shared)
-    tally, lengths, infos = Tally(), Lengths(), []
+    tally, infos = Tally(), []
     if rows is not None:
         document = inputs.starts[task_of] + rows.column("number").to_numpy()
         fate = np.load(fate_file, mmap_mode="r")[document]
@@ -70,13 +67,12 @@ def write_shards(
         rows = rows.take(pa.array(order))
         _count_rows(rows, plan.unknown, tally)
         _count_shared(rows, is_shared[document[kept][order]], tally)
-        lengths.count(rows)
         for k, part in enumerate(_cut(rows, plan.settings["shard_tokens"])):
             path = output / f"{number:05d}-{k:03d}.arrow"
             write_shard(part.select(columns), path)
             infos.append(asdict(describe_shard(path, SPLITS[number >= buckets.train], plan.objectives)))
             progress.add(part.num_rows)
-    facts = {"shards": infos, "tally": vars(tally), "lengths": lengths.counts, "peak_bytes": measure_peak()}
+    facts = {"shards": infos, "tally": vars(tally), "peak_bytes": measure_peak()}
     write_atomically(output / f"{number:05d}.json", json.dumps(facts))
 
 
@@ -84,20 +80,32 @@ def _drop(
     rows: pa.RecordBatch, fate: np.ndarray, why: np.ndarray, tokenizer: Path, tally: Tally
 ) -> tuple[pa.RecordBatch, np.ndarray]:
     """Take away repeated paragraphs, and documents that are repeated or too short without them; say which stay."""
-    sampler = _Sampler(tokenizer, rows, tally)
+    paragraphs, starts = rows.column("tokens").flatten(), _starts(rows.column("tokens")).tolist()
+    decoder = Tokenizer.from_file(str(tokenizer))
+
+    def read(paragraph: int) -> str:
+        ids = [token for sentence in paragraphs[paragraph].as_py() for token in sentence]
+        text = decoder.decode(ids[:SAMPLE_CHARS], skip_special_tokens=False).strip()
+        return text if len(text) <= SAMPLE_CHARS else text[:SAMPLE_CHARS] + " ..."
+
     for reason, name in (
         (DUPLICATE, "documents that repeat another"),
         (NEAR_DUPLICATE, "documents much like another"),
         (TOO_SHORT, "documents too short without repeated paragraphs"),
     ):
-        tally.counts[name] += int((fate == reason).sum())
-        sampler.add_documents(name, np.flatnonzero(fate == reason))
+        numbers = np.flatnonzero(fate == reason).tolist()
+        tally.counts[name] += len(numbers)
+        for number in numbers[:SAMPLED]:
+            title = rows.column("title")[number].as_py() or rows.column("id")[number].as_py()
+            tally.add_sample(name, f"{title}: {read(starts[number])}")
     for reason, name in (
         (REPEATED, "paragraphs that repeat another"),
         (BOILERPLATE, "paragraphs in many documents"),
     ):
-        tally.counts[name] += int((why == reason).sum())
-        sampler.add_paragraphs(name, np.flatnonzero(why == reason))
+        numbers = np.flatnonzero(why == reason).tolist()
+        tally.counts[name] += len(numbers)
+        for number in numbers[:SAMPLED]:
+            tally.add_sample(name, read(number))
     stay = np.flatnonzero(fate == KEPT)
     left, paragraphs_left = remove_paragraphs(rows, why == KEPT)
     tally.counts["paragraphs of dropped documents"] += int(np.delete(paragraphs_left, stay).sum())
@@ -163,8 +171,11 @@ def _count_rows(rows: pa.RecordBatch, unknown: int | None, tally: Tally) -> None
             UNKNOWN_TOKENS: int((tokens == unknown).sum()) if unknown is not None else 0,
         }
     )
+    for name, column in zip(LENGTHS, (sentences, paragraphs, rows.column("tokens")), strict=True):
+        lengths = np.minimum(column.value_lengths().to_numpy(), MAX_LENGTH)
+        tally.lengths[name] = np.bincount(lengths, minlength=MAX_LENGTH + 1).tolist()
     for pair in rows.column("source").value_counts().to_pylist():
-        tally.sources[pair["values"]] = Counter(documents=pair["counts"])
+        tally.sources[pair["values"]] = pair["counts"]
 
 
 def _count_shared(rows: pa.RecordBatch, is_shared: np.ndarray, tally: Tally) -> None:
@@ -172,30 +183,6 @@ def _count_shared(rows: pa.RecordBatch, is_shared: np.ndarray, tally: Tally) -> 
     tally.counts[SHARED_IDS] += int(is_shared.sum())
     for number in np.flatnonzero(is_shared)[:SAMPLED].tolist():
         tally.add_sample(SHARED_IDS, rows.column("id")[number].as_py())
-
-
-class _Sampler:
-    """Puts samples of dropped documents and paragraphs, read back from their token ids, into a tally."""
-
-    def __init__(self, tokenizer: Path, rows: pa.RecordBatch, tally: Tally) -> None:
-        self.tokenizer = Tokenizer.from_file(str(tokenizer))
-        self.rows, self.tally = rows, tally
-        self.paragraphs = rows.column("tokens").flatten()
-
-    def add_documents(self, reason: str, numbers: np.ndarray) -> None:
-        starts = _starts(self.rows.column("tokens"))
-        for number in numbers[:SAMPLED].tolist():
-            title = self.rows.column("title")[number].as_py() or self.rows.column("id")[number].as_py()
-            self.tally.add_sample(reason, f"{title}: {self._read(int(starts[number]))}")
-
-    def add_paragraphs(self, reason: str, numbers: np.ndarray) -> None:
-        for number in numbers[:SAMPLED].tolist():
-            self.tally.add_sample(reason, self._read(number))
-
-    def _read(self, paragraph: int) -> str:
-        ids = [token for sentence in self.paragraphs[paragraph].as_py() for token in sentence]
-        text = self.tokenizer.decode(ids[:SAMPLE_CHARS], skip_special_tokens=False).strip()
-        return text if len(text) <= SAMPLE_CHARS else text[:SAMPLE_CHARS] + " ..."
 
 
 def write_shard(rows: pa.RecordBatch, path: Path) -> None:

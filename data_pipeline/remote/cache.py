@@ -39,10 +39,7 @@ MAX_FILES = 65536
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """Where a node keeps what it fetches of remote corpora, and how many gigabytes of shards at most.
-
-    folder: None is one in the user's cache
-    """
+    """Where a node keeps what it fetches (None: in the user's cache), and how many gigabytes of shards at most."""
 
     folder: str | None = None
     gigabytes: float = DEFAULT_GIGABYTES
@@ -169,10 +166,7 @@ def pin(entry: Entry, size: int) -> int | None:
 
 
 def pin_fetched(entry: Entry) -> int:
-    """Give a shard that has been fetched its own name; it is pinned before it has it, so that it cannot leave at once.
-
-    As ``pin``, returns the file descriptor that keeps it in the cache.
-    """
+    """Give a shard that has been fetched its own name; as of ``pin``, before it has it, so that it cannot leave."""
     part = entry.control(PART)
     handle = os.open(part, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_SH)

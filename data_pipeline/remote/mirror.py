@@ -82,10 +82,8 @@ class Mirror:
     def pin(self, file: str, size: int, check: Callable[[Path], None], mark: Callable[[Path], None]) -> int:
         """Open a shard, fetched where it is not there, and keep it in the cache until the descriptor is closed.
 
-        Of the node's processes that need it one fetches it, and the others wait.
-
-        check: raises BadAnswer where what was fetched is not the shard
-        mark:  is told the place of a shard that passed
+        Of the node's processes that need it one fetches it, and the others wait. ``check`` raises BadAnswer where what
+        was fetched is not the shard, and ``mark`` is told the place of one that passed.
         """
         entry = Entry(self.folder, file)
         while True:
@@ -99,10 +97,7 @@ class Mirror:
                     return handle
 
     def _fetch(self, entry: Entry, size: int, check: Callable[[Path], None]) -> int:
-        """Fetch a shard under another name, and give it its own once it is whole, checked and on the disk.
-
-        It is in use from then on, until the file descriptor that is returned is closed.
-        """
+        """Fetch a shard under another name, and give it its own once it is whole, checked and on the disk."""
         part, room = entry.control(PART), entry.control(ROOM)
         room.unlink(missing_ok=True)  # of a process that was killed
         self.cache.make_room(entry, size)
@@ -116,10 +111,7 @@ class Mirror:
             room.unlink(missing_ok=True)
 
     def fetch_tokenizer(self, check: Callable[[Path], None]) -> Path:
-        """The folder of the corpus's tokenizer, fetched where it is not there.
-
-        check: raises KinspanError where a folder does not hold the tokenizer that the corpus was made with
-        """
+        """The folder of the corpus's tokenizer, fetched where it is not there, again where ``check`` refuses it."""
         folder, partial = self.folder / "tokenizer", self.folder.parent / "tokenizer.part"
         with lock_file(self.folder.parent / f"tokenizer{LOCK}"):
             for number in range(1, TOKENIZER_ATTEMPTS + 1):

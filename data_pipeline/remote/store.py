@@ -58,11 +58,8 @@ class Store:
     def fetch(self, file: str, target: Path, most: int, check: Callable[[Path], None]) -> None:
         """Write the folder's file to ``target``, and try again, at growing intervals, where that fails.
 
-        most:  bytes that the file may have at most
-        check: raises BadAnswer where what was written is not the file
-
-        Raises Unavailable where there is no such file or it is refused, and KinspanError where no attempt succeeds.
-        What is not whole is removed.
+        ``check`` raises BadAnswer where what was written is not the file, which may have ``most`` bytes. Raises
+        Unavailable where there is no such file or it is refused. What is not whole is removed.
         """
         place = f"{self.name}/{file}"
         for number, wait in enumerate((*WAITS, None), 1):

@@ -82,19 +82,14 @@ class Batch:
         first, last = self.starts[start * m], self.starts[end * m]
         pairs, tokens = slice(start, end), slice(first, last)
         masked = slice(*np.searchsorted(self.masked_positions, (first, last)))
+        cut = {name: getattr(self, name)[tokens] for name in ("input_ids", "token_type_ids", "position_ids")}
+        cut |= {name: getattr(self, name)[masked] for name in ("masked_labels", "noise")}
+        cut |= {name: getattr(self, name)[pairs] for name in ("labels", "kinds", "part", "index")}
         return Batch(
-            input_ids=self.input_ids[tokens],
-            token_type_ids=self.token_type_ids[tokens],
-            position_ids=self.position_ids[tokens],
+            **cut,
             starts=self.starts[start * m : end * m + 1] - first,
             masked_positions=self.masked_positions[masked] - first,
-            masked_labels=self.masked_labels[masked],
-            noise=self.noise[masked],
-            labels=self.labels[pairs],
-            kinds=self.kinds[pairs],
-            part=self.part[pairs],
-            index=self.index[pairs],
-            groups=self.groups[start * m : end * m] if len(self.groups) else self.groups,
+            groups=self.groups[start * m : end * m],
         )
 
 

@@ -112,12 +112,8 @@ class Block:
     def read_tokens(self, spans: Spans) -> np.ndarray:
         """The token ids of one span, whose arrays have no dimension."""
         shard = self.shards[self.shard_number[spans.paragraph]]
-        first = shard.paragraph_starts[self.paragraph[spans.paragraph]]
-        ends = [spans.start, spans.end]
-        if spans.hole_start is not None and spans.hole_end is not None:
-            ends = [spans.start, spans.hole_start, spans.hole_end, spans.end]
-        at = shard.sentence_starts[[first + x for x in ends]].tolist()
-        return np.concatenate([shard.tokens[a:b] for a, b in zip(at[::2], at[1::2], strict=True)])
+        runs = self.find_runs(spans.map(np.atleast_1d))
+        return np.concatenate([shard.tokens[start[0] : end[0]] for start, end in runs])
 
     def find_rows(self, paragraphs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of each paragraph which of the block's shards it lies in, and its document's row there."""
@@ -128,10 +124,9 @@ class Block:
 
     def locate(self, paragraph: Any) -> tuple[Shard, int, int]:
         """The paragraph's shard, its document's row there, and its number within the document."""
-        shard = self.shards[self.shard_number[paragraph]]
-        number = int(self.paragraph[paragraph])
-        row = int(np.searchsorted(shard.document_starts, number, side="right")) - 1
-        return shard, row, number - int(shard.document_starts[row])
+        number, row = (int(found[0]) for found in self.find_rows(np.atleast_1d(paragraph)))
+        shard = self.shards[number]
+        return shard, row, int(self.paragraph[paragraph] - shard.document_starts[row])
 
 
 def _has_text(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:

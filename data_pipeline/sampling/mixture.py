@@ -111,7 +111,6 @@ class Mixture:
         return (cycle * sum(self.weights) + _find_turns(self.weights, part)[number]) * self.turn + place
 
     def _count_before(self, part: int, index: int) -> int:
-        """How many of the part's pairs come before an example."""
         cycle, place = divmod(index, self.turn * sum(self.weights))
         inside = np.clip(place - _find_turns(self.weights, part) * self.turn, 0, self.turn)
         return cycle * self.weights[part] * self.turn + int(inside.sum())
@@ -119,7 +118,6 @@ class Mixture:
 
 @cache
 def _find_turns(weights: tuple[int, ...], part: int) -> np.ndarray:
-    """The part's turns in the pattern, ascending."""
     return np.flatnonzero(np.array(deal_turns(weights)) == part)
 
 

@@ -29,13 +29,10 @@ CHUNK = 4096  # pairs made at a time, which bounds the memory that making them t
 
 @dataclass(frozen=True)
 class PairRows:
-    """n pairs of one part of the mixture that lie in one block.
+    """n pairs of one part of the mixture, by its number there, that lie in one block.
 
-    texts: the Spans of each text, ``[n]``
-    kinds: ``[n]`` POSITIVE, HARD or EASY
     labels: ``[n]`` bools: what the pair loss is to learn
     index: ``[n]`` the examples' numbers in the global order, ascending
-    part:  its number in the mixture
     shards: the corpus's numbers of the block's shards
     """
 
@@ -66,10 +63,7 @@ class PairStream:
     """Endless pairs of one split, by index.
 
     Args:
-        mixture:    what to read and how to pair it; each part carries its corpus
         template:   how the tokenizer joins the texts of a pair; for a bi-encoder how it encodes a text alone
-        seed:       of order, spans and masks
-        split:      "train" or "validation"
         max_length: tokens of a pair, special tokens included; longer pairs are cut longest-first. Of texts that are
             encoded each alone: tokens of a text
         masking:    the token objective, or None for pairs as they are
@@ -139,7 +133,6 @@ class PairStream:
                 yield from self._pairs_of(part, *own)
 
     def _pairs_of(self, number: int, first: int, end: int) -> Iterator[PairRows]:
-        """The part's own pairs ``first .. end``."""
         part = self.mixture.parts[number]
         objective, group = part.objective, part.objective.pairs_per_anchor
         first_anchor = first // group
@@ -167,7 +160,7 @@ class PairStream:
         return key, partial(self._build_block, part, shards)
 
     def _build_block(self, part: MixturePart, shards: tuple[int, ...]) -> Block:
-        """The part's block, with the indices that sampling needs: they are made at the first pairs that it gives."""
+        """The part's block, with the indices that sampling needs, which its first pairs make."""
         assert part.corpus is not None
         block = open_block(part.corpus, shards, self.split, part.objective)
         for other in self.mixture.parts:

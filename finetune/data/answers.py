@@ -21,10 +21,7 @@ class AnswerSet:
     The candidates of question q are the rows ``starts[q]`` to ``starts[q + 1]``, in the order of the file. The fields
     that default to None are optional columns: a data set whose source lacks one does not hold it, and pays nothing.
 
-    name:         the data set's name, such as "wikiqa"
-    split:        "train", "dev" or "test"
     question_ids: ``[Q]`` distinct
-    questions:    ``[Q]`` texts
     starts:       ``[Q + 1]`` int64
     answer_ids:   ``[N]`` large_string, distinct within a question
     answers:      ``[N]`` large_string

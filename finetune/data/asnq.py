@@ -10,7 +10,7 @@ from .answers import NEGATIVE_GRADES, POSITIVE_GRADE
 from .collect import SourceRow
 from .dataset import DI_LIELLO, TANDA, DataSet, PaperCount
 from .filters import RAW
-from .tables import read_lines
+from .tables import read_fields
 
 # Garg et al., 2020, table 1: how many sentences have each grade. Its development set is our dev and test together.
 PAPER_GRADE_COUNTS = {
@@ -25,14 +25,10 @@ def read_asnq(path: Path) -> Iterator[SourceRow]:
     Raises KinspanError, naming the line, where there are not three fields or the grade is not 1, 2, 3 or 4.
     """
     grades = {str(grade): grade for grade in (*NEGATIVE_GRADES, POSITIVE_GRADE)}
-    for number, line in read_lines(path):
-        fields = line.split("\t")
-        if len(fields) != 3:
-            raise KinspanError(f"{path} line {number}: {len(fields)} fields, not 3: question, sentence, label")
-        grade = grades.get(fields[2])
-        if grade is None:
-            raise KinspanError(f"{path} line {number}: label {fields[2]!r} is none of 1, 2, 3 and 4")
-        yield SourceRow(number, None, fields[0], None, normalise(fields[1]), grade)
+    for number, (question, sentence, label) in read_fields(path, "question", "sentence", "label"):
+        if label not in grades:
+            raise KinspanError(f"{path} line {number}: label {label!r} is none of 1, 2, 3 and 4")
+        yield SourceRow(number, None, question, None, normalise(sentence), grades[label])
 
 
 _TABLE_1 = f"{TANDA}, section 4 and table 1"

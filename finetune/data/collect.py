@@ -6,7 +6,7 @@
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.encode import normalise
 
-from .answers import OPTIONAL_COLUMNS, POSITIVE_GRADE, AnswerSet, take_rows
+from .answers import POSITIVE_GRADE, AnswerSet, take_rows
 
 MANY = 20  # questions: with fewer, right answers may have the highest ids by chance
 SUSPICIOUS = 0.9  # share of questions in which they have
@@ -32,13 +32,11 @@ ID_ORDER = (
 class SourceRow(NamedTuple):
     """One candidate, or a question alone, as a reader finds it in a file.
 
-    question_id: None where the file has no ids
-    answer_id:   likewise
     answer:      with its white space folded; None for a question alone, which may have no candidate
     label:       0 or 1, or ASNQ's grade
 
-    The other fields are those of the optional columns. A file either has such a column or does not: a reader gives
-    None in all rows, or in none, where "" and -1 stand for what is not known.
+    A file either has ids and the optional columns or does not: a reader gives None in all rows, or in none, where ""
+    and -1 stand for what is not known.
     """
 
     line: int
@@ -107,14 +105,19 @@ class Questions:
         return number
 
 
+# How the columns are gathered that a file may have, by the field of SourceRow; AnswerSet names them in the plural.
+BUFFERS: dict[str, Callable[[], Any]] = {
+    **dict.fromkeys(("answer_id", "answer", "document_id", "title", "context"), TextBuffer),
+    "position": lambda: array("i"),
+}
+
+
 @dataclass
 class Candidates:
     """What is gathered of N candidates, in the order of the file.
 
-    question: number of the question
-    label:    0 and 1, or ASNQ's grades
     digest:   hash of the answer's text
-    optional: buffers of the optional columns that the file has, by the field of SourceRow
+    columns:  those of BUFFERS that the file has
     left_out: how many candidates were left out, by grade
     """
 
@@ -122,44 +125,32 @@ class Candidates:
     label: array = field(default_factory=lambda: array("b"))
     line: array = field(default_factory=lambda: array("q"))
     digest: array = field(default_factory=lambda: array("q"))
-    answers: TextBuffer = field(default_factory=TextBuffer)
-    ids: TextBuffer = field(default_factory=TextBuffer)
-    optional: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
     mended_ids: int = 0
     left_out: Counter[int] = field(default_factory=Counter)
 
     def append(self, number: int, row: SourceRow) -> None:
         """Adds a candidate of the question ``number``. Raises Rejected for an id that is empty."""
-        assert row.answer is not None
         if not self.label:
-            self.optional = _make_buffers(row)
+            self.columns = {name: make() for name, make in BUFFERS.items() if getattr(row, name) is not None}
         if row.answer_id is not None:
             cleaned = "_".join(row.answer_id.split())
             if not cleaned:
                 raise Rejected("the answer id is empty")
             self.mended_ids += cleaned != row.answer_id
-            self.ids.append(cleaned)
+            row = row._replace(answer_id=cleaned)
         self.question.append(number)
         self.label.append(row.label)
         self.line.append(row.line)
         self.digest.append(hash(row.answer))
-        self.answers.append(row.answer)
-        for name, buffer in self.optional.items():
+        for name, buffer in self.columns.items():
             buffer.append(getattr(row, name))
 
-    def finish_optional(self) -> dict[str, Any]:
-        """Returns the optional columns by the field of AnswerSet; each is named as the plural of SourceRow's."""
+    def finish(self) -> dict[str, Any]:
         return {
             f"{name}s": np.frombuffer(buffer, dtype=np.int32) if isinstance(buffer, array) else buffer.finish()
-            for name, buffer in self.optional.items()
+            for name, buffer in self.columns.items()
         }
-
-
-def _make_buffers(row: SourceRow) -> dict[str, Any]:
-    """Returns an empty buffer for each optional column that this row has."""
-    names = [name.removesuffix("s") for name in OPTIONAL_COLUMNS]
-    there = [name for name in names if getattr(row, name) is not None]
-    return {name: array("i") if name == "position" else TextBuffer() for name in there}
 
 
 def collect_answers(
@@ -205,22 +196,16 @@ def collect_answers(
     if not candidates.label:
         raise KinspanError(f"{place.rsplit(' ', 1)[0]}: no candidate answer in this file")
     question = np.frombuffer(candidates.question, dtype=np.int32)
-    ids = candidates.ids.finish() if len(candidates.ids.ends) > 1 else None
-    if ids is not None:
-        _check_ids_differ(place, questions, question, ids, candidates.line)
+    columns = candidates.finish()
+    if "answer_ids" in columns:
+        _check_ids_differ(place, questions, question, columns["answer_ids"], candidates.line)
     label = np.frombuffer(candidates.label, dtype=np.int8)
     labels = label if kept is None else (label == POSITIVE_GRADE).astype(np.int8)
     notes = [f"{reason}, left out: {count:,}" for reason, count in missing.items()]
     notes += _describe_oddities(questions, question, candidates, labels)
-    if ids is not None and split != "train":  # which nothing is measured on
-        notes += _describe_id_order(question, ids, labels)
-    columns = {
-        "answer_ids": ids,
-        "answers": candidates.answers.finish(),
-        "labels": labels,
-        "grades": None if kept is None else label,
-        **candidates.finish_optional(),
-    }
+    if "answer_ids" in columns and split != "train":  # which nothing is measured on
+        notes += _describe_id_order(question, columns["answer_ids"], labels)
+    columns |= {"labels": labels, "grades": None if kept is None else label}
     return _group_by_question(name, split, questions, question, columns), [f"{name} {split}: {note}" for note in notes]
 
 
@@ -235,7 +220,7 @@ def _group_by_question(
     keep = sizes > 0
     starts = np.concatenate([[0], np.cumsum(sizes[keep])]).astype(np.int64)
     question_ids = [i for i, there in zip(questions.ids, keep, strict=True) if there]
-    if columns["answer_ids"] is None:
+    if "answer_ids" not in columns:
         columns["answer_ids"] = _make_answer_ids(question_ids, starts, columns["answers"])
     return AnswerSet(
         name=name,
@@ -251,7 +236,7 @@ def _describe_oddities(
     questions: Questions, question: np.ndarray, candidates: Candidates, labels: np.ndarray
 ) -> list[str]:
     """Returns a note for everything that was left out or changed, or that looks like a mistake in the data."""
-    num_empty = int(np.count_nonzero(np.diff(np.frombuffer(candidates.answers.ends, dtype=np.int64)) == 0))
+    num_empty = int(np.count_nonzero(np.diff(np.frombuffer(candidates.columns["answer"].ends, dtype=np.int64)) == 0))
     num_conflicts = _count_conflicts(question, np.frombuffer(candidates.digest, dtype=np.int64), labels)
     counts = {
         "questions without a candidate, left out": len(questions.ids) - len(np.unique(question)),

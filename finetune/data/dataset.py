@@ -31,8 +31,6 @@ class PaperCount:
 class DataSet:
     """A public data set: a folder with a file for each split.
 
-    name:         what stands before the ``=`` of ``NAME=FOLDER``, and in results
-    help:         what ``--help`` says of its files
     file_names:   given a split, the names that its file may have, the preferred one first; each may be compressed
     read:         yields the rows of a split's file, and what it left out
     paper_counts: by split and filter, the counts that papers print
@@ -54,14 +52,11 @@ class DataSet:
 
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
         """Reads a split, see ``registry.load_split``."""
-        names = self.file_names(split)
-        found = find_files(folder, names)
-        if not found:
-            raise MissingSplit(f"{self.name}={folder}: no split {split}: {explain_missing(folder, names)}")
+        path = find_split(f"{self.name}={folder}", folder, split, self.file_names(split))[0]
         grades = negative_grades if self.graded else None
-        data, notes = collect_answers(self.name, split, f"{found[0]} line", self.read(found[0]), grades)
+        data, notes = collect_answers(self.name, split, f"{path} line", self.read(path), grades)
         if split in self.ambiguous:
-            notes.insert(0, f"{self.name} {split}: read from {found[0].name}")
+            notes.insert(0, f"{self.name} {split}: read from {path.name}")
         return data, notes
 
 
@@ -73,6 +68,20 @@ def find_files(folder: Path, names: Sequence[str]) -> list[Path]:
         for suffix in ("", *COMPRESSED_SUFFIXES)
         if (path := folder / f"{name}{suffix}").is_file()
     ]
+
+
+def find_split(place: str, folder: Path, split: str, names: Sequence[str]) -> list[Path]:
+    """Returns those of a split's files that exist. Raises MissingSplit, which begins with ``place``, for none."""
+    if found := find_files(folder, names):
+        return found
+    raise MissingSplit(f"{place}: no split {split}: {explain_missing(folder, names)}")
+
+
+def find_beside(path: Path, name: str) -> Path:
+    """Returns the file of this name, compressed or not, beside a split's."""
+    if found := find_files(path.parent, [name]):
+        return found[0]
+    raise KinspanError(f"{path.parent}: {name} is not there")
 
 
 def explain_missing(folder: Path, names: Sequence[str]) -> str:

@@ -51,12 +51,8 @@ def _call_hub(name: str, load: Callable[[], Any]) -> Any:
     import datasets
 
     expect_hub(name)
-    bars = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
         return load()
     except Exception as error:  # the hub, the file system and every format have their own
         raise KinspanError(f"hub={name} cannot be loaded: {quote_error(error)}") from error
-    finally:
-        if not bars:
-            datasets.enable_progress_bars()

@@ -7,9 +7,9 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from .collect import SourceRow
-from .dataset import DataSet, find_files
+from .dataset import DataSet, find_beside
 from .filters import NO_ALL_NEGATIVE
-from .tables import read_json_lines
+from .tables import check_fields, read_json_lines
 
 ANSWERS = "answers.jsonl"
 
@@ -20,11 +20,10 @@ def read_insuranceqa(path: Path) -> Iterator[SourceRow]:
     Raises KinspanError, naming file and line, where answers.jsonl is missing, where a field is missing or not a string,
     where an answer id stands twice in answers.jsonl, and where a question names an answer that is not there.
     """
-    source, texts = read_texts(path.parent)
+    source, texts = read_texts(path)
     for number, record in read_json_lines(path):
-        qid, question = record.get("qid"), record.get("question")
-        if not isinstance(qid, str) or not isinstance(question, str):
-            raise KinspanError(f'{path} line {number}: "qid" and "question" must both be there, as strings')
+        check_fields(record, f"{path} line {number}", str, "qid", "question")
+        qid, question = record["qid"], record["question"]
         yield SourceRow(number, qid, question, None, None, 0)
         for field, label in (("answers", 1), ("negatives", 0)):
             for aid in record.get(field, ()):
@@ -33,20 +32,15 @@ def read_insuranceqa(path: Path) -> Iterator[SourceRow]:
                 yield SourceRow(number, qid, question, aid, texts[aid], label)
 
 
-def read_texts(folder: Path) -> tuple[Path, dict[str, str]]:
-    """Returns the file of answers, and the text of each by its id."""
-    found = find_files(folder, [ANSWERS])
-    if not found:
-        raise KinspanError(f"{folder}: {ANSWERS} is not there")
-    path = found[0]
+def read_texts(beside: Path) -> tuple[Path, dict[str, str]]:
+    """Returns the file of answers beside another file, and the text of each by its id."""
+    path = find_beside(beside, ANSWERS)
     texts: dict[str, str] = {}
     for number, record in read_json_lines(path):
-        aid, text = record.get("aid"), record.get("text")
-        if not isinstance(aid, str) or not isinstance(text, str):
-            raise KinspanError(f'{path} line {number}: "aid" and "text" must both be there, as strings')
-        if aid in texts:
-            raise KinspanError(f"{path} line {number}: aid {aid!r} was there before")
-        texts[aid] = normalise(text)
+        check_fields(record, f"{path} line {number}", str, "aid", "text")
+        if record["aid"] in texts:
+            raise KinspanError(f"{path} line {number}: aid {record['aid']!r} was there before")
+        texts[record["aid"]] = normalise(record["text"])
     return path, texts
 
 

@@ -1,6 +1,6 @@
 """How much the splits of an experiment share: what is trained on must not be measured on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -14,12 +14,7 @@ from .answers import AnswerSet, fold_text
 
 @dataclass(frozen=True)
 class Overlap:
-    """What two splits share.
-
-    questions: how many questions, by text
-    pairs:     how many pairs of a question and a candidate, by their texts
-    whole:     whether all pairs of one of the two stand in the other
-    """
+    """How many questions, and pairs of question and candidate, two splits share, and whether one is in the other."""
 
     first: AnswerSet
     second: AnswerSet
@@ -37,18 +32,15 @@ class Overlap:
 
 
 def find_overlaps(splits: Sequence[AnswerSet]) -> list[Overlap]:
-    """Returns what each two of these splits share, where they share any question.
-
-    Texts are the same if they differ in nothing but case and white space.
-    """
-    numbers = [_number_questions(data) for data in splits]
+    """Returns what each two of these splits share, by folded texts, where they share any question."""
+    asked = [list(map(fold_text, data.questions)) for data in splits]  # two ids may have one text
     found = []
-    for (one, of_one), (other, of_other) in combinations(zip(splits, numbers, strict=True), 2):
-        shared = of_one.keys() & of_other.keys()
+    for (one, of_one), (other, of_other) in combinations(zip(splits, asked, strict=True), 2):
+        shared = set(of_one) & set(of_other)
         if not shared:
             continue
         ours, theirs = _read_pairs(one, of_one, shared), _read_pairs(other, of_other, shared)
-        whole = (len(shared) == len(of_one) and ours <= theirs) or (len(shared) == len(of_other) and theirs <= ours)
+        whole = (shared == set(of_one) and ours <= theirs) or (shared == set(of_other) and theirs <= ours)
         found.append(Overlap(one, other, len(shared), len(ours & theirs), whole))
     return found
 
@@ -69,10 +61,7 @@ def check_overlaps(splits: Sequence[AnswerSet], allow_identical: bool) -> list[s
 
 
 def find_unseen(data: AnswerSet, others: Sequence[AnswerSet]) -> np.ndarray:
-    """Tells which questions have no right answer that is also right for a question of ``others``, ``[Q]`` bool.
-
-    Texts are the same if they differ in nothing but case and white space.
-    """
+    """Tells which questions have no right answer, by folded texts, that is right for one of ``others``: ``[Q]``."""
     known = {
         fold_text(text)
         for other in others
@@ -87,20 +76,7 @@ def _name(data: AnswerSet) -> str:
     return f"{data.name} {data.split}"
 
 
-def _number_questions(data: AnswerSet) -> dict[str, list[int]]:
-    """Returns the numbers of the questions by text; two ids may have one text."""
-    numbers: dict[str, list[int]] = {}
-    for number, question in enumerate(data.questions):
-        numbers.setdefault(fold_text(question), []).append(number)
-    return numbers
-
-
-def _read_pairs(data: AnswerSet, numbers: dict[str, list[int]], questions: set[str]) -> set[tuple[str, str]]:
-    """Returns the pairs of these questions; only their candidates are read."""
-
-    def read_candidates(question: str) -> Iterator[str]:
-        for number in numbers[question]:
-            first, end = int(data.starts[number]), int(data.starts[number + 1])
-            yield from data.answers.slice(first, end - first).to_pylist()
-
-    return {(question, fold_text(answer)) for question in questions for answer in read_candidates(question)}
+def _read_pairs(data: AnswerSet, asked: list[str], shared: set[str]) -> set[tuple[str, str]]:
+    """Returns the pairs of the shared questions; only their candidates are read."""
+    found = ((question, rows) for question, rows in zip(asked, data.rows(), strict=True) if question in shared)
+    return {(question, fold_text(text)) for question, rows in found for text in data.answers[rows].to_pylist()}

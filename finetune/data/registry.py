@@ -35,7 +35,6 @@ NAMES = (*PUBLIC, files.NAME, hub.NAME)
 
 
 def _describe_specs() -> str:
-    """Returns what ``--help`` says of all data sets."""
     lines = {f"{name}=FOLDER": data_set.help for name, data_set in PUBLIC.items()}
     for module in (files, hub):
         lines |= {f"{module.NAME}={place}": text for place, text in module.HELP.items()}
@@ -58,14 +57,11 @@ def load_split(
 ) -> tuple[AnswerSet, list[str]]:
     """Returns one split of a data set, unfiltered, and a note of one line for everything left out or odd in it.
 
-    spec:            ``NAME=PLACE``, see SPECS
-    split:           "train", "dev" or "test"
     columns:         for files= and hub=: how the columns question, answer, label, question_id and answer_id are called
                      where they have other names, and the optional columns document_id, position, title and context
     negative_labels: ASNQ's labels that count as negative (Garg et al., 2020, table 6); other candidates are left out
 
-    Raises MissingSplit where the data set lacks it, and KinspanError, naming file and line, for a name, a file or a
-    line that is not as it must be.
+    Raises MissingSplit where the data set lacks it.
     """
     name, _, place = spec.partition("=")
     if name not in NAMES and Path(spec).exists():

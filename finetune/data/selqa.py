@@ -14,11 +14,10 @@ from data_pipeline.prepare.encode import normalise
 
 from .answers import AnswerSet
 from .collect import SourceRow, collect_answers
-from .dataset import DataSet, MissingSplit, explain_missing, find_files
-from .tables import read_json_list
+from .dataset import DataSet, find_split
+from .tables import check_fields, read_json
 
 FILES = tuple(f"selqa-ass-{split}.json" for split in ("train", "dev", "test"))
-TEXTS, LISTS = ("question", "article", "section"), ("candidates", "answers")
 PERCENT_TRAIN, PERCENT_DEV = 40, 10  # of the articles; the others are of test
 
 
@@ -31,12 +30,10 @@ def read_selqa(path: Path) -> Iterator[SourceRow]:
     TEXTS and LISTS, and where an answer is not the number of a candidate.
     """
     split = path.name.removeprefix("selqa-ass-").partition(".")[0]
-    for number, record in enumerate(read_json_list(path), 1):
+    for number, record in enumerate(read_json(path, list), 1):
         place = f"{path} question {number}"
-        if not isinstance(record, dict) or not all(isinstance(record.get(name), str) for name in TEXTS):
-            raise KinspanError(f"{place}: {', '.join(TEXTS)} must all be there, as strings")
-        if not all(isinstance(record.get(name), list) for name in LISTS):
-            raise KinspanError(f"{place}: {' and '.join(LISTS)} must both be there, as lists")
+        check_fields(record, place, str, "question", "article", "section")
+        check_fields(record, place, list, "candidates", "answers")
         candidates, answers = record["candidates"], record["answers"]
         for answer in answers:
             if type(answer) is not int or not 0 <= answer < len(candidates):
@@ -72,9 +69,7 @@ class SplitByArticle(DataSet):
 
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
         """Reads a split, see ``registry.load_split``."""
-        found = find_files(folder, FILES)
-        if not found:
-            raise MissingSplit(f"{self.name}={folder}: no split {split}: {explain_missing(folder, FILES)}")
+        found = find_split(f"{self.name}={folder}", folder, split, FILES)
         rows = (row for path in found for row in self.read(path))
         kept = (row for row in rows if isinstance(row, SourceRow) and choose_split(row.title or "") == split)
         names = " and ".join(path.name for path in found)

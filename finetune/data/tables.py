@@ -32,7 +32,6 @@ class Table:
     """A table whose rows have not been read yet.
 
     place:   what stands before a row's number in messages
-    fields:  the names of its columns
     records: given the columns to read, yields each row's number and its values by column
     """
 
@@ -58,30 +57,45 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise KinspanError(f"{path} line {number + 1}: cannot read on: {quote_error(error)}") from error
 
 
+def read_fields(path: Path, *names: str, optional: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """Yields the tab-separated fields of each line; blank lines are skipped, and nothing is quoted."""
+    for number, line in read_lines(path):
+        fields = line.split("\t")
+        if not line.strip():
+            continue
+        if not len(names) - optional <= len(fields) <= len(names):
+            due = f"{len(names) - optional} or {len(names)}" if optional else len(names)
+            raise KinspanError(f"{path} line {number}: {len(fields)} fields, not {due}: {', '.join(names)}")
+        yield number, fields
+
+
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the objects of a .jsonl file with their line numbers; blank lines are skipped."""
     for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise KinspanError(f"{path} line {number}: not JSON: {error}") from error
-        if not isinstance(record, dict):
-            raise KinspanError(f"{path} line {number}: not a JSON object")
-        yield number, record
+        if line.strip():
+            yield number, _parse_json(line, f"{path} line {number}", dict)
 
 
-def read_json_list(path: Path) -> list[Any]:
-    """Returns the list that a .json file holds. Raises KinspanError where it holds none."""
+def read_json(path: Path, kind: type) -> Any:
+    """Returns the list or the object, as ``kind`` says, that a .json file holds."""
+    return _parse_json("\n".join(line for _, line in read_lines(path)), str(path), kind)
+
+
+def _parse_json(text: str, place: str, kind: type) -> Any:
     try:
-        with open_decompressed(path) as file:
-            records = json.loads(file.read())
-    except (OSError, EOFError, lzma.LZMAError, zlib.error, ValueError, RecursionError) as error:
-        raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
-    if not isinstance(records, list):
-        raise KinspanError(f"{path}: not a list of questions")
-    return records
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise KinspanError(f"{place}: not JSON: {error}") from error
+    if not isinstance(found, kind):
+        raise KinspanError(f"{place}: not a JSON {'object' if kind is dict else 'list'}")
+    return found
+
+
+def check_fields(record: Any, place: str, kind: type, *names: str) -> None:
+    """Raises KinspanError where a record is no JSON object with these fields, strings or lists as ``kind`` says."""
+    if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name in names):
+        fields = ", ".join(f'"{name}"' for name in names)
+        raise KinspanError(f"{place}: {fields} must be there, as {'strings' if kind is str else 'lists'}")
 
 
 def read_table(path: Path) -> Table:
@@ -121,10 +135,7 @@ def read_nameless_tsv(path: Path, fields: list[str]) -> Table:
     """Opens a .tsv file whose first line is a row already, as in MS MARCO's queries.tsv and collection.tsv."""
 
     def records(columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, values in _read_tsv(path):
-            if len(values) != len(fields):
-                form = "<tab>".join(fields)
-                raise KinspanError(f"{path} line {number}: {len(values)} fields, not the {len(fields)} of `{form}`")
+        for number, values in read_fields(path, *fields):
             yield number, dict(zip(fields, values, strict=True))
 
     return Table(f"{path} line", fields, records)
@@ -158,7 +169,6 @@ def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_csv(path: Path, delimiter: str = ",", strict: bool = True) -> Iterator[tuple[int, list[str]]]:
-    """Yields fields, around which quotation marks may stand."""
     csv.field_size_limit(MAX_FIELD)
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=strict, delimiter=delimiter)
     try:
@@ -221,7 +231,6 @@ def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True
 
 
 def _name_columns(table: Table, columns: dict[str, str], file: str, labelled: bool) -> dict[str, str]:
-    """Returns how the columns to read are called in this table."""
     required = [c for c in REQUIRED if labelled or c != "label"]
     known = (*required, *OPTIONAL, *EXTRA)
     for column in columns:

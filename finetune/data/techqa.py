@@ -9,18 +9,17 @@ was accepted.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
-from data_pipeline.prepare.readers.compression import open_decompressed
 
 from .answers import AnswerSet
 from .collect import SourceRow, collect_answers
-from .dataset import DataSet, MissingSplit, explain_missing, find_files
-from .tables import read_json_list
+from .dataset import DataSet, find_split
+from .tables import check_fields, read_fields, read_json
 
 SPLITS = {"train": "training_Q_A.json", "dev": "dev_Q_A.json", "test": "test_Q_A.json"}
 FIELDS = ("QUESTION_ID", "QUESTION_TITLE", "QUESTION_TEXT", "ANSWER", "ANSWERABLE")
@@ -34,9 +33,14 @@ def read_techqa(path: Path) -> Iterator[SourceRow]:
     Raises KinspanError for a file that is no list of such questions.
     """
     questions = list(read_answerable(path))
-    answers = {row.answer: row.answer_id for row in questions}
-    for row in questions:
-        for text, name in answers.items():
+    return _add_candidates(questions, questions)
+
+
+def _add_candidates(asked: list[SourceRow], others: list[SourceRow]) -> Iterator[SourceRow]:
+    """Yields each question with every distinct answer of the others."""
+    pool = {row.answer: row.answer_id for row in others}
+    for row in asked:
+        for text, name in pool.items():
             yield row._replace(answer_id=name, answer=text, label=int(text == row.answer))
 
 
@@ -46,20 +50,15 @@ def read_answerable(path: Path) -> Iterator[SourceRow]:
     An answer's id is a hash of its text, so that the same answer has the same id in all splits. Raises KinspanError for
     a file that is no list of such questions.
     """
-    questions = [record for record in _read_records(path) if record["ANSWERABLE"] == "Y"]
+    records = read_json(path, list)
+    for number, record in enumerate(records, 1):
+        check_fields(record, f"{path} question {number}", str, *FIELDS)
+    questions = [record for record in records if record["ANSWERABLE"] == "Y"]
     for number, record in enumerate(questions, 1):
         if right := normalise(record["ANSWER"]):
             name = hashlib.blake2b(right.encode(), digest_size=6).hexdigest()
             question = f"{record['QUESTION_TITLE']} {record['QUESTION_TEXT']}"
             yield SourceRow(number, record["QUESTION_ID"], question, name, right, 1)
-
-
-def _read_records(path: Path) -> list[dict[str, str]]:
-    records = read_json_list(path)
-    for number, record in enumerate(records, 1):
-        if not isinstance(record, dict) or not all(isinstance(record.get(field), str) for field in FIELDS):
-            raise KinspanError(f"{path} question {number}: {', '.join(FIELDS)} must all be there, as strings")
-    return records
 
 
 TECHQA = DataSet(
@@ -77,37 +76,22 @@ class PooledTechQA(DataSet):
 
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
         """Reads a split, see ``registry.load_split``."""
-        found = {}
-        for part in ("train", "dev"):
-            names = TECHQA.file_names(part)
-            paths = find_files(folder, names)
-            if not paths:
-                raise MissingSplit(f"{self.name}={folder}: no split {split}: {explain_missing(folder, names)}")
-            found[part] = list(read_answerable(paths[0]))
-        file = find_files(folder, TECHQA.file_names("dev" if split == "test" else "train"))[0]
-        rows = pool_questions(found["train"], found["dev"], split)
-        return collect_answers(self.name, split, f"{file} line", rows)
+        place = f"{self.name}={folder}"
+        train, dev = (find_split(place, folder, split, TECHQA.file_names(part))[0] for part in ("train", "dev"))
+        rows = pool_questions(list(read_answerable(train)), list(read_answerable(dev)), split)
+        return collect_answers(self.name, split, f"{dev if split == 'test' else train} line", rows)
 
 
 def pool_questions(train: list[SourceRow], dev: list[SourceRow], split: str) -> Iterator[SourceRow]:
     """Yields the questions of a split with their candidates: all distinct answers of both files; in training the right
-    one alone, since the other answers of the batch are what it is compared with.
-
-    train, dev: each question with its right answer, as the files have them
-    """
+    one alone, since the other answers of the batch are what it is compared with."""
     if split == "test":
         asked = dev
     else:
         order = sorted(train, key=lambda row: hashlib.sha256(str(row.question_id).encode()).digest())
         held_out = {row.question_id for row in order[::HELD_OUT]}
         asked = [row for row in train if (row.question_id in held_out) == (split == "dev")]
-    pool = {row.answer: row.answer_id for row in [*train, *dev]}
-    for row in asked:
-        if split == "train":
-            yield row
-            continue
-        for text, name in pool.items():
-            yield row._replace(answer_id=name, answer=text, label=int(text == row.answer))
+    return iter(asked) if split == "train" else _add_candidates(asked, [*train, *dev])
 
 
 def read_pairs(path: Path) -> Iterator[SourceRow]:
@@ -115,19 +99,11 @@ def read_pairs(path: Path) -> Iterator[SourceRow]:
 
     Raises KinspanError, naming the line, for one that has not two texts.
     """
-    for number, line in enumerate(_read_lines(path), 1):
-        texts = [normalise(text) for text in line.split("\t")]
-        if len(texts) != 2 or not all(texts):
-            raise KinspanError(f"{path} line {number}: not a question, a tab and its answer")
-        yield SourceRow(number, None, texts[0], None, texts[1], 1)
-
-
-def _read_lines(path: Path) -> Iterable[str]:
-    try:
-        with open_decompressed(path) as file:
-            return file.read().decode().splitlines()
-    except (OSError, EOFError, ValueError) as error:
-        raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
+    for number, fields in read_fields(path, "question", "answer"):
+        question, answer = map(normalise, fields)
+        if not question or not answer:
+            raise KinspanError(f"{path} line {number}: the question or its answer is empty")
+        yield SourceRow(number, None, question, None, answer, 1)
 
 
 TECHQA_POOL = PooledTechQA(

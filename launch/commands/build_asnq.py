@@ -63,9 +63,9 @@ def as_text(name: str, tally: QuestionTally) -> str:
         lines.append(f"  {label}  {MEANING[label]:<50}" + "".join(f"{count:>14,}" for count in counts))
     questions = [tally.questions[split] for split in splits] + [ASNQ.paper_counts[name, RAW][0].questions]
     lines.append(f"  {'questions':<53}" + "".join(f"{count:>14,}" for count in questions))
-    if tally.rejected:
-        sizes = f"{format_bytes(tally.read.total.rejected_bytes)} of {format_bytes(tally.read.total.bytes)}"
-        lines.append(f"  {tally.rejected:,} lines could not be parsed ({sizes}); the first: {tally.first_rejected}")
+    if rejected := tally.read.total["rejected"]:
+        sizes = f"{format_bytes(tally.read.total['rejected_bytes'])} of {format_bytes(tally.read.total['bytes'])}"
+        lines.append(f"  {rejected:,} lines could not be parsed ({sizes}); the first: {tally.first_rejected}")
     return "\n".join(lines)
 
 

@@ -187,7 +187,7 @@ def test_ids_and_texts_without_column_names(tmp_path):
     assert answers == [Answer("0", 'The "first" one.'), Answer("17", "Another.")]
     assert said == [f"{path}: its first line names no columns: read as ids and texts"]
     path.write_text("0\tone\n1\ttwo\tthree\n")
-    with pytest.raises(KinspanError, match=r"collection.tsv line 2: 3 fields, not the 2 of `id<tab>text`"):
+    with pytest.raises(KinspanError, match=r"collection.tsv line 2: 3 fields, not 2: id, text"):
         read(path)
     path.write_text("number\tbody\n1\tone\n")
     with pytest.raises(KinspanError, match="no column text"):

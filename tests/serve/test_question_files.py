@@ -45,7 +45,7 @@ def test_forms(tmp_path, name, text):
         ("q.tsv", "q1\twhy\n\thow\n", r"q.tsv line 2: the id '' is empty"),
         ("q.tsv", "q1\twhy\nq2\t \n", r"q.tsv line 2: the question is empty"),
         ("q.tsv", "q1\twhy\nq1\thow\n", r"q.tsv line 2: the id 'q1' stands for another question"),
-        ("q.tsv", "q1\twhy\nq2 how\n", r"q.tsv line 2: 1 fields, not the 2 of"),
+        ("q.tsv", "q1\twhy\nq2 how\n", r"q.tsv line 2: 1 fields, not 2: "),
         ("q.tsv", "", r"q.tsv: no question in it"),
         ("q.tsv", "id\tquestion\n", r"q.tsv: no question in it"),
         ("q.tsv", "id\tbody\n1\tx\n", r"q.tsv: no column question or query or text; there are id, body"),

@@ -1,16 +1,20 @@
-"""A document through all steps of cleaning, each of which is counted."""
+"""A document through all steps of cleaning, each of which is counted, and the language that it is in."""
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
+from typing import Any
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.prepare.document import Document
 
-from .characters import normalise
-from .languages import check_languages, detect_language
 from .rules import Rules
 from .steps import Step, find_steps
 from .tally import Tally
+from .text import normalise
+
+MAX_CHARS = 1000  # of a document that are looked at, from its middle
+UNKNOWN = "unknown"
 
 
 def check_rules(rules: Rules) -> None:
@@ -87,3 +91,32 @@ def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: 
             tally.add_sample(name, kept[0])
         return []
     return kept
+
+
+@cache
+def _load_model() -> Any:
+    """Load the identifier, whose model is a part of its package: no network is needed."""
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError as error:
+        raise KinspanError("--languages needs py3langid: pip install 'kinspan[web]'") from error
+    return LanguageIdentifier.from_model_file(MODEL_FILE)
+
+
+def check_languages(languages: list[str]) -> None:
+    """Raise KinspanError for a code that the identifier does not know."""
+    known = set(_load_model().labels) if languages else set()
+    if wrong := [code for code in languages if code not in known]:
+        raise KinspanError(
+            f"--languages {wrong[0]}: not a known code (ISO 639, such as en); known are {' '.join(sorted(known))}"
+        )
+
+
+def detect_language(paragraphs: list[str]) -> str:
+    """Name the language of a document by its code of ISO 639: two letters where there are two, else three."""
+    text = " ".join(paragraphs[:50])
+    begin = max(0, len(text) - MAX_CHARS) // 2
+    text = text[begin : begin + MAX_CHARS]
+    if not any(map(str.isalpha, text)):
+        return UNKNOWN
+    return str(_load_model().classify(text)[0])

@@ -11,14 +11,13 @@ To add a step of your own, write a file that defines ``STEPS`` and name it: ``--
 """
 
 import html
-import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.errors import KinspanError
+from data_pipeline.files import load_python
 from data_pipeline.prepare.document import Document
 
 from .rules import Rules
@@ -167,16 +166,7 @@ def _find_steps(skipped: tuple[str, ...], files: tuple[str, ...]) -> list[Step]:
 
 
 def _load_steps(path: str) -> list[Step]:
-    spec = importlib.util.spec_from_file_location(f"kinspan_steps_{Path(path).stem}", path)
-    if spec is None or spec.loader is None:
-        raise KinspanError(f"--clean_with {path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {quote_error(error)}"
-        raise KinspanError(f"--clean_with {path} cannot be loaded: {reason}") from error
-    steps = getattr(module, "STEPS", None)
+    steps = getattr(load_python(path, f"--clean_with {path}"), "STEPS", None)
     if not isinstance(steps, list) or not all(isinstance(step, Step) for step in steps):
         raise KinspanError(f"--clean_with {path} defines no STEPS, which must be a list of Step")
     return steps

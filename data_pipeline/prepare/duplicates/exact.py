@@ -25,12 +25,7 @@ REMOVED = np.dtype(
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the input tasks have left, in their order.
-
-    folder: their output, see ``spill``
-    keys:   of each task
-    counts: how many documents each task has
-    """
+    """What the input tasks have left in ``folder``, see ``spill``: of each its key, and how many documents it has."""
 
     folder: Path
     keys: list[str]
@@ -162,7 +157,6 @@ def read_copies(inputs: Inputs, fate: Path, number: int, num_ranges: int, boiler
 
 
 def _range_of(number: int, num_ranges: int) -> tuple[np.uint64, np.uint64]:
-    """The lowest and the highest hash of a range."""
     bounds = [2**64 * k // num_ranges for k in (number, number + 1)]
     return np.uint64(bounds[0]), np.uint64(bounds[1] - 1)
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from xxhash import xxh3_64_intdigest
 
+from data_pipeline.prepare.spill import hash_string
 from data_pipeline.prepare.tasks import Progress
 
 from .exact import DUPLICATE, NEAR_DUPLICATE, Inputs, save_whole
@@ -73,9 +73,7 @@ def hash_shingles(words: list[str], size: int) -> np.ndarray:
     return (runs ^ (runs >> np.uint64(32))).reshape(-1, 1)
 
 
-@lru_cache(maxsize=1 << 16)
-def _hash_word(word: str) -> int:
-    return xxh3_64_intdigest(word.encode("utf-8", "surrogatepass"))
+_hash_word = lru_cache(maxsize=1 << 16)(hash_string)
 
 
 def _make_config() -> Any:
@@ -105,24 +103,12 @@ def find_matches(signatures: Path, output: Path, number: int, progress: Progress
     step.run(None, number, NUM_BANDS)
 
 
-def decide(
-    inputs: Inputs,
-    exact: Path | None,
-    matches: Path | None,
-    ids: Path,
-    output: Path,
-    shared: Path,
-    number: int,
-    progress: Progress,
-) -> None:
+def decide(inputs: Inputs, exact: Path | None, matches: Path | None, ids: Path, output: Path, shared: Path) -> None:
     """Decide what becomes of each document, by duplicates and matches: ``[documents]`` uint8 in a file. Another has
     which share their id with many, ``[documents]`` bool.
 
-    Of documents that are connected by matches the first is kept. An exact duplicate is no near-duplicate.
-
-    exact:   the folder of the files of ``find_documents``; None where nothing is removed
-    matches: the folder of those of ``find_matches``; None where near-duplicates stay
-    ids:     the folder of those of ``find_shared_ids``
+    Of documents that are connected by matches the first is kept. An exact duplicate is no near-duplicate. ``exact`` and
+    ``matches`` are None where such duplicates stay.
     """
 
     def read_matches(path: Path) -> np.ndarray:
@@ -135,11 +121,11 @@ def decide(
         fate[find_repeats([partial(read_matches, path) for path in sorted(matches.glob("*.dups"))])] = NEAR_DUPLICATE
     for path in sorted(exact.glob("documents-*.npy")) if exact else []:
         fate[np.load(path)] = DUPLICATE
-    save_whole(output, fate)
     is_shared = np.zeros(len(fate), dtype=bool)
     for path in sorted(ids.glob("shared-*.npy")):
         is_shared[np.load(path)] = True
     save_whole(shared, is_shared)
+    save_whole(output, fate)
 
 
 def find_repeats(bands: Sequence[Callable[[], np.ndarray]]) -> np.ndarray:

@@ -20,8 +20,8 @@ AT_RISK = np.dtype([("document", "<i8"), ("left", "<i8"), ("least", "<i8")])
 CONTESTED = np.dtype([("document", "<i8"), ("hash", "<u8"), ("chars", "<i8"), ("is_first", "?")])
 
 
-def find_at_risk(inputs: Inputs, fate_file: Path, removed: Path, output: Path, number: int, progress: Progress) -> None:
-    """Find the documents at risk: ``at_risk.npy`` has AT_RISK, in the order of the input.
+def find_at_risk(inputs: Inputs, fate_file: Path, removed: Path) -> np.ndarray:
+    """Find the documents at risk: ``[N]`` AT_RISK, in the order of the input.
 
     removed: the folder of what ``find_paragraphs`` finds where all documents hold copies
     """
@@ -39,7 +39,7 @@ def find_at_risk(inputs: Inputs, fate_file: Path, removed: Path, output: Path, n
         risky = np.empty(len(short), dtype=AT_RISK)
         risky["document"], risky["left"], risky["least"] = short + starts[task], left[short], least[short]
         found.append(risky)
-    save_whole(output, np.concatenate(found))
+    return np.concatenate(found)
 
 
 def find_contested(
@@ -70,15 +70,10 @@ def find_contested(
     save_whole(output / f"contested-{number:05d}.npy", out)
 
 
-def decide_survivors(
-    fate_file: Path, at_risk_file: Path, contested: Path, output: Path, number: int, progress: Progress
-) -> None:
-    """Decide which documents at risk stay, and write what becomes of all: ``[documents]`` uint8.
-
-    contested: the folder of the files of ``find_contested``
-    """
-    fate, at_risk = np.load(fate_file), np.load(at_risk_file)
-    paths = sorted(contested.glob("contested-*.npy"))
+def decide_survivors(fate_file: Path, at_risk: np.ndarray, contested: Path, output: Path) -> None:
+    """Decide which documents at risk stay, by the files of ``find_contested``, and write what becomes of all:
+    ``[documents]`` uint8."""
+    fate, paths = np.load(fate_file), sorted(contested.glob("contested-*.npy"))
     entries = np.concatenate([np.empty(0, CONTESTED), *map(np.load, paths)])
     fate[at_risk["document"]] = TOO_SHORT
     fate[find_survivors(at_risk, entries)] = KEPT

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import IO
 
 from .compression import check_ratio, open_file, open_source
-from .reader import PART_BYTES, FilePart, SourceFile
+from .reader import FilePart, SourceFile, group_parts
 
 MAX_DEPTH = 4  # of archives in archives
-MEMORY_BYTES = 16 << 20  # a larger file of an archive waits on the disk while it is read
 # (archive, part, whether a file is read at all) -> its files; one that is not read is named only
 Unpack = Callable[[SourceFile, FilePart | None, Callable[[str], bool]], Iterator[SourceFile]]
 
@@ -46,22 +45,21 @@ def _open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
 
 def split_zip(name: str, size: int) -> list[FilePart]:
     """Cut a zip into runs of files of about PART_BYTES together; one that cannot be opened is one part."""
-    parts, begin, held = [], 0, 0
     try:
         with open_file(name) as opened, zipfile.ZipFile(opened) as archive:
             sizes = [info.compress_size for info in archive.infolist() if not info.is_dir()]
     except (OSError, ValueError, zipfile.BadZipFile):
         return [FilePart(0, 1)]  # reading it says why
-    for number, compressed in enumerate(sizes):
-        held += compressed
-        if held >= PART_BYTES or number == len(sizes) - 1:
-            parts.append(FilePart(begin, number + 1))
-            begin, held = number + 1, 0
-    return parts or [FilePart(0, 1)]
+    return group_parts(sizes) or [FilePart(0, 1)]
 
 
 def unpack_tar(source: SourceFile, part: FilePart | None, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
-    with open_source(source) as opened, tarfile.open(fileobj=opened, mode="r|", tarinfo=_Header) as archive:
+    with (
+        open_source(source) as opened,
+        tarfile.open(fileobj=opened, mode="r|", tarinfo=_Header) as archive,
+        tempfile.TemporaryDirectory(prefix="kinspan-") as folder,
+    ):
+        path = Path(folder, "file")  # the reader may need a file twice, and the tar can be read once
         for info in archive:
             if not info.isfile():
                 continue
@@ -71,11 +69,11 @@ def unpack_tar(source: SourceFile, part: FilePart | None, is_read: Callable[[str
                 continue
             member = archive.extractfile(info)
             assert member is not None
-            with member, tempfile.SpooledTemporaryFile(MEMORY_BYTES) as copy:
+            with member, path.open("wb") as copy:
                 shutil.copyfileobj(member, copy, 1 << 20)
-                if copy.tell() < info.size:
-                    raise EOFError(f"{info.name} ends too early")
-                yield SourceFile(name, lambda copy=copy: _reopen(copy))  # type: ignore[misc]
+            if path.stat().st_size < info.size:
+                raise EOFError(f"{info.name} ends too early")
+            yield SourceFile(name, lambda: path.open("rb"))
 
 
 class _Header(tarfile.TarInfo):
@@ -93,36 +91,6 @@ class _Header(tarfile.TarInfo):
 
 def _open_nothing() -> IO[bytes]:
     return io.BytesIO()
-
-
-def _reopen(copy: IO[bytes]) -> IO[bytes]:
-    copy.seek(0)
-    return io.BufferedReader(_Unclosed(copy))
-
-
-class _Unclosed(io.RawIOBase):
-    """A file that stays open when its reader closes it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self.file.seek(offset, whence)
-        return self.file.tell()
-
-    def tell(self) -> int:
-        return self.file.tell()
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self.file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def unpack_7z(source: SourceFile, part: FilePart | None, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:

@@ -26,7 +26,6 @@ _SPACES = [  # what the tokenizer of that corpus put apart
 
 
 def _read_chapters(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, list[bytes] | Rejected]]:
-    """Yield the lines of one document at a time."""
     chapter: list[bytes] = []
     first = 1
     with open_source(source) as file:

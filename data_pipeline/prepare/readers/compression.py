@@ -5,7 +5,7 @@ import gzip
 import io
 import lzma
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -50,42 +50,22 @@ def _decompress(file: IO[bytes], suffix: str) -> IO[bytes]:
     suffix = _TARS.get(suffix, suffix)
     if suffix not in COMPRESSED_SUFFIXES:
         return file
-    packed = _Counted(file)
     inner: Any
     if suffix == ".gz":
-        inner = gzip.GzipFile(fileobj=packed)
+        inner = gzip.GzipFile(fileobj=file)
     elif suffix == ".bz2":
-        inner = bz2.BZ2File(packed)
+        inner = bz2.BZ2File(file)
     elif suffix == ".xz":
-        inner = lzma.LZMAFile(cast(IO[bytes], packed))  # noqa: SIM115  (it is closed with what wraps it)
+        inner = lzma.LZMAFile(file)  # noqa: SIM115  (it is closed with what wraps it)
     else:
-        inner = pa.CompressedInputStream(pa.PythonFile(packed, "r"), "zstd")
-    return io.BufferedReader(_Guarded(inner, packed), 1 << 16)
-
-
-class _Counted(io.RawIOBase):
-    """A file that knows how many of its bytes were read, and that closes with its reader."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.count = file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        data = self.file.read(size)
-        self.count += len(data)
-        return data
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
+        inner = pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
+    return io.BufferedReader(_Guarded(inner, file), 1 << 16)
 
 
 class _Guarded(io.RawIOBase):
     """Decompressed bytes, which may not grow out of all proportion: a small file must not fill a day or a disk."""
 
-    def __init__(self, inner: Any, packed: _Counted) -> None:
+    def __init__(self, inner: Any, packed: IO[bytes]) -> None:
         self.inner, self.packed, self.count = inner, packed, 0
 
     def readable(self) -> bool:
@@ -95,7 +75,7 @@ class _Guarded(io.RawIOBase):
         data = self.inner.read1(len(buffer))  # not more at once: what stands before a damaged place is returned
         buffer[: len(data)] = data
         self.count += len(data)
-        check_ratio(self.count, self.packed.count)
+        check_ratio(self.count, self.packed.tell())
         return len(data)
 
     def close(self) -> None:

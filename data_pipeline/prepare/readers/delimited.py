@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import IO, Any
 
-from data_pipeline.prepare.document import Document, Rejected, Skipped
+from data_pipeline.prepare.document import Rejected, Skipped
 
 from . import reader
 from .compression import is_compressed, open_source
-from .reader import FilePart, Reader, Record, SourceFile, find_utf_16, measure_content, pass_rest, reject_utf_16
+from .reader import FilePart, Reader, SourceFile, find_utf_16, measure_content, pass_rest, reject_utf_16
 from .tables import parse_row
 
 COLUMNS = ("id", "title", "text")
@@ -35,18 +35,15 @@ def _read_rows(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
         delimiter = "\t" if name.lower().endswith(".tsv") else _find_delimiter(first)
         rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         header = next(rows, None)
-        if repeated := [name for name in COLUMNS if (header or []).count(name) > 1]:
-            why = f'the first row names more than one column "{repeated[0]}"'
-            yield 1, Skipped(f"skipped: {why}; rename one")
+        if header is None:
             return
-        if header is not None and "text" not in header:
-            yield (
-                1,
-                Skipped(f'skipped: the first row names no column "text"; it has {", ".join(header)[:100]}; rename one'),
-            )
+        repeated = [f'more than one column "{name}"' for name in COLUMNS if header.count(name) > 1]
+        lacking = [f'no column "text"; it has {", ".join(header)[:100]}'] if "text" not in header else []
+        for why in [*repeated, *lacking][:1]:
+            yield 1, Skipped(f"skipped: the first row names {why}; rename one")
             return
         for row in rows:
-            yield rows.line_num, _name_fields(header or [], row)
+            yield rows.line_num, _name_fields(header, row)
 
 
 def _find_delimiter(first: str) -> str:
@@ -71,8 +68,4 @@ def _name_fields(header: list[str], row: list[str]) -> dict | Rejected:
     return fields | {_OTHERS: [value for name, value in zip(header, row, strict=True) if name not in COLUMNS]}
 
 
-def _parse(record: Record) -> list[Document]:
-    return parse_row(record)
-
-
-READER = Reader(_read_rows, _parse, may_be_compressed=True)
+READER = Reader(_read_rows, parse_row, may_be_compressed=True)

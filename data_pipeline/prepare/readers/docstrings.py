@@ -130,7 +130,6 @@ _COMMON = frozenset(_COMMON_WORDS.split())
 
 
 def _strip_markup(text: str) -> str:
-    """Remove inline markup."""
     for pattern, replacement in _INLINE if _MARKUP.search(text) else ():
         text = pattern.sub(replacement, text)
     return " ".join(text.split())

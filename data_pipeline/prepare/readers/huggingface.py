@@ -6,11 +6,8 @@ read like any others.
 
 from collections.abc import Iterator
 
-from data_pipeline.prepare.document import Document
-
-from .jsonl import parse_fields
-from .reader import FilePart, Reader, Record, SourceFile
-from .tables import COLUMNS
+from .reader import FilePart, Reader, SourceFile
+from .tables import COLUMNS, parse_row
 
 PREFIX = "hf"
 
@@ -24,8 +21,4 @@ def _read_stream(source: SourceFile, part: FilePart | None) -> Iterator[tuple[in
         yield number, {key: row[key] for key in COLUMNS if key in row}
 
 
-def _parse(record: Record) -> list[Document]:
-    return parse_fields(record.content, record)
-
-
-READER = Reader(_read_stream, _parse)
+READER = Reader(_read_stream, parse_row)

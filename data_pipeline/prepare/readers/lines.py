@@ -10,9 +10,9 @@ from .compression import is_compressed, open_source
 from .reader import PART_BYTES, FilePart, SourceFile, find_utf_16, pass_rest, reject_utf_16
 
 
-def split_bytes(name: str, size: int) -> list[FilePart]:
-    """Cut a file into ranges of bytes; a compressed file is one part."""
-    step = max(1, size) if is_compressed(name) else PART_BYTES
+def split_bytes(name: str, size: int, may_be_cut: bool = False) -> list[FilePart]:
+    """Cut a file into ranges of bytes; a compressed file is one part, unless it ``may_be_cut`` too."""
+    step = max(1, size) if is_compressed(name) and not may_be_cut else PART_BYTES
     return [FilePart(begin, min(begin + step, size)) for begin in range(0, max(1, size), step)]
 
 
@@ -59,7 +59,6 @@ def cut_lines(file: IO[bytes], begin: int, end: int | None) -> Iterator[tuple[in
 
 
 def _pass_line(file: IO[bytes]) -> int:
-    """Read on to the end of a line, and count its bytes."""
     passed = 0
     while chunk := file.readline(1 << 20):
         passed += len(chunk)

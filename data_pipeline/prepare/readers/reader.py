@@ -45,7 +45,6 @@ def _find_nothing(name: str) -> None:
 class SourceFile:
     """A file to read: on a disk, behind a URL, or inside an archive.
 
-    name:        as in ``Record.file``
     open:        opens its bytes as they are stored, from the start
     find_beside: finds another file of the same folder by its name; None where there is none
     """
@@ -79,6 +78,17 @@ class Reader:
     ignored: str = ""
     modules: tuple[str, ...] = field(default=())
     extra: str = ""
+
+
+def group_parts(sizes: Sequence[int]) -> list[FilePart]:
+    """Cut members of a file, of these sizes in bytes, into runs of about PART_BYTES together."""
+    parts, begin, held = [], 0, 0
+    for number, size in enumerate(sizes, 1):
+        held += size
+        if held >= PART_BYTES or number == len(sizes):
+            parts.append(FilePart(begin, number))
+            begin, held = number, 0
+    return parts
 
 
 def name_file(name: str) -> str:

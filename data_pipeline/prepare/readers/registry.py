@@ -14,8 +14,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import describe_write_error
-from data_pipeline.prepare.document import Document, Rejected, Skipped, Unreadable
+from data_pipeline.files import describe_write_error, load_python
+from data_pipeline.prepare.document import UNREADABLE, Document, Rejected, Skipped, Unreadable
 
 from . import books, delimited, huggingface, jsonl, python_docs, tables, text
 from .archives import MAX_DEPTH, Unpack, split_zip, unpack_7z, unpack_tar, unpack_zip
@@ -27,8 +27,6 @@ from .web import html, warc
 from .wikipedia import dump, extracted
 
 PYTHON_DOCS = python_docs.SOURCE  # the --input that stands for the embedded default corpus
-UNREADABLE = "cannot read on"  # how the reason begins, in rejected.jsonl
-SKIPPED = "skipped"  # how that of a file in an archive begins which is of no known format, or needs a library
 
 # By the suffix of a file's name; by the names that a reader takes; or by the key before an input: ``bookcorpus:FILE``.
 READERS: dict[str, Reader] = {
@@ -91,25 +89,13 @@ def split_prefix(name: str) -> tuple[str, str]:
 
 @cache
 def _load_reader(path: str) -> Reader:
-    """Load ``READER`` of a Python file of the user's."""
-    spec = importlib.util.spec_from_file_location(f"kinspan_reader_{Path(path).stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise KinspanError(
-            f"the reader {path} cannot be loaded: {type(error).__name__}: {quote_error(error)}"
-        ) from error
-    reader = getattr(module, "READER", None)
+    reader = getattr(load_python(path, f"the reader {path}"), "READER", None)
     if not isinstance(reader, Reader):
         raise KinspanError(f"the reader {path} defines no READER, which must be a Reader of readers/reader.py")
     return reader
 
 
 def _strip(name: str) -> str:
-    """Name a file without its folders and the suffix of its compression."""
     base = name_file(name)
     return Path(base).stem if is_compressed(base) else base
 
@@ -244,7 +230,6 @@ def _read_source(source: SourceFile, part: FilePart | None, called: str) -> Iter
 
 
 def _read_member(member: SourceFile, number: int) -> Iterator[Record]:
-    """Read a file of an archive."""
     if can_read(member.name) and member.name.count("::") <= MAX_DEPTH:
         yield from _read_source(member, None, member.name.rpartition("::")[2])
     elif not is_companion(member.name):

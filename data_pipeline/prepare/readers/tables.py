@@ -9,7 +9,7 @@ from data_pipeline.prepare.document import Document, Rejected, Skipped
 
 from .compression import open_file
 from .jsonl import parse_fields
-from .reader import PART_BYTES, FilePart, Reader, Record, SourceFile
+from .reader import FilePart, Reader, Record, SourceFile, group_parts
 
 COLUMNS = ("id", "title", "paragraphs", "text")
 _WHOLE = FilePart(0, sys.maxsize)
@@ -19,18 +19,12 @@ def _split_row_groups(name: str, size: int) -> list[FilePart]:
     """Cut a Parquet file into runs of row groups of about PART_BYTES; one that cannot be opened is one part."""
     import pyarrow.parquet as pq
 
-    parts, begin, held = [], 0, 0
     try:
         with open_file(name) as opened, pq.ParquetFile(opened) as file:
-            groups = file.metadata.num_row_groups
-            for number in range(groups):
-                held += file.metadata.row_group(number).total_byte_size
-                if held >= PART_BYTES or number == groups - 1:
-                    parts.append(FilePart(begin, number + 1))
-                    begin, held = number + 1, 0
+            groups = range(file.metadata.num_row_groups)
+            return group_parts([file.metadata.row_group(k).total_byte_size for k in groups]) or [_WHOLE]
     except (OSError, ValueError, pa.ArrowException):
         return [_WHOLE]  # reading it says why
-    return parts or [_WHOLE]
 
 
 def _read_row_groups(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:

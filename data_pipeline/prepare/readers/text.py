@@ -12,8 +12,8 @@ from data_pipeline.prepare.document import Document, Rejected
 
 from . import reader
 from .compression import is_compressed, open_source
+from .lines import split_bytes
 from .reader import (
-    PART_BYTES,
     FilePart,
     Reader,
     Record,
@@ -112,7 +112,7 @@ def _split(name: str, size: int) -> list[FilePart | None]:
     """Cut a file that is too long for one document into ranges of bytes; any other is read as a whole."""
     if is_compressed(name) or size <= reader.MAX_RECORD_BYTES:
         return [None]
-    return [FilePart(begin, min(begin + PART_BYTES, size)) for begin in range(0, size, PART_BYTES)]
+    return list(split_bytes(name, size))
 
 
 def name_title(record: Record) -> tuple[str, str]:

@@ -2,48 +2,48 @@
 
 import glob
 import hashlib
-import lzma
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.executors import check_workers, map_chunks
+from data_pipeline.errors import KinspanError
+from data_pipeline.executors import map_chunks
 from data_pipeline.files import make_folder
-from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
+from data_pipeline.prepare.document import Unreadable
+from data_pipeline.prepare.encode_inputs import cut_chunks
+from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
+from data_pipeline.prepare.readers.reader import Record
+from data_pipeline.prepare.readers.registry import read_records
 from data_pipeline.prepare.rejection import ReadTally, refuse_rejected
 from data_pipeline.progress import show_progress
 from finetune.data.tables import read_lines
 
-from .natural_questions import LABELS, build_chunk
+from .natural_questions import KEPT, LABELS, OUTCOMES, BuiltQuestion, build_chunk
 
-CHUNK_BYTES = 4_000_000  # how much a worker is given at a time
 REPEATED = "asked before: the first one counts"
 NOT_LISTED = "in neither list of --split_questions"
 
 
 @dataclass
 class QuestionTally:
-    """What became of the questions of one set of files.
+    """How many questions of one set of files had which outcome, and how many sentences and questions each split has.
 
-    outcomes:       number of questions by outcome: kept, or why not
-    labels:         number of sentences with each label, by split
-    questions:      number of questions of each split
-    rejected:       number of lines that are not of the form of Natural Questions
-    first_rejected: where the first of them is, and what is wrong with it
-    read:           how many bytes they are, and of which files
+    first_rejected: the first line that is not of the form of Natural Questions, and what is wrong with it
+    read:           how many such lines and bytes there are, and of which files
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
     labels: dict[str, Counter[int]] = field(default_factory=dict)
     questions: Counter[str] = field(default_factory=Counter)
-    rejected: int = 0
     first_rejected: str = ""
     read: ReadTally = field(default_factory=ReadTally)
+
+    def count(self, split: str, counts: tuple[int, ...]) -> None:
+        self.questions[split] += 1
+        self.labels.setdefault(split, Counter()).update(dict(zip(LABELS, counts, strict=True)))
 
 
 def build_asnq(
@@ -72,24 +72,22 @@ def build_asnq(
         raise KinspanError("--train and --dev are both missing: name the files of Natural Questions")
     if split_questions and "dev" not in inputs:
         raise KinspanError("--split_questions divides the questions of --dev, which is missing")
-    check_workers(num_workers)
     lists = _read_lists(split_questions or [])
-    temporary = {name: folder / f"{name}.tsv.tmp" for name in ("train", "dev", "test", "undivided")}
-    tallies: dict[str, QuestionTally] = {}
+    tallies = {name: QuestionTally() for name in inputs}
+    splits = ("train",) * ("train" in inputs) + ("dev", "test") * ("dev" in inputs)
+    temporary = {split: folder / f"{split}.tsv.tmp" for split in splits}
     make_folder(folder)
     try:
-        if "train" in inputs:
-            with temporary["train"].open("wb") as file:
-                write = partial(_write_train, file)
-                tallies["train"] = _build("train", inputs["train"], num_workers, write, allow_rejected)
-        if "dev" in inputs:
-            with temporary["undivided"].open("w+b") as file:
-                kept: list[tuple[str, int, list[int]]] = []
-                write = partial(_write_undivided, file, kept)
-                tallies["dev"] = _build("dev", inputs["dev"], num_workers, write, allow_rejected)
-                _divide(file, kept, lists, temporary, tallies["dev"])
-        for name in ("train",) * ("train" in inputs) + ("dev", "test") * ("dev" in inputs):
-            temporary[name].replace(folder / f"{name}.tsv")
+        with ExitStack() as stack:
+            files = {split: stack.enter_context(path.open("wb")) for split, path in temporary.items()}
+            for name, tally in tallies.items():
+                kept = _build(name, inputs[name], num_workers, allow_rejected, tally)
+                for split, question in _divide(kept, lists, tally) if name == "dev" else (("train", q) for q in kept):
+                    files[split].write(question.lines)
+                    tally.count(split, question.counts)
+        _refuse_empty_list(lists, tallies)
+        for split, path in temporary.items():
+            path.replace(folder / f"{split}.tsv")
     except OSError as error:
         raise KinspanError(f"--output_dir {folder} cannot be written: {error.strerror or error}") from error
     finally:
@@ -113,7 +111,6 @@ def _find_inputs(flag: str, names: list[str]) -> list[Path]:
 
 
 def _read_lists(names: list[str]) -> dict[str, str]:
-    """Returns the split of each question that the two files list."""
     if len(names) not in (0, 2):
         raise KinspanError("--split_questions takes two files: the questions of dev, and those of test")
     lists: dict[str, str] = {}
@@ -127,75 +124,46 @@ def _read_lists(names: list[str]) -> dict[str, str]:
     return lists
 
 
-def _read_chunks(files: list[Path], bar: Any) -> Iterator[list[tuple[str, int, bytes]]]:
-    """Yields (file, line number, line) in chunks of about CHUNK_BYTES, across files."""
-    chunk: list[tuple[str, int, bytes]] = []
-    size = 0
+def _read(files: list[Path], bar: Any) -> Iterator[Record]:
+    """Yields the lines of the files."""
     for count, path in enumerate(files, 1):
         bar.set_postfix_str(f"file {count} of {len(files)}: {path.name}", refresh=False)
-        number = 0
-        try:
-            with open_decompressed(path) as file:
-                for number, line in enumerate(file, 1):
-                    if line.strip():
-                        chunk.append((str(path), number, line))
-                        size += len(line)
-                    if size >= CHUNK_BYTES:
-                        yield chunk
-                        chunk, size = [], 0
-        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-            raise KinspanError(f"{path} line {number + 1}: cannot read on: {quote_error(error)}") from error
-    if chunk:
-        yield chunk
-
-
-def _write_train(file: IO[bytes], tally: QuestionTally, question: str, lines: bytes, counts: list[int]) -> None:
-    file.write(lines)
-    _count_question(tally, "train", counts)
-
-
-def _write_undivided(
-    file: IO[bytes], kept: list, tally: QuestionTally, question: str, lines: bytes, counts: list[int]
-) -> None:
-    file.write(lines)
-    kept.append((question, len(lines), counts))
-
-
-def _count_question(tally: QuestionTally, split: str, counts: list[int]) -> None:
-    tally.questions[split] += 1
-    tally.labels.setdefault(split, Counter()).update(dict(zip(LABELS, counts, strict=True)))
+        for record in read_records(f"jsonl:{path}"):
+            if isinstance(record.content, Unreadable):
+                raise KinspanError(f"{path} line {record.line}: {record.content}")
+            yield replace(record, file=str(path))
 
 
 def _build(
-    name: str, files: list[Path], num_workers: int, write: Callable[..., None], allow_rejected: float | None
-) -> QuestionTally:
+    name: str, files: list[Path], num_workers: int, allow_rejected: float | None, tally: QuestionTally
+) -> Iterator[BuiltQuestion]:
     """Passes each kept question to ``write``, in order.
 
     Raises KinspanError where no question is kept, and where too much is rejected.
     """
-    tally, seen = QuestionTally(), set[bytes]()
+    seen: set[bytes] = set()
     with show_progress(name, "questions") as bar:
-        for built in map_chunks(_make_worker, (), _read_chunks(files, bar), num_workers):
-            tally.outcomes.update(built.outcomes)
-            for file, size, reason in built.read:
-                tally.read.count(file, not reason, size, reason, is_rejected=bool(reason))
-            for file, line, reason in built.rejected:
-                tally.first_rejected = tally.first_rejected or f"{file} line {line}: {reason}"
-                tally.rejected += 1
-            for question, lines, counts in built.questions:
-                digest = _hash_question(question)
-                if digest in seen:
-                    tally.outcomes.update({REPEATED: 1, "kept": -1})
+        for built in map_chunks(_make_worker, (), cut_chunks(_read(files, bar)), num_workers):
+            for question in built:
+                reason = "" if question.outcome in OUTCOMES else question.outcome
+                tally.read.count(question.file, not reason, question.size, reason, is_rejected=bool(reason))
+                if reason:
+                    tally.first_rejected = tally.first_rejected or f"{question.file} line {question.number}: {reason}"
                     continue
-                seen.add(digest)
-                write(tally, question, lines, counts)
-            bar.update(sum(built.outcomes.values()) + len(built.rejected))
+                digest = _hash_question(question.question)
+                is_repeated = question.outcome == KEPT and digest in seen
+                tally.outcomes[REPEATED if is_repeated else question.outcome] += 1
+                if question.outcome == KEPT and not is_repeated:
+                    seen.add(digest)
+                    yield question
+            bar.update(len(built))
+    tally.read.close()
     if not seen:
-        reasons = [f"{n:,} {reason}" for reason, n in tally.outcomes.items() if n]
-        reasons += [f"{tally.rejected:,} bad lines; first: {tally.first_rejected}"] if tally.rejected else []
+        reasons = [f"{n:,} {reason}" for reason, n in tally.outcomes.items()]
+        bad = tally.read.total["rejected"]
+        reasons += [f"{bad:,} bad lines; first: {tally.first_rejected}"] if bad else []
         raise KinspanError(f"--{name}: no question was kept of {len(files)} files: {', '.join(reasons) or 'empty'}")
     refuse_rejected(tally.read, allow_rejected, f"--{name}")
-    return tally
 
 
 def _make_worker() -> Callable[..., Any]:
@@ -207,28 +175,21 @@ def _hash_question(question: str) -> bytes:
 
 
 def _divide(
-    file: IO[bytes],
-    kept: list[tuple[str, int, list[int]]],
-    lists: dict[str, str],
-    temporary: dict,
-    tally: QuestionTally,
-) -> None:
-    """Divides the questions of ``file`` among dev and test."""
-    if lists:
-        split_of = [lists.get(question) for question, _, _ in kept]
-    else:
-        order = sorted(range(len(kept)), key=lambda k: _hash_question(kept[k][0]))
-        to_dev = set(order[: (len(kept) + 1) // 2])
-        split_of = ["dev" if k in to_dev else "test" for k in range(len(kept))]
-    file.seek(0)
-    with temporary["dev"].open("wb") as dev, temporary["test"].open("wb") as test:
-        for split, (_, size, counts) in zip(split_of, kept, strict=True):
-            lines = file.read(size)
-            if split is None:
-                tally.outcomes.update({NOT_LISTED: 1, "kept": -1})
-            else:
-                (dev if split == "dev" else test).write(lines)
-                _count_question(tally, split, counts)
-    empty = [split for split in ("dev", "test") if not tally.questions[split]]
-    if lists and empty:
+    kept: Iterator[BuiltQuestion], lists: dict[str, str], tally: QuestionTally
+) -> Iterator[tuple[str, BuiltQuestion]]:
+    """Yields the questions of the development set, a few thousand, with the split of each, dev or test."""
+    questions = list(kept)
+    order = sorted(range(len(questions)), key=lambda k: _hash_question(questions[k].question))
+    to_dev = set(order[: (len(order) + 1) // 2])
+    for k, question in enumerate(questions):
+        split = lists.get(question.question) if lists else "dev" if k in to_dev else "test"
+        if split:
+            yield split, question
+        else:
+            tally.outcomes.update({NOT_LISTED: 1, KEPT: -1})
+
+
+def _refuse_empty_list(lists: dict[str, str], tallies: dict[str, QuestionTally]) -> None:
+    empty = [split for split in ("dev", "test") if lists and not tallies["dev"].questions[split]]
+    if empty:
         raise KinspanError(f"--split_questions: no question of the list of {empty[0]} is among those of --dev")

@@ -15,34 +15,33 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import bm25s
 import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import make_folder, write_atomically
-from data_pipeline.prepare.cleaning import Rules, Tally
-from data_pipeline.prepare.cleaning.characters import normalise
-from data_pipeline.prepare.cleaning.cleaner import clean
+from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import Document, Rejected
 from data_pipeline.prepare.duplicates.exact import SHARED_ID
-from data_pipeline.prepare.encode import hash_string, hash_text, is_held_out, name_group, name_text
+from data_pipeline.prepare.encode import hash_text, is_held_out, name_group, name_text
 from data_pipeline.prepare.read import read_input
 from data_pipeline.prepare.readers.reader import Record
 from data_pipeline.prepare.readers.registry import parse_record
+from data_pipeline.prepare.spill import hash_string
 from data_pipeline.progress import show_progress
 from finetune.data.answers import fold_text
 
+from .pools import SPLITS, rank_best
+
 CANDIDATES = 100  # of a question (Rücklé et al., 2020, section 3.2)
-SPLITS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
 class ForumQuestion:
-    """A question of a forum, as running text.
+    """A question of a forum, as running text; what it lacks is "".
 
-    title, body: "" where there is none
-    answers: the texts of all answers, in the order of their ids; "" where cleaning leaves no text
     accepted: the number of the accepted answer; -1 where there is none
     links: ids of the questions that it is a duplicate of
     group: names the questions that links connect with it, in any direction; they come into one split
@@ -81,15 +80,7 @@ def read_questions(
     of each file.
     """
     nothing = "no questions in it: name a forum's Posts.xml, its .7z or questions:FILE.jsonl"
-    found = read_input(
-        inputs,
-        _parse_questions,
-        lambda document: [_make_question(document)],
-        say,
-        nothing,
-        allow_rejected,
-        may_reject=may_reject,
-    )
+    found = read_input(inputs, _parse_questions, _make_questions, say, nothing, allow_rejected, may_reject=may_reject)
     found = _part_shared_ids(found, say)
     _check_links(found)
     return found
@@ -114,7 +105,10 @@ def _part_shared_ids(questions: list[ForumQuestion], say: Callable[[str], None])
 
 
 def _check_links(questions: Sequence[ForumQuestion]) -> None:
-    """Raises KinspanError for an id that several questions have, and for a link out of its file."""
+    """Raises KinspanError for an id that several questions have, and for a link out of its file.
+
+    The groups of duplicates are those of each file.
+    """
     repeated = [name for name, count in Counter(question.id for question in questions).items() if count > 1]
     if repeated:
         raise KinspanError(
@@ -138,11 +132,11 @@ def _parse_questions(record: Record) -> list[Document]:
     return questions
 
 
-def _make_question(document: Document) -> ForumQuestion:
+def _make_questions(document: Document) -> list[ForumQuestion]:
     paragraphs = clean(document, Rules(), Tally())
     body = " ".join(paragraphs)
     title = normalise(document.title)
-    return ForumQuestion(
+    question = ForumQuestion(
         document.id,
         title,
         body if body != title else "",
@@ -152,15 +146,11 @@ def _make_question(document: Document) -> ForumQuestion:
         name_group(document),
         hash_text(document, list(map(hash_string, paragraphs))),
     )
+    return [question]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What is asked and what is to be found.
-
-    asks:  a question -> the text of the query; "" where it cannot be one
-    finds: a question -> the text that a candidate is; "" where it cannot be one
-    """
+class Kind(NamedTuple):
+    """What the text of a query and that of a candidate is; "" where a question cannot be one."""
 
     asks: Callable[[ForumQuestion], str]
     finds: Callable[[ForumQuestion], str]
@@ -226,7 +216,6 @@ def choose_split(question: ForumQuestion, shares: dict[str, float]) -> str:
 
 
 def _find_right(kind: str, question: ForumQuestion, n: int, number: dict[str, int], pool: np.ndarray) -> list[int]:
-    """The questions whose text is the right one."""
     if kind != "duplicate":
         return [n] if pool[n] else []
     return [number[link] for link in question.links if link in number and number[link] != n]
@@ -235,10 +224,7 @@ def _find_right(kind: str, question: ForumQuestion, n: int, number: dict[str, in
 def _rank_similar(index: bm25s.BM25, text: str, pool: np.ndarray, without: set[int], count: int) -> list[int]:
     """The ``count`` questions of the pool that are most similar to the text, by BM25, the rest by their place; none
     where the right ones are more than the candidates, and ``count`` is below 0."""
-    words = bm25s.tokenize(text, return_ids=False, show_progress=False)[0]
-    scores = index.get_scores(words) if words else np.zeros(len(pool))
-    order = np.lexsort((np.arange(len(pool)), -scores))
-    return [n for n in order.tolist() if pool[n] and n not in without][: max(0, count)]
+    return [n for n in rank_best(index, text) if pool[n] and n not in without][: max(0, count)]
 
 
 def _write_lines(

@@ -33,10 +33,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.encode import normalise, split_sentences
+from data_pipeline.prepare.readers.reader import Record, measure_content
 
 NEITHER, SHORT_ONLY, LONG_ONLY, BOTH = LABELS = (1, 2, 3, 4)
 KEPT, NO_LONG, YES_NO, NO_SHORT, NO_POSITIVE = OUTCOMES = (
@@ -58,12 +59,9 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Example:
-    """A question and its page.
+    """A question and its page; answers are ranges of tokens, first and end.
 
-    tokens:        the words and tags of the page
-    tags:          for each token, the tag's name in lower case, or None for a word
-    long_answers:  ranges of tokens, first and end
-    short_answers: likewise
+    tags: for each token, the tag's name in lower case, or None for a word
     """
 
     question: str
@@ -182,41 +180,41 @@ def _split_sentences(block: list[int], example: Example) -> list[list[int]]:
     return out
 
 
-@dataclass
-class Built:
-    """What a worker makes of a chunk of lines.
+class BuiltQuestion(NamedTuple):
+    """What becomes of a line of a file.
 
-    questions: for each kept question, its text, its lines of the file, and the number of sentences with each label
-    outcomes:  number of questions by outcome
-    rejected:  file, line number and reason of each line that is not of the form of Natural Questions
-    read:      file, bytes and reason of each line; the reason is "" where it is of that form
+    outcome: one of OUTCOMES, or why the line is not of the form of Natural Questions
+    lines:   those of the question in ASNQ's file, where it is kept
+    counts:  the number of sentences with each of LABELS
     """
 
-    questions: list[tuple[str, bytes, list[int]]]
-    outcomes: Counter[str]
-    rejected: list[tuple[str, int, str]]
-    read: list[tuple[str, int, str]]
+    file: str
+    number: int
+    size: int
+    outcome: str
+    question: str = ""
+    lines: bytes = b""
+    counts: tuple[int, ...] = ()
 
 
-def build_chunk(chunk: list[tuple[str, int, bytes]]) -> Built:
-    """Makes lines ``question \\t sentence \\t label`` of each example of a chunk of (file, line number, line)."""
-    built = Built([], Counter(), [], [])
-    for file, number, line in chunk:
-        try:
-            example = parse_example(line)
-        except Rejected as reason:
-            built.rejected.append((file, number, str(reason)))
-            built.read.append((file, len(line), str(reason)))
-            continue
-        built.read.append((file, len(line), ""))
-        if isinstance(example, str):
-            built.outcomes[example] += 1
-            continue
-        sentences = label_sentences(example)
-        counts = Counter(label for _, label in sentences)
-        outcome = KEPT if counts[BOTH] else NO_POSITIVE
-        built.outcomes[outcome] += 1
-        if outcome == KEPT:
-            lines = "".join(f"{example.question}\t{text}\t{label}\n" for text, label in sentences)
-            built.questions.append((example.question, lines.encode(), [counts[label] for label in LABELS]))
-    return built
+def build_chunk(records: list[Record]) -> list[BuiltQuestion]:
+    """Makes lines ``question \\t sentence \\t label`` of each example of a chunk of a file's lines."""
+    return [_build_question(record.content, record.file, record.line) for record in records]
+
+
+def _build_question(line: bytes | Rejected, file: str, number: int) -> BuiltQuestion:
+    try:
+        if isinstance(line, Rejected):
+            raise line
+        example = parse_example(line)
+    except Rejected as reason:
+        return BuiltQuestion(file, number, measure_content(line), str(reason))
+    if isinstance(example, str):
+        return BuiltQuestion(file, number, len(line), example)
+    sentences = label_sentences(example)
+    counts = Counter(label for _, label in sentences)
+    if not counts[BOTH]:
+        return BuiltQuestion(file, number, len(line), NO_POSITIVE)
+    lines = "".join(f"{example.question}\t{text}\t{label}\n" for text, label in sentences).encode()
+    found = example.question, lines, tuple(counts[label] for label in LABELS)
+    return BuiltQuestion(file, number, len(line), KEPT, *found)

@@ -6,8 +6,8 @@ and answers alone.
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import bm25s
 import numpy as np
@@ -16,17 +16,16 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import make_folder, write_atomically
 from data_pipeline.progress import show_progress
 
-from ..dataset import explain_missing, find_files
+from ..dataset import find_split
 from ..insuranceqa import ANSWERS, INSURANCEQA, read_texts
-from ..tables import read_json_lines
+from ..tables import check_fields, read_json_lines
 
 CANDIDATES = 500  # of a question in dev and test
 TRAIN_CANDIDATES = 100
 SPLITS = ("train", "dev", "test")
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(NamedTuple):
     """Of a split: its questions, and those that have a right answer among their candidates."""
 
     questions: int
@@ -46,8 +45,9 @@ def build_pools(
     """
     if source.resolve() == target.resolve():
         raise KinspanError(f"--output_dir {target} is the folder that is read: choose another")
-    path, texts = read_texts(source)
-    files = {split: _find(source, split) for split in SPLITS}
+    path, texts = read_texts(source / ANSWERS)
+    place, name_files = f"--input {source}", INSURANCEQA.file_names
+    files = {split: find_split(place, source, split, name_files(split))[0] for split in SPLITS}
     index, ids = bm25s.BM25(), list(texts)
     words = bm25s.tokenize(list(texts.values()), show_progress=False)
     if not words.vocab:
@@ -60,26 +60,18 @@ def build_pools(
     counts = {}
     for split, file in files.items():
         number = train_candidates if split == "train" else candidates
-        counts[split] = _write_split(split, file, target / INSURANCEQA.file_names(split)[0], index, ids, number)
+        counts[split] = _write_split(split, file, target / name_files(split)[0], index, ids, number)
     lines = (json.dumps({"aid": aid, "text": text}, ensure_ascii=False) + "\n" for aid, text in texts.items())
     write_atomically(target / ANSWERS, lines)
     return counts
 
 
-def _find(folder: Path, split: str) -> Path:
-    names = INSURANCEQA.file_names(split)
-    if found := find_files(folder, names):
-        return found[0]
-    raise KinspanError(f"--input {folder}: no split {split}: {explain_missing(folder, names)}")
-
-
 def _write_split(split: str, file: Path, target: Path, index: bm25s.BM25, ids: list[str], candidates: int) -> Count:
-    """Writes the questions of a split with their candidates, best first."""
     known, lines, found = set(ids), [], 0
     for line, record in show_progress(split, "questions", read_json_lines(file)):
         where = f"{file} line {line}"
-        if not isinstance(record.get("question"), str) or not isinstance(record.get("answers"), list):
-            raise KinspanError(f'{where}: "question" must be there, as a string, and "answers", as a list')
+        check_fields(record, where, str, "question")
+        check_fields(record, where, list, "answers")
         right = record["answers"]
         if unknown := [aid for aid in right if aid not in known]:
             raise KinspanError(f"{where}: answers has aid {unknown[0]!r}, which {ANSWERS} lacks")
@@ -94,8 +86,8 @@ def _write_split(split: str, file: Path, target: Path, index: bm25s.BM25, ids: l
     return Count(len(lines), found)
 
 
-def rank_best(index: bm25s.BM25, text: str, count: int) -> list[int]:
-    """The ``count`` documents that are most similar to a text, by BM25, and among equals by their place."""
+def rank_best(index: bm25s.BM25, text: str, count: int | None = None) -> list[int]:
+    """All documents, or ``count``, the most similar to a text first, by BM25, and among equals by their place."""
     words = bm25s.tokenize(text, return_ids=False, show_progress=False)[0]
     scores = index.get_scores(words) if words else np.zeros(index.scores["num_docs"])
     return np.argsort(-scores, kind="stable")[:count].tolist()

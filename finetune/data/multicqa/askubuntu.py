@@ -6,13 +6,12 @@ Words are lower case and stand apart, and a body is its first 100 words, as in t
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from ..collect import LeftOut, SourceRow
-from ..dataset import MULTICQA, DataSet, PaperCount, find_files
+from ..dataset import MULTICQA, DataSet, PaperCount, find_beside
 from ..filters import NO_ALL_NEGATIVE
-from ..tables import read_lines
+from ..tables import read_fields
 
 TEXTS = "text_tokenized.txt"
 FILES = {"train": "train_random.txt", "dev": "dev.txt", "test": "test.txt"}
@@ -29,18 +28,11 @@ def read_askubuntu(path: Path) -> Iterator[SourceRow | LeftOut]:
     Raises KinspanError, naming the file and the line, where text_tokenized.txt is missing, and where a line has another
     number of fields.
     """
-    found = find_files(path.parent, [TEXTS])
-    if not found:
-        raise KinspanError(f"{path.parent}: neither {TEXTS} nor {TEXTS}.gz is there, which has the texts of questions")
-    texts = _read_texts(found[0])
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        fields = line.split("\t")
-        if len(fields) not in (3, 4):
-            raise KinspanError(
-                f"{path} line {number}: {len(fields)} fields, not 3 or 4: question, similar ones, candidates, scores"
-            )
+    texts = {
+        name.strip(): normalise(f"{title} {body}")
+        for _, (name, title, body) in read_fields(find_beside(path, TEXTS), "id", "title", "body")
+    }
+    for number, fields in read_fields(path, "question", "similar ones", "candidates", "scores", optional=1):
         asked, similar, candidates = fields[0].strip(), fields[1].split(), fields[2].split()
         question = texts.get(asked)
         if not question:
@@ -53,17 +45,6 @@ def read_askubuntu(path: Path) -> Iterator[SourceRow | LeftOut]:
                 yield LeftOut(number, f"candidates without a text in {TEXTS}")
             elif candidate != asked:
                 yield SourceRow(number, asked, question, candidate, text, int(candidate in right))
-
-
-def _read_texts(path: Path) -> dict[str, str]:
-    """Returns title and body of each question by its id."""
-    texts = {}
-    for number, line in read_lines(path):
-        fields = line.split("\t")
-        if len(fields) != 3:
-            raise KinspanError(f"{path} line {number}: {len(fields)} fields, not 3: id, title, body")
-        texts[fields[0].strip()] = normalise(f"{fields[1]} {fields[2]}")
-    return texts
 
 
 ASKUBUNTU = DataSet(

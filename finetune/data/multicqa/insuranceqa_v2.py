@@ -11,13 +11,12 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from ..collect import SourceRow
-from ..dataset import MULTICQA, DataSet, PaperCount, find_files
+from ..dataset import MULTICQA, DataSet, PaperCount, find_beside
 from ..filters import NO_ALL_NEGATIVE
-from ..tables import read_lines
+from ..tables import read_fields
 
 VOCABULARY, ANSWERS = "vocabulary", "InsuranceQA.label2answer.token.encoded"
 POOLS = {"train": ("train", 100), "dev": ("valid", 500), "test": ("test", 500)}
-TRAIN = ".train."  # in the name of the training file
 
 
 def read_insuranceqa_v2(path: Path) -> Iterator[SourceRow]:
@@ -30,44 +29,25 @@ def read_insuranceqa_v2(path: Path) -> Iterator[SourceRow]:
     another number of fields, and for a word or an answer that is not there.
     """
     words: dict[str, str] = {}
-    for _, key, word in _read_pairs(_find(path.parent, VOCABULARY)):
+    for _, (key, word) in read_fields(find_beside(path, VOCABULARY), "number", "word"):
         words.setdefault(key, word)
-    encoded = _find(path.parent, ANSWERS)
-    texts = {aid: _decode(text, words, f"{encoded} line {number}") for number, aid, text in _read_pairs(encoded)}
+    encoded = find_beside(path, ANSWERS)
+    texts = {
+        aid: _decode(text, words, f"{encoded} line {number}")
+        for number, (aid, text) in read_fields(encoded, "answer", "words")
+    }
     split = next(name for name, (part, _) in POOLS.items() if f".{part}." in path.name)
-    for number, line in read_lines(path):
-        if not line:
-            continue
-        where, fields = f"{path} line {number}", line.split("\t")
-        if len(fields) != 4:
-            raise KinspanError(f"{where}: {len(fields)} fields, not 4: domain, question, right answers, pool")
+    for number, fields in read_fields(path, "domain", "question", "right answers", "pool"):
+        where = f"{path} line {number}"
         question = _decode(fields[1], words, where)
         right, pool = fields[2].split(), fields[3].split()
-        for aid in dict.fromkeys([*pool, *right] if TRAIN in path.name else pool):
+        for aid in dict.fromkeys([*pool, *right] if split == "train" else pool):
             if aid not in texts:
                 raise KinspanError(f"{where}: answer {aid!r} is not in {encoded.name}")
             yield SourceRow(number, f"{split}-{number}", question, aid, texts[aid], int(aid in right))
 
 
-def _find(folder: Path, name: str) -> Path:
-    found = find_files(folder, [name])
-    if not found:
-        raise KinspanError(f"{folder}: {name} is not there")
-    return found[0]
-
-
-def _read_pairs(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yields the number of each line that is not empty, and what stands before and behind its first tab."""
-    for number, line in read_lines(path):
-        key, tab, value = line.partition("\t")
-        if line and not tab:
-            raise KinspanError(f"{path} line {number}: no tab in it")
-        if line:
-            yield number, key, value
-
-
 def _decode(text: str, words: dict[str, str], where: str) -> str:
-    """Returns a text like ``idx_7 idx_12`` as words."""
     try:
         return normalise(" ".join([words[number] for number in text.split()]))
     except KeyError as error:

@@ -12,19 +12,20 @@ A file is a sequence of new questions, each as often as it has related ones::
       </Thread>
     </OrgQuestion>
 
-Some files begin with a document type that declares these elements and their attributes.
+Some files begin with a document type that declares these elements and their attributes. An entity that would grow
+beyond all proportion is refused by the parser.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
-from xml.parsers import expat
+from typing import Any
+from xml.etree.ElementTree import ParseError, XMLPullParser
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from ..collect import SourceRow
-from ..dataset import MULTICQA, DataSet, PaperCount, explain_missing, find_files
+from ..dataset import MULTICQA, DataSet, PaperCount, find_beside
 from ..filters import RAW
 from ..tables import read_lines
 
@@ -46,92 +47,50 @@ def read_semeval(path: Path) -> Iterator[SourceRow]:
     """
     yield from _read_questions(path)
     if path.name.startswith(PART_1):
-        found = find_files(path.parent, [PART_2])
-        if not found:
-            raise KinspanError(f"{path.parent}: {PART_2} is missing: {explain_missing(path.parent, [PART_2])}")
-        yield from _read_questions(found[0])
+        yield from _read_questions(find_beside(path, PART_2))
 
 
 def _read_questions(path: Path) -> Iterator[SourceRow]:
     """Yields the rows of one file, line by line as the parser comes to them."""
-    parser = expat.ParserCreate()
-    reading = _Reading(path, parser)
-    parser.StartElementHandler, parser.EndElementHandler = reading.start, reading.end
-    parser.CharacterDataHandler = reading.add_text
-    parser.EntityDeclHandler, parser.SkippedEntityHandler = reading.refuse_declared, reading.refuse_skipped
-    parser.buffer_text = True
+    parser: Any = XMLPullParser(("start", "end"))
+    texts: dict[str, str] = {}
+    asked, started = None, 0
     try:
-        for _, line in read_lines(path):
-            parser.Parse(line + "\n", False)
-            yield from reading.take_rows()
-        parser.Parse("", True)
-    except expat.ExpatError as error:
-        raise KinspanError(f"{path} line {error.lineno}: not XML: {expat.ErrorString(error.code)}") from error
+        for line, text in read_lines(path):
+            parser.feed(text + "\n")
+            for event, element in parser.read_events():
+                tag, named = element.tag, element.attrib
+                if event == "end" and tag in TEXTS:
+                    texts[tag] = "".join(element.itertext())
+                elif event == "start" and tag == "OrgQuestion":
+                    asked, texts = named.get("ORGQ_ID"), {}
+                    if not asked:
+                        raise KinspanError(f"{path} line {line}: OrgQuestion has no ORGQ_ID")
+                elif event == "start" and tag == "RelQuestion":
+                    started, texts = line, {name: texts.get(name, "") for name in TEXTS[:2]}  # threads may follow
+                elif event == "end" and tag == "RelQuestion":
+                    yield _make_row(f"{path} line {started}", started, asked, named, texts)
+                elif event == "end" and tag == "OrgQuestion":
+                    asked = None
+                    element.clear()
+        parser.close()
+    except ParseError as error:
+        raise KinspanError(f"{path} line {error.position[0]}: not XML: {error}") from error
 
 
-class _Reading:
-    """What the parser has read of the question that it is in.
-
-    texts:  of the elements of TEXTS, in parts as they come
-    inside: which of them is open
-    """
-
-    def __init__(self, path: Path, parser: expat.XMLParserType) -> None:
-        self.path, self.parser = path, parser
-        self.texts: dict[str, list[str]] = {}
-        self.asked: str | None = None
-        self.related: tuple[int, str, int] | None = None  # line, id and label
-        self.inside: str | None = None
-        self.rows: list[SourceRow] = []
-
-    def start(self, tag: str, attributes: dict[str, Any]) -> None:
-        if tag == "OrgQuestion":
-            self.texts, self.related = {}, None
-            self.asked = attributes.get("ORGQ_ID") or self.refuse("OrgQuestion has no ORGQ_ID")
-        elif tag == "RelQuestion":
-            if self.asked is None:
-                self.refuse("RelQuestion outside OrgQuestion")
-            name = attributes.get("RELQ_ID") or self.refuse("RelQuestion has no RELQ_ID")
-            label = attributes.get("RELQ_RELEVANCE2ORGQ")
-            if label not in LABELS:
-                self.refuse(
-                    f"RELQ_RELEVANCE2ORGQ is {label!r}, none of {', '.join(LABELS)}; files of the tests with -input in "
-                    "their names have no labels"
-                )
-            self.related = self.parser.CurrentLineNumber, name, LABELS[str(label)]
-            self.texts |= {"RelQSubject": [], "RelQBody": []}  # a thread may follow another
-        elif tag in TEXTS:
-            self.inside, self.texts[tag] = tag, []
-
-    def add_text(self, text: str) -> None:
-        if self.inside:
-            self.texts[self.inside].append(text)
-
-    def end(self, tag: str) -> None:
-        if tag == self.inside:
-            self.inside = None
-        elif tag == "RelQuestion" and self.related:
-            line, name, label = self.related
-            question, answer = self.join("OrgQSubject", "OrgQBody"), self.join("RelQSubject", "RelQBody")
-            self.rows.append(SourceRow(line, self.asked, question, name, answer, label))
-        elif tag == "OrgQuestion":
-            self.asked = None
-
-    def join(self, title: str, body: str) -> str:
-        return normalise(" ".join("".join(self.texts.get(name, [])) for name in (title, body)))
-
-    def take_rows(self) -> list[SourceRow]:
-        rows, self.rows = self.rows, []
-        return rows
-
-    def refuse_declared(self, name: str, *_: Any) -> None:
-        self.refuse(f"the entity {name!r} is declared here: a few of them may stand for gigabytes, and none is read")
-
-    def refuse_skipped(self, name: str, *_: Any) -> None:
-        self.refuse(f"the entity {name!r} is declared in another file, which is not read")
-
-    def refuse(self, what: str) -> NoReturn:
-        raise KinspanError(f"{self.path} line {self.parser.CurrentLineNumber}: {what}")
+def _make_row(place: str, line: int, asked: str | None, related: dict[str, str], texts: dict[str, str]) -> SourceRow:
+    name, label = related.get("RELQ_ID"), related.get("RELQ_RELEVANCE2ORGQ")
+    if not asked:
+        raise KinspanError(f"{place}: RelQuestion outside OrgQuestion")
+    if not name:
+        raise KinspanError(f"{place}: RelQuestion has no RELQ_ID")
+    if label not in LABELS:
+        raise KinspanError(
+            f"{place}: RELQ_RELEVANCE2ORGQ is {label!r}, none of {', '.join(LABELS)}; files of the tests with -input "
+            "in their names have no labels"
+        )
+    question, answer = (normalise(" ".join(texts.get(part, "") for part in parts)) for parts in (TEXTS[:2], TEXTS[2:]))
+    return SourceRow(line, asked, question, name, answer, LABELS[str(label)])
 
 
 def _make(year: int, num_test: int) -> DataSet:

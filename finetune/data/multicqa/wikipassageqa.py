@@ -1,6 +1,5 @@
 """WikiPassageQA (Cohen et al., 2018): questions about a Wikipedia article, whose passages are the candidates."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,9 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from ..collect import SourceRow
-from ..dataset import MULTICQA, DataSet, PaperCount, find_files
+from ..dataset import MULTICQA, DataSet, PaperCount, find_beside
 from ..filters import RAW
-from ..tables import read_lines, read_quoted_tsv
+from ..tables import read_json, read_quoted_tsv
 
 PASSAGES = "document_passages.json"
 COLUMNS = ("QID", "Question", "DocumentID", "DocumentName", "RelevantPassages")
@@ -26,10 +25,8 @@ def read_wikipassageqa(path: Path) -> Iterator[SourceRow]:
     Raises KinspanError, naming the file and the line, where one of the files or a column is missing, where the JSON is
     not of that form, and where a question names a document or a passage that is not there, or no passage.
     """
-    found = find_files(path.parent, [PASSAGES])
-    if not found:
-        raise KinspanError(f"{path.parent}: {PASSAGES} is not there, which has the texts of the passages")
-    documents = _read_passages(found[0])
+    texts = find_beside(path, PASSAGES)
+    documents = {name: _read_document(texts, name, passages) for name, passages in read_json(texts, dict).items()}
     table = read_quoted_tsv(path)
     if missing := [column for column in COLUMNS if column not in table.fields]:
         raise KinspanError(f"{path}: no column {missing[0]!r}; there are {', '.join(table.fields) or 'none'}")
@@ -37,7 +34,7 @@ def read_wikipassageqa(path: Path) -> Iterator[SourceRow]:
         document = record["DocumentID"].strip()
         passages = documents.get(document)
         if passages is None:
-            raise KinspanError(f"{path} line {line}: document {document!r} is not in {found[0].name}")
+            raise KinspanError(f"{path} line {line}: document {document!r} is not in {texts.name}")
         relevant = {number.strip() for number in record["RelevantPassages"].split(",")}
         if unknown := sorted(relevant - passages.keys()):
             raise KinspanError(f"{path} line {line}: document {document} has no passage {unknown[0]!r}")
@@ -55,18 +52,8 @@ def read_wikipassageqa(path: Path) -> Iterator[SourceRow]:
             )
 
 
-def _read_passages(path: Path) -> dict[str, dict[str, str]]:
-    """Returns the texts of each document's passages by their numbers, in their order."""
-    try:
-        documents = json.loads("\n".join(line for _, line in read_lines(path)))
-    except (ValueError, RecursionError) as error:
-        raise KinspanError(f"{path}: not JSON: {error}") from error
-    if not isinstance(documents, dict):
-        raise KinspanError(f"{path}: not a JSON object of documents")
-    return {document: _read_document(path, document, passages) for document, passages in documents.items()}
-
-
 def _read_document(path: Path, document: str, passages: Any) -> dict[str, str]:
+    """Returns the texts of a document's passages by their numbers, in their order."""
     if not isinstance(passages, dict) or not all(isinstance(text, str) for text in passages.values()):
         raise KinspanError(f"{path}: document {document!r} is not an object of passages, which are strings")
     ordered = sorted(passages, key=lambda number: (int(number) if number.isdecimal() else -1, number))

@@ -69,7 +69,7 @@ def test_the_share_held_out_is_about_what_was_asked(share):
 def test_tallies_add_up():
     total = Tally()
     for n in (1, 2):
-        total.add(Tally(Counter(kept=n), {"a": Counter(documents=n)}))
-    total.add(Tally(Counter(read=5), {"b": Counter(documents=4)}))
+        total.add(Tally(Counter(kept=n), Counter(a=n)))
+    total.add(Tally(Counter(read=5), Counter(b=4)))
     assert total.counts == {"kept": 3, "read": 5}
-    assert total.sources == {"a": {"documents": 3}, "b": {"documents": 4}}
+    assert total.sources == {"a": 3, "b": 4}

@@ -263,7 +263,7 @@ def test_a_file_that_cannot_be_read_to_its_end_is_an_error_and_no_corpus(tmp_pat
         with pytest.raises(KinspanError, match="no corpus"):
             Corpus(output)
     assert not helpers.prepare(inputs, default_model(), output, allow_damaged=True).reused
-    with pytest.raises(KinspanError, match=r"without the rest of .*cut.jsonl.gz"):
+    with pytest.raises(KinspanError, match=r"without all of .*cut.jsonl.gz"):
         helpers.prepare(inputs, default_model(), output)
     assert helpers.prepare(inputs, default_model(), output, allow_damaged=True).reused
 

@@ -9,7 +9,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare import rejection
 from data_pipeline.prepare.document import Rejected
-from data_pipeline.prepare.readers import find_parts, parse_record, read_records, reader, text
+from data_pipeline.prepare.readers import find_parts, lines, parse_record, read_records, reader, text
 from data_pipeline.prepare.rejection import ReadTally, refuse_rejected
 from pretrain.modeling.default_model import default_model
 
@@ -94,8 +94,8 @@ def test_a_file_whose_parts_several_tasks_read_needs_one_document_in_all():
         for part in order:
             total.add(part)
         refuse_rejected(total, None, "--input")
-        assert total.total.records == 2
-        assert total.total.bytes == 10_000_010
+        assert total.total["records"] == 2
+        assert total.total["bytes"] == 10_000_010
 
 
 def test_a_million_broken_files_are_counted_and_some_are_named(monkeypatch):
@@ -174,7 +174,7 @@ def test_a_csv_with_semicolons_is_read(run, folder):
 @pytest.fixture
 def small_pieces(monkeypatch):
     monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 5000)
-    monkeypatch.setattr(text, "PART_BYTES", 4000)
+    monkeypatch.setattr(lines, "PART_BYTES", 4000)
     monkeypatch.setattr(text, "PIECE_BYTES", 1000)
     monkeypatch.setattr(text, "WINDOW_BYTES", 300)
 

@@ -218,7 +218,6 @@ def test_what_is_wrong_is_one_line_that_names_the_line(tmp_path, rows, message):
     [
         ("a\tb", "line 2: 2 fields, not 3: question, sentence, label"),
         ("a\tb\t0", "line 2: label '0' is none of 1, 2, 3 and 4"),
-        ("", "line 2: 1 fields, not 3: question, sentence, label"),
     ],
 )
 def test_what_is_wrong_with_asnq(tmp_path, row, message):

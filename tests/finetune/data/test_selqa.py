@@ -59,8 +59,8 @@ def test_the_published_files_have_the_known_counts(shared):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"section": None}, "question 2: question, article, section must all be there"),
-        ({"answers": 2}, "question 2: candidates and answers must both be there, as lists"),
+        ({"section": None}, 'question 2: "question", "article", "section" must be there, as strings'),
+        ({"answers": 2}, 'question 2: "candidates", "answers" must be there, as lists'),
         ({"answers": [3]}, "question 2: answer 3 is no number of a candidate"),
         ({"answers": [-1]}, "question 2: answer -1 is no number"),
         ({"candidates": ["a", None, "b"]}, "question 2: candidate 1 is no text"),
@@ -81,5 +81,5 @@ def test_files_that_are_no_selqa_are_refused(tmp_path):
             load_split(f"selqa={tmp_path}", "test")
     (tmp_path / "selqa-ass-dev.json").unlink()
     (tmp_path / "selqa-ass-test.json.xz").write_bytes(lzma.compress(json.dumps([QUESTION]).encode())[:40])
-    with pytest.raises(KinspanError, match="cannot be read"):
+    with pytest.raises(KinspanError, match="cannot read on"):
         load_split(f"selqa={tmp_path}", "test")

@@ -173,25 +173,3 @@ def test_a_folder_that_datasets_loads(tmp_path, monkeypatch):
         load_split(spec, "test", COLUMNS)
     with pytest.raises(KinspanError, match=r"hub=.* train: no column 'question'"):
         load_split(spec, "train")
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "advice"),
-    [
-        (
-            "Posts.xml",
-            '<posts>\n  <row Id="1" PostTypeId="1" />',
-            "Posts.xml is a dump of StackExchange",
-        ),
-        ("dev.xml", '<xml>\n<RelQuestion RELQ_ID="Q1_R1">', "name its folder as semeval2016=FOLDER or semeval2017"),
-        ("test.xml", '<Question QID="Q1">', "write its questions and candidates as lines {question, answer, label}"),
-        ("x.xml", "<QApairs id='1.4'>", "x.xml is TREC-QA in Jacana's form: name its folder as jacana=FOLDER"),
-    ],
-)
-def test_known_forms_without_a_reader_get_a_hint(tmp_path, name, text, advice):
-    (tmp_path / name).write_text(text)
-    for place in (tmp_path, tmp_path / name):
-        with pytest.raises(KinspanError) as error:
-            load_split(f"files={place}", "test")
-        assert advice in str(error.value)
-        assert "\n" not in str(error.value)

@@ -41,7 +41,7 @@ def test_candidates_are_all_distinct_answers(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("{", "cannot be read"), ("{}", "not a list of questions"), ('[{"QUESTION_ID": 1}]', "question 1: QUESTION_ID, ")],
+    [("{", "not JSON"), ("{}", "not a JSON list"), ('[{"QUESTION_ID": 1}]', 'question 1: "QUESTION_ID", ')],
 )
 def test_what_is_no_such_file_is_one_line(tmp_path, text, reason):
     (tmp_path / "dev_Q_A.json").write_text(text)

@@ -51,7 +51,7 @@ def test_pairs_of_another_community(tmp_path):
     assert list(data.questions) == ["why is it slow ?", "who ?"]
     assert data.labels.tolist() == [1, 1]
     file.write_text("why ?\tbecause\na line without a tab\n")
-    with pytest.raises(KinspanError, match=r"askubuntu-dev_Q_A.raw line 2: not a question, a tab and its answer"):
+    with pytest.raises(KinspanError, match=r"askubuntu-dev_Q_A.raw line 2: 1 fields, not 2: question, answer"):
         load_split(f"askubuntu_qa={tmp_path}", "train")
     with pytest.raises(KinspanError, match="no split dev"):
         load_split(f"askubuntu_qa={tmp_path}", "dev")

@@ -33,7 +33,6 @@ def _parse(record: Record) -> list[Document]:
 
 
 def _join_words(tokens: list[Any]) -> str:
-    """Join the text of a paragraph, without its markup."""
     parts = [
         " " if token.type in ("softbreak", "hardbreak") else token.content
         for token in tokens

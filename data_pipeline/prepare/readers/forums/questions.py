@@ -20,7 +20,6 @@ from .groups import name_groups
 
 
 def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict[str, Any] | Rejected]]:
-    """Yield each line with the name of its group."""
     links: dict[str, list[str]] = {}
     for name, found in _read_links(source):
         links.setdefault(name, []).extend(found)  # two lines may have one id

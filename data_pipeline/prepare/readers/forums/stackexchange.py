@@ -25,8 +25,8 @@ from data_pipeline.prepare.document import Document, Omitted, Rejected
 from ..compression import COMPRESSED_SUFFIXES, is_compressed
 from ..lines import read_lines
 from ..reader import FilePart, Reader, Record, SourceFile, name_file
+from ..web.html import collect_paragraphs
 from .groups import name_groups
-from .posts import extract_paragraphs
 
 GROUP_BYTES = 128 << 20  # about how many bytes of rows are put in order at a time
 EXPANDS = 8  # how many times larger a compressed file may become
@@ -35,6 +35,9 @@ _QUESTION, _ANSWER, _DUPLICATE = b"1", b"2", b"3"
 _LINKS = "PostLinks.xml"
 _END = b"</posts>"
 _LINKS_END = re.compile(rb"</postlinks>|<postlinks\s*/>")
+_BLOCKS = {"p", "li", "blockquote", "div", "ul", "ol", "hr", "pre", "dd", "dt", "td", "th"}
+_HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
+_DROPPED = {"table", "script", "style", "iframe"} | _HEADINGS
 _DAMAGE = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error)
 _FRAME = re.compile(rb"(?:\xef\xbb\xbf)?\s*</?(?:\?xml\b|posts\b|!)")  # what stands around the rows
 _CONTROLS = re.compile(rb"&#x(?:[0-8BCEF]|1[0-9A-F]|FFF[EF]);", re.I)  # which XML does not allow, and dumps have
@@ -191,8 +194,20 @@ def _parse(record: Record, keep_code: bool) -> list[Document]:
     ]
 
 
+def extract_paragraphs(html: str, keep_code: bool) -> list[str]:
+    """Extract the paragraphs of a post. Headings and tables go; code within a sentence stays.
+
+    keep_code: whether blocks of code are kept, each as a paragraph
+    """
+    from lxml.html import HTMLParser, document_fromstring
+
+    if not html.strip():
+        return []
+    body = document_fromstring(f"<div>{html}</div>".encode(), parser=HTMLParser(encoding="utf-8", huge_tree=True))
+    return collect_paragraphs(body, _BLOCKS, _DROPPED if keep_code else _DROPPED | {"pre"}, "br")
+
+
 def _drop_notice(body: str) -> str:
-    """Drop the notice that a question was closed as a duplicate."""
     notice = _CLOSED.match(body)
     return body[notice.end() :] if notice else body
 

@@ -7,39 +7,36 @@ all copies of a page are held out, or none.
 import contextlib
 import io
 import re
-import sys
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 from data_pipeline.prepare.document import Document, Omitted, Rejected
 
 from .. import reader as limits
-from ..compression import is_compressed, open_file, open_source
-from ..reader import PART_BYTES, FilePart, Reader, Record, SourceFile, name_file, name_record
+from ..compression import open_source
+from ..reader import FilePart, Reader, Record, SourceFile, name_file, name_record
 from .html import extract_page
 
 _PAGES = ("text/html", "application/xhtml+xml")
-_CHUNK = 1 << 16
 _MARK = b"\nWARC/1."
 
 
 def _read_responses(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
     """Yield the address and content of each page. A broken record costs itself where a next one can be found."""
+    from warcio.archiveiterator import ArchiveIterator
     from warcio.exceptions import ArchiveLoadFailed
 
-    begin, end = (part.begin, part.end) if part and not is_compressed(source.name) else (0, sys.maxsize)
-    number = begin
+    number = 0
     with open_source(source) as file:
-        file.seek(begin) if begin else None
         first = file.read(16)
         if first and not first.lstrip().startswith((b"WARC/", b"filedesc:")):
             raise OSError("it begins with no record of a WARC or an ARC")
-        stream: _Stream | None = _Stream(first, file, begin)
+        stream: _Stream | None = _Stream(first, file, 0)
         while stream is not None:
-            records = _open_archive(stream)
+            records = ArchiveIterator(stream)
             try:
-                for content in _read_records(records, end):
+                for content in _read_records(records):
                     number += 1
                     yield number, content
                 return
@@ -52,20 +49,10 @@ def _read_responses(source: SourceFile, part: FilePart | None) -> Iterator[tuple
                 yield number, Rejected(f"a broken record: {reason}", max(0, stream.at - begin))
 
 
-def _open_archive(stream: "_Stream") -> Any:
-    from warcio.archiveiterator import ArchiveIterator
-
-    return ArchiveIterator(stream)
-
-
-def _read_records(records: Any, end: int) -> Iterator[dict | Rejected]:
-    """Yield what each record holds, up to the first that begins at the byte ``end`` or after it.
-
-    Raises EOFError where the last record is cut off.
-    """
+def _read_records(records: Any) -> Iterator[dict | Rejected]:
+    """Yield what each record holds. Raises EOFError where the last record is cut off."""
     last, errors = None, 0
     while True:
-        begin = records.offset
         with contextlib.redirect_stderr(io.StringIO()):  # it is told what is wrong by ``err_count``, too
             record = next(records, None)
         if last is not None and getattr(last.raw_stream, "limit", 0) > 0:
@@ -75,7 +62,7 @@ def _read_records(records: Any, end: int) -> Iterator[dict | Rejected]:
             yield Rejected("the record before this one does not end where it says")
         if record is None and records.fh.tell() > records.offset:  # warcio takes some rubbish for the end
             raise OSError(f"no record begins at byte {records.offset}")
-        if record is None or (last is not None and records.offset >= end) or begin >= end:
+        if record is None:
             return
         yield _read_page(record)
         last = record
@@ -116,7 +103,6 @@ class _Stream:
 
 
 def _read_page(record: Any) -> dict | Rejected:
-    """Read a page off a record, or say why it is none."""
     if record.rec_type not in ("response", "resource"):
         return Omitted(f"a record of the kind {record.rec_type}")
     headers = record.http_headers
@@ -145,45 +131,10 @@ def _parse(record: Record) -> list[Document]:
     return [Document(url or f"{name_record(record)}:{record.line}", title, paragraphs, name_file(record.file))]
 
 
-def _split(name: str, size: int) -> list[FilePart]:
-    """Cut a file that is not compressed where records begin; one that cannot be followed is one part."""
-    if is_compressed(name) or not name.lower().endswith(".warc"):
-        return [FilePart(0, size)]
-    begins = [0]
-    try:
-        with open_file(name) as file:
-            for at in _find_records(file):
-                if at - begins[-1] >= PART_BYTES:
-                    begins.append(at)
-    except (OSError, ValueError):
-        return [FilePart(0, size)]  # reading it says why
-    return [FilePart(begin, end) for begin, end in zip(begins, [*begins[1:], size], strict=True)]
-
-
-def _find_records(file: IO[bytes]) -> Iterator[int]:
-    """Find the byte at which each record begins, by the stated lengths. Raises ValueError where one is wrong."""
-    at = 0
-    while line := file.readline(_CHUNK):
-        if not line.strip():
-            at = file.tell()
-            continue
-        if not line.startswith(b"WARC/"):
-            raise ValueError("no record begins here")
-        yield at
-        length = -1
-        while (line := file.readline(_CHUNK)).strip():
-            if line.lower().startswith(b"content-length:"):
-                length = int(line.partition(b":")[2])
-        if length < 0:
-            raise ValueError("the record has no length")
-        at = file.seek(length, 1)
-
-
 READER = Reader(
     _read_responses,
     _parse,
     may_be_compressed=True,
-    split=_split,
     modules=("warcio", "trafilatura"),
     extra="web",
 )

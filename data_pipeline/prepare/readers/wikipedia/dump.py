@@ -15,7 +15,8 @@ from data_pipeline.prepare.document import Document, Omitted, Rejected, Skipped
 
 from .. import reader as limits
 from ..compression import is_compressed, open_source
-from ..reader import PART_BYTES, FilePart, Reader, Record, SourceFile, name_file, name_record
+from ..lines import split_bytes
+from ..reader import FilePart, Reader, Record, SourceFile, name_file, name_record
 
 _BEGIN, _END, _LAST = b"<page>", b"</page>", b"</mediawiki>"
 _CHUNK = 1 << 20
@@ -36,8 +37,7 @@ def _is_multistream(name: str) -> bool:
 
 def _split(name: str, size: int) -> list[FilePart]:
     """Cut a dump, or one in bz2 streams of a hundred pages, into ranges of bytes as they are stored."""
-    step = max(1, size) if is_compressed(name) and not _is_multistream(name) else PART_BYTES
-    return [FilePart(begin, min(begin + step, size)) for begin in range(0, max(1, size), step)]
+    return split_bytes(name, size, _is_multistream(name))
 
 
 def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:

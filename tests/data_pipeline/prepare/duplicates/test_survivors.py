@@ -57,14 +57,15 @@ def decide_by_ranges(documents, folder):
     shared = folder / "shared.npy"
     np.save(shared, np.zeros(len(documents), dtype=bool))
 
-    def run(work, count=1):
+    def run(work, count):
         for number in range(count):
             work(number, None)
 
     run(partial(find_paragraphs, inputs, fate, shared, Buckets(1, 1), folder / "first", RANGES, BOILERPLATE), RANGES)
-    run(partial(find_at_risk, inputs, fate, folder / "first", folder / "at_risk.npy"))
+    at_risk = find_at_risk(inputs, fate, folder / "first")
+    np.save(folder / "at_risk.npy", at_risk)
     run(partial(find_contested, inputs, fate, folder / "at_risk.npy", folder, RANGES, BOILERPLATE), RANGES)
-    run(partial(decide_survivors, fate, folder / "at_risk.npy", folder, folder / "survivors.npy"))
+    decide_survivors(fate, at_risk, folder, folder / "survivors.npy")
     last = inputs, folder / "survivors.npy", shared, Buckets(1, 1), folder / "last", RANGES, BOILERPLATE
     run(partial(find_paragraphs, *last), RANGES)
     left = [dict(enumerate(document)) for document in documents]

@@ -12,7 +12,7 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.document import Rejected, Skipped, Unreadable
-from data_pipeline.prepare.readers import archives, compression, find_parts, read_records
+from data_pipeline.prepare.readers import archives, compression, find_parts, read_records, reader
 
 TEXT = b"A first paragraph.\n\nAnd a second one."
 
@@ -101,7 +101,6 @@ def test_a_full_disk_for_temporary_files_is_no_damage_of_the_archive(tmp_path, m
     def fail(*args, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(archives.tempfile, "SpooledTemporaryFile", fail)
     monkeypatch.setattr(archives.tempfile, "TemporaryDirectory", fail)
     with pytest.raises(KinspanError, match=r"temporary files.*cannot be written: No space left.*set TMPDIR"):
         list(read_records(written(tmp_path / name, PACKED[name]({"a.txt": TEXT}))))
@@ -143,7 +142,7 @@ def test_archives_in_archives_end_somewhere(tmp_path):
 
 def test_the_files_of_a_zip_are_read_in_parts(tmp_path, monkeypatch, read_in_parts):
     path = written(tmp_path / "a.zip", zipped({f"{k:02}.txt": b"%d" % k * 500 for k in range(30)} | {"x.odt": b""}))
-    monkeypatch.setattr(archives, "PART_BYTES", 40)
+    monkeypatch.setattr(reader, "PART_BYTES", 40)
     (documents, rejected, _), count = read_in_parts(path)
     assert count > 5
     assert [d.id for d in documents] == [f"{k:02}.txt" for k in range(30)]

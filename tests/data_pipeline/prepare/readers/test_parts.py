@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.prepare.readers import find_parts, lines, tables
+from data_pipeline.prepare.readers import find_parts, lines, reader
 from data_pipeline.prepare.readers.reader import FilePart
-from data_pipeline.prepare.readers.wikipedia import dump
 
 
 def page(number, text):
@@ -69,7 +68,7 @@ def test_what_is_compressed_is_one_part(tmp_path):
 def test_row_groups_of_parquet_are_parts(tmp_path, monkeypatch, read, read_in_parts):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [f"Text {k}." for k in range(1000)]}), path, row_group_size=100)
-    monkeypatch.setattr(tables, "PART_BYTES", 2500)
+    monkeypatch.setattr(reader, "PART_BYTES", 2500)
     (documents, rejected, _), count = read_in_parts(path)
     assert 2 < count <= 10
     assert not rejected
@@ -88,7 +87,7 @@ def test_a_parquet_file_that_cannot_be_opened_is_one_part_that_says_why(tmp_path
 def test_pages_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_in_parts, size):
     path = tmp_path / "a.xml"
     path.write_bytes(b"".join(dump_of(40)))
-    monkeypatch.setattr(dump, "PART_BYTES", size)
+    monkeypatch.setattr(lines, "PART_BYTES", size)
     (documents, rejected, _), _ = read_in_parts(path)
     assert not rejected
     assert [d.id for d in documents] == [str(k) for k in range(40)]
@@ -101,7 +100,7 @@ def test_streams_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, rea
     streams = [head, *(b"".join(pages[k : k + 10]) for k in range(0, 50, 10)), foot]
     path = tmp_path / "wiki-pages-articles-multistream.xml.bz2"
     path.write_bytes(b"".join(bz2.compress(stream, level) for stream in streams))
-    monkeypatch.setattr(dump, "PART_BYTES", size)
+    monkeypatch.setattr(lines, "PART_BYTES", size)
     (documents, rejected, _), count = read_in_parts(path)
     assert count > 1 or size > 1000
     assert not rejected

@@ -11,7 +11,7 @@ import pytest
 from data_pipeline.prepare.cleaning import Rules, Tally, clean
 from data_pipeline.prepare.readers import reader
 from data_pipeline.prepare.readers.forums import stackexchange
-from data_pipeline.prepare.readers.forums.posts import extract_paragraphs
+from data_pipeline.prepare.readers.forums.stackexchange import extract_paragraphs
 
 FORUMS = {  # questions, answers, accepted
     "beer": (663, 1572, 410),

@@ -5,8 +5,7 @@ import gzip
 import pytest
 
 from data_pipeline.prepare.document import Unreadable
-from data_pipeline.prepare.readers import find_parts, read_records, reader
-from data_pipeline.prepare.readers.web import warc
+from data_pipeline.prepare.readers import read_records, reader
 
 TEXT = "The reader goes through the page once, from its start to its end. It keeps what it finds in memory for a while."
 PAGE = f"""<html><head><title>The title</title><script>secret()</script></head><body>
@@ -109,22 +108,6 @@ def test_a_huge_page_is_rejected_in_bounded_memory(tmp_path, monkeypatch, read):
     documents, (reason,), _ = read(written(tmp_path / "a.warc", content))
     assert len(documents) == 2
     assert "larger than" in reason
-
-
-@pytest.mark.parametrize("size", [1000, 4000, 10**6])
-def test_records_of_a_crawl_are_each_in_one_part(tmp_path, monkeypatch, read_in_parts, size):
-    monkeypatch.setattr(warc, "PART_BYTES", size)
-    pages = [PAGE + b"<!--" + b"\r\n\r\nWARC/1.0\r\nWARC-Type: response\r\n" * 5 + b"-->" for _ in range(9)]
-    (documents, rejected, _), count = read_in_parts(written(tmp_path / "a.warc", b"".join(crawl(pages))))
-    assert [d.id for d in documents] == [f"https://x.example/{k}" for k in range(9)]
-    assert not rejected
-    assert count == (1 if size == 10**6 else count)
-    assert count > 2 or size > 4000
-
-
-def test_a_file_whose_records_cannot_be_followed_is_one_part(tmp_path):
-    path = written(tmp_path / "a.warc", b"WARC/1.0\r\nno length\r\n\r\n")
-    assert len(find_parts(str(path), 10)) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.prepare.cleaning import Rules, Tally, clean
 from data_pipeline.prepare.document import Rejected, Skipped
-from data_pipeline.prepare.readers import read_records, reader
-from data_pipeline.prepare.readers.wikipedia import dump as dump_module
+from data_pipeline.prepare.readers import lines, read_records, reader
 from data_pipeline.prepare.readers.wikipedia.markup import MAX_MARKUP, drop_lead_in, extract_paragraphs
 
 PROSE = "The reader goes through the page once. It keeps the text."
@@ -148,7 +147,7 @@ def test_other_xml_is_skipped_and_named(tmp_path):
 
 
 def test_other_xml_is_skipped_once_in_however_many_parts(tmp_path, monkeypatch, read_in_parts):
-    monkeypatch.setattr(dump_module, "PART_BYTES", 1000)
+    monkeypatch.setattr(lines, "PART_BYTES", 1000)
     (documents, (reason,), _), count = read_in_parts(written(tmp_path / "a.xml", "<rss>" + "x" * 5000 + "</rss>"))
     assert count > 4
     assert not documents

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from data_pipeline.prepare.document import Rejected
+from data_pipeline.prepare.readers.reader import Record
 from finetune.data.builders.natural_questions import Example, build_chunk, label_sentences, parse_example
 
 NO_ANSWER = {"start_token": -1, "end_token": -1}
@@ -139,8 +140,8 @@ def test_why_a_question_is_not_kept():
     assert parse_example(simplified(annotation(FIRST, yes_no="YES"))) == "answered by yes or no"
     assert parse_example(simplified()) == "no long answer"
     over_the_end = at("London </Td> </Tr> <Tr> <Td> Died")
-    chunk = build_chunk([("f", 1, simplified(annotation((at("<Table>")[0], at("</Table>")[1]), [over_the_end])))])
-    assert (chunk.questions, dict(chunk.outcomes)) == ([], {"no sentence holds a whole short answer": 1})
+    line = simplified(annotation((at("<Table>")[0], at("</Table>")[1]), [over_the_end]))
+    assert build_chunk([Record("f", 1, line)])[0][3:] == ("no sentence holds a whole short answer", "", b"", ())
 
 
 def test_a_sentence_does_not_end_inside_a_short_answer():
@@ -193,14 +194,13 @@ def test_odd_characters_do_not_shift_labels():
 def test_lines_that_are_not_of_the_data(line, reason):
     with pytest.raises(Rejected, match=reason):
         parse_example(line)
-    chunk = build_chunk([("file", 7, line)])
-    assert [(file, number) for file, number, _ in chunk.rejected] == [("file", 7)]
+    assert build_chunk([Record("file", 7, line)])[0][:3] == ("file", 7, len(line))
 
 
 def test_lines_are_what_the_reader_reads():
-    chunk = build_chunk([("f", 1, simplified(annotation(FIRST, [BORN]), question="where\twas  ada born"))])
-    ((question, lines, counts),) = chunk.questions
+    line = simplified(annotation(FIRST, [BORN]), question="where\twas  ada born")
+    *_, question, lines, counts = build_chunk([Record("f", 1, line)])[0]
     rows = [line.split("\t") for line in lines.decode().splitlines()]
     assert question == "where was ada born"
     assert {row[0] for row in rows} == {question}
-    assert [sum(int(row[2]) == label for row in rows) for label in (1, 2, 3, 4)] == counts == [5, 2, 1, 1]
+    assert [sum(int(row[2]) == label for row in rows) for label in (1, 2, 3, 4)] == list(counts) == [5, 2, 1, 1]

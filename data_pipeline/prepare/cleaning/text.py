@@ -1,13 +1,23 @@
-"""Splitting paragraphs into sentences."""
+"""Text as every document has it: white space folded, and split into sentences."""
 
 import re
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
 # blingfire knows no full stop but that of European scripts. Chinese and Japanese put no space after theirs. What
 # follows a Japanese quotation mostly belongs to the same sentence: 「...。」と言った。
 _WIDE_STOPS = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’)\]])|(?<=[。！？｡][”’])(?![。！？｡」』）”’)\]])")
 _CLOSING = ("」", "』", "）", "”", "’")
 _OTHER_STOPS = re.compile(r"(?<=[।॥؟۔።])\s+")  # of Indian languages, Arabic, Urdu and Amharic
 _HAS_OTHER = re.compile(r"[。！？｡।॥؟۔።]")
+
+
+def normalise(text: str) -> str:
+    """Fold white space to single spaces, and replace what no tokenizer accepts (NUL, lone surrogates)."""
+    if "\x00" in text:
+        text = text.replace("\x00", " ")
+    if not text.isascii():
+        text = _SURROGATES.sub("\ufffd", text)
+    return " ".join(text.split())
 
 
 def split_sentences(paragraph: str) -> list[str]:
