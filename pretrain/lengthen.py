@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
+from data_pipeline.files import read_object
 from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints, remove_later
 from pretrain.runtime.history import CHANGED, note
 from pretrain.runtime.lock import RUN
@@ -51,7 +51,6 @@ def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> No
         _keep_finished(folder, last)
     for place in (checkpoints, folder / "releases"):
         remove_later(place, step)
-    write_atomically(checkpoints / "latest", found.name)
     (folder / SUMMARY).unlink(missing_ok=True)
     write_record(folder, facts)
     note(folder, CHANGED, step, before=before, now=schedule.total)

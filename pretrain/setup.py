@@ -42,7 +42,6 @@ from pretrain.release.adapter import explain_base, keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.device import set_product_precision
 from pretrain.runtime.engine import (
-    OptimizerSettings,
     complete_settings,
     read_deepspeed_config,
     start_distributed,
@@ -190,7 +189,7 @@ def set_up(config: PretrainConfig) -> Setup:
         rank=rank,
         total_steps=total,
         schedule=schedule,
-        deepspeed_settings=complete_settings(deepspeed_settings, OptimizerSettings.of(config), layout, precision),
+        deepspeed_settings=complete_settings(deepspeed_settings, config, layout, precision),
         facts=facts,
         notes=notes,
     )

@@ -14,7 +14,7 @@ from pretrain.checkpoints.writer import Writer
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
-from pretrain.runtime.engine import OptimizerSettings, build_engine
+from pretrain.runtime.engine import build_engine
 from pretrain.runtime.history import UNSAVED, note
 from pretrain.runtime.log import Log
 from pretrain.runtime.run_folder import CHECKPOINTS
@@ -106,7 +106,7 @@ def start_run(
         probe=probe,
         request=request,
         watch=watch,
-        engine=build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings),
+        engine=build_engine(setup.model, config, setup.deepspeed_settings),
         writer=writer,
         schedule=setup.schedule,
         log_steps=config.log_steps,

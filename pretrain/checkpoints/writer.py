@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from data_pipeline.errors import quote_error
-from data_pipeline.files import describe_write_error, sync, write_atomically
+from data_pipeline.files import describe_write_error, sync
 from pretrain.runtime import ranks
 
 from .capture import BASE, capture, find_base, full_weights
@@ -33,7 +33,7 @@ Files = dict[str, dict[str, Any]]
 class Writer:
     """Writes the checkpoints of a run, ``folder/step-N``, one at a time and by all ranks together.
 
-    The file ``latest`` is replaced last, and no older checkpoint is touched before the new one is whole. Where it
+    No older checkpoint is touched before the new one is whole. Where it
     cannot be written (on a full disk, for instance) its files are removed and the run goes on; ``finish`` says why.
 
     keep:       so many of the newest checkpoints stay
@@ -146,7 +146,6 @@ class Writer:
             shutil.rmtree(final, ignore_errors=True)  # it is damaged: otherwise the run would have resumed from it
             partial.replace(final)
             sync(self.folder)
-            write_atomically(self.folder / "latest", final.name)
         except OSError as error:
             return f"rank 0: {describe_write_error(Path(error.filename or partial), error)}"
         for old in _find_stale(self.folder, step, self.keep, self.stays):

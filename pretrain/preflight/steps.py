@@ -12,7 +12,7 @@ from pretrain.metrics import measure_peak_tflops
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.runtime import ranks
-from pretrain.runtime.engine import OptimizerSettings, build_engine
+from pretrain.runtime.engine import build_engine
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
 from pretrain.runtime.run_folder import holds_this_run
 from pretrain.runtime.watch import Watch
@@ -41,7 +41,7 @@ def try_steps(config: PretrainConfig, folder: Path, watch: Watch) -> dict[str, A
     try:
         tflops = measure_peak_tflops(setup.facts["precision"])
         watch.mark("building the engine", patient=True)
-        engine = build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
+        engine = build_engine(setup.model, config, setup.deepspeed_settings)
         if config.compile:
             compile_encoders(setup.model)
         watch.mark("trying the largest batch")

@@ -5,7 +5,6 @@ import os
 import resource
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
@@ -96,32 +95,8 @@ def zero_stage(settings: dict[str, Any]) -> int:
     return settings.get("zero_optimization", {}).get("stage", 0)
 
 
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """Those of a run's settings that the engine needs, named as the flags are.
-
-    learning_rate:    the peak of the schedule
-    max_grad_norm:    gradients are clipped to this global norm; 0: they are never clipped
-    precision:        "auto", "fp32", "bf16" or "fp16"
-    deepspeed_config: the name of the DeepSpeed config, for error messages
-    """
-
-    learning_rate: float
-    weight_decay: float
-    max_grad_norm: float
-    precision: str
-    deepspeed_config: str
-
-    @classmethod
-    def of(cls, config: Any) -> "OptimizerSettings":
-        """Picks them out of a dataclass of settings that has fields of these names."""
-        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
-
-
-def complete_settings(
-    settings: dict[str, Any], optimizer: OptimizerSettings, layout: Layout, precision: str
-) -> dict[str, Any]:
-    """DeepSpeed's settings with those added that follow from our flags.
+def complete_settings(settings: dict[str, Any], config: Any, layout: Layout, precision: str) -> dict[str, Any]:
+    """DeepSpeed's settings with those added that follow from our flags, in the settings of either kind of run.
 
     The three batch sizes only satisfy DeepSpeed's checks: ``Layout`` deals out the real shares, which may be uneven.
     """
@@ -136,7 +111,7 @@ def complete_settings(
         "train_micro_batch_size_per_gpu": layout.micro,
         "gradient_accumulation_steps": layout.accumulation,
         "train_batch_size": layout.micro * layout.accumulation * layout.world,
-        "gradient_clipping": optimizer.max_grad_norm,
+        "gradient_clipping": config.max_grad_norm,
         "bf16": {"enabled": precision == "bf16"},
         "fp16": {**settings.get("fp16", {}), "enabled": precision == "fp16"},
     }
@@ -200,7 +175,7 @@ def describe_network_error(error: Exception) -> str:
     return f"rank 0 is not reached at {host}, port {port}, over which the ranks find one another: {quote_error(error)}"
 
 
-def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings: dict[str, Any]) -> Any:
+def build_engine(model: torch.nn.Module, config: Any, settings: dict[str, Any]) -> Any:
     """The DeepSpeed engine over ``model``, with AdamW (0.9, 0.999, 1e-8) as in Di Liello et al., 2022, appendix B.
 
     Raises KinspanError where DeepSpeed refuses its settings.
@@ -210,8 +185,8 @@ def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings:
 
     silence_memory_reports()
     adamw = torch.optim.AdamW(
-        group_parameters(model, optimizer.weight_decay),
-        lr=optimizer.learning_rate,
+        group_parameters(model, config.weight_decay),
+        lr=config.learning_rate,
         betas=(0.9, 0.999),
         eps=1e-8,
         fused=True,
@@ -220,7 +195,7 @@ def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings:
         engine, *_ = deepspeed.initialize(model=model, optimizer=adamw, config=settings)
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, DeepSpeedConfigError) as error:
         raise KinspanError(
-            f"--deepspeed_config {optimizer.deepspeed_config}: DeepSpeed refuses it: {quote_error(error)}"
+            f"--deepspeed_config {config.deepspeed_config}: DeepSpeed refuses it: {quote_error(error)}"
         ) from error
     disable_overflow_error(engine)
     update_on_device(engine)
