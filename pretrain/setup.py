@@ -26,7 +26,14 @@ from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
-from pretrain.modeling.pair_model import fingerprint_weights, holds_no_weights, load_config, load_model
+from pretrain.modeling.pair_model import (
+    Load,
+    fingerprint_weights,
+    holds_no_weights,
+    load_config,
+    load_model,
+    load_or_build,
+)
 from pretrain.modeling.siamese.model import TEMPERATURE, load_siamese_model
 from pretrain.planning.corpora import (
     describe_corpora,
@@ -308,30 +315,31 @@ def fingerprint_once_per_machine(model: TrainedModel, rank: int, local_rank: int
     return str(everyone[0])
 
 
+def load_trained(
+    config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture, load: Load = load_or_build
+) -> tuple[TrainedModel, list[str]]:
+    """The module to train, but for an adapter, and lines that say what of it is new.
+
+    load: how each part is loaded; a plan builds it without weights
+    """
+    names, share = mixture.names, mixture.positive_share
+    if config.pair_loss:
+        temperature = config.temperature or TEMPERATURE
+        return load_siamese_model(model_name, config.seed, names, temperature, config.symmetric, load)
+    if token_loss == "mlm":
+        return load_model(model_name, config.seed, names, share, load)
+    return load_replaced_token_model(
+        model_name, config.generator, config.embedding_sharing, config.seed, names, share, load
+    )
+
+
 def _load_model(
     config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture
 ) -> tuple[TrainedModel, list[str]]:
-    share = mixture.positive_share
-    if config.adapter:
-        name = Path(config.output_dir).resolve().name
-        return load_adapter_model(
-            model_name,
-            config.adapter,
-            config.adapter_size,
-            config.adapters,
-            name,
-            config.seed,
-            mixture.names,
-            share,
-        )
-    if config.pair_loss:
-        temperature = config.temperature or TEMPERATURE
-        return load_siamese_model(model_name, config.seed, mixture.names, temperature, config.symmetric)
-    if token_loss == "mlm":
-        return load_model(model_name, config.seed, mixture.names, share)
-    return load_replaced_token_model(
-        model_name, config.generator, config.embedding_sharing, config.seed, mixture.names, share
-    )
+    if not config.adapter:
+        return load_trained(config, model_name, token_loss, mixture)
+    own, shape = Path(config.output_dir).resolve().name, (config.adapter, config.adapter_size, config.adapters)
+    return load_adapter_model(model_name, *shape, own, config.seed, mixture.names, mixture.positive_share)
 
 
 def read_template(config: ObjectiveSettings, tokenizer: Any) -> tokenizers.PairTemplate:

@@ -1,4 +1,4 @@
-"""Whether model, generator, tokenizer and the length of pairs go together: a run and its dry run ask the same."""
+"""Whether model, tokenizer and the length of pairs go together: a run and its dry run ask the same."""
 
 from typing import Any
 
@@ -11,17 +11,6 @@ from .pair_model import PairModel
 from .siamese.model import SiameseModel
 
 TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
-
-
-def check_generator(name: str, generator: Any, model_name: str, discriminator: Any) -> None:
-    """Raises KinspanError where a generator of this config cannot replace tokens for a discriminator of that config."""
-    if generator.model_type != "electra":
-        raise KinspanError(f"--generator {name} is of the type {generator.model_type}: it must be an ELECTRA model")
-    if generator.vocab_size != discriminator.vocab_size:
-        raise KinspanError(
-            f"--generator {name} has {generator.vocab_size} vocabulary entries, --model {model_name} "
-            f"{discriminator.vocab_size}: they must be of one tokenizer"
-        )
 
 
 def check_fits(model: TrainedModel, model_name: str, generator_name: str, tokenizer: Any, max_length: int) -> None:

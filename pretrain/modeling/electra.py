@@ -36,44 +36,24 @@ class ReplacedTokenModel(nn.Module):
 
     losses = (MLM, RTD, PAIR)
 
-    def __init__(
-        self, generator: nn.Module, classifier: nn.Module, token_head: nn.Module, objectives: tuple[str, ...]
-    ) -> None:
+    def __init__(self, generator: Any, classifier: Any, token_head: nn.Module, objectives: tuple[str, ...]) -> None:
         super().__init__()
         self.generator = generator  # first, so that what is shared is saved under its name
         self.classifier = classifier
         self.discriminator_predictions = token_head
         self.family = FAMILIES["electra"]
         self.objectives = objectives
+        self.config = classifier.config  # the discriminator is what is trained for, and released
+        self.encoders = generator.base_model, classifier.base_model
+        self.masked_heads = generator.generator_predictions, generator.generator_lm_head
+        self.token_heads = (token_head,)
+        self.sum_names = name_sums(MLM_SUMS + RTD_SUMS, objectives)
         for encoder in self.encoders:
             prepare_encoder(self, encoder)
 
-    @property
-    def config(self) -> Any:
-        """The discriminator's: it is what is trained for, and released."""
-        return self.classifier.config
-
-    @property
-    def sum_names(self) -> tuple[str, ...]:
-        return name_sums(MLM_SUMS + RTD_SUMS, self.objectives)
-
-    @property
-    def encoders(self) -> tuple[nn.Module, ...]:
-        return self.generator.base_model, self.classifier.base_model  # type: ignore[return-value]
-
-    @property
-    def masked_heads(self) -> tuple[nn.Module, ...]:
-        """What runs at masked positions alone."""
-        return self.generator.generator_predictions, self.generator.generator_lm_head  # type: ignore[return-value]
-
-    @property
-    def token_heads(self) -> tuple[nn.Module, ...]:
-        """What runs at every token."""
-        return (self.discriminator_predictions,)
-
     def generate(self, inputs: dict[str, Any]) -> torch.Tensor:
         """The generator's vocabulary logits at the masked positions, ``[M, vocab]``."""
-        hidden = encode_packed(self.generator.base_model, inputs)  # type: ignore[arg-type]
+        hidden = encode_packed(self.generator.base_model, inputs)
         hidden = hidden[inputs["masked_positions"]]
         for head in self.masked_heads:
             hidden = head(hidden)
@@ -81,7 +61,7 @@ class ReplacedTokenModel(nn.Module):
 
     def encode(self, inputs: dict[str, Any]) -> torch.Tensor:
         """The discriminator's hidden states of a packed row, ``[T, hidden]``."""
-        return encode_packed(self.classifier.base_model, inputs)  # type: ignore[arg-type]
+        return encode_packed(self.classifier.base_model, inputs)
 
     def score_pairs(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
         """Pair logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""

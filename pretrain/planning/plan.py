@@ -3,21 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    ElectraForMaskedLM,
-    ElectraForPreTraining,
-    ElectraForSequenceClassification,
-)
-from transformers.utils import logging
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError
@@ -31,18 +22,25 @@ from pretrain.metrics import FlopCounter
 from pretrain.modeling.adapters.bottleneck import check_family
 from pretrain.modeling.adapters.folder import name_head, put_in, read_adapter
 from pretrain.modeling.adapters.model import AdapterModel, plan_parts
-from pretrain.modeling.compatibility import TrainedModel, check_fits, check_generator
+from pretrain.modeling.compatibility import TrainedModel, check_fits
 from pretrain.modeling.default_model import default_model
-from pretrain.modeling.electra import ReplacedTokenModel, share_embeddings
-from pretrain.modeling.electra_loading import parse_size_factor, scale_config
-from pretrain.modeling.pair_model import assemble, build_fresh, load_config
+from pretrain.modeling.electra import ReplacedTokenModel
+from pretrain.modeling.pair_model import build_fresh, load_config
 from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.planning.checks import check, find_unused_flags
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
 from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
 from pretrain.schedule import Schedule
-from pretrain.setup import choose_token_loss, count_steps, make_masking, plan_schedule, read_template, settle_masking
+from pretrain.setup import (
+    choose_token_loss,
+    count_steps,
+    load_trained,
+    make_masking,
+    plan_schedule,
+    read_template,
+    settle_masking,
+)
 
 from .corpora import drop_untrainable, list_sources, mix_as, open_corpora, open_for
 from .cost import Work, count_work, shape_batch
@@ -125,7 +123,7 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     token_loss = choose_token_loss(config, name, model_config.model_type)
     config = settle_masking(config, token_loss)
     notes += find_unused_flags(config, token_loss)
-    model = build_fresh(partial(_build_on_meta, config, model_config, token_loss, mixture, notes), name)
+    model = _build_on_meta(config, name, model_config, token_loss, mixture, notes)
     max_length = config.max_length or mixture.max_length
     tokenizer = None if built_in else _load_tokenizer(name)
     check_fits(model, name, config.generator, tokenizer, max_length)
@@ -195,7 +193,6 @@ def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
 
     BUILT_IN replaces the hub for the models of the papers where the hub cannot be reached.
     """
-    logging.set_verbosity_error()
     try:
         return load_config(name, flag), False
     except KinspanError:
@@ -207,28 +204,18 @@ def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
 
 
 def _build_on_meta(
-    config: PretrainConfig, model_config: Any, token_loss: str, mixture: Mixture, notes: list[str]
+    config: PretrainConfig, name: str, model_config: Any, token_loss: str, mixture: Mixture, notes: list[str]
 ) -> TrainedModel:
     """The module that would be trained, on torch's meta device: it has shapes, but holds no numbers."""
+
+    def build(auto: Any, part: str, head: str, flag: str = "--model", config: Any = None) -> tuple[Any, list[str]]:
+        own = config or (model_config if part == name else _load_config(part, flag, notes)[0])
+        return build_fresh(auto, own, part, flag), []
+
     with torch.device("meta"):
         if token_loss == "none":
             return _build_adapter(config, model_config, mixture)
-        if config.pair_loss:
-            return SiameseModel(AutoModelForMaskedLM.from_config(model_config, trust_remote_code=False), mixture.names)
-        if token_loss == "mlm":
-            autos = (AutoModelForSequenceClassification, AutoModelForMaskedLM)
-            classifier, masked_lm = (auto.from_config(model_config, trust_remote_code=False) for auto in autos)
-            return assemble(classifier, masked_lm, mixture.names)
-        factor = parse_size_factor(config.generator)
-        small = (
-            scale_config(model_config, factor) if factor else _load_config(config.generator, "--generator", notes)[0]
-        )
-        check_generator(config.generator, small, config.model or default_model(), model_config)
-        classifier = ElectraForSequenceClassification._from_config(model_config)
-        token_head = ElectraForPreTraining._from_config(model_config).discriminator_predictions
-        generator = ElectraForMaskedLM._from_config(small)
-        share_embeddings(generator, classifier, config.embedding_sharing)
-        return ReplacedTokenModel(generator, classifier, token_head, mixture.names)
+        return load_trained(config, name, token_loss, mixture, build)[0]
 
 
 def _build_adapter(config: PretrainConfig, model_config: Any, mixture: Mixture) -> AdapterModel:
@@ -238,7 +225,7 @@ def _build_adapter(config: PretrainConfig, model_config: Any, mixture: Mixture) 
     parts = plan_parts(config.adapter, config.adapter_size, beneath, Path(config.output_dir).resolve().name)
     if config.adapter != "lora":
         check_family(model_config, config.model or default_model())
-    classifier = AutoModelForSequenceClassification.from_config(model_config, trust_remote_code=False)
+    classifier = build_fresh(AutoModelForSequenceClassification, model_config, config.model or "")
     put_in(classifier, parts)
     return AdapterModel(classifier, parts, "", mixture.names)
 

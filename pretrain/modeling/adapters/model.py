@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from transformers.utils import logging
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
@@ -44,7 +43,8 @@ class AdapterModel(PairModel):
 
     def __init__(self, classifier: Any, parts: tuple[AdapterPart, ...], base: str, objectives: tuple[str, ...]) -> None:
         super().__init__(classifier, nn.Identity(), objectives)
-        self.parts, self.base = parts, base
+        self.parts, self.base, self.masked_heads = parts, base, ()
+        self.sum_names = name_sums((), objectives)
         trained = {id(parameter) for parameter in (*self.name_trained().values(), *name_head(classifier).values())}
         for parameter in self.parameters():
             parameter.requires_grad_(id(parameter) in trained)
@@ -63,14 +63,6 @@ class AdapterModel(PairModel):
         trained = self.name_trained()
         named = name_parts(self.classifier.base_model, self.parts)
         return {name: parameter for name, parameter in named.items() if name not in trained}
-
-    @property
-    def masked_heads(self) -> tuple[nn.Module, ...]:
-        return ()
-
-    @property
-    def sum_names(self) -> tuple[str, ...]:
-        return name_sums((), self.objectives)
 
     def forward(
         self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
@@ -101,8 +93,6 @@ def load_adapter_model(
 
     Raises KinspanError where base and adapters do not go together.
     """
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     adapters = [read_adapter(folder) for folder in beneath]
     parts = plan_parts(method, size, adapters, name)
     torch.manual_seed(seed)  # of fresh weights
