@@ -13,7 +13,6 @@ from data_pipeline.sampling.describe import describe_pairs
 from data_pipeline.sampling.pairs import KINDS
 from pretrain.checkpoints.capture import full_weights
 from pretrain.evaluation.page import render_page
-from pretrain.evaluation.probe_warning import find_fall
 from pretrain.evaluation.retrieval import evaluate_retrieval
 from pretrain.evaluation.validation import Validation, evaluate
 from pretrain.release.card import find_warnings
@@ -28,6 +27,7 @@ PAGE = "report.html"
 PAIRS_SHOWN = 3  # on the page, of each kind
 SEARCHED = 15  # pairs of each part of a mixture among which they are found: three anchors
 MOST_SEARCHED = 90
+CHANCE = 0.01  # of MAP: by so little a probe of some hundred dev questions moves by itself
 
 
 def measure(run: Run) -> None:
@@ -135,3 +135,25 @@ def pick_pairs(described: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def read_lines(folder: Path) -> list[dict[str, Any]]:
     """The lines of the run's metrics.jsonl."""
     return [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
+
+
+def find_fall(lines: Sequence[dict[str, Any]]) -> str | None:
+    """Compares the last probe with the first one, as a clause without a full stop; None where there is nothing to say.
+
+    lines: of metrics.jsonl, in their order
+
+    The run's own loss is that of validation, or of training where no pairs are held out. A run whose loss does not
+    improve either needs no warning of its own: its log shows that already.
+    """
+    probes = [line for line in lines if line["split"] == "probe"]
+    losses = [line for line in lines if line["split"] == "validation"] or [x for x in lines if x["split"] == "train"]
+    if not probes or not losses:
+        return None
+    (first, last), (before, after) = ((x[0], x[-1]) for x in (probes, losses))
+    if last["map"] >= first["map"] - CHANCE or after["loss"] >= before["loss"]:
+        return None
+    return (
+        f"the probe's MAP fell from {first['map']:.3f} at step {first['step']:,} to {last['map']:.3f} at step "
+        f"{last['step']:,}, while the run's own loss improved from {before['loss']:.3f} to {after['loss']:.3f}: what "
+        "this run learns may cost ranking; a lower --learning_rate or a shorter run forgets less"
+    )

@@ -11,8 +11,7 @@ from pretrain.planning.memory import compute_states
 from pretrain.runtime import ranks
 from pretrain.runtime.device import DTYPES
 
-from .batches import to_tensors
-from .largest import make_largest_batch
+from .batches import make_largest_batch, to_tensors
 
 ON_PROCESSOR = 32  # pairs
 ROOM = 0.15  # of the free memory, left for messages between ranks and for what the allocator loses

@@ -23,10 +23,9 @@ from pretrain.runtime.watch import Watch
 
 from .batches import Feeder
 from .clock import Clock
-from .loop import Loop
+from .loop import Loop, Progress
 from .metrics import FlopCounter, find_peak_tflops
 from .profiling import Profile, start_profile
-from .progress import RunProgress
 from .setup import Setup
 from .step import Counted, start_counting
 from .watching.wandb_board import WandbBoard, open_board
@@ -34,6 +33,22 @@ from .watching.wandb_board import WandbBoard, open_board
 Probe = Callable[[Path], dict[str, float]]  # figures of the release in a folder
 R = TypeVar("R", bound="Run")
 MEASURES = ("validation", "probe")  # splits of the log that are written when a step is measured
+
+
+@dataclass
+class RunProgress(Progress):
+    """What a checkpoint keeps of the loop; the window is by ``sum_names`` of the model.
+
+    tokens:   that were trained on so far, by all ranks
+    losses:   those of the last lines of the log, in which recovery.is_spike finds spikes
+    left_out: the first and the last batch of each stretch that no step trains on, since the loss leapt there
+    rewinds:  how often the run went back to an earlier checkpoint
+    """
+
+    tokens: int = 0
+    losses: list[float] = field(default_factory=list)
+    left_out: list[list[int]] = field(default_factory=list)
+    rewinds: int = 0
 
 
 @dataclass(kw_only=True)

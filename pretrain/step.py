@@ -10,8 +10,8 @@ import torch
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
+from pretrain.modeling.cpu.dropout import decide_dropout
 from pretrain.modeling.losses import PAPER_WEIGHTS, Loss, LossWeights
-from pretrain.modeling.randomness import decide_dropout
 from pretrain.modeling.siamese.cached import Slopes, compare_objectives, find_slopes, go_on
 from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.runtime.deepspeed_compat import without_updates
@@ -19,8 +19,7 @@ from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
 
-from .batches import to_tensors
-from .largest import make_largest_batch
+from .batches import make_largest_batch, to_tensors
 from .loop import Outcome
 from .runtime import ranks
 

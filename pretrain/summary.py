@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from data_pipeline.files import write_atomically
-from pretrain.evaluation.probe_warning import find_fall
+from pretrain.measure import find_fall
 from pretrain.runtime.device import describe_device
 from pretrain.runtime.log import complete_lines
 
 from .batches import average_tokens
 from .config import as_dict
 from .finished import SUMMARY
-from .progress import RunProgress
 from .setup import Setup
+from .state import RunProgress
 
 FEW_TOKENS = 10_000  # of a micro-batch
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")

@@ -12,7 +12,7 @@ import torch
 
 from finetune.ranking.encode import EncodedPairs
 from pretrain.loop import Outcome
-from pretrain.modeling.randomness import decide_dropout
+from pretrain.modeling.cpu.dropout import decide_dropout
 from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
 

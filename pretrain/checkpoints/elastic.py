@@ -18,7 +18,6 @@ from pretrain.runtime import ranks
 from pretrain.runtime.deepspeed_compat import load_universal_checkpoint, write_universal_checkpoint
 
 from .capture import TAG, find_base
-from .unpickling import restricted_unpickling
 
 FOLDER = "universal.tmp"
 OPTIMIZER_FILES = "*zero_pp_rank_*_optim_states.pt"  # ZeRO 0 writes none
@@ -53,9 +52,7 @@ def load_universal(engine: Any, folder: Path) -> None:
 
     Raises KinspanError where DeepSpeed finds nothing to load.
     """
-    with restricted_unpickling():
-        loaded = load_universal_checkpoint(engine, folder, TAG, find_base(engine.module) is not None)
-    if not loaded:
+    if not load_universal_checkpoint(engine, folder, TAG, find_base(engine.module) is not None):
         raise KinspanError(f"{folder} could not be loaded by DeepSpeed: start the run with as many ranks as before")
     ranks.barrier()
     if engine.global_rank == 0:
@@ -69,7 +66,7 @@ def _try_to_convert(checkpoint: Path, folder: Path) -> str | None:
     if free < needed:
         return f"that takes {needed / 1e9:.1f} GB beside it for a while, and {free / 1e9:.1f} GB are free"
     try:
-        _convert(checkpoint, folder)
+        write_universal_checkpoint(checkpoint.parent, f"{checkpoint.name}/{TAG}", f"{folder.name}/{TAG}")
         failure = _find_difference(checkpoint, folder)
     except Exception as error:  # whatever it is, the other ranks are waiting to hear about it
         failure = " ".join(f"{type(error).__name__}: {error}".split())
@@ -78,11 +75,6 @@ def _try_to_convert(checkpoint: Path, folder: Path) -> str | None:
     if failure:
         shutil.rmtree(folder, ignore_errors=True)
     return failure
-
-
-def _convert(checkpoint: Path, folder: Path) -> None:
-    with restricted_unpickling():
-        write_universal_checkpoint(checkpoint.parent, f"{checkpoint.name}/{TAG}", f"{folder.name}/{TAG}")
 
 
 def _find_difference(checkpoint: Path, folder: Path) -> str | None:

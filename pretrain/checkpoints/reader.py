@@ -15,7 +15,6 @@ from pretrain.runtime.deepspeed_compat import load_own_checkpoint
 from .capture import BASE, TAG, find_base
 from .elastic import load_universal
 from .manifest import find_damage
-from .unpickling import restricted_unpickling
 
 
 def get_step(checkpoint: Path) -> int:
@@ -100,8 +99,6 @@ def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path |
     if universal:
         load_universal(engine, universal)
     else:
-        with restricted_unpickling():
-            loaded = load_own_checkpoint(engine, checkpoint, TAG, without_frozen=base is not None)
-        if not loaded:
+        if not load_own_checkpoint(engine, checkpoint, TAG, without_frozen=base is not None):
             raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
     return json.loads((checkpoint / "state.json").read_text()) | {"world_size": world}

@@ -1,14 +1,17 @@
 """The release of an adapter: its own few megabytes, the pair head, and a card. The base is named and not copied."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
 from data_pipeline.errors import KinspanError
 from pretrain.modeling.adapters import bottleneck, lora
-from pretrain.modeling.adapters.combine import write_tensors
+from pretrain.modeling.adapters.combine import average, stack, write_tensors
 from pretrain.modeling.adapters.folder import (
     SPEC,
     Adapter,
@@ -16,14 +19,15 @@ from pretrain.modeling.adapters.folder import (
     format_spec,
     move_base,
     place_of_base,
+    read_adapter,
     read_spec,
 )
 from pretrain.modeling.adapters.model import AdapterModel
 from pretrain.modeling.adapters.parts import AdapterPart, describe_parts
 
 from .card import format_card
-from .folder import CARD
-from .metadata import Stated, check_measured
+from .folder import CARD, FACTS, replace_release
+from .metadata import Stated, check_measured, render_card
 
 ADAPTER_FOLDER = "adapter"  # in a run: what its release needs beside the trained weights
 BENEATH = "beneath.safetensors"  # the adapters that stay frozen, where there are any
@@ -104,3 +108,35 @@ def split_weights(
         else:
             tensors[short] = tensor
     return tensors, head
+
+
+def write_combined(
+    folders: Sequence[Path], how: Literal["stack", "average"], weights: Sequence[float], output: Path
+) -> None:
+    """Writes the stack or the average of adapters as an adapter of its own.
+
+    weights: of an average; none: all alike
+
+    Raises KinspanError where they do not go together.
+    """
+    adapters = [read_adapter(folder) for folder in folders]
+    made = stack(adapters, output) if how == "stack" else average(adapters, weights, output)
+    first = adapters[0]
+    base = move_base(first.base, first.folder, output)
+    names = [adapter.name for adapter in adapters]
+    with replace_release(output) as partial:
+        partial.mkdir(parents=True)
+        write_tensors(made, partial, base)
+        facts = {"how": how, "of": names, "weights": list(weights), "base": base.fingerprint}
+        (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+        card = render_card(
+            "combined.md",
+            ModelCardData(pipeline_tag="text-ranking", tags=["adapter", "kinspan"]),
+            Stated(),
+            title=f"{made.name}: an adapter of {base.name}",
+            parts=describe_parts(made.parts),
+            how=how,
+            names=names,
+            base=base,
+        )
+        (partial / CARD).write_text(card, encoding="utf-8")

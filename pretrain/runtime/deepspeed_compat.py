@@ -7,6 +7,7 @@ functions, because it takes seconds.
 
 import io
 import logging
+import os
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ SETTINGS = frozenset([
 
 STARTING = ("Setting accelerator to", "Setting ds_accelerator to", "Detected CUDA_VISIBLE_DEVICES")
 VERSIONS_TRIED = ("0.19.8",)
+UNPICKLING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 COLLECTIVES = (  # methods of DeepSpeed's backend that training calls
     "all_gather",
     "all_gather_coalesced",
@@ -226,13 +228,26 @@ class _Keeper:
         return True
 
 
-def list_pickled_classes() -> list[Any]:
-    """The classes in DeepSpeed's optimizer shards, beside tensors and plain values, in every stage of ZeRO."""
+@contextmanager
+def restricted_unpickling() -> Iterator[None]:
+    """In the block, ``torch.load`` refuses every class but those that DeepSpeed's checkpoints need.
+
+    DeepSpeed asks torch for unrestricted loading; the environment variable overrules that.
+    """
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+    before = os.environ.get(UNPICKLING)
+    os.environ[UNPICKLING] = "1"
+    try:
+        with torch.serialization.safe_globals([LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]):
+            yield
+    finally:
+        if before is None:
+            del os.environ[UNPICKLING]
+        else:
+            os.environ[UNPICKLING] = before
 
 
 @contextmanager
@@ -257,7 +272,7 @@ def load_own_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: boo
     without_frozen: the checkpoint holds only the parameters that are trained
     """
     options = {"custom_load_fn": load_trained} if without_frozen else {}
-    with plain_path(folder) as plain, redirect_stdout(io.StringIO()):
+    with plain_path(folder) as plain, redirect_stdout(io.StringIO()), restricted_unpickling():
         path, _ = engine.load_checkpoint(str(plain), tag=tag, **options)
     return path is not None
 
@@ -271,7 +286,7 @@ def write_universal_checkpoint(folder: Path, source: str, target: str) -> None:
     from deepspeed.checkpoint import ds_to_universal
 
     silence = io.StringIO()
-    with plain_path(folder) as plain, redirect_stdout(silence), redirect_stderr(silence):
+    with plain_path(folder) as plain, redirect_stdout(silence), redirect_stderr(silence), restricted_unpickling():
         ds_to_universal.main(
             Namespace(
                 input_folder=str(plain / source),

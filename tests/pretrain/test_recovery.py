@@ -6,10 +6,10 @@ import torch
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.progress import RunProgress
 from pretrain.recovery import MIN_HISTORY, is_spike, tell_skipped
 from pretrain.run import Pretraining
 from pretrain.runtime.finite import Skips
+from pretrain.state import RunProgress
 
 
 def falling(count, noise=0.02):

@@ -161,6 +161,21 @@ def use_masks(masks: Masks) -> Iterator[None]:
         _current = None
 
 
+@contextmanager
+def decide_dropout(seed: int, step: int, micro_batch: int, pairs: np.ndarray) -> Iterator[None]:
+    """Decides the dropout of the forward pass within.
+
+    micro_batch: its number over all ranks, by which torch's generator is seeded, and all dropout of a GPU
+    pairs:       see Masks, which decide on a processor
+    """
+    torch.manual_seed(hash_key(seed, "dropout", step, micro_batch) >> 1)
+    if torch.cuda.is_available():
+        yield
+        return
+    with use_masks(Masks(seed, step, pairs)):
+        yield
+
+
 def current_masks() -> Masks | None:
     """The masks of the forward pass under way; None outside of ``use_masks``."""
     return _current

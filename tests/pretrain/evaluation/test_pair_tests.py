@@ -23,8 +23,13 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import POSITIVE
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES, parse_mixture
-from pretrain.evaluation.pair_tests import decode_texts, encode_held_out, evaluate_pairs, select_held_out
-from pretrain.evaluation.pair_text import format_figures
+from pretrain.evaluation.pair_tests import (
+    decode_texts,
+    encode_held_out,
+    evaluate_pairs,
+    format_figures,
+    select_held_out,
+)
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.scorer import Scorer, check_fits, load_scorer, score_padded

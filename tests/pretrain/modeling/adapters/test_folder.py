@@ -26,7 +26,7 @@ from pretrain.modeling.adapters.load import find_model, load_adapted, load_base,
 from pretrain.modeling.adapters.model import load_adapter_model
 from pretrain.modeling.adapters.parts import AdapterPart
 from pretrain.modeling.families import FAMILIES
-from pretrain.release.combined import write_combined
+from pretrain.release.adapter import write_combined
 
 CPU = torch.device("cpu")
 
