@@ -22,8 +22,6 @@ READ = (*LISTS, "model", "generator", "deepspeed_config")
 def find_finished(config: PretrainConfig) -> Path | None:
     """The summary of the run that these settings describe; None where it is not complete, or a look at its folder does
     not tell: a file that the run has read may have changed since.
-
-    Raises KinspanError where the settings differ from those of the complete run in its length alone.
     """
     folder = Path(config.output_dir)
     summary = folder / SUMMARY

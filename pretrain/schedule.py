@@ -76,8 +76,6 @@ def make_schedule(
     warmup: updates; None: a tenth of all, or ``OPEN_ENDED_WARMUP``
     what:   is that long, for the message
     given:  the flag and value that the warm-up follows from, where that is not --warmup_steps
-
-    Raises KinspanError where warm-up and decay leave no update at the peak.
     """
     if warmup is None:
         warmup = OPEN_ENDED_WARMUP if config.lr_schedule in OPEN_ENDED else total // 10

@@ -110,10 +110,7 @@ class Setup:
 
 
 def set_up(config: PretrainConfig) -> Setup:
-    """Checks the settings, joins the other ranks, loads corpus and model, and claims the output folder.
-
-    Raises KinspanError for anything that the user can mend.
-    """
+    """Checks the settings, joins the other ranks, loads corpus and model, and claims the output folder."""
     check(config)
     sources = list_sources(config)
     mixture = mix_as(config, sources)
@@ -261,8 +258,6 @@ def _note_defaults(config: PretrainConfig) -> list[str]:
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
     """Either "mlm" or "rtd", or "none" for an adapter; "auto" is resolved by the model's family, but for a bi-encoder,
     which has no replaced-token detection.
-
-    Raises KinspanError where they do not fit.
     """
     if config.adapter:
         return "none"
@@ -349,10 +344,7 @@ def read_template(config: ObjectiveSettings, tokenizer: Any) -> tokenizers.PairT
 
 
 def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: Any) -> MaskedLM | None:
-    """What chooses the tokens of the token loss; None where there is none.
-
-    Raises KinspanError where it is to choose whole words, and the tokenizer does not show where words begin.
-    """
+    """What chooses the tokens of the token loss; None where there is none."""
     if token_loss == "none":
         return None
     words = tokenizers.find_continuations(tokenizer) if config.whole_word_masking else None

@@ -62,8 +62,6 @@ def find_resumable(folder: Path, say: Callable[[str], None]) -> Path | None:
     """The newest whole checkpoint, from which all ranks resume; None where there is no checkpoint at all.
 
     say: told, on every rank, of each newer checkpoint that is not whole
-
-    Raises KinspanError where there are checkpoints and none of them is whole: a run that began again would remove them.
     """
     found, skipped = newest_on_all_ranks(folder)
     for line in skipped:
@@ -87,8 +85,6 @@ def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path |
 
     world:     the number of ranks now, which replaces the one in the state
     universal: what ``elastic.convert_to_universal`` returned for this checkpoint
-
-    Raises KinspanError where DeepSpeed finds nothing to load, or an adapter's checkpoint is of another base.
     """
     base = find_base(engine.module)
     if base and (theirs := read_base(checkpoint)) != base:

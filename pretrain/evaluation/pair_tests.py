@@ -53,8 +53,6 @@ def select_held_out(
     every model.
 
     max_length: tokens of a pair; the objective's by default
-
-    Raises KinspanError where too few documents are held out, or ``max_length`` leaves no room for two texts.
     """
     template = tokenizers.read_pair_template(tokenizers.load_tokenizer(corpus.tokenizer_folder))
     max_length = max_length or objective.max_length
@@ -124,8 +122,6 @@ def evaluate_pairs(
 
     max_length: tokens of a pair; by default each objective's own, so that its figures do not depend on the mixture
     seed:       of the order of anchors, of their spans, and of the resamples
-
-    Raises KinspanError where the model cannot take such pairs, or too few documents are held out.
     """
     check_fits(scorer, max_length or max(o.max_length for o in mixture.objectives))
     objectives = {}

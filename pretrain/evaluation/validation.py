@@ -43,8 +43,6 @@ def evaluate(
     X/pair_auc:           of part X of a mixture
     layout:               of training, by which these pairs are cut too
     mark:                 is told of each micro-batch, for the watchdog
-
-    Raises KinspanError where a score is not finite.
     """
     num_pairs = min(num_pairs, stream.epoch_pairs)
     layout = replace(layout, size=num_pairs)

@@ -152,8 +152,6 @@ def share_embeddings(
         "disentangled": the word table alone, see DisentangledEmbedding
     generator_loaded, classifier_loaded: which of them has values that are not fresh. Fresh values give way to loaded
         ones; otherwise tied tables start as the discriminator's, and disentangled ones each as they are
-
-    Raises KinspanError where the tables differ in shape.
     """
     if how == "none":
         return

@@ -27,8 +27,6 @@ def load_replaced_token_model(
     generator:      as ``name_or_dir``; or its size as a factor of the discriminator's, such as ``1/3``: it starts fresh
     sharing:        of embeddings, see electra.share_embeddings
     positive_share: of the pairs: what a fresh pair head first predicts
-
-    Raises KinspanError where one cannot be loaded, or the two do not fit together.
     """
     torch.manual_seed(seed)  # of fresh weights
     classifier, notes = load(AutoModelForSequenceClassification, name_or_dir, "pair")
@@ -64,10 +62,7 @@ def check_generator(name: str, generator: Any, model_name: str, discriminator: A
 
 
 def parse_size_factor(text: str) -> float | None:
-    """``1/3`` or ``0.25`` as a number; None where ``text`` is none, and so a name.
-
-    Raises KinspanError where it is not above 0 and at most 1.
-    """
+    """``1/3`` or ``0.25`` as a number; None where ``text`` is none, and so a name."""
     try:
         factor = float(Fraction(text))
     except ValueError:

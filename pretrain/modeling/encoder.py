@@ -22,8 +22,6 @@ ROUND_TO = 64
 def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
     """Makes ready for ``encode_packed`` a model that holds this encoder. On a processor its dropout and its linear
     layers are replaced, see cpu/.
-
-    Raises KinspanError where the encoder's attention would not keep the pairs of a packed row apart.
     """
     config: Any = backbone.config
     device = next(backbone.parameters()).device

@@ -95,8 +95,6 @@ def load_or_build(
 
     name_or_dir: a weights folder, a hub name, or a folder with a config alone, which starts from scratch
     config:      builds a fresh model of this one instead
-
-    Raises KinspanError where there is no model, or where its architecture cannot be trained here.
     """
     if config is not None:
         return build_fresh(auto, config, name_or_dir, flag), []
@@ -144,10 +142,7 @@ def load_model(
 def load_part(
     model_class: Any, name_or_dir: str, options: dict[str, Any], flag: str = "--model"
 ) -> tuple[Any, list[str]]:
-    """The model that ``model_class`` makes of the weights, and the names of its tensors that they lack: a head's.
-
-    Raises KinspanError, by ``flag``, where they cannot be loaded, lack some of the encoder, or are not all finite.
-    """
+    """The model that ``model_class`` makes of the weights, and the names of its tensors that they lack: a head's."""
     try:
         model, info = model_class.from_pretrained(
             name_or_dir,

@@ -63,8 +63,6 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
         ``architectures`` decide; BERT and ALBERT models that name another class are scored by their heads of pre-
         training where these are in the file
     device: default: a GPU where there is one
-
-    Raises KinspanError where there is no model, or where its head has no weights.
     """
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -171,10 +169,7 @@ def _takes_types(model: Any) -> bool:
 
 @torch.inference_mode()
 def score_padded(scorer: Scorer, pairs: PackedPairs, batch_size: int) -> np.ndarray:
-    """The model's score of each pair, ``[n]``: above 0 it calls it positive. The longest pairs come first.
-
-    Raises KinspanError where memory is short, an input has no embedding, or a score is no number.
-    """
+    """The model's score of each pair, ``[n]``: above 0 it calls it positive. The longest pairs come first."""
     lengths = np.diff(pairs.starts)
     order = np.argsort(-lengths, kind="stable")
     scores = np.empty(len(lengths))

@@ -109,8 +109,6 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
 
     Each corpus has its share of the pairs, and within it each of its objectives has its own. Of one corpus it is what
     ``objective`` names, as parse_mixture reads it.
-
-    Raises KinspanError where there is no such objective, one stands twice with a corpus, or the weights are too fine.
     """
     sources = sources or (Source(""),)
     paths = list_paths(sources)
@@ -173,8 +171,6 @@ def open_corpora(
     """The corpus of each of ``list_paths(sources)``; where none is named, the default one.
 
     tokenizer: gives the one for which the default corpus is built at its first use
-
-    Raises KinspanError where a corpus cannot be opened, or their tokenizers differ.
     """
     if not sources:
         return [Corpus(default_corpus(tokenizer()), verify)]
@@ -203,10 +199,7 @@ def _open_corpus(path: str, weight: str, cache: CacheSettings, verify: bool) -> 
 
 
 def open_for(tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, verify: bool = True) -> list[Corpus]:
-    """The corpora for a model with this tokenizer, see ``open_corpora``.
-
-    Raises KinspanError where a corpus was prepared with another one.
-    """
+    """The corpora for a model with this tokenizer, see ``open_corpora``."""
     corpora = open_corpora(sources, cache, lambda: tokenizer, verify)
     fingerprint, name = tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path)
     for corpus in corpora:

@@ -44,8 +44,6 @@ IN_THE_WAY_OF_STEPS = {"settings", "disk", "corpus", *IN_THE_WAY_OF_CONNECTING}
 def preflight(config: PretrainConfig) -> bool:
     """Checks whether the run of these settings would do well on these hosts, prints what was found on rank 0, and
     returns whether it may start, the same on all ranks. All ranks call it; it leaves nothing in the output folder.
-
-    Raises KinspanError where the ranks do not find one another, or the settings cannot be meant.
     """
     check(config)
     output = Path(config.output_dir)

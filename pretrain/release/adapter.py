@@ -65,10 +65,7 @@ def explain_base(run: Path, facts: dict[str, Any]) -> dict[str, str]:
 def fill_adapter_release(
     run: Path, weights: dict[str, torch.Tensor], facts: dict[str, Any], partial: Path, output: Path, stated: Stated
 ) -> None:
-    """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``.
-
-    Raises KinspanError where ``stated`` has figures of another model.
-    """
+    """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``."""
     kept = run / ADAPTER_FOLDER
     parts, base = read_spec(kept)
     tensors, head = split_weights(parts, weights)
@@ -116,8 +113,6 @@ def write_combined(
     """Writes the stack or the average of adapters as an adapter of its own.
 
     weights: of an average; none: all alike
-
-    Raises KinspanError where they do not go together.
     """
     adapters = [read_adapter(folder) for folder in folders]
     made = stack(adapters, output) if how == "stack" else average(adapters, weights, output)

@@ -51,8 +51,6 @@ def format_card(
     title:      of an adapter
     tag:        of an adapter, its kind
     more:       what card.md says of a bi-encoder (size, architecture) or an adapter (base, parts, size)
-
-    Raises KinspanError where the block of metadata cannot be read back.
     """
     shorts = [shorten_objective(objective["name"]) for objective in facts["objectives"]]
     title = title or "-".join([facts["model"]["name"], *shorts, *(["siamese"] * (kind == "bi-encoder"))])

@@ -19,11 +19,7 @@ CARD = "README.md"
 
 @contextmanager
 def replace_release(output: Path) -> Iterator[Path]:
-    """Gives the name of a folder beside ``output``, not yet there, which takes its place once the block has filled it.
-
-    Raises KinspanError where ``output`` holds something that is not a release or a card that somebody edited, or cannot
-    be written.
-    """
+    """Gives the name of a folder beside ``output``, not yet there, which takes its place once the block has filled it."""
     output = output.absolute()
     refuse_edited_card(output)
     if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):

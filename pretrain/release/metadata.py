@@ -138,10 +138,7 @@ def is_finite(value: Any) -> bool:
 
 
 def render_card(template: str, metadata: ModelCardData, stated: Stated, **values: Any) -> str:
-    """Fills one of the templates in ``templates/``.
-
-    Raises KinspanError where the hub's library cannot read the card's block back, such as for an odd model name.
-    """
+    """Fills one of the templates in ``templates/``."""
     text = render_template(
         TEMPLATES,
         template,

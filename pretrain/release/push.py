@@ -69,8 +69,6 @@ def push(folder: Path, repository: str, public: bool = False, tell: Callable[[st
     repository as it was; the same call again sends what is not there yet.
 
     public: of a repository that does not exist yet; one that is public already is written to only if this is meant
-
-    Raises KinspanError where the hub cannot be reached, refuses, or fails.
     """
     disable_progress_bars()
     api = HfApi()

@@ -43,8 +43,6 @@ def release(
              figures that should make the reader wary
     average: the weights are the mean of those of this checkpoint and of ``average - 1`` before it
     stated:  what the card shall say that the run does not know
-
-    Raises KinspanError where there are too few whole weights, or ``output`` holds something that is not a release.
     """
     for _ in range(ATTEMPTS):  # a run that is still training removes checkpoints while they are being read
         run, checkpoint, notes = _find_checkpoint(source)
@@ -171,8 +169,6 @@ def write_release(
 
     averaged_steps: those whose weights were averaged; one or none is no average
     with_curve:     the training curves are drawn, too
-
-    Raises KinspanError where ``output`` holds something that is not a release, or ``stated`` has figures of another.
     """
     facts = read_run_facts(run, step)
     facts["revision"] = f"step-{step:08d}"

@@ -13,10 +13,7 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # today's name, a
 
 
 def claim_device(local_rank: int, allow_cpu: bool) -> None:
-    """Makes this rank's GPU the current one, before anything else uses a GPU.
-
-    Raises KinspanError where the machine has GPUs that torch cannot use, unless ``allow_cpu``, or fewer than ranks.
-    """
+    """Makes this rank's GPU the current one, before anything else uses a GPU."""
     if not any(name in os.environ for name in ALLOCATOR):
         os.environ[ALLOCATOR[0]] = "expandable_segments:True"  # lengths differ from batch to batch
     if not torch.cuda.is_available():

@@ -41,11 +41,7 @@ SCALING = ("loss_scale_window", "hysteresis")  # of "fp16": steps until the loss
 
 
 def read_deepspeed_config(name: str) -> dict[str, Any]:
-    """The content of the JSON file of that name, which is looked for in this folder, then beside the packages.
-
-    Raises KinspanError where the file is missing, is not a JSON object, sets what one of our flags sets or what
-    DeepSpeed does not know, or names a stage that ZeRO does not have.
-    """
+    """The content of the JSON file of that name, which is looked for in this folder, then beside the packages."""
     path = find_file(name)
     if path is None:
         raise KinspanError(f"--deepspeed_config {name}: no such file")
@@ -176,10 +172,7 @@ def describe_network_error(error: Exception) -> str:
 
 
 def build_engine(model: torch.nn.Module, config: Any, settings: dict[str, Any]) -> Any:
-    """The DeepSpeed engine over ``model``, with AdamW (0.9, 0.999, 1e-8) as in Di Liello et al., 2022, appendix B.
-
-    Raises KinspanError where DeepSpeed refuses its settings.
-    """
+    """The DeepSpeed engine over ``model``, with AdamW (0.9, 0.999, 1e-8) as in Di Liello et al., 2022, appendix B."""
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfigError
 

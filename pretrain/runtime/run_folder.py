@@ -36,10 +36,7 @@ BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")  # how large messages 
 
 
 def open_folder(name: str | Path) -> Path:
-    """The output folder, made where there is none.
-
-    Raises KinspanError where it cannot be written, or its checkpoints could not be: at the start, not after hours.
-    """
+    """The output folder, made where there is none."""
     folder = Path(name)
     checkpoints = folder / CHECKPOINTS
     for place in (folder, checkpoints):
@@ -80,8 +77,6 @@ def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[s
 
     record:       what run.json says of this run: its identity, under the key "identity" or by itself
     explanations: for a key of the identity, what to say instead where it differs
-
-    Raises KinspanError where the folder holds another run, or no run but something else.
     """
     path = folder / RUN
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):

@@ -158,10 +158,7 @@ def kinds_of(config_class: type) -> dict[str, tuple[Any, bool, bool]]:
 
 
 def convert_setting(config_class: type, name: str, value: Any) -> Any:
-    """A value that YAML read, as its setting's type: YAML reads 1e-5 as text. One value is a list of one.
-
-    Raises KinspanError for a value of another type, with the setting's name and no more of where it stands.
-    """
+    """A value that YAML read, as its setting's type: YAML reads 1e-5 as text. One value is a list of one."""
     kind, is_list, may_be_none = kinds_of(config_class)[name]
     if value is None and may_be_none:
         return None

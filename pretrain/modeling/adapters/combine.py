@@ -27,10 +27,7 @@ def check_one_base(adapters: Sequence[Adapter]) -> None:
 
 
 def stack(adapters: Sequence[Adapter], folder: Path) -> Adapter:
-    """The adapters one after another in every layer, the last one's pair head on top.
-
-    Raises KinspanError where they are of different bases, or one is of LoRA.
-    """
+    """The adapters one after another in every layer, the last one's pair head on top."""
     check_one_base(adapters)
     for adapter in adapters:
         if adapter.parts[0].kind == "lora":
@@ -44,8 +41,6 @@ def average(adapters: Sequence[Adapter], weights: Sequence[float] | None, folder
     is added to the weights (see lora.average). Pair heads are averaged too.
 
     weights: one for each adapter, which are divided by their sum; None: all alike
-
-    Raises KinspanError where they are of different bases or shapes.
     """
     check_one_base(adapters)
     given = list(weights or [1.0] * len(adapters))

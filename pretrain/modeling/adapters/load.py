@@ -38,8 +38,6 @@ def load_adapted(folder: str, **options: Any) -> Any:
     LoRA is merged, which leaves a plain model; bottlenecks stay in the normalisations of its layers.
 
     options: of ``from_pretrained``, such as attn_implementation
-
-    Raises KinspanError where the base cannot be found, or is not the one that the adapter was trained beside.
     """
     adapter = read_adapter(folder)
     place = find_base(adapter.folder, adapter.base)
@@ -53,10 +51,7 @@ def load_adapted(folder: str, **options: Any) -> Any:
 
 
 def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[Any, list[str]]:
-    """A plain sequence classifier of one logit in fp32, and the names of its head's tensors that start fresh.
-
-    Raises KinspanError where it holds no weights, or is no encoder that can be trained here.
-    """
+    """A plain sequence classifier of one logit in fp32, and the names of its head's tensors that start fresh."""
     config = load_config(name_or_dir, flag)
     if holds_no_weights(name_or_dir, flag):
         raise KinspanError(f"{flag} {name_or_dir} holds no weights: an adapter needs a base that others have, too")

@@ -25,10 +25,7 @@ TARGETS = {  # the linear layers of each family that make queries and values
 
 
 def inject(encoder: Any, rank: int) -> None:
-    """Puts LoRA of this rank into the encoder's attention, drawn from torch's generator.
-
-    Raises KinspanError where peft is not installed.
-    """
+    """Puts LoRA of this rank into the encoder's attention, drawn from torch's generator."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:

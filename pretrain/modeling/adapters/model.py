@@ -90,8 +90,6 @@ def load_adapter_model(
              is stacked on
     name:    of the new adapter
     seed:    of fresh weights
-
-    Raises KinspanError where base and adapters do not go together.
     """
     adapters = [read_adapter(folder) for folder in beneath]
     parts = plan_parts(method, size, adapters, name)
