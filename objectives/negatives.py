@@ -68,7 +68,7 @@ class Pool:
         slots: int = NUM_NEGATIVES,
         max_hard: int = MAX_HARD,
     ) -> "Pool":
-        """The pool of these anchors ``[n]``. Raises KinspanError where a class has no paragraph of another document.
+        """The pool of these anchors ``[n]``.
 
         slots: negatives per anchor;  max_hard: how many of them may be of the anchor's document
         """
@@ -244,8 +244,7 @@ def _search(
 ) -> Spans:
     """The first text of another document that is a negative, walking on from the anchor's own document.
 
-    For corpora with so many equal texts that all tries failed. Raises KinspanError after MAX_WALKED paragraphs of each
-    class.
+    For corpora with so many equal texts that all tries failed.
     """
     for paragraph in pool.walk_outside(row):
         texts = cut(row, paragraph)

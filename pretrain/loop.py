@@ -117,8 +117,7 @@ class Loop(ABC):
     def stop(self, saved: bool) -> None:
         """Ends the run with a checkpoint, by raising Stopped. ``saved``: the checkpoint of this step is there already
 
-        Where this step is to be measured, the checkpoint says so, and the resumed run does it. Raises KinspanError
-        where the checkpoint cannot be written.
+        Where this step is to be measured, the checkpoint says so, and the resumed run does it.
         """
         step = self.progress.step
         if not saved:

@@ -378,7 +378,7 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 
 
 def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> Schedule:
-    """The learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit into them.
+    """The learning rate's schedule over ``total`` updates.
 
     epoch_pairs: of an epoch. Where a run may be continued, the warm-up of epochs follows from them alone: ``total`` is
                  rounded up, and its share of an epoch differs between two lengths

@@ -181,7 +181,7 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     Twice where gradients accumulate, since the second pass holds those of the first. Adam's moments, which the first
     update makes, take their room meanwhile; but not under ZeRO 3, where DeepSpeed shows the optimizer no parameters
     between updates: what the moments lack then shows at the first update. Leaves parameters, gradients and counters as
-    they were. Raises KinspanError where memory is short.
+    they were.
     """
     try:
         moments = reserve_moments(engine.optimizer)

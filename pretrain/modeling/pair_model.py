@@ -191,7 +191,7 @@ def holds_no_weights(name_or_dir: str, flag: str = "--model") -> bool:
 
 
 def load_config(name_or_dir: str, flag: str = "--model") -> Any:
-    """Its config, with one logit. Raises KinspanError where it is no encoder that can be trained here.
+    """Its config, with one logit.
 
     From here on ``transformers`` is silent: what starts fresh is told in our words.
     """

@@ -19,7 +19,7 @@ CARD = "README.md"
 
 @contextmanager
 def replace_release(output: Path) -> Iterator[Path]:
-    """Gives the name of a folder beside ``output``, not yet there, which takes its place once the block has filled it."""
+    """Gives the name of a new folder beside ``output``, which takes its place once the block has filled it."""
     output = output.absolute()
     refuse_edited_card(output)
     if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):

@@ -55,8 +55,7 @@ def read_launcher_variables() -> tuple[int, int, int]:
 def read_world(env: Mapping[str, str]) -> World:
     """The world that a process with these variables belongs to.
 
-    A launcher that has said which rank this is counts before ``srun``, of which it may be a task itself. Raises
-    KinspanError where the variables contradict one another, or do not say where rank 0 is.
+    A launcher that has said which rank this is counts before ``srun``, of which it may be a task itself.
     """
     if "RANK" in env:
         world = _read_launcher(env)

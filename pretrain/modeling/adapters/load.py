@@ -62,7 +62,7 @@ def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[
 def wear(classifier: Any, adapter: Adapter) -> None:
     """Puts an adapter of this base into a classifier, pair head included, in place of the one that it wore before.
 
-    Only bottlenecks can take turns so; of LoRA it may be one. Raises KinspanError where the tensors do not fit.
+    Only bottlenecks can take turns so; of LoRA it may be one.
     """
     if adapter.parts[0].kind != "lora":
         bottleneck.check_family(classifier.config, adapter.base.name)
