@@ -30,10 +30,8 @@ def find_batch(step: int, left_out: Sequence[Sequence[int]]) -> int:
 
 
 def make_micro_batches(stream: PairStream, layout: Layout, rank: int, batch: int) -> list[Batch | None]:
-    """The rank's micro-batches of the global batch of this number; None in place of an empty one.
-
-    The ranks are dealt equal tokens: each works out how many all pairs of the batch have.
-    """
+    """The rank's micro-batches of the global batch of this number, of near-equal tokens over the ranks; None for an
+    empty one."""
     start, end = 0, layout.size
     if layout.world > 1:
         start, end = layout.deal(stream.count_tokens(batch * layout.size, layout.size))[rank]
@@ -46,9 +44,8 @@ def make_micro_batches(stream: PairStream, layout: Layout, rank: int, batch: int
 class Feeder:
     """The micro-batches of one rank, step after step, which ``num_workers`` threads make ahead of time.
 
-    The batches do not depend on the number of threads: those of step ``k`` are a function of ``k`` and ``left_out``
-    (see ``find_batch``). ``waited`` adds up the seconds that the training loop has waited for batches. From the step
-    ``end`` on there are none: nobody trains on them.
+    waited: seconds that the training loop has waited for batches
+    end:    the step from which on there are none, since nobody trains on them
     """
 
     def __init__(
@@ -82,7 +79,7 @@ class Feeder:
         return [batch and pin(batch) for batch in batches] if torch.cuda.is_available() else batches
 
     def next(self) -> list[Batch | None]:
-        """The next step's micro-batches; None in place of an empty one. An empty list after the last step."""
+        """The next step's micro-batches; an empty list after the last step."""
         if not self._pending:
             return []
         began = time.perf_counter()
@@ -92,7 +89,6 @@ class Feeder:
         return batches
 
     def close(self) -> None:
-        """Ends the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -108,8 +104,7 @@ class PinnedBatch(Batch):
 
 
 def pin(batch: Batch) -> PinnedBatch:
-    """Copies a batch into pinned memory, all but ``groups``, in the thread that makes it and not in the one that
-    launches kernels."""
+    """Copies a batch into pinned memory, in the thread that makes it and not in the one that launches kernels."""
     places, end = {}, 0
     arrays = {name: array for name, array in batch.arrays.items() if name != "groups"}
     for name, array in arrays.items():

@@ -14,9 +14,8 @@ from .step import Counted
 class Clock:
     """Adds up the time and work of training steps between two lines of the log. Validation and saving do not count.
 
-    count_flops:   floating-point operations of a batch
-    skips_padding: attention spends no work on padding
-    peak:          TFLOP/s of one device
+    count_flops: floating-point operations of a batch
+    peak:        TFLOP/s of one device
     """
 
     def __init__(self, count_flops: Callable[[Batch], float], skips_padding: bool, peak: float) -> None:
@@ -29,15 +28,12 @@ class Clock:
         self.tokens = self.padding = self.slots = 0
 
     def start(self) -> None:
-        """A step begins, with waiting for its batch."""
         self.began = time.perf_counter()
 
     def stop(self, counted: Counted, sums: torch.Tensor | None = None) -> None:
         """A step has ended.
 
-        counted: its global batch
-        sums:    what the step left on the device. They are read where they are given, so that the time of all work
-                 that the device was given counts: without that, nothing may have waited for it
+        sums: what it left on the device, which is waited for, so that the time of all its work counts
         """
         if sums is not None:
             sums.tolist()
@@ -53,7 +49,7 @@ class Clock:
 
     def read(self, waited: float) -> dict[str, float]:
         """The figures since the last call: tokens_per_second of all ranks, mfu_percent of this rank's device, and
-        token_imbalance, how many tokens the rank with the most had for one of the mean, averaged over tokens.
+        token_imbalance, the largest rank's tokens over the mean.
 
         waited: seconds that this rank has waited for batches since the run was started
         """

@@ -36,8 +36,6 @@ ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_e
 
 @dataclass
 class DataSettings:
-    """What is read: the corpora, and how pairs are drawn of them."""
-
     corpus: list[str] = setting(
         [],
         "Corpus folder, written by launch/prepare.py, or the address of a remote copy such as s3://bucket/wiki. "
@@ -82,8 +80,6 @@ class DataSettings:
 
 @dataclass
 class ModelSettings:
-    """Where training starts, and which of its weights are trained."""
-
     model: str | None = setting(
         None,
         "Where training starts: a weights folder, a hub name (roberta-base), or a folder with only config and "
@@ -128,8 +124,6 @@ class ModelSettings:
 
 @dataclass
 class ObjectiveSettings:
-    """What is learned, and how much each loss counts."""
-
     objective: str = setting(
         "ssp",
         "Sentence-level objective: ssp (do two spans come from the same paragraph?), sp (does a span come from this "
@@ -184,8 +178,6 @@ class ObjectiveSettings:
 
 @dataclass
 class OptimisationSettings:
-    """How long, at which rate and in which numbers."""
-
     max_steps: int | None = setting(
         None,
         "Number of updates. Default: 1000, if neither epochs nor tokens are given.",
@@ -257,8 +249,6 @@ class OptimisationSettings:
 
 @dataclass
 class BatchSettings:
-    """How the pairs of an update are dealt out."""
-
     global_batch_size: int = setting(64, "Pairs in one update, over all ranks.", BATCHES, ABOVE_0)
     micro_batch_size: int | None = setting(
         None,
@@ -282,8 +272,6 @@ class BatchSettings:
 
 @dataclass
 class ValidationSettings:
-    """When and on what the model is measured."""
-
     eval_steps: int = setting(
         100,
         "Validate on held-out documents every this many updates, and at the end.",
@@ -311,8 +299,6 @@ class ValidationSettings:
 
 @dataclass
 class CheckpointSettings:
-    """Where the run writes to, what it keeps, and when it stops."""
-
     output_dir: str = setting(
         "runs/ssp",
         "Folder that the run writes to. The same command again resumes what is there.",
@@ -356,8 +342,6 @@ class CheckpointSettings:
 
 @dataclass
 class MonitoringSettings:
-    """What is logged, and what happens when something is wrong."""
-
     log_steps: int = setting(10, "Log every this many updates.", MONITORING, ABOVE_0, may_change=True)
     stall_minutes: float = setting(
         10.0,
@@ -429,12 +413,10 @@ class PretrainConfig(
     ModelSettings,
     DataSettings,
 ):
-    """Settings of ``launch/pretrain.py``, by sections; each is a flag, or a line of a ``--config`` file.
+    """Settings of ``launch/pretrain.py``; those with ``may_change`` may change when a run resumes, any other makes it
+    another.
 
-    What needs one section takes that alone. Sections stand last to first, which is how dataclasses order their fields.
-
-    Those with ``may_change`` may change when a run is resumed in its output folder; any other change makes it another
-    run.
+    Sections stand last to first, which is how dataclasses order their fields.
     """
 
     BASIC = (  # what --help shows
@@ -454,8 +436,7 @@ def list_texts(given: Any) -> list[str]:
 def identity(config: PretrainConfig, **facts: Any) -> dict[str, Any]:
     """What makes a run this run: two that agree on it give the same numbers on the same world size.
 
-    The length is none of it where a longer run begins as a shorter one does. ``facts`` are what the paths stand for:
-    fingerprints of corpus and model, the DeepSpeed settings.
+    The length is none of it where a longer run begins as a shorter one does. ``facts`` are what the paths stand for.
     """
     settings = settings_of_identity(config)
     if config.lr_schedule in OPEN_ENDED:

@@ -20,9 +20,9 @@ READ = (*LISTS, "model", "generator", "deepspeed_config")
 
 
 def find_finished(config: PretrainConfig) -> Path | None:
-    """The summary of the run that these settings describe; None where it is not complete, or a look at its folder does
-    not tell: a file that the run has read may have changed since.
-    """
+    """The summary of the complete run that these settings describe; None where its folder alone does not tell, for
+    instance
+    where a file that the run has read may have changed since."""
     folder = Path(config.output_dir)
     summary = folder / SUMMARY
     try:
@@ -59,7 +59,7 @@ def advise(folder: Path) -> str:
 
 def _is_newer(name: str | None, summary: Path) -> bool:
     """Whether a file of this name, or in the folder of this name, was written after the summary, or cannot be looked
-    at, such as a link to nothing or a remote folder."""
+    at."""
     if name and is_remote(name):
         return True
     place = find_file(name) if name and not Path(name).is_dir() else name and Path(name)

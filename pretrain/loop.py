@@ -22,15 +22,11 @@ from .schedule import Schedule
 
 @dataclass
 class Progress:
-    """What every checkpoint keeps of the loop; the same on all ranks, except ``wall_seconds``.
+    """What every checkpoint keeps of the loop; the same on all ranks, except ``wall_seconds``, which all starts add up
+    to.
 
-    step:           updates so far
-    wall_seconds:   spent in the loop, over all starts of the run
-    world_size:     number of ranks
-    window:         the sums of all ranks since the last line of the log
-    due:            this step was not measured yet, although it was due, because the run was asked to stop
-    skipped:        updates that were skipped because a loss or gradient was not finite
-    skipped_in_row: how many of them were the latest, without another update between
+    window: the sums of all ranks since the last line of the log
+    due:    this step was not measured yet, although it was due, because the run was asked to stop
     """
 
     step: int = 0
@@ -48,7 +44,7 @@ class Outcome:
 
     sums:      float64, this rank's sums for the log; zeros where the update was skipped
     grad_norm: of the global gradient; a number, or a tensor that is read only when it is logged
-    skipped:   bool ``[]``, the same on all ranks: a loss or gradient was not finite, and nothing was updated
+    skipped:   bool ``[]``, the same on all ranks
     """
 
     sums: torch.Tensor
@@ -60,9 +56,6 @@ class Outcome:
 class Loop(ABC):
     """The loop's state, and what every run does alike. What differs stands in the methods at the end.
 
-    request:    says whether somebody asked for a stop
-    watch:      the watchdog, which is told where the loop is
-    log_steps:  a line of the log every so many updates
     most_skips: so many skipped updates in a row end the run
     resumed_at: the step of the checkpoint that was loaded last; None where the run began anew
     skips:      updates that were skipped, not yet counted in ``progress``
@@ -153,7 +146,7 @@ class Loop(ABC):
         return sums
 
     def count_skips(self) -> None:
-        """Counts the updates that were skipped. Raises KinspanError after ``most_skips`` of them in a row."""
+        """Counts the updates that were skipped; ``most_skips`` of them in a row end the run."""
         progress = self.progress
         for step, skipped in self.skips.read():
             progress.skipped_in_row = progress.skipped_in_row + 1 if skipped else 0

@@ -61,10 +61,8 @@ def validate(run: Run) -> Validation | None:
 
 
 def run_probe(run: Run) -> None:
-    """Rank 0's probe measures a temporary release of this step, while the other ranks wait.
-
-    The probe leaves no trace in the run: dropout is seeded anew for each micro-batch.
-    """
+    """Rank 0's probe measures a temporary release of this step, while the other ranks wait. It leaves no trace in the
+    run."""
     step, folder = run.progress.step, run.setup.folder / "probe"
     run.watch.mark(f"the probe of step {step}", patient=True)
     weights = full_weights(run.engine)
@@ -138,13 +136,8 @@ def read_lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def find_fall(lines: Sequence[dict[str, Any]]) -> str | None:
-    """Compares the last probe with the first one, as a clause without a full stop; None where there is nothing to say.
-
-    lines: of metrics.jsonl, in their order
-
-    The run's own loss is that of validation, or of training where no pairs are held out. A run whose loss does not
-    improve either needs no warning of its own: its log shows that already.
-    """
+    """A warning where the last probe is below the first although the run's own loss, of validation or else of training,
+    improved; None otherwise. ``lines``: of metrics.jsonl"""
     probes = [line for line in lines if line["split"] == "probe"]
     losses = [line for line in lines if line["split"] == "validation"] or [x for x in lines if x["split"] == "train"]
     if not probes or not losses:

@@ -35,10 +35,8 @@ MAX_PRODUCT = 8192  # rows and columns of the largest matrices that the peak is 
 def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, float]:
     """Losses in nats per item, accuracies, and F1 of the positive class, from sums by name (see losses.py).
 
-    Pair figures are taken over all pairs. For a mixture those of each part follow, named ``ssp/pair_loss`` and so on,
-    or by its corpus, ``wiki/pair_loss``; of a corpus with several objectives both its own and theirs,
-    ``wiki/ssp/pair_loss``. ``loss`` is the weighted sum of the losses. A figure without any item to compute it from is
-    left out.
+    For a mixture those of each part follow, named ``ssp/pair_loss`` or by corpus, ``wiki/pair_loss``; of a corpus with
+    several objectives both. A figure without any item to compute it from is left out.
     """
     parts = tuple(name.rpartition("/")[0] for name in sums if name.endswith("/pair_loss"))
     everything = _add_up(sums, parts)
@@ -52,8 +50,9 @@ def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, f
 
 
 def group_parts(parts: Sequence[str]) -> dict[str, list[int]]:
-    """The names under which a mixture's figures stand apart, each with the numbers of the parts that it takes in: every
-    part, and every corpus of which there are several. Nothing where there is one part."""
+    """The names under which a mixture's figures stand apart, each with the numbers of its parts: every part, and every
+    corpus
+    of several parts. Nothing where there is one part."""
     if len(parts) == 1:
         return {}
     groups: dict[str, list[int]] = {name: [number] for number, name in enumerate(parts)}
@@ -71,12 +70,8 @@ def _add_up(sums: Mapping[str, float], parts: Sequence[str]) -> dict[str, float]
 
 
 def _compute_token_figures(sums: dict[str, float]) -> dict[str, float | None]:
-    """Figures of the masked-LM loss, and of replaced-token detection where the model does that.
-
-    rtd_accuracy:  share of all tokens that were judged rightly
-    rtd_recall:    share of the replaced tokens that were found
-    rtd_precision: share of the tokens judged as replaced that were replaced
-    """
+    """Figures of the masked-LM loss, and of replaced-token detection: recall and precision are of the
+    replaced tokens."""
     if "mlm_loss" not in sums:  # an adapter has no token loss
         return {}
     out = {
@@ -94,13 +89,10 @@ def _compute_token_figures(sums: dict[str, float]) -> dict[str, float | None]:
 
 
 def _compute_pair_figures(sums: dict[str, float]) -> dict[str, float | None]:
-    """Figures of the pair loss.
+    """Figures of the pair loss: accuracy by kind, and F1 of the positives against both kinds of negatives, or one
+    alone.
 
-    pair_accuracy_KIND:   share of the pairs of that kind that were classified rightly
-    pair_f1_hard, _easy: F1 of the positives against that kind of negatives alone
-
-    Of a bi-encoder: pair_r1, the share of queries whose own text is the most similar, and pair_mrr, the mean of 1 / its
-    rank.
+    Of a bi-encoder: pair_r1, the share of queries whose own text is the most similar, and pair_mrr.
     """
     if "queries" in sums:
         names = {"pair_loss": "pair_loss", "pair_r1": "firsts", "pair_mrr": "reciprocal_ranks"}
@@ -145,8 +137,7 @@ def find_peak_tflops(given: float | None, precision: str) -> float:
 def measure_peak_tflops(precision: str) -> float:
     """TFLOP/s of products of random square matrices on this device, in this precision: the best that was seen.
 
-    The matrices grow until a product takes long enough to be timed, or fills a GPU: a processor that only emulates
-    bf16 stops at small ones. Takes about a tenth of a second, and leaves the global random numbers alone.
+    The matrices grow until a product takes long enough to be timed, or fills a GPU. Global random numbers stay alone.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = DTYPES[precision]
@@ -180,11 +171,11 @@ def wait_for_device() -> None:
 class FlopCounter:
     """Counts the floating-point operations of forward and backward, without what is recomputed or spent on padding.
 
-    These are six per token and parameter of a matrix (two forward, four backward; Kaplan et al., 2020, section
-    2.1), and four of a frozen one, where the vocabulary projection works on masked tokens alone; and for attention,
-    per layer and sequence, ``12 * hidden`` for each of the ``length^2`` pairs of a token and one that it sees, of
-    which a sliding window leaves those within it. ``model`` names its ``encoders`` and its heads: ``masked_heads``
-    work on masked tokens, ``token_heads`` on all.
+    Six per token and parameter of a matrix (Kaplan et al., 2020, section 2.1), four of a frozen one, where the
+    vocabulary
+    projection works on masked tokens alone; and of attention, per layer and sequence, ``12 * hidden`` for each pair of
+    a
+    token and one that it sees.
     """
 
     def __init__(self, model: Any) -> None:
@@ -212,28 +203,22 @@ def _count_matrices(heads: Iterable[torch.nn.Module]) -> int:
 
 
 def list_windows(config: Any) -> list[int | None]:
-    """Of each layer the distance from which on its tokens do not see one another; None where they see all.
-
-    ``transformers`` does not count the token itself in ``sliding_window``.
-    """
+    """Of each layer the distance from which on its tokens do not see one another; None where they see all."""
     num_layers = config.num_hidden_layers * getattr(config, "inner_group_num", 1)
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * num_layers
     return [config.sliding_window + 1 if kind == "sliding_attention" else None for kind in kinds]
 
 
 def count_seen(lengths: np.ndarray, window: int | None) -> np.ndarray:
-    """How many pairs of a token and one that it sees sequences of these lengths have, themselves included.
-
-    window: a token sees those less than this many tokens away, on both sides
-    """
+    """How many pairs of a token and one less than ``window`` away sequences of these lengths have,
+    themselves included."""
     reach = lengths if window is None else np.minimum(lengths, window)
     hidden = lengths - reach  # the rows of each of the two corners of the square that are not seen
     return lengths**2 - hidden * (hidden + 1)
 
 
 def _count_encoder_matrices(backbone: Any) -> float:
-    """Parameters of the matrices that every token passes, times how often it does. The pooler is left out, because it
-    sees one token per pair."""
+    """Parameters of the matrices that every token passes, times how often it does; without the pooler."""
     groups = getattr(backbone.config, "num_hidden_groups", 1)  # ALBERT runs each group for several layers
     runs = {True: backbone.config.num_hidden_layers / groups, False: 1}
     return sum(
@@ -244,8 +229,7 @@ def _count_encoder_matrices(backbone: Any) -> float:
 
 
 def count_padding(batch: Batch, skips_padding: bool) -> tuple[int, int]:
-    """Slots of padding, and all slots, that attention computes for a batch. Linear layers see no more of it than what
-    rounds a packed row up, see encoder.ROUND_TO; nor does attention where it ``skips_padding``."""
+    """Slots of padding, and all slots, that attention computes for a batch."""
     if skips_padding:
         padding = -batch.num_tokens % ROUND_TO
         return padding, batch.num_tokens + padding

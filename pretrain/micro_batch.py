@@ -36,8 +36,8 @@ def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
     """The most pairs whose pass fits into so many bytes with room, from 1 to ``most``.
 
     measure: the bytes that a pass of so many pairs takes at its peak. Each further pair is taken to cost as much as
-             those between the two numbers of pairs that are tried. Where these do not fit it is 1: the largest batch
-             is tried before training, and if even that is too much, one line says what to do
+             those
+        between the two numbers that are tried. Where these do not fit it is 1: trying the largest batch then says more
     """
     few, more = TRIED
     try:

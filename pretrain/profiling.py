@@ -1,9 +1,7 @@
 """Where the time of training steps goes (``--profile``), beside the time that their arithmetic must take.
 
-The training loop says at its marks which part of a step begins. Three steps warm up; the next ones, as many as were
-asked for, are timed by a clock that is read at the marks; two more are traced by torch's profiler, whose own work would
-falsify the times. On a GPU the timed steps wait for the device at each mark, so that a part's time is that of its
-kernels; the traced steps do not. Nothing here draws a random number or changes what is computed.
+The training loop says at its marks which part of a step begins. After three steps the next ones are timed at the marks,
+where a GPU is waited for; two more are traced by torch's profiler, whose own work would falsify the times.
 """
 
 import time
@@ -37,10 +35,8 @@ TRACE = "trace.json.gz"  # in the run's folder
 class Profile:
     """Times and traces the steps of a run. With ``num_steps`` 0 it does nothing.
 
-    num_steps: to be timed
-    folder:    of the run
-    peak:      TFLOP/s that the device reaches at most, which the floor is computed from
-    traces:    whether this rank writes a trace; all ranks time, since all wait at the same marks
+    peak:   TFLOP/s that the device reaches at most, which the floor is computed from
+    traces: whether this rank writes a trace; all ranks time, since all wait at the same marks
     """
 
     def __init__(self, num_steps: int, folder: Path, peak: float, traces: bool) -> None:
@@ -85,7 +81,6 @@ class Profile:
             self._name_range(part)
 
     def count(self, flops: Iterable[float]) -> None:
-        """Adds up the floating-point operations of this rank's micro-batches."""
         if self._current is not None:
             self.flops += sum(flops)
 

@@ -53,11 +53,7 @@ def look_for_spike(run: Run, loss: float) -> None:
 
 
 def is_spike(loss: float, before: Sequence[float]) -> bool:
-    """Whether a loss leaps above those ``before``.
-
-    It must exceed the median of the last few by more than the usual change from one line to the next, which a falling
-    loss has too. Both are medians, so that one outlier among the lines changes little.
-    """
+    """Whether a loss exceeds the median of the last few by more than the usual change from one line to the next."""
     recent = before[-HISTORY:]
     if len(recent) < MIN_HISTORY:
         return False
@@ -67,10 +63,7 @@ def is_spike(loss: float, before: Sequence[float]) -> bool:
 
 
 def rewind(run: Run) -> None:
-    """Goes back to the newest checkpoint before the last line of the log, and leaves out the batches of that line.
-
-    Without such a checkpoint training goes on.
-    """
+    """Goes back to the newest checkpoint before the last line of the log, and leaves out the batches of that line."""
     progress, setup = run.progress, run.setup
     run.watch.mark(f"going back from step {progress.step}", patient=True)
     first = (progress.step - 1) // setup.config.log_steps * setup.config.log_steps  # step of the line

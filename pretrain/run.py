@@ -45,8 +45,8 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
 
     probe: measures the model every ``config.probe_steps``, on rank 0; finetune.training.probe.make_probe makes it
 
-    All ranks call it. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a
-    signal or ``max_hours`` ended the run after a checkpoint.
+    All ranks call it. Stopped (a SystemExit of status 75) says that a signal or ``max_hours`` ended it after a
+    checkpoint.
     """
     check(config)
     folder = open_folder(config.output_dir)
@@ -76,16 +76,13 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
 
 @cache
 def _leave_at_exit() -> None:
-    """Leaves the process group when the program ends.
-
-    Not when the run ends, because a second run in this program needs the process groups.
-    """
+    """Leaves the process group when the program ends: a second run in it needs the group."""
     atexit.register(dist.destroy_process_group)
 
 
 def _run_watched(config: PretrainConfig, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
-    """Says what to do about a lack of memory. Where a collective failed, prints the cause, and gives the watchdog time
-    to find out whether another rank has ended. The history keeps what the run ended by."""
+    """Turns a lack of memory into advice, and has the watchdog find out whether a rank is gone where a collective
+    failed."""
     setup = None
     try:
         watch.mark(SETTING_UP, patient=True)  # weights and shards may come from afar
@@ -165,12 +162,8 @@ def _say(setup: Setup, *lines: str) -> None:
 
 @dataclass(kw_only=True)
 class Pretraining(Run):
-    """A step of pre-training.
-
-    While it runs, the ranks count the next one's batch, and tell whether one of them is to stop before it.
-
-    counted: the global batch of this step
-    """
+    """A step of pre-training. While it runs, the ranks count the next one's batch, and whether one of
+    them is to stop."""
 
     counted: Counted = field(init=False)
 
@@ -240,8 +233,7 @@ class Pretraining(Run):
 
 
 def release(run: Run) -> None:
-    """Writes a release of this step. One that is there already is kept if this run was resumed at this step: otherwise
-    it was made of other weights."""
+    """Writes a release of this step. One that is there already is kept only if this run was resumed at this step."""
     step = run.progress.step
     run.watch.mark(f"the release of step {step}", patient=True)
     folder = run.setup.folder / "releases" / f"step-{step:08d}"

@@ -87,9 +87,7 @@ HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss, 10 at fir
 class Setup:
     """What a run is made of, before it has an engine.
 
-    folder:             the output folder
     validation_stream:  None where no pairs are held out
-    deepspeed_settings: those of its JSON file, with those added that follow from our flags
     facts:              what run.json says: the run's identity (see config.identity), and what its release will say
     notes:              lines for the user
     """
@@ -256,9 +254,7 @@ def _note_defaults(config: PretrainConfig) -> list[str]:
 
 
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
-    """Either "mlm" or "rtd", or "none" for an adapter; "auto" is resolved by the model's family, but for a bi-encoder,
-    which has no replaced-token detection.
-    """
+    """Either "mlm" or "rtd", by the model's family where it is "auto"; "none" for an adapter."""
     if config.adapter:
         return "none"
     if config.pair_loss:
@@ -380,8 +376,7 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> Schedule:
     """The learning rate's schedule over ``total`` updates.
 
-    epoch_pairs: of an epoch. Where a run may be continued, the warm-up of epochs follows from them alone: ``total`` is
-                 rounded up, and its share of an epoch differs between two lengths
+    epoch_pairs: where a run may be continued, a warm-up of epochs follows from them alone, and not from ``total``
     """
     warmup, given = config.warmup_steps, None
     if config.warmup_epochs is not None and config.max_epochs is not None:
@@ -430,10 +425,7 @@ def _collect_facts(
 
 
 def _claim(setup: Setup) -> None:
-    """Makes the output folder this run's, with the configs and the tokenizer of its model, or finds that it is already.
-
-    Refuses another run's folder.
-    """
+    """Makes the output folder this run's, with what its release needs beside weights, or finds that it is already."""
     if not claim_folder(setup.folder, setup.facts, explain_differences(setup, setup.folder)):
         change_length(setup.folder, setup.facts, setup.schedule)
         return

@@ -55,14 +55,11 @@ class RunProgress(Progress):
 class Run(Loop):
     """What pre-training works with beside the loop's own state. ``open_run`` makes what is not given.
 
-    probe:    measures a release; None without ``--probe``, and on all ranks but the first
-    clock:    measures the speed
-    profile:  measures where the time goes, with ``--profile``
-    board:    Weights & Biases, with ``--wandb`` on rank 0
-    shown:    the pairs on the page of the run, once they were read
-    filler:   stands in for an empty micro-batch
-    feeder:   makes the batches from ``progress.step`` on
-    coming:   waits for the next step's batch to be counted; see step.start_counting
+    probe:  measures a release; None without ``--probe``, and on all ranks but the first
+    board:  Weights & Biases, with ``--wandb`` on rank 0
+    shown:  the pairs on the page of the run, once they were read
+    filler: stands in for an empty micro-batch
+    coming: waits for the next step's batch to be counted; see step.start_counting
     """
 
     progress: RunProgress
@@ -179,8 +176,8 @@ def fetch_next(run: Run, stopping: bool) -> None:
 
 
 def close_run(run: Run) -> None:
-    """Closes what ``open_run`` has opened. The last count is not waited for: it ends by itself once all ranks have
-    begun it, and after an error the others may never do so."""
+    """Closes what ``open_run`` has opened. The last count is not waited for: after an error others may
+    never begin it."""
     run.feeder.close()
     if run.log:
         run.log.close()

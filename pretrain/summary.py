@@ -85,7 +85,6 @@ def write_summary(setup: Setup, progress: RunProgress) -> dict[str, Any]:
 
 
 def _find_version(package: str) -> str | None:
-    """The version of a package; None of this one where it runs from its source and is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,7 +1,6 @@
 """All that depends on how DeepSpeed is made inside: its private attributes, its pickles, and repairs of its bugs.
 
-Tried with DeepSpeed 0.19.8. With another version, run ``tests/pretrain`` with the slow tests: each function here
-says what it relies on, and the tests notice where that no longer holds. ``deepspeed`` is imported inside the
+Tried with DeepSpeed 0.19.8; the tests notice where another version differs. ``deepspeed`` is imported inside the
 functions, because it takes seconds.
 """
 
@@ -51,10 +50,7 @@ COLLECTIVES = (  # methods of DeepSpeed's backend that training calls
 
 
 def silence_start() -> None:
-    """Keeps DeepSpeed from saying, on every rank, that it found no GPU, which processor it uses and which it loads.
-
-    Called before ``deepspeed`` is imported, which writes the first of these lines. Its loggers keep their filters.
-    """
+    """Keeps DeepSpeed from saying, on every rank, what it found and loads. Called before ``deepspeed`` is imported."""
     for name in ("DeepSpeed", "DeepSpeedPySpy"):
         logging.getLogger(name).addFilter(lambda record: not record.getMessage().startswith(STARTING))
 
@@ -69,9 +65,10 @@ def silence_memory_reports() -> None:
 def skip_own_operators() -> None:
     """Keeps DeepSpeed from looking for operators that it could compile, none of which training calls.
 
-    Looking starts compilers, and without CUDA's it prints a warning for each of seven operators, on every rank. One
-    that is for inference would be compiled, which takes a minute at the first start; if that start is killed, it leaves
-    a lock on which every later start hangs, and it takes 69 MB of shared memory per rank, which nothing frees.
+    Looking starts compilers and warns of each operator. One for inference would take a minute at the first start, leave
+    a
+    lock on which every later start hangs if that start is killed, and 69 MB of shared memory per rank, which nothing
+    frees.
     """
     import deepspeed
     from deepspeed.ops.op_builder.all_ops import ALL_OPS
@@ -80,11 +77,7 @@ def skip_own_operators() -> None:
 
 
 def disable_overflow_error(engine: Any) -> None:
-    """Lets a run survive many overflows in a row in fp16.
-
-    DeepSpeed raises after some 18 of them, when its loss scale cannot shrink further. The training loop counts skipped
-    updates itself, and after ``--max_skipped_steps`` ends the run with advice.
-    """
+    """Lets a run survive many overflows in a row in fp16: the training loop counts skipped updates itself."""
     scaler: Any = getattr(engine.optimizer, "loss_scaler", None)
     if hasattr(scaler, "raise_error_at_min_scale"):
         scaler.raise_error_at_min_scale = False
@@ -99,12 +92,7 @@ def skip_lone_reduction(engine: Any) -> None:
 
 
 def release_engine(engine: Any) -> None:
-    """Gives back the memory of an engine, once its run is over.
-
-    DeepSpeed's hooks keep an engine alive in ways that the garbage collector cannot follow. A program that trains one
-    model after another would hold the weights and the optimizer's state of all of them. ZeRO 3 leaves the engine
-    behind even so, with nothing in it.
-    """
+    """Gives back the memory of an engine, once its run is over: DeepSpeed's hooks keep it alive."""
     engine.destroy()
     optimizer = engine.basic_optimizer
     updated = (parameter for group in optimizer.param_groups for parameter in group["params"])
@@ -114,10 +102,10 @@ def release_engine(engine: Any) -> None:
 
 
 def read_overflow(engine: Any) -> bool:
-    """Whether ZeRO has skipped the last update because the gradient was not finite. It decides that on the host.
+    """Whether ZeRO has skipped the last update because the gradient was not finite.
 
-    With the optimizer offloaded to the CPU, DeepSpeed would add the next gradients to those of the skipped update:
-    these are dropped here.
+    With the optimizer offloaded, DeepSpeed would add the next gradients to those of the skipped update: they are
+                                                                                                         dropped.
     """
     optimizer = engine.optimizer
     if optimizer.overflow and getattr(optimizer, "cpu_offload", False):
@@ -129,9 +117,9 @@ def read_overflow(engine: Any) -> bool:
 def without_updates(engine: Any) -> Iterator[None]:
     """In the block, ``engine.step()`` updates nothing; afterwards gradients and counters are as they were before.
 
-    DeepSpeed offers no way to return to counting the micro-steps by itself: its attribute must be set back to None. Its
-    sums of gradients in bf16 and in ZeRO 2 go, since they may hold NaN. Those of ZeRO 3 and of offloading stay: after
-    NaN DeepSpeed skips the first update.
+    DeepSpeed's sums of gradients in bf16 and in ZeRO 2 go, since they may hold NaN. Those of ZeRO 3 and of offloading
+    stay:
+    after NaN DeepSpeed skips the first update.
     """
     micro_steps, optimizer = engine.micro_steps, engine.optimizer
     engine.set_gradient_accumulation_boundary(False)
@@ -147,9 +135,7 @@ def without_updates(engine: Any) -> Iterator[None]:
 def time_collectives(begin: Callable[[], str], end: Callable[[str], None]) -> Callable[[], None]:
     """Has ``begin`` called before each of DeepSpeed's collectives, and ``end`` after it with what ``begin`` returned.
 
-    Meanwhile a collective that was begun to be waited for later is waited for at once, so that its time is known.
-    Returns what sets all back. DeepSpeed's own log of communication adds each call's time to all later ones of its
-    name; therefore the methods of its backend are wrapped.
+    Each is waited for at once, so that its time is known. Returns what sets all back.
     """
     from deepspeed.comm import comm
 
@@ -185,10 +171,7 @@ def read_master_copy(parameter: torch.nn.Parameter) -> torch.Tensor | None:
 
 
 def capture_files(engine: Any, tag: str, without_frozen: bool = False) -> dict[str, Any]:
-    """What ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name.
-
-    without_frozen: leaves out the parameters that are not trained
-    """
+    """What ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name."""
     keeper = _Keeper()
     before, engine.checkpoint_engine = engine.checkpoint_engine, keeper
     engine._copy_recovery_script = lambda folder: None  # DeepSpeed would put a program among the data
@@ -254,9 +237,8 @@ def restricted_unpickling() -> Iterator[None]:
 def plain_path(folder: Path) -> Iterator[Path]:
     """In the block, a path to the folder in which nothing reads as a wildcard.
 
-    DeepSpeed makes wildcards and regular expressions of its paths without escaping them, and finds nothing in
-    ``runs/[3]``. A link in the system's temporary folder leads there. A change of the working directory would do too,
-    but all threads share that: heartbeats and shards behind relative paths would not be found meanwhile.
+    DeepSpeed makes wildcards and regular expressions of its paths without escaping them: it finds nothing in
+                                                                                          ``runs/[3]``.
     """
     with tempfile.TemporaryDirectory(prefix="kinspan-") as place:
         link = Path(place) / "folder"
@@ -265,12 +247,7 @@ def plain_path(folder: Path) -> Iterator[Path]:
 
 
 def load_own_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: bool = False) -> bool:
-    """Loads what ``capture_files`` of as many ranks gave; False where DeepSpeed finds nothing to load.
-
-    In bf16 DeepSpeed prints the name of a function of its own meanwhile, which is kept off the screen.
-
-    without_frozen: the checkpoint holds only the parameters that are trained
-    """
+    """Loads what ``capture_files`` of as many ranks gave; False where DeepSpeed finds nothing to load."""
     options = {"custom_load_fn": load_trained} if without_frozen else {}
     with plain_path(folder) as plain, redirect_stdout(io.StringIO()), restricted_unpickling():
         path, _ = engine.load_checkpoint(str(plain), tag=tag, **options)
@@ -278,10 +255,10 @@ def load_own_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: boo
 
 
 def write_universal_checkpoint(folder: Path, source: str, target: str) -> None:
-    """Runs DeepSpeed's converter on ``folder/source``, without output and in this process.
+    """Runs DeepSpeed's converter on ``folder/source``, without output and in this process, where unpickling is
+    restricted.
 
-    In a process of its own the converter would not know our limits on unpickling. ``inject_missing_state`` supplies the
-    facts about pipelines and tensor parallelism that it asks for, although there are none.
+    ``inject_missing_state`` supplies the facts about pipelines and tensor parallelism that it asks for.
     """
     from deepspeed.checkpoint import ds_to_universal
 
@@ -301,10 +278,7 @@ def write_universal_checkpoint(folder: Path, source: str, target: str) -> None:
 
 
 def load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
-    """Loads a module's trained parameters, of a checkpoint without the frozen ones; DeepSpeed's ``custom_load_fn``.
-
-    Raises RuntimeError where they are not all there, which no checkpoint of the same run lacks.
-    """
+    """Loads a module's trained parameters, of a checkpoint without the frozen ones; DeepSpeed's ``custom_load_fn``."""
     trained = {name for name, parameter in dst.named_parameters() if parameter.requires_grad}
     found = dst.load_state_dict(src, strict=False)
     if wrong := sorted(trained & set(found.missing_keys) | set(found.unexpected_keys)):
@@ -314,11 +288,11 @@ def load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
 def load_universal_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: bool = False) -> bool:
     """Loads what ``write_universal_checkpoint`` wrote to ``folder/tag``; False where DeepSpeed finds nothing to load.
 
-    Two mistakes of DeepSpeed are repaired. Under ZeRO 3 all parameter groups come back with the settings of the first
-    group, weight decay included, and share *one* tensor as their count of steps, so that each update would count once
-    per group. And the count comes back on the host, while torch's fused AdamW wants it beside the parameters.
-
-    without_frozen: the checkpoint holds only the parameters that are trained
+    Two mistakes of DeepSpeed are repaired. Under ZeRO 3 all parameter groups come back with the settings of the first,
+    and
+    share *one* tensor as their count of steps. And the count comes back on the host, while fused AdamW wants it beside
+    the
+    parameters.
     """
     optimizer = engine.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]

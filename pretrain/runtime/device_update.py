@@ -1,7 +1,7 @@
 """Updates whose norm, clipping and skipping stay on the device, so that the host waits for none of them.
 
-With bf16 and ZeRO 1 DeepSpeed takes its ``BF16_Optimizer``, which asks on the host for the norm of every update: the
-device runs dry meanwhile. ``update_on_device`` puts two methods in the place of its own that compute the same.
+With bf16 and ZeRO 1 DeepSpeed's ``BF16_Optimizer`` asks on the host for the norm of every update. ``update_on_device``
+puts two methods in the place of its own that compute the same.
 """
 
 from functools import partial
@@ -13,10 +13,8 @@ EPSILON = 1e-6  # added to the norm by which gradients are divided, as DeepSpeed
 
 
 def measure_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The norm of all gradients together, float64 ``[]``.
-
-    A processor adds up millions of squares in one row, which loses the fourth digit in fp32: there it goes row by row.
-    """
+    """The norm of all gradients together, float64 ``[]``; row by row on a processor, where fp32 would lose the fourth
+    digit."""
     if gradients[0].device.type != "cpu":
         return _measure_at_once(gradients)
     rows = [torch.linalg.vector_norm(g, dim=-1).double() for g in gradients]
@@ -34,11 +32,7 @@ def clip_on_device(gradients: list[torch.Tensor], norm: torch.Tensor, most: floa
 
 
 def update_on_device(engine: Any) -> None:
-    """Has bf16 with ZeRO 1, and fp32 without ZeRO, wait for nothing; ZeRO 2 and 3 stay as they are.
-
-    DeepSpeed's own waits three times per update, and takes 400 kernels a micro-batch to add a base model's gradients to
-    their sums in fp32.
-    """
+    """Has bf16 with ZeRO 1, and fp32 without ZeRO, wait for nothing; ZeRO 2 and 3 stay as they are."""
     from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
     engine.clip_fp32_gradients = lambda: None  # finite.guard_update has clipped them

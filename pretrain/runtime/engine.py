@@ -41,7 +41,10 @@ SCALING = ("loss_scale_window", "hysteresis")  # of "fp16": steps until the loss
 
 
 def read_deepspeed_config(name: str) -> dict[str, Any]:
-    """The content of the JSON file of that name, which is looked for in this folder, then beside the packages."""
+    """The content of the JSON file of that name, which is looked for in this folder, then beside the packages.
+
+    Refused is what one of our flags sets, what DeepSpeed does not know, and a stage that ZeRO does not have.
+    """
     path = find_file(name)
     if path is None:
         raise KinspanError(f"--deepspeed_config {name}: no such file")
@@ -114,10 +117,7 @@ def complete_settings(settings: dict[str, Any], config: Any, layout: Layout, pre
 
 
 def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """AdamW's groups: weight decay on matrices and embeddings, none on biases and LayerNorm.
-
-    Frozen parameters (``requires_grad`` is False) stand in no group, and a group without parameters is left out.
-    """
+    """AdamW's groups: weight decay on matrices and embeddings, none on biases and LayerNorm; no frozen parameters."""
     decayed: list[torch.nn.Parameter] = []
     plain: list[torch.nn.Parameter] = []
     for parameter in model.parameters():
@@ -128,19 +128,15 @@ def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[s
 
 
 def raise_descriptor_limit() -> None:
-    """Lets this process open as many files as the system allows: each gloo group takes one descriptor per other rank,
-    and the usual limit of 1,024 would not do for 512 ranks."""
+    """Lets this process open as many files as the system allows: each gloo group takes a descriptor per other rank."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # of a system that promises more than it gives
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def start_distributed(allow_cpu: bool = False) -> None:
-    """Joins the other ranks, each on a GPU of its own where there are any. Without a launcher, this process becomes a
-    world of one rank.
-
-    allow_cpu: GPUs that torch cannot use are no error
-    """
+    """Joins the other ranks, each on a GPU of its own where there are any; without a launcher, as a
+    world of one rank."""
     silence_start()
     import deepspeed
 
@@ -198,10 +194,7 @@ def build_engine(model: torch.nn.Module, config: Any, settings: dict[str, Any]) 
 
 
 def warn_of_rate(flag: str, rate: float) -> list[str]:
-    """A line where all weights of a pre-trained encoder are to move at a rate that mostly makes it worse than before.
-
-    Rücklé et al., 2020, "MultiCQA", appendix A.1, print 0.001 for full fine-tuning, which hardly can be meant.
-    """
+    """A warning where the rate is too high for all weights of a pre-trained encoder."""
     if rate < HIGH_RATE:
         return []
     return [

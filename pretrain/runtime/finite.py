@@ -13,18 +13,16 @@ from .device_update import clip_on_device, decides_on_device, measure_norm
 
 
 def one_if_finite(sums: torch.Tensor) -> torch.Tensor:
-    """1, or NaN where one of the sums is not finite. A loss that is multiplied by NaN makes every gradient NaN, and the
-    all-reduce of the gradients carries that to all ranks."""
+    """1, or NaN where one of the sums is not finite: the loss times NaN makes every gradient NaN, on all ranks."""
     return (sums.detach() * 0 + 1).prod()
 
 
 def guard_update(engine: Any) -> torch.Tensor | None:
     """Makes the engine's next update a skipped one where the gradient is not finite; returns the gradient's norm.
 
-    Under ZeRO this returns None and does nothing, because DeepSpeed looks for itself. Without ZeRO DeepSpeed tells no
-    norm and updates with whatever gradient there is. The norm is taken after DeepSpeed's all-reduce, and the gradient
-    is clipped by it, which DeepSpeed would wait for. torch's fused AdamW leaves everything as it was where
-    ``found_inf`` is 1.
+    Under ZeRO this returns None and does nothing, because DeepSpeed looks for itself. Without it torch's fused AdamW
+    leaves
+    everything as it was where ``found_inf`` is 1.
     """
     if engine.zero_optimization():
         return None
@@ -48,8 +46,7 @@ def read_outcome(engine: Any, norm: torch.Tensor | None) -> tuple[torch.Tensor, 
 
 
 def is_ordinary_overflow(precision: str, skipped_in_row: int) -> bool:
-    """Whether a skipped update is only fp16 looking for its loss scale: the first of a row. A second one in a row, and
-    any in bf16 or fp32, is worth a line."""
+    """Whether a skipped update is only fp16 looking for its loss scale: the first of a row."""
     return precision == "fp16" and skipped_in_row == 1
 
 

@@ -22,11 +22,10 @@ class Log:
     """Writes metrics.jsonl, TensorBoard and the screen. Rank 0 alone has one.
 
     A resumed run removes the lines after its checkpoint, so that each step is logged once. Training goes on where the
-    log cannot be written, on a full disk for instance: lines of metrics.jsonl are kept and written with the next ones.
-    What TensorBoard misses meanwhile stays missing there, because metrics.jsonl holds the same figures.
+    log
+    cannot be written: lines of metrics.jsonl are kept and written with the next ones.
 
     first_step: that of the checkpoint, or 0
-    task:       is shown beside the progress bar
     undone:     splits whose lines of ``first_step`` itself are removed too, because they will be written again
     settings:   of the run, which TensorBoard shows as hyperparameters
     follower:   is told of every line; see pretrain.watching.wandb_board
@@ -124,15 +123,12 @@ class Log:
                 self.board._get_file_writer().add_summary(summary)
 
     def say(self, text: str) -> None:
-        """Prints a line above the progress bar."""
         self.bar.write(text)
 
     def step(self) -> None:
-        """Moves the progress bar by one update."""
         self.bar.update(1)
 
     def close(self) -> None:
-        """Writes what could not be written before, if it can be written now."""
         if self.unwritten:
             try:
                 self._write_lines()

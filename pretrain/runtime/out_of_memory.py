@@ -25,8 +25,7 @@ def describe_out_of_memory(micro: int, length: int) -> str:
 def return_freed_memory() -> None:
     """Has glibc give freed memory back to the system, where tensors lie in the machine's memory.
 
-    Every batch has other shapes, and what glibc keeps of them falls into pieces that fit no later one: by itself a
-    process grows by gigabytes within some hundred steps. Other C libraries have no ``malloc_trim``.
+    Every batch has other shapes, and what glibc keeps of them fits no later one: a process would grow by gigabytes.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim and not torch.cuda.is_available():

@@ -8,8 +8,7 @@ from data_pipeline.errors import KinspanError
 def choose_precision(wanted: str, zero_stage: int) -> str:
     """One of "fp32", "bf16" and "fp16"; ``wanted`` may also be "auto", which is resolved for this machine.
 
-    Without ZeRO, DeepSpeed never scales the loss in fp16, and gives no access to an fp32 copy of bf16 weights: both are
-    refused there. Raises KinspanError for what this machine or stage cannot do.
+    Without ZeRO, DeepSpeed never scales the loss in fp16, and gives no access to an fp32 copy of bf16 weights.
     """
     on_gpu = torch.cuda.is_available()
     if not zero_stage:
@@ -25,11 +24,8 @@ def choose_precision(wanted: str, zero_stage: int) -> str:
 
 
 def _has_bf16_processor() -> bool:
-    """Whether this processor multiplies bf16 matrices faster than fp32 ones.
-
-    Emulated, bf16 is slower. So it is by Intel's AVX-512 instructions without AMX: at half the speed of fp32, on an
-    Emerald Rapids whose AMX a virtual machine hid. By AMD's it is faster.
-    """
+    """Whether this processor multiplies bf16 matrices faster than fp32 ones: Intel's AVX-512 without AMX halves the
+    speed."""
     capabilities = torch.cpu.get_capabilities()
     is_intel = "Intel" in capabilities.get("cpu_name", "")
     return bool(capabilities.get("amx_bf16") or (capabilities.get("avx512_bf16") and not is_intel))

@@ -35,7 +35,7 @@ def count() -> int:
 def process_group(name: str) -> Any:
     """The gloo group of that name, which all ranks must make together, at its first use.
 
-    "control" is for the training loop, "writer" for the thread that writes checkpoints: two threads must never share a
+    "control" is for the training loop, "writer" for the thread that writes checkpoints: two threads never share a
     group.
     """
     return dist.new_group(backend="gloo", timeout=TIMEOUT)
@@ -113,10 +113,8 @@ def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
 
 def make_first_on_each_machine(local_rank: int, make: Callable[[], Value]) -> Value:
     """What ``make`` returns on this rank. The first rank of each machine calls it before the others there do, which
-    then find in the cache what it has downloaded.
-
-    If ``make`` raises KinspanError on any rank, all ranks raise it.
-    """
+    then find
+    in the cache what it has downloaded. A KinspanError of any rank is raised on all."""
     made: list[Value] = []
     for turn in (True, False):
         failure = None
@@ -141,8 +139,7 @@ def describe_storage_error(error: OSError, folder: Path | None = None) -> str:
 
 
 def is_communication_failure(error: BaseException) -> bool:
-    """Whether an error is that of a collective. Another rank may have ended, or the network may have failed: only the
-    watchdog can tell. A KinspanError says what to do already, whatever words it quotes."""
+    """Whether an error is that of a collective: another rank may have ended, or the network failed."""
     text = str(error).lower()
     return (
         not isinstance(error, KinspanError)

@@ -36,7 +36,8 @@ BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")  # how large messages 
 
 
 def open_folder(name: str | Path) -> Path:
-    """The output folder, made where there is none."""
+    """The output folder, made where there is none; refused at the start where it, or its checkpoints, cannot be
+    written."""
     folder = Path(name)
     checkpoints = folder / CHECKPOINTS
     for place in (folder, checkpoints):
@@ -64,7 +65,6 @@ def check_shared(folder: Path) -> None:
 
 
 def _leave_file(folder: Path) -> str:
-    """The name of a new and empty file."""
     name = f"{SHARED}{secrets.token_hex(8)}"
     (folder / name).touch()
     return name
@@ -91,10 +91,7 @@ def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[s
 
 
 def claim_folder(folder: Path, record: dict[str, Any], explanations: Mapping[str, str] | None = None) -> bool:
-    """Makes the folder this run's where it is free, by writing ``record``; returns whether it was.
-
-    Called under the folder's lock, on rank 0. Arguments and errors are those of ``holds_this_run``.
-    """
+    """Makes the folder this run's where it is free, by writing ``record``; returns whether it was."""
     if holds_this_run(folder, record, explanations):
         return False
     write_record(folder, record)
@@ -131,7 +128,7 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
 
 
 def refuse_other_version(path: Path) -> None:
-    """Raises KinspanError where the run under way drops or samples otherwise: it would not end as it would have."""
+    """Refuses a run under way that drops or samples otherwise: it would not end as it would have."""
     record = read_object(path, ADVICE)
     for key, (version, last) in VERSIONS.items():
         theirs = record.get(key, 1)

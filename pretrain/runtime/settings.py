@@ -1,8 +1,4 @@
-"""Settings as dataclass fields: one declaration says everything that there is to say about a setting.
-
-The default, the help, the group under which ``--help`` lists it, the numbers that it may take, and whether a run may
-change it when it resumes: the checks, the help and a run's identity are all read from the declarations.
-"""
+"""Settings as dataclass fields: checks, ``--help`` and a run's identity are all read from one declaration of each."""
 
 import math
 from collections.abc import Callable
@@ -28,11 +24,7 @@ TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", s
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may take.
-
-    rule:   what ends the sentence "--name value: ...", such as "must be above 0"
-    allows: whether a number is one of them
-    """
+    """The numbers that a setting may take. ``rule``: what ends the sentence "--name value: ..."."""
 
     rule: str
     allows: Callable[[float], bool]
@@ -68,7 +60,7 @@ def setting(
     within:     what its number, or each number of its list, may be; None passes
     may_change: a run that resumes may change it; any other change makes it another run
     old_name:   a former name, which the command line still accepts
-    as_text:    writes a value of a list in a YAML file, which may be more than text, as the command line takes it
+    as_text:    writes a value of a list in a YAML file as the command line takes it
     is_model:   it names models, of which the one that is installed is found by its name
     """
     known = {"help": text, "group": group, "within": within, "may_change": may_change, "old_name": old_name}
@@ -79,7 +71,6 @@ def setting(
 
 
 def cache_dir(group: str = "") -> Any:
-    """Declares the setting of where the shards of remote corpora are kept."""
     text = (
         "Folder on a disk of this machine for the shards of remote corpora, shared by all its ranks and runs. Without "
         "it: one in the user's cache."
@@ -88,19 +79,16 @@ def cache_dir(group: str = "") -> Any:
 
 
 def cache_gb(group: str = "") -> Any:
-    """Declares the setting of how much that folder may hold."""
     text = "Gigabytes of shards in that folder at most; those used longest ago leave first."
     return setting(DEFAULT_GIGABYTES, text, group, ABOVE_0, may_change=True)
 
 
 def allow_cpu(group: str = "") -> Any:
-    """Declares the setting of whether GPUs that cannot be used are an error."""
     text = "Train on the processor although this machine has GPUs that torch cannot use. Without it that is an error."
     return setting(False, text, group, may_change=True)
 
 
 def tf32(group: str = "") -> Any:
-    """Declares the setting of how GPUs multiply fp32 matrices."""
     text = (
         "Multiply fp32 matrices in TF32 (inputs of 10 bits of mantissa) on GPUs that have it, at up to eight times the "
         "speed; off with --deterministic. It matters with --precision fp32."
@@ -130,11 +118,7 @@ def check_ranges(config: Any) -> None:
 
 
 def settings_of_identity(config: Any) -> dict[str, Any]:
-    """The settings that a run may not change when it resumes: all but those that may change.
-
-    Those of ``LATER`` are left out at the values there, and a renamed one keeps its former name, so that the identities
-    of earlier runs stay what they were.
-    """
+    """The settings that a run may not change when it resumes, under the names that identities of earlier runs have."""
     kept = [f for f in fields(config) if not f.metadata["may_change"]]
     return leave_out_later({f.metadata["old_name"] or f.name: getattr(config, f.name) for f in kept})
 

@@ -32,12 +32,7 @@ COUNTS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 class World(NamedTuple):
-    """rank:       this process's, from 0
-    local_rank: its number among those of its machine
-    size:       how many ranks there are
-    local_size: how many of them this machine has
-    host, port: where rank 0 listens while the ranks find one another; None where there is but this rank
-    """
+    """host, port: where rank 0 listens while the ranks find one another; port is None where there is but this rank"""
 
     rank: int = 0
     local_rank: int = 0
@@ -82,11 +77,10 @@ def _read_launcher(env: Mapping[str, str]) -> World:
 
 
 def _read_slurm(env: Mapping[str, str]) -> World:
-    """A task of ``srun`` as a rank.
+    """A task of ``srun``, which alone sets SLURM_STEP_NUM_TASKS, as a rank.
 
-    Only ``srun`` sets SLURM_STEP_NUM_TASKS: a program that a batch script starts by itself is no task among others.
     The ranks meet at the first machine, at a port that follows from the step: two steps of one machine take different
-    ones, but for one in 22,000.
+                                                                               ones.
     """
     size = _count(env, "SLURM_STEP_NUM_TASKS", 1)
     on_machines = expand_counts(env.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
@@ -136,8 +130,8 @@ def derive_port(name: str) -> str:
 
 def _choose_port() -> str:
     """The port where DeepSpeed's launcher has all ranks of one machine meet and none was asked for: it gives the same
-    one to all runs, of which the second would then fail. All ranks of a launcher choose alike, by its process number.
-    """
+    one to
+    all runs. All ranks of a launcher choose alike, by its process number."""
     above = psutil.Process().parents()
     launcher = next((process for process in above if LAUNCHER in process.cmdline()), None)
     if launcher is None:
