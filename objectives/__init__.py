@@ -30,7 +30,6 @@ OBJECTIVES: dict[str, Objective] = {
     o.name: o for o in (ssp.SSP, sp.SP, psd.PSD, nsp.NSP, sop.SOP, ict.ICT, *FORUM_OBJECTIVES)
 }
 PAPER_SAMPLING: dict[str, Objective] = {o.name: o for o in (ssp.SSP_PAPER, sp.SP_PAPER, psd.PSD_PAPER)}
-SAMPLINGS = ("matched", "paper")
 ALL = "ssp+sp+psd"  # "All" in the paper's tables
 
 

@@ -11,7 +11,6 @@ from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime import ranks
 from pretrain.runtime.engine import set_learning_rate
-from pretrain.runtime.finite import Skips
 from pretrain.runtime.history import STOPPED
 from pretrain.runtime.log import Log
 from pretrain.runtime.stop import Stopped, StopRequest
@@ -58,7 +57,7 @@ class Loop(ABC):
 
     most_skips: so many skipped updates in a row end the run
     resumed_at: the step of the checkpoint that was loaded last; None where the run began anew
-    skips:      updates that were skipped, not yet counted in ``progress``
+    skips:      of each step that is not yet counted in ``progress``, whether its update was skipped
     log:        None on all ranks but the first
     window:     float64 on the device, this rank's sums since the last line of the log
     """
@@ -73,7 +72,7 @@ class Loop(ABC):
     log_steps: int
     most_skips: int
     resumed_at: int | None = None
-    skips: Skips = field(default_factory=Skips)
+    skips: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     log: Log | None = None
     window: torch.Tensor = field(init=False)
 
@@ -99,7 +98,7 @@ class Loop(ABC):
             set_learning_rate(self.engine, rate)
             outcome = self.take_step(step, logged)
             self.window += outcome.sums
-            self.skips.add(step, outcome.skipped)
+            self.skips.append((step, outcome.skipped))
             progress.step += 1
             progress.wall_seconds += time.monotonic() - began
             if self.log:
@@ -147,8 +146,9 @@ class Loop(ABC):
 
     def count_skips(self) -> None:
         """Counts the updates that were skipped; ``most_skips`` of them in a row end the run."""
-        progress = self.progress
-        for step, skipped in self.skips.read():
+        progress, skips, self.skips = self.progress, self.skips, []
+        flags = torch.stack([skipped for _, skipped in skips]).tolist() if skips else []  # one wait for the device
+        for (step, _), skipped in zip(skips, flags, strict=True):
             progress.skipped_in_row = progress.skipped_in_row + 1 if skipped else 0
             progress.skipped += skipped
             if skipped:

@@ -48,21 +48,3 @@ def read_outcome(engine: Any, norm: torch.Tensor | None) -> tuple[torch.Tensor, 
 def is_ordinary_overflow(precision: str, skipped_in_row: int) -> bool:
     """Whether a skipped update is only fp16 looking for its loss scale: the first of a row."""
     return precision == "fp16" and skipped_in_row == 1
-
-
-class Skips:
-    """Whether each update was skipped; kept on the device until the log is written, when the host waits anyway."""
-
-    def __init__(self) -> None:
-        self.unread: list[tuple[int, torch.Tensor]] = []
-
-    def add(self, step: int, skipped: torch.Tensor) -> None:
-        self.unread.append((step, skipped))
-
-    def read(self) -> list[tuple[int, bool]]:
-        """For each step since the last call: the step, and whether its update was skipped."""
-        if not self.unread:
-            return []
-        steps, flags = zip(*self.unread, strict=True)
-        self.unread = []
-        return list(zip(steps, torch.stack(flags).tolist(), strict=True))

@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.executors import MAX_WORKERS
 from data_pipeline.remote.cache import DEFAULT_GIGABYTES, CacheSettings
 
+Section = TypeVar("Section")
 # The groups of --help, in its order.
 DATA, MODEL, OBJECTIVE, OPTIMISATION = "data", "model", "objective", "optimisation"
 BATCHES, VALIDATION, CHECKPOINTS, MONITORING = "batches", "validation", "checkpoints", "monitoring"
@@ -56,7 +57,7 @@ def setting(
 
     default:    ``REQUIRED`` where there is none; a list stands for a copy of itself
     text:       the help, in sentences
-    group:      one of ``GROUPS``; without one, ``--help`` lists the setting under its options
+    group:      one of ``GROUPS``, or see ``section``; without one, ``--help`` lists the setting under its options
     within:     what its number, or each number of its list, may be; None passes
     may_change: a run that resumes may change it; any other change makes it another run
     old_name:   a former name, which the command line still accepts
@@ -68,6 +69,17 @@ def setting(
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def section(group: str) -> Callable[[type[Section]], type[Section]]:
+    """Marks all settings of a dataclass as of this group of ``--help``."""
+
+    def mark(config_class: type[Section]) -> type[Section]:
+        for declared in fields(config_class):  # type: ignore[arg-type]
+            declared.metadata = MappingProxyType({**declared.metadata, "group": group})
+        return config_class
+
+    return mark
 
 
 def cache_dir(group: str = "") -> Any:

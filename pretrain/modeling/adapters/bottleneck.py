@@ -51,31 +51,23 @@ class Fusion(nn.Module):
     """AdapterFusion without a value matrix: ``sum_t p_t B_t(h)``, ``p = softmax_t((Q h + q) . K B_t(h))``.
 
     As in Rücklé et al., 2020, section 5.1: what the adapters add is weighed and not transformed. The scores are neither
-    scaled nor dropped, and K has no bias, which would add the same to all of them. ``[..., hidden]`` to the same shape;
-    ``weigh`` returns the p, ``[..., num_adapters]``.
+    scaled nor dropped, and K has no bias, which would add the same to all of them. ``[..., hidden]`` to the same shape.
     """
 
     def __init__(self, hidden: int, sizes: Iterable[int]) -> None:
         super().__init__()
         self.query = nn.Linear(hidden, hidden)
-        self.key = nn.Linear(hidden, hidden, bias=False)  # K transposed, see _fuse
+        self.key = nn.Linear(hidden, hidden, bias=False)  # K transposed, see forward
         self.of = nn.ModuleList(Bottleneck(hidden, size) for size in sizes)
         nn.init.normal_(self.query.weight, std=INITIAL_DEVIATION)
         nn.init.normal_(self.key.weight, std=INITIAL_DEVIATION)
         nn.init.zeros_(self.query.bias)
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
-        shares, added = self._fuse(h)
-        return (shares[..., None] * added).sum(-2)
-
-    def weigh(self, h: torch.Tensor) -> torch.Tensor:
-        return self._fuse(h)[0]
-
-    def _fuse(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         added = torch.stack([adapter(h) for adapter in self.of], -2)
         asked = self.key(self.query(h))  # K' (Q h + q), so that K is applied once and not to each adapter's output
         scores = (asked[..., None, :] * added).sum(-1)
-        return torch.softmax(scores.float(), -1).to(added.dtype), added
+        return (torch.softmax(scores.float(), -1).to(added.dtype)[..., None] * added).sum(-2)
 
 
 class AdaptedNorm(nn.LayerNorm):
@@ -125,14 +117,6 @@ def attach(encoder: nn.Module, layers: nn.ModuleList) -> None:
     for norm, parts in zip(list_norms(encoder), layers, strict=True):
         norm.__class__ = AdaptedNorm
         norm.parts = parts
-
-
-def detach(encoder: nn.Module) -> None:
-    """Leaves the plain encoder, as ``transformers`` made it."""
-    for norm in list_norms(encoder):
-        if isinstance(norm, AdaptedNorm):
-            del norm.parts
-            norm.__class__ = nn.LayerNorm  # type: ignore[assignment]
 
 
 def shorten(name: str) -> str | None:
