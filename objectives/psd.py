@@ -20,10 +20,6 @@ Two pairs of one anchor (from Wikipedia, "Audi" and "Atomic physics", CC BY-SA):
     easy      Electrons form notional shells around the nucleus. These are normally in a ground state but can be
               excited by the absorption of energy from light (photons), magnetic fields, or interaction with a
               colliding particle (typically ions or other electrons).
-
->>> from objectives import parse_mixture
->>> parse_mixture("psd").objectives[0].needs
-'a document of at least two paragraphs'
 """
 
 from collections.abc import Iterator
@@ -38,7 +34,7 @@ from data_pipeline.sampling.pairs import DI_LIELLO, Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import MAX_WALKED, NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts
+from .negatives import MAX_WALKED, NUM_NEGATIVES, TRIES, Pool, SlotSource, assemble, find_equal_texts
 
 # A negative is drawn among so many paragraphs nearest in length on either side: this share of all, at least so many.
 NEAR_SHARE, NEAR_LEAST = 0.005, 16
@@ -64,7 +60,10 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
     if len(block.document_first) == 2:
         raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
     a, positive = block.take_whole(anchors), block.take_whole(b)
-    pool = _Near.of(block, anchors, b) if matched else _freely(block, anchors)
+    if matched:
+        pool: SlotSource = _Near.of(block, anchors, b)
+    else:
+        pool = Pool.of(block, anchors, block.make_once(_everything), np.zeros((len(anchors), 1), np.int64), max_hard=0)
     tries = random_bits[:, 1 : 1 + TRIES * NUM_NEGATIVES].reshape(len(anchors), TRIES, NUM_NEGATIVES)
 
     def draw(attempt: int) -> Spans:
@@ -165,12 +164,6 @@ class _Near:
 
 def _everything(block: Block) -> ClassIndex:
     return ClassIndex.of(np.ones((1, len(block.paragraph)), dtype=bool))
-
-
-def _freely(block: Block, anchors: np.ndarray) -> Pool:
-    return Pool.of(
-        block, anchors, block.make_once(_everything), np.zeros((len(anchors), 1), dtype=np.int64), max_hard=0
-    )
 
 
 PSD = Objective(

@@ -21,12 +21,9 @@ Three pairs of one anchor (from Wikipedia, "Foreign relations of Angola" and "Ar
               international communism to pro-Western pragmatism following the fall of the Soviet Union.
     easy      Those who signed this Remonstrance and others who supported its theology have since been known as
               Remonstrants."
-
->>> from objectives import parse_mixture
->>> parse_mixture("sp").max_length
-256
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 
@@ -46,14 +43,10 @@ FOR_POSITIVE, PER_TRY = 2, 3
 NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
 
-@cache
-def index_by_sentences(most: int) -> partial:
+@cache  # so that a block makes it once
+def index_by_sentences(most: int) -> Callable[[Block], ClassIndex]:
     """Class c, for c = 0 .. most - 1, is the paragraphs of c + 2 sentences; the last class has longer ones, too."""
-    return partial(_by_sentences, most)
-
-
-def _by_sentences(most: int, block: Block) -> ClassIndex:
-    return ClassIndex.of(np.minimum(block.num_sentences - 2, most - 1) == np.arange(most)[:, None])
+    return lambda block: ClassIndex.of(np.minimum(block.num_sentences - 2, most - 1) == np.arange(most)[:, None])
 
 
 def sample(

@@ -20,10 +20,6 @@ Three pairs of one anchor (from Wikipedia, "Aardvark" and "Asgard", CC BY-SA):
               currents.
     hard      The hair surrounding its nostrils is dense to help filter particulate matter out as it digs.
     easy      Correspondingly, the Æsir excelled beyond all other people in strength, beauty and talent.
-
->>> from objectives import parse_mixture
->>> parse_mixture("ssp").max_length
-128
 """
 
 from dataclasses import replace

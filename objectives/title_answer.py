@@ -29,20 +29,12 @@ TITLE, ANSWER = 0, 1
 QUESTION, ANSWER_TO_QUESTION = (0, 1), (2,)  # in the view with a body
 
 
-def view(shard: Shard) -> Shard:
-    """The questions that have a title and an accepted answer, with a body or without."""
+def view(shard: Shard, with_body: bool = False) -> Shard:
+    """The questions that have a title and an accepted answer, and where it is wanted a body."""
     titles, answers = find_titles(shard), find_accepted_answers(shard)
     if titles is None or answers is None:
         return view_nothing(shard)
-    return view_questions(shard, titles, answers)
-
-
-def view_with_body(shard: Shard) -> Shard:
-    """The questions that have a title, a body and an accepted answer."""
-    titles, answers = find_titles(shard), find_accepted_answers(shard)
-    if titles is None or answers is None:
-        return view_nothing(shard)
-    return view_questions(shard, titles, find_bodies(shard), answers)
+    return view_questions(shard, titles, *([find_bodies(shard)] if with_body else []), answers)
 
 
 TITLE_ANSWER = Objective(
@@ -64,7 +56,7 @@ QUESTION_ANSWER = replace(
     TITLE_ANSWER,
     name="question_answer",
     needs="a question with a title, a body and an accepted answer",
-    view=view_with_body,
+    view=partial(view, with_body=True),
     sample=partial(sample_questions, a=QUESTION, b=ANSWER_TO_QUESTION),
     asks="whether B is the accepted answer to the question A, title and body",
 )

@@ -16,10 +16,6 @@ Two pairs of one anchor (from the StackExchange forum "beer", CC BY-SA):
               example of a Trappist ...
     easy      Is there one beer competition (or ranking) that is widely recognized as the "Superbowl" of beer
               competitions? ...
-
->>> from objectives import parse_mixture
->>> parse_mixture("title_body").max_length
-300
 """
 
 from functools import partial

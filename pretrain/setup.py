@@ -21,20 +21,21 @@ from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
 from pretrain.evaluation.validation import SEED
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
-from pretrain.modeling.compatibility import TrainedModel, check_fits
 from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
 from pretrain.modeling.pair_model import (
     Load,
+    PairModel,
     fingerprint_weights,
     holds_no_weights,
     load_config,
     load_model,
     load_or_build,
 )
-from pretrain.modeling.siamese.model import TEMPERATURE, load_siamese_model
+from pretrain.modeling.scorer import check_fits
+from pretrain.modeling.siamese.model import TEMPERATURE, SiameseModel, load_siamese_model
 from pretrain.planning.corpora import (
     describe_corpora,
     drop_untrainable,
@@ -80,6 +81,7 @@ from .planning.checks import check, find_unused_flags
 from .schedule import OPEN_ENDED, Schedule, make_schedule
 from .watching.wandb_board import import_wandb
 
+TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
 HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss, 10 at first, then drowns a pair loss of .7
 
 
@@ -145,7 +147,7 @@ def set_up(config: PretrainConfig) -> Setup:
     if not config.adapter and not holds_no_weights(model_name):
         notes += warn_of_rate("--learning_rate", config.learning_rate)
     max_length = config.max_length or mixture.max_length
-    check_fits(model, model_name, config.generator, tokenizer, max_length)
+    check_lengths(model, model_name, config.generator, tokenizer, max_length)
     if config.compile:
         check_can_compile(model.family, zero_stage(deepspeed_settings))
 
@@ -304,6 +306,17 @@ def fingerprint_once_per_machine(model: TrainedModel, rank: int, local_rank: int
                 "and kind of processor"
             )
     return str(everyone[0])
+
+
+def check_lengths(model: TrainedModel, model_name: str, generator_name: str, tokenizer: Any, max_length: int) -> None:
+    """Whether the model, and its generator, embed the tokenizer's ids (unless it is None) and pairs of this length."""
+    if tokenizer is not None and tokenizer.mask_token_id is None:
+        raise KinspanError(f"--model {model_name}: its tokenizer has no mask token, which masked LM needs")
+    names = {model.encoders[-1]: f"--model {model_name}"}
+    if isinstance(model, ReplacedTokenModel):
+        names[model.encoders[0]] = f"--generator {generator_name}"
+    for encoder, name in names.items():
+        check_fits(name, encoder, tokenizer, max_length)
 
 
 def load_trained(

@@ -21,7 +21,7 @@ from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_head import fold_two_labels, redraw_head
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
-from pretrain.modeling.scorer import Scorer, check_fits, count_positions
+from pretrain.modeling.scorer import check_fits, count_positions
 from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config
 
@@ -123,7 +123,7 @@ def check_takes(ranker: Ranker, tokenizer: Any, name_or_dir: str, max_length: in
     """Raises KinspanError where the model has too few positions for pairs of ``max_length`` tokens, or too few rows in
     its embedding table for the tokenizer's ids."""
     name = shorten_name(name_or_dir)
-    check_fits(Scorer(name, ranker.classifier, tokenizer, "one logit", torch.squeeze), max_length)
+    check_fits(name, ranker.classifier, tokenizer, max_length)
 
 
 def load_own_tokenizer(name_or_dir: str) -> Any:

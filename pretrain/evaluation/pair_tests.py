@@ -123,7 +123,8 @@ def evaluate_pairs(
     max_length: tokens of a pair; by default each objective's own, so that its figures do not depend on the mixture
     seed:       of the order of anchors, of their spans, and of the resamples
     """
-    check_fits(scorer, max_length or max(o.max_length for o in mixture.objectives))
+    longest = max_length or max(o.max_length for o in mixture.objectives)
+    check_fits(scorer.name, scorer.model, scorer.tokenizer, longest)
     objectives = {}
     for objective in mixture.objectives:
         pairs = select_held_out(corpus, objective, anchors, max_length, seed)

@@ -8,7 +8,6 @@ import torch
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.stream import PairStream
-from pretrain.batches import to_tensors
 from pretrain.metrics import compute_figures
 from pretrain.modeling.losses import LossWeights
 from pretrain.modeling.siamese.cached import split_rows
@@ -16,7 +15,7 @@ from pretrain.modeling.siamese.losses import add_up_queries, bar_known, compare_
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.ranks import sum_by_name, sum_over_ranks
 
-from .validation import Validation
+from .validation import Validation, run_model
 
 
 @torch.no_grad()
@@ -34,33 +33,23 @@ def evaluate_retrieval(
     The candidates are those of the whole validation and not of a batch, so that runs with other batches compare. Scores
     are the cosines of each query and its own text. Arguments and errors are those of ``validation.evaluate``.
     """
-    num_pairs = min(num_pairs, stream.epoch_pairs)
+    num_pairs, per_pair = min(num_pairs, stream.epoch_pairs), stream.per_pair
     layout = replace(layout, size=num_pairs)
-    model, first = engine.module, layout.share(rank)[0]
+    model = engine.module
     stats = torch.zeros(len(model.sum_names), dtype=torch.float64, device=engine.device)
-    size = (num_pairs, stream.per_pair, model.config.hidden_size)
-    every = torch.zeros(size, device=engine.device)
+    every = torch.zeros(num_pairs, per_pair, model.config.hidden_size, device=engine.device)
     part = torch.zeros(num_pairs, dtype=torch.int64, device=engine.device)
-    groups = torch.zeros(num_pairs, stream.per_pair, 2, dtype=torch.int64, device=engine.device)
-    engine.eval()
-    end = layout.share(rank)[1]
-    share = stream.batch(first, max(end - first, 1))
-    groups[first:end] = torch.from_numpy(share.groups).unflatten(0, (-1, stream.per_pair))[: end - first]
-    for a, b in layout.cut(share.lengths[: end - first]):
-        mark(f"validation, pairs {first + a} to {first + b}")
-        inputs = to_tensors(share.cut(a, b) if b > a else share.cut(0, 1), engine.device)
-        _, sums, embeddings = engine(**inputs, scales=dict.fromkeys(weights._fields, 1.0))
-        if b > a:
-            every[first + a : first + b] = embeddings
-            part[first + a : first + b] = inputs["part"]
-            stats += sums
-    engine.train()
+    groups = torch.zeros(num_pairs, per_pair, 2, dtype=torch.int64, device=engine.device)
+    for rows, batch, inputs, (_, sums, embeddings) in run_model(engine, stream, layout, rank, weights, mark):
+        every[rows], part[rows] = embeddings, inputs["part"]
+        groups[rows] = torch.from_numpy(batch.groups).unflatten(0, (-1, per_pair)).to(engine.device)
+        stats += sums
     every, part, groups = (sum_over_ranks(rows) for rows in (every, part, groups))  # each row is filled by one rank
     if not torch.isfinite(every).all():
         raise KinspanError("the model's embeddings are not finite: lower --learning_rate, with another --output_dir")
     cosines = torch.zeros(num_pairs, dtype=torch.float64, device=engine.device)
     of_pairs = stats[-len(model.pair_sum_names) :]
-    for rows in split_rows(first, end, num_pairs * (stream.per_pair - 1)):
+    for rows in split_rows(*layout.share(rank), num_pairs * (per_pair - 1)):
         compared = compare_texts(every, rows, model.temperature, model.symmetric, bar_known(groups, rows))
         of_pairs += add_up_queries(compared, part[rows], len(model.objectives))
         cosines[rows] = compared.cosines.double()

@@ -1,6 +1,6 @@
 """Validation: all ranks together measure the model on held-out pairs, the same ones every time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from data_pipeline.sampling.stream import PairStream
 from pretrain.batches import to_tensors
@@ -27,6 +28,27 @@ class Validation(NamedTuple):
     logits: np.ndarray
 
 
+def run_model(
+    engine: Any, stream: PairStream, layout: Layout, rank: int, weights: LossWeights, mark: Callable[[str], None]
+) -> Iterator[tuple[slice, Batch, dict[str, Any], Any]]:
+    """Runs the model on this rank's share of the first ``layout.size`` held-out pairs.
+
+    Yields of each micro-batch its place among all pairs, itself, the inputs, and what the model returned.
+    """
+    first, end = layout.share(rank)
+    share = stream.batch(first, max(end - first, 1))
+    engine.eval()
+    for a, b in layout.cut(share.lengths[: end - first]):
+        mark(f"validation, pairs {first + a} to {first + b}")
+        # Where there is none, a pair runs that does not count: under ZeRO 3 all ranks must run the model
+        batch = share.cut(a, b) if b > a else share.cut(0, 1)
+        inputs = to_tensors(batch, engine.device)
+        outputs = engine(**inputs, scales=dict.fromkeys(weights._fields, 1.0))
+        if b > a:
+            yield slice(first + a, first + b), batch, inputs, outputs
+    engine.train()
+
+
 @torch.no_grad()
 def evaluate(
     engine: Any,
@@ -39,33 +61,23 @@ def evaluate(
 ) -> Validation:
     """Losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
 
-    pair_auc_hard, _easy: of the positives against that kind of negatives alone
-    X/pair_auc:           of part X of a mixture
-    layout:               of training, by which these pairs are cut too
-    mark:                 is told of each micro-batch, for the watchdog
+    Areas are over all pairs, against hard and easy negatives alone, and of each part X of a mixture, ``X/pair_auc``.
+
+    layout: of training, by which these pairs are cut too
+    mark:   is told of each micro-batch, for the watchdog
     """
-    num_pairs = min(num_pairs, stream.epoch_pairs)
-    layout = replace(layout, size=num_pairs)
-    names = engine.module.sum_names
-    rows = torch.zeros(3, num_pairs, dtype=torch.float64, device=engine.device)  # scores, kinds, parts
+    num_pairs, names = min(num_pairs, stream.epoch_pairs), engine.module.sum_names
+    found = torch.zeros(3, num_pairs, dtype=torch.float64, device=engine.device)  # scores, kinds, parts
     stats = torch.zeros(len(names), dtype=torch.float64, device=engine.device)
-    engine.eval()
-    first, end = layout.share(rank)
-    share = stream.batch(first, max(end - first, 1))
-    for a, b in layout.cut(share.lengths[: end - first]):
-        mark(f"validation, pairs {first + a} to {first + b}")
-        # Where there is none, a pair runs that does not count: under ZeRO 3 all ranks must run the model
-        inputs = to_tensors(share.cut(a, b) if b > a else share.cut(0, 1), engine.device)
-        _, sums, logits = engine(**inputs, scales=dict.fromkeys(weights._fields, 1.0))
-        if b > a:
-            found = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
-            rows[:, first + a : first + b] = found
-            stats += sums
-    engine.train()
-    rows = sum_over_ranks(rows)  # each column is filled by one rank
-    if not torch.isfinite(rows).all():
+    for rows, _, inputs, (_, sums, logits) in run_model(
+        engine, stream, replace(layout, size=num_pairs), rank, weights, mark
+    ):
+        found[:, rows] = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
+        stats += sums
+    found = sum_over_ranks(found)  # each column is filled by one rank
+    if not torch.isfinite(found).all():
         raise KinspanError("the model's scores are not finite: lower --learning_rate, with another --output_dir")
-    scores, kinds, part = rows.cpu().numpy()
+    scores, kinds, part = found.cpu().numpy()
     areas = _compute_areas(scores, kinds, part, stream.mixture.names)
     return Validation(compute_figures(sum_by_name(stats, names), weights) | areas, scores)
 

@@ -129,21 +129,23 @@ def _first(logits: torch.Tensor) -> torch.Tensor:
     return logits[:, 0] - logits[:, 1]
 
 
-def check_fits(scorer: Scorer, max_length: int) -> None:
-    """Raises KinspanError where pairs of this length, or the tokenizer's ids, are more than the model embeds."""
-    config = scorer.model.config
-    positions = count_positions(scorer.model)
+def check_fits(name: str, model: Any, tokenizer: Any, max_length: int) -> None:
+    """Raises KinspanError where texts of this length, or the tokenizer's ids, are more than a model embeds.
+
+    tokenizer: None where it is not known: then the length alone is checked
+    """
+    config, positions = model.config, count_positions(model)
     if positions is not None and max_length > positions:
-        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {scorer.name}")
-    if len(scorer.tokenizer) > config.vocab_size:
-        raise KinspanError(
-            f"{scorer.name}: its tokenizer has {len(scorer.tokenizer)} entries, the model {config.vocab_size}"
-        )
+        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {name}")
+    if tokenizer is None:
+        return
+    if len(tokenizer) > config.vocab_size:
+        raise KinspanError(f"{name}: its tokenizer has {len(tokenizer)} entries, the model {config.vocab_size}")
     types = getattr(config, "type_vocab_size", None) or 0  # 0: the model ignores them
-    highest = max(scorer.tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"])
-    if _takes_types(scorer.model) and 0 < types <= highest:
+    highest = max(tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"])
+    if _takes_types(model) and 0 < types <= highest:
         raise KinspanError(
-            f"{scorer.name}: its tokenizer makes the token type {highest}, the model has {types}: "
+            f"{name}: its tokenizer makes the token type {highest}, the model has {types}: "
             "it needs the tokenizer that it was trained with"
         )
 

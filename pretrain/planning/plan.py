@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError
 from data_pipeline.remote.address import is_remote
-from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import list_paths
@@ -22,7 +22,6 @@ from pretrain.metrics import FlopCounter
 from pretrain.modeling.adapters.bottleneck import check_family
 from pretrain.modeling.adapters.folder import name_head, put_in, read_adapter
 from pretrain.modeling.adapters.model import AdapterModel, plan_parts
-from pretrain.modeling.compatibility import TrainedModel, check_fits
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.pair_model import build_fresh, load_config
@@ -33,6 +32,8 @@ from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
 from pretrain.schedule import Schedule
 from pretrain.setup import (
+    TrainedModel,
+    check_lengths,
     choose_token_loss,
     count_steps,
     load_trained,
@@ -125,8 +126,10 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     notes += find_unused_flags(config, token_loss)
     model = _build_on_meta(config, name, model_config, token_loss, mixture, notes)
     max_length = config.max_length or mixture.max_length
-    tokenizer = None if built_in else _load_tokenizer(name)
-    check_fits(model, name, config.generator, tokenizer, max_length)
+    tokenizer = None
+    with suppress(*([] if Path(name).is_dir() else [KinspanError])):  # the hub may be out of reach
+        tokenizer = None if built_in else tokenizers.load_tokenizer(name)
+    check_lengths(model, name, config.generator, tokenizer, max_length)
     if tokenizer is not None:
         make_masking(config, token_loss, tokenizer)
     stream = _open_stream(config, tokenizer, mixture, max_length, notes)
@@ -137,7 +140,11 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     steps = _count_steps(config, stream, max_length, sequences)
     maskable = 1.0 if stream is None else 1 - stream.template.num_special / lengths.mean()
     masked = 0.0 if token_loss == "none" else config.mlm_probability * maskable
-    flops = _count_flops(FlopCounter(model), lengths.astype(np.float64), masked)
+    counter = FlopCounter(model)
+    flops = 6.0 * (counter.at_tokens + masked * counter.at_masked)  # per token
+    flops += counter.count_attention(lengths.astype(np.float64)) / float(lengths.sum())
+    pairs = config.micro_batch_size or min(USUAL, config.global_batch_size)
+    micro_batch = np.resize(lengths, pairs * sequences)
     zero = settings.get("zero_optimization", {})
     return RunPlan(
         config,
@@ -154,28 +161,14 @@ def make_plan(config: PretrainConfig) -> RunPlan:
         zero_stage(settings),
         "offload_optimizer" in zero or "offload_param" in zero,
         flops,
-        count_work(model, _shape_micro_batch(config, lengths, sequences, masked, token_loss == "rtd")),
+        count_work(model, shape_batch(micro_batch, sequences, masked, draws=token_loss == "rtd")),
         notes,
     )
-
-
-def _shape_micro_batch(
-    config: PretrainConfig, lengths: np.ndarray, sequences: int, masked: float, draws: bool
-) -> Batch:
-    """A micro-batch of the settings' size, else of a usual one, whose sequences have these lengths in turn."""
-    pairs = config.micro_batch_size or min(USUAL, config.global_batch_size)
-    return shape_batch(np.resize(lengths, pairs * sequences), sequences, masked, draws)
 
 
 def count_sequences(mixture: Mixture, config: ObjectiveSettings) -> int:
     """The sequences of a pair: one, or of a bi-encoder each of its texts."""
     return mixture.parts[0].objective.num_texts if config.pair_loss else 1
-
-
-def _count_flops(counter: FlopCounter, lengths: np.ndarray, masked_share: float) -> float:
-    """Floating-point operations per token, as FlopCounter counts them, in sequences of these lengths."""
-    matrices = 6.0 * (counter.at_tokens + masked_share * counter.at_masked)
-    return matrices + counter.count_attention(lengths) / float(lengths.sum())
 
 
 def _plan_precision(config: OptimisationSettings, settings: dict[str, Any], notes: list[str]) -> str:
@@ -280,16 +273,6 @@ def _find_absent(paths: Sequence[str], tokenizer: Any) -> str | None:
         return None if there else "the default corpus was not built yet"
     local = [path for path in paths if not is_remote(path)]
     return next((f"no corpus at {path}" for path in local if not (Path(path) / "manifest.json").is_file()), None)
-
-
-def _load_tokenizer(name: str) -> Any:
-    """The model's tokenizer; None where the hub cannot be reached."""
-    try:
-        return tokenizers.load_tokenizer(name)
-    except KinspanError:
-        if Path(name).is_dir():
-            raise
-        return None
 
 
 def _count_steps(config: PretrainConfig, stream: PairStream | None, max_length: int, sequences: int) -> int:

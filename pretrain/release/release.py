@@ -46,14 +46,12 @@ def release(
     """
     for _ in range(ATTEMPTS):  # a run that is still training removes checkpoints while they are being read
         run, checkpoint, notes = _find_checkpoint(source)
+        averaged = _find_averaged(checkpoint, average)
         try:
             state = read_object(checkpoint / "state.json", "release another checkpoint")
-            averaged = _find_averaged(checkpoint, average)
             weights = average_weights(averaged)
             break
         except (OSError, KinspanError) as error:
-            if isinstance(error, TooFewCheckpoints):
-                raise
             if checkpoint.exists():
                 raise KinspanError(f"{checkpoint} cannot be read: {quote_error(error)}") from error
     else:
@@ -103,10 +101,6 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
     raise KinspanError(f"{source} has no checkpoint of whole weights: {'; '.join(skipped) or 'none was written yet'}")
 
 
-class TooFewCheckpoints(KinspanError):
-    """A run has fewer whole checkpoints than are to be averaged."""
-
-
 def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
     """The checkpoint and the ``count - 1`` newest whole ones before it, newest first.
 
@@ -117,7 +111,7 @@ def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
         if len(found) < count and get_step(older) < get_step(checkpoint) and not _judge(older)[0]:
             found.append(older)
     if len(found) < count:
-        raise TooFewCheckpoints(
+        raise KinspanError(
             f"--average {count}: there are whole checkpoints of {len(found)} steps alone "
             f"({', '.join(str(get_step(path)) for path in reversed(found))}); launch/pretrain.py keeps as many as "
             "--keep_checkpoints says"

@@ -263,20 +263,20 @@ SMALL = {"vocab_size": 31_000, "hidden_size": 32, "num_hidden_layers": 1, "num_a
 def test_positions_of_families_that_are_not_trained_here(config, positions):
     model = AutoModelForSequenceClassification.from_config(config).eval()
     scorer = Scorer("it", model, load_tokenizer(default_model()), "", lambda out: out.logits[:, 0])
-    check_fits(scorer, positions or 100_000)
+    check_fits(scorer.name, scorer.model, scorer.tokenizer, positions or 100_000)
     if positions:
         ids = torch.full((1, positions), 1000)
         model(ids)
         with pytest.raises((IndexError, RuntimeError)):
             model(torch.full((1, positions + 1), 1000))
         with pytest.raises(KinspanError, match=f"more than the {positions} positions of it"):
-            check_fits(scorer, positions + 1)
+            check_fits(scorer.name, scorer.model, scorer.tokenizer, positions + 1)
 
 
 def test_a_second_text_needs_its_token_type(make_scored):
     scorer = load_scorer(make_scored(AutoModelForSequenceClassification, num_labels=1, type_vocab_size=1)[0])
     with pytest.raises(KinspanError, match="makes the token type 1, the model has 1"):
-        check_fits(scorer, 128)
+        check_fits(scorer.name, scorer.model, scorer.tokenizer, 128)
 
 
 def electra_discriminator(make_scored):
