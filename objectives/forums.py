@@ -7,12 +7,13 @@ positives by construction, whatever the question.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from data_pipeline.corpus import Shard
 from data_pipeline.sampling.block import Block
-from data_pipeline.sampling.pairs import Pairs
+from data_pipeline.sampling.pairs import Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 from data_pipeline.sampling.texts import Texts, find_block_groups, find_texts, view_texts
@@ -44,6 +45,11 @@ def view_questions(shard: Shard, *texts: Texts) -> Shard:
     """The questions of a shard of which all of these texts are there."""
     filled = np.stack([text.lengths > 0 for text in texts]).all(axis=0)
     return view_texts(shard, np.flatnonzero(filled), list(texts))
+
+
+QUESTIONS = partial(  # an objective of theirs
+    Objective, max_length=MAX_LENGTH, num_draws=NUM_DRAWS, usable=usable, pairs_per_anchor=2, source=RUECKLE
+)
 
 
 @dataclass(frozen=True)

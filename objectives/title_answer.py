@@ -20,10 +20,9 @@ from dataclasses import replace
 from functools import partial
 
 from data_pipeline.corpus import Shard
-from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sampling.texts import find_accepted_answers, find_bodies, find_titles
 
-from .forums import MAX_LENGTH, NUM_DRAWS, RUECKLE, sample_questions, usable, view_nothing, view_questions
+from .forums import QUESTIONS, sample_questions, view_nothing, view_questions
 
 TITLE, ANSWER = 0, 1
 QUESTION, ANSWER_TO_QUESTION = (0, 1), (2,)  # in the view with a body
@@ -37,20 +36,15 @@ def view(shard: Shard, with_body: bool = False) -> Shard:
     return view_questions(shard, titles, *([find_bodies(shard)] if with_body else []), answers)
 
 
-TITLE_ANSWER = Objective(
+TITLE_ANSWER = QUESTIONS(
     name="title_answer",
-    max_length=MAX_LENGTH,
-    num_draws=NUM_DRAWS,
-    usable=usable,
     needs="a question with a title and an accepted answer",
     view=view,
     column="answers",
     remedy='prepare a forum\'s Posts.xml, or questions:FILE.jsonl with "answers" and "accepted"',
     sample=partial(sample_questions, a=(TITLE,), b=(ANSWER,)),
-    pairs_per_anchor=2,
     asks="whether B is the accepted answer to the question with the title A",
     negatives="the accepted answer to another question of the same corpus, any one alike",
-    source=RUECKLE,
 )
 QUESTION_ANSWER = replace(
     TITLE_ANSWER,

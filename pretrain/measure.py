@@ -1,10 +1,8 @@
 """Measuring the model while it trains: validation on held-out pairs, and the probe."""
 
-import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import KinspanError
@@ -18,7 +16,7 @@ from pretrain.evaluation.validation import Validation, evaluate
 from pretrain.release.card import find_warnings
 from pretrain.release.release import write_release
 from pretrain.runtime.history import estimate_speed, format_clock, read_history
-from pretrain.runtime.log import complete_lines, format_time
+from pretrain.runtime.log import format_time, read_metrics
 
 from .runtime import ranks
 from .state import Run
@@ -72,7 +70,7 @@ def run_probe(run: Run) -> None:
         values = run.probe(folder)
         shutil.rmtree(folder)
         run.log.write(step, "probe", values)
-        if fall := find_fall(read_lines(folder.parent)):
+        if fall := find_fall(read_metrics(folder.parent)):
             run.say(f"warning: {fall}")
     ranks.barrier()
 
@@ -85,7 +83,7 @@ def write_page(run: Run, validated: Validation | None) -> None:
     warnings = find_warnings(facts) if run.progress.step == setup.total_steps else []
     title = f"{facts['model']['name']}, {setup.config.objective}: pre-training"
     try:
-        lines, history = read_lines(folder), read_history(folder)
+        lines, history = read_metrics(folder), read_history(folder)
         on_page = [*warnings, *filter(None, [find_fall(lines)])]  # the fall was said when it was probed
         pairs = show_pairs(run, validated)
         page = render_page(title, facts, lines, pairs, on_page, history, describe_progress(run, history))
@@ -128,11 +126,6 @@ def pick_pairs(described: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(group) < PAIRS_SHOWN:
             group.append(pair)
     return [pair for key in sorted(groups) for pair in groups[key]]
-
-
-def read_lines(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the run's metrics.jsonl."""
-    return [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
 
 
 def find_fall(lines: Sequence[dict[str, Any]]) -> str | None:

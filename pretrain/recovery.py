@@ -6,6 +6,7 @@ from functools import partial
 from itertools import pairwise
 
 from data_pipeline.errors import KinspanError
+from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import newest_on_all_ranks, remove_later
 from pretrain.runtime.finite import is_ordinary_overflow
 from pretrain.runtime.history import LEAPT, REWOUND, SKIPPED
@@ -13,7 +14,7 @@ from pretrain.runtime.run_folder import CHECKPOINTS
 
 from .batches import find_batch
 from .runtime import ranks
-from .state import Run, close_run, convert, load, open_run
+from .state import Run, close_run, load, open_run
 
 HISTORY = 20  # lines of the log that a loss is compared with
 LEVEL = 5  # the last so many of them tell where the loss stands
@@ -82,7 +83,7 @@ def rewind(run: Run) -> None:
     left_out = [old for old in progress.left_out if not out[0] <= old[0] <= out[1]] + [out]
     waited, leapt_at = run.feeder.waited, progress.step
     close_run(run)
-    load(run, found, convert(setup, found))
+    load(run, found, convert_to_universal(found, setup.layout.world, setup.rank))
     run.progress.left_out, run.progress.rewinds = left_out, progress.rewinds + 1
     for folder in (checkpoints, setup.folder / "releases"):
         ranks.broadcast_from_rank_0(partial(remove_later, folder, run.progress.step))

@@ -46,7 +46,7 @@ from pretrain.planning.corpora import (
     mix_validation,
     open_for,
 )
-from pretrain.release.adapter import explain_base, keep_adapter
+from pretrain.release.adapter import keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.device import set_product_precision
 from pretrain.runtime.engine import (
@@ -457,7 +457,7 @@ def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
     edited = f"the code of {setup.config.objective} was edited since: undo the edit, or choose another --output_dir"
     longer = dict.fromkeys((*LENGTHS, "warmup_steps"), f"let it finish as it is; {advise(folder)}")
     others = explain_other_corpora(folder, as_dict(setup.config)["corpus"])
-    return {"own_objectives": edited, **explain_base(folder, setup.facts), **others, **longer}
+    return {"own_objectives": edited, **others, **longer}
 
 
 def _list_configs(model: TrainedModel) -> dict[str, Any]:

@@ -111,7 +111,9 @@ def start_run(
         not setup.layout.padded,
         find_peak_tflops(config.peak_tflops, setup.facts["precision"]),
     )
-    universal = convert(setup, found) if found else None  # before the engine takes memory
+    universal = (
+        convert_to_universal(found, setup.layout.world, setup.rank) if found else None
+    )  # before the engine takes memory
     run = kind(
         setup=setup,
         rank=setup.rank,
@@ -139,13 +141,8 @@ def start_run(
     return run
 
 
-def convert(setup: Setup, found: Path) -> Path | None:
-    """What this number of ranks can load in place of a checkpoint; None where it can load the checkpoint itself."""
-    return convert_to_universal(found, setup.layout.world, setup.rank)
-
-
 def load(run: Run, found: Path, universal: Path | None) -> None:
-    """Puts a verified checkpoint into the engine and ``progress``. ``universal``: what ``convert`` returned for it"""
+    """Puts a verified checkpoint into the engine and ``progress``. ``universal``: of ``convert_to_universal``"""
     run.progress = RunProgress(**load_checkpoint(run.engine, found, run.setup.layout.world, universal))
     disable_overflow_error(run.engine)  # the loss scaler that was loaded is another object
     run.resumed_at = run.progress.step

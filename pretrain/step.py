@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
@@ -56,8 +57,9 @@ def start_counting(
     """
     names = sorted({"num_tokens", *(loss.count for loss in losses)})
     local = [sum(getattr(batch, name) for batch in batches if batch) for name in names]
-    own = local[names.index("num_tokens")]
-    wait = ranks.start_sum([*local, int(stopping), *ranks.place_own(own)])
+    of_ranks = [0] * ranks.count()
+    of_ranks[dist.get_rank() if ranks.is_distributed() else 0] = local[names.index("num_tokens")]
+    wait = ranks.start_sum([*local, int(stopping), *of_ranks])
 
     def finish() -> Counted:
         totals = wait()

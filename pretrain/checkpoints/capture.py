@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from pretrain.runtime import ranks
-from pretrain.runtime.deepspeed_compat import capture_files, read_master_copy
+from pretrain.runtime.deepspeed_compat import capture_files
 
 TAG = "engine"
 BASE = "base"  # in the metadata of an adapter's weights: the fingerprint of its base
@@ -56,12 +56,14 @@ def full_weights(engine: Any) -> dict[str, torch.Tensor]:
 
     All ranks must call it, because they gather the parameters together; only rank 0 gets them.
     """
+    from deepspeed.utils import safe_get_full_fp32_param
+
     has_master_copy = engine.zero_optimization()
     has_base, weights = find_base(engine.module) is not None, {}
     for name, parameter in engine.module.named_parameters():
         if has_base and not parameter.requires_grad:
             continue
-        full = read_master_copy(parameter) if has_master_copy else None
+        full = safe_get_full_fp32_param(parameter) if has_master_copy else None
         full = parameter if full is None else full
         if not ranks.is_distributed() or dist.get_rank() == 0:
             host = full.detach().to("cpu", torch.float32, copy=True)

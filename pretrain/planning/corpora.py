@@ -21,10 +21,11 @@ from data_pipeline.sampling.anchors import get_usable_counts, open_block
 from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.order import MIN_DOCUMENTS, TooFewDocuments
 from data_pipeline.sampling.random_bits import draw_random_bits
-from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources, show_weight
+from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources
 from objectives import parse_mixture
 from objectives.contrastive import contrast
 from objectives.negatives import MAX_WALKED
+from pretrain.config import list_texts
 from pretrain.runtime.run_folder import ADVICE
 from pretrain.runtime.settings import cache_settings
 
@@ -70,12 +71,12 @@ def _find_lack(part: MixturePart, split: str) -> str:
 
     Where few whole texts are paired, as in a small forum, it is tried whether there are negatives; this opens shards.
     """
-    anchors, documents = _get_counts(part, split)
+    assert part.corpus is not None
+    anchors, documents = get_usable_counts(part.corpus, part.objective, split)
     if sum(documents) < MIN_DOCUMENTS:
         return f"too few of its documents have {part.objective.needs}"
     if part.objective.view is None or sum(anchors) > MAX_WALKED:
         return ""
-    assert part.corpus is not None
     shards = tuple(number for number, count in enumerate(anchors) if count)
     block = open_block(part.corpus, shards, split, part.objective)
     random_bits = draw_random_bits(0, "trial", 0, len(block.anchors), part.objective.num_draws)
@@ -84,11 +85,6 @@ def _find_lack(part: MixturePart, split: str) -> str:
     except KinspanError:
         return "all of its documents go with one text, or are duplicates of one another: there are no negatives"
     return ""
-
-
-def _get_counts(part: MixturePart, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    assert part.corpus is not None
-    return get_usable_counts(part.corpus, part.objective, split)
 
 
 def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
@@ -174,8 +170,7 @@ def open_corpora(
     """
     if not sources:
         return [Corpus(default_corpus(tokenizer()), verify)]
-    weights = {source.path: show_weight(source.weight) for source in sources}
-    corpora = [_open_corpus(path, weights[path], cache, verify) for path in list_paths(sources)]
+    corpora = [Corpus(path, verify, cache) for path in list_paths(sources)]
     first = corpora[0].manifest.tokenizer
     for corpus in corpora[1:]:
         if corpus.manifest.tokenizer["fingerprint"] != first["fingerprint"]:
@@ -184,18 +179,6 @@ def open_corpora(
                 f"{corpora[0].name} with {first['name']}: corpora that are mixed need the same"
             )
     return corpora
-
-
-def _open_corpus(path: str, weight: str, cache: CacheSettings, verify: bool) -> Corpus:
-    try:
-        return Corpus(path, verify, cache)
-    except KinspanError as error:
-        if not (Path(f"{path}={weight}") / "manifest.json").is_file():
-            raise
-        raise KinspanError(
-            f"--corpus {path}={weight}: the number behind the last = was read as a weight, and there is no corpus at "
-            f"{path}; give that folder a weight of its own: {path}={weight}=1"
-        ) from error
 
 
 def open_for(tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, verify: bool = True) -> list[Corpus]:
@@ -228,13 +211,9 @@ def explain_other_corpora(folder: Path, corpus: Any) -> dict[str, str]:
         begun = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["corpus"]
     except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
         return {}
-    old, new = (_join(names) or "the default corpus" for names in (begun, corpus))
+    old, new = (" ".join(list_texts(names)) or "the default corpus" for names in (begun, corpus))
     change = f"{new} has changed since" if old == new else f"it was begun with --corpus {old}, and now it is {new}"
     return {"corpus_content": f"{change}; give the corpus that it was begun with, or {ADVICE}"}
-
-
-def _join(names: Any) -> str:
-    return names if isinstance(names, str) else " ".join(map(str, names))
 
 
 def describe_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, Any]:

@@ -79,15 +79,9 @@ def _format_memory(plan: RunPlan) -> list[str]:
     micro = plan.config.micro_batch_size or ON_PROCESSOR
     layouts = [Layout(plan.config.global_batch_size, micro, gpus) for gpus in GPUS]
     configs = [encoder.config for encoder in plan.model.encoders]
-    for name, values in (
-        ("micro-batch, pairs", [float(layout.largest) for layout in layouts]),
-        (
-            "its activations, an estimate",
-            [_estimate_activations(plan, configs, layout.largest) / 1e9 for layout in layouts],
-        ),
-    ):
-        digits = 0 if name.endswith("pairs") else 2
-        lines.append(f"{name:<34}" + "".join(f"{value:>10.{digits}f}" for value in values))
+    activations = [_estimate_activations(plan, configs, layout.largest) / 1e9 for layout in layouts]
+    lines.append(f"{'micro-batch, pairs':<34}" + "".join(f"{layout.largest:>10}" for layout in layouts))
+    lines.append(f"{'its activations, an estimate':<34}" + "".join(f"{value:>10.2f}" for value in activations))
     return lines
 
 

@@ -14,7 +14,7 @@ from data_pipeline.files import read_object
 from pretrain.checkpoints.manifest import find_damage
 from pretrain.checkpoints.reader import get_step, list_checkpoints
 from pretrain.modeling.families import FAMILIES
-from pretrain.runtime.log import complete_lines
+from pretrain.runtime.log import read_metrics
 
 from .adapter import fill_adapter_release
 from .card import Kind, find_warnings, format_card
@@ -276,8 +276,3 @@ def read_run_facts(run: Path, step: int) -> dict[str, Any]:
     lines = read_metrics(run)
     validation = [line for line in lines if line["split"] == "validation" and line["step"] <= step]
     return {**facts, "step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of the run's metrics.jsonl."""
-    return [json.loads(line) for line in complete_lines(run / "metrics.jsonl")]

@@ -163,13 +163,6 @@ def time_collectives(begin: Callable[[], str], end: Callable[[str], None]) -> Ca
     return restore
 
 
-def read_master_copy(parameter: torch.nn.Parameter) -> torch.Tensor | None:
-    """The whole fp32 copy that ZeRO keeps of a parameter, gathered by all ranks."""
-    from deepspeed.utils import safe_get_full_fp32_param
-
-    return safe_get_full_fp32_param(parameter)
-
-
 def capture_files(engine: Any, tag: str, without_frozen: bool = False) -> dict[str, Any]:
     """What ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name."""
     keeper = _Keeper()

@@ -5,17 +5,11 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from data_pipeline.files import write_atomically
 
 from .history import MOST_STEPS
-
-
-class Follower(Protocol):
-    """Something else that is told of the log's lines."""
-
-    def write(self, step: int, split: str, values: Mapping[str, float]) -> None: ...
 
 
 class Log:
@@ -39,7 +33,7 @@ class Log:
         task: str = "pre-training",
         undone: tuple[str, ...] = (),
         settings: Mapping[str, Any] | None = None,
-        follower: Follower | None = None,
+        follower: Any = None,
     ) -> None:
         from tqdm import tqdm
 
@@ -189,6 +183,11 @@ def format_time(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The sound lines of a run's metrics.jsonl, parsed."""
+    return [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
 
 
 def complete_lines(path: Path) -> list[str]:

@@ -70,13 +70,6 @@ def start_sum(values: list[int]) -> Callable[[], list[int]]:
     return wait
 
 
-def place_own(value: int) -> list[int]:
-    """A list with a place for each rank: ``value`` in this rank's, 0 in the others'. Summed, it holds all ranks'."""
-    if not is_distributed():
-        return [value]
-    return [value if rank == dist.get_rank() else 0 for rank in range(dist.get_world_size())]
-
-
 def sum_by_name(sums: torch.Tensor, names: tuple[str, ...]) -> dict[str, float]:
     """The sums of all ranks, by name. ``sums``: ``[len(names)]``, this rank's."""
     return dict(zip(names, sum_over_ranks(sums).tolist(), strict=True))

@@ -132,7 +132,8 @@ class Watch:
         """
         for rank in self.listens_to:
             beat = self.heard.get(rank)
-            if beat and not self.left and _is_gone(beat, self.own.system):
+            here = beat and beat.system == self.own.system and beat.is_under_way
+            if beat and here and not self.left and not is_alive(beat.process):
                 return Verdict(f"{beat} has died, at {beat.place}", False)
             if now - self.news[rank] > SILENCE:
                 where = f"; it was at {beat.place}" if beat else ""
@@ -192,11 +193,6 @@ class Watch:
         """Ends the watch, by all ranks together: the process of one that ended earlier would seem to have died."""
         self.left = True
         ranks.barrier()
-
-
-def _is_gone(beat: Heartbeat, system: str) -> bool:
-    """Whether the process ran on this ``system``, and runs no more although the run was under way."""
-    return beat.system == system and beat.is_under_way and not is_alive(beat.process)
 
 
 @contextmanager

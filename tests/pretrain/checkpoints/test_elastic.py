@@ -310,16 +310,16 @@ def test_nothing_else_is_unpickled(name, found, tmp_path):
 
 
 def test_a_conversion_that_changes_a_weight_is_found_out(found, monkeypatch):
-    convert = elastic._convert
+    convert = elastic.write_universal_checkpoint
 
-    def wrong(checkpoint, folder):
-        convert(checkpoint, folder)
-        path = next((folder / "engine/zero").glob("*LayerNorm.bias")) / "fp32.pt"
+    def wrong(*arguments):
+        convert(*arguments)
+        path = next((found.parent / elastic.FOLDER / "engine/zero").glob("*LayerNorm.bias")) / "fp32.pt"
         bias = torch.load(path)["param"].detach()
         bias[0] += 1e-6
         torch.save({"param": bias}, path)
 
-    monkeypatch.setattr(elastic, "_convert", wrong)
+    monkeypatch.setattr(elastic, "write_universal_checkpoint", wrong)
     assert "LayerNorm.bias came out different" in refusal(found)
 
 

@@ -44,7 +44,7 @@ from pretrain.runtime import ranks
 dist.init_process_group("gloo")
 ranks.process_group("control")
 rank = dist.get_rank()
-waits = ranks.start_sum([1, rank, *ranks.place_own(10 + rank)])
+waits = ranks.start_sum([1, rank])
 print(waits())
 """
 
@@ -73,7 +73,7 @@ def test_a_group_takes_one_descriptor_per_other_rank():
 
 
 def test_counts_are_the_sums_of_all_ranks():
-    assert [line.strip() for line in start_ranks(4, SUM)] == ["[4, 6, 10, 11, 12, 13]"] * 4
+    assert [line.strip() for line in start_ranks(4, SUM)] == ["[4, 6]"] * 4
 
 
 @pytest.mark.parametrize(
