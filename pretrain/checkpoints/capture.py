@@ -14,10 +14,8 @@ BASE = "base"  # in the metadata of an adapter's weights: the fingerprint of its
 
 
 def find_base(module: Any) -> str | None:
-    """The fingerprint of the frozen base beside which a module trains an adapter; None where it trains a whole model.
-
-    Checkpoints leave the base out and name it so.
-    """
+    """The fingerprint of the frozen base beside which a module trains an adapter; None where it trains a
+    whole model."""
     return getattr(module, "base", None)
 
 
@@ -32,10 +30,7 @@ def capture(engine: Any, copied: bool) -> dict[str, Any]:
 
 
 def _copy_to_host(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
-    """A copy of nested values. A tensor that occurs twice in them is one tensor in the copy, too.
-
-    seen: copies made so far, by what identifies the original; the function adds to it
-    """
+    """A copy of nested values, in which a tensor that occurs twice is one, too. ``seen``: copies made so far"""
     if isinstance(value, torch.Tensor):
         place = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
         if place not in seen:
@@ -51,8 +46,7 @@ def _copy_to_host(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
 
 
 def full_weights(engine: Any) -> dict[str, torch.Tensor]:
-    """Every parameter in fp32, from ZeRO's master copy where there is one; tied parameters once. Beside a frozen base,
-    only those that are trained.
+    """Every trained parameter in fp32, from ZeRO's master copy where there is one; tied parameters once.
 
     All ranks must call it, because they gather the parameters together; only rank 0 gets them.
     """

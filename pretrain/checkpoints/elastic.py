@@ -1,8 +1,7 @@
 """Resuming with another number of ranks, by way of DeepSpeed's universal checkpoint.
 
-Under ZeRO each rank's file holds that rank's share of the optimizer, so that it fits one number of ranks only. The
-universal checkpoint holds whole parameters and moments, of which any number of ranks can take their shares. It is
-made beside the checkpoints when a run is resumed, and removed as soon as it is loaded: it never stays on the disk.
+Under ZeRO each rank's file holds its share of the optimizer. The universal checkpoint holds whole parameters and
+moments. It is made beside the checkpoints when a run is resumed, and removed as soon as it is loaded.
 """
 
 import json

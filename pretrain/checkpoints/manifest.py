@@ -28,9 +28,8 @@ def write_manifest(folder: Path, files: dict[str, dict[str, Any]]) -> None:
 
 
 def find_damage(folder: Path, needed: Collection[str] | None = None) -> str | None:
-    """What is wrong with a folder, judged by its manifest; None where every file is as it was written.
-
-    needed: names of files: no other is looked at
+    """What is wrong with a folder, judged by its manifest; None where every file, or each one ``needed``, is as it was
+    written.
 
     Raises OSError where the storage does not let the folder be read, because it may be whole nevertheless.
     """

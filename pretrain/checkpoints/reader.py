@@ -36,12 +36,7 @@ def remove_later(folder: Path, step: int) -> None:
 
 
 def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint, and a line about each newer one that is damaged.
-
-    last_step: later checkpoints are not considered
-
-    Raises OSError where the storage does not let a checkpoint be read.
-    """
+    """The newest whole checkpoint of at most ``last_step``, and a line about each newer one that is damaged."""
     skipped: list[str] = []
     for checkpoint in list_checkpoints(folder):
         if last_step is not None and get_step(checkpoint) > last_step:
@@ -81,9 +76,8 @@ def read_base(checkpoint: Path) -> str | None:
 
 
 def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path | None = None) -> dict[str, Any]:
-    """Loads a verified checkpoint into the engine, and returns the state of the training loop.
+    """Loads a verified checkpoint into the engine, and returns the state of the training loop, of ``world`` ranks now.
 
-    world:     the number of ranks now, which replaces the one in the state
     universal: what ``elastic.convert_to_universal`` returned for this checkpoint
     """
     base = find_base(engine.module)

@@ -33,8 +33,9 @@ Files = dict[str, dict[str, Any]]
 class Writer:
     """Writes the checkpoints of a run, ``folder/step-N``, one at a time and by all ranks together.
 
-    No older checkpoint is touched before the new one is whole. Where it
-    cannot be written (on a full disk, for instance) its files are removed and the run goes on; ``finish`` says why.
+    No older checkpoint is touched before the new one is whole. Where it cannot be written its files are removed and the
+    run
+    goes on; ``finish`` says why.
 
     keep:       so many of the newest checkpoints stay
     stays:      whether the checkpoint of a step stays too
@@ -78,7 +79,6 @@ class Writer:
         self.thread.start()
 
     def join(self) -> None:
-        """Waits until the thread has written its checkpoint."""
         if self.thread:
             self.thread.join()
             self.thread = None
@@ -136,7 +136,7 @@ class Writer:
 
     def _seal(self, partial: Path, files: Files, step: int) -> str | None:
         """Makes a partial checkpoint a whole one, and removes those that need not stay. Returns what went wrong, if
-        anything did."""
+        anything."""
         final = self.folder / f"step-{step:08d}"
         try:
             for name, entry in files.items():  # another machine's files may have gone to another disk
@@ -163,8 +163,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _find_stale(folder: Path, step: int, keep: int, stays: Callable[[int], bool]) -> list[Path]:
-    """The checkpoints to remove once that of ``step`` is whole: all but those to keep. Later ones are among them,
-    because the run would have resumed from them if they were not damaged."""
+    """The checkpoints to remove once that of ``step`` is whole: all but those to keep; later ones are damaged."""
     found = list_checkpoints(folder)
     earlier = [p for p in found if get_step(p) <= step]
     older = [p for p in earlier[keep:] if not stays(get_step(p))]

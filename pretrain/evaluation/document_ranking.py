@@ -56,7 +56,7 @@ def _texts(shard: Shard, row: int, tokenizer: object) -> list[list[str]]:
 
 
 def load_cross_encoder(folder: str) -> Score:
-    """Returns how a release scores candidates, as sentence-transformers' CrossEncoder."""
+    """How a release scores candidates, as sentence-transformers' CrossEncoder."""
     from sentence_transformers import CrossEncoder
 
     encoder = _load("--model", folder, CrossEncoder)
@@ -64,9 +64,7 @@ def load_cross_encoder(folder: str) -> Score:
 
 
 def load_bi_encoder(folder: str) -> Score:
-    """Returns how an encoder scores candidates without any training here: by the cosine of its embeddings, with the
-    pooling that sentence-transformers finds in its folder, or else the mean.
-    """
+    """How an encoder scores candidates without any training here: by the cosine of its embeddings."""
     import torch
     from sentence_transformers import SentenceTransformer
 

@@ -69,7 +69,6 @@ def render_page(
     lines:    of metrics.jsonl
     pairs:    what ``describe_pairs`` yields, each with its ``logit``, or None where it means nothing; of a bi-encoder
               with its ``cosine``
-    history:  what ``read_history`` returns
     progress: a line about speed and time left
     """
     validation = [line for line in lines if line["split"] == "validation"]
@@ -118,7 +117,6 @@ def say_learned(
 
 
 def _list_marks(history: Sequence[Mapping[str, Any]]) -> list[float]:
-    """List the steps at which the run was resumed, or went back to."""
     return sorted({line["step"] for line in history[1:] if line["kind"] in (STARTED, REWOUND)})
 
 
@@ -154,7 +152,6 @@ def _value(point: tuple[float, float]) -> float:
 
 
 def _compare(first: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The head and the rows of a table of the first and the last validation."""
     names = [name for name, value in last.items() if isinstance(value, float) and name in first]
     head = [f"step {line['step']:,}" for line in (first, last)]
     return head, [(name, [f"{line[name]:.4f}" for line in (first, last)]) for name in names]

@@ -49,11 +49,8 @@ class HeldOut:
 def select_held_out(
     corpus: Corpus, objective: Objective, anchors: int = ANCHORS, max_length: int | None = None, seed: int = SEED
 ) -> HeldOut:
-    """The first ``anchors`` of the objective's validation order, or all where there are fewer. They are the same for
-    every model.
-
-    max_length: tokens of a pair; the objective's by default
-    """
+    """The first ``anchors`` of the objective's validation order, or all where there are fewer: the same for every
+    model."""
     template = tokenizers.read_pair_template(tokenizers.load_tokenizer(corpus.tokenizer_folder))
     max_length = max_length or objective.max_length
     least = template.num_special + MIN_TEXT_TOKENS
@@ -71,11 +68,8 @@ def select_held_out(
 
 
 def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> PackedPairs:
-    """The pairs as a model with this tokenizer reads them.
-
-    Where it is the corpus's tokenizer, the ids are taken as they are; otherwise the texts are decoded and encoded anew.
-    Either way a pair that is too long is cut longest-first, and no special token is read from text.
-    """
+    """The pairs as a model with this tokenizer reads them: the ids as they are where it is the corpus's, else encoded
+    anew."""
     if shares_tokenizer(corpus, tokenizer):
         stream = copy.copy(pairs.stream)
         stream.template = tokenizers.read_pair_template(tokenizer)  # the special tokens may be others

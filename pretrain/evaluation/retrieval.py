@@ -30,8 +30,7 @@ def evaluate_retrieval(
 ) -> Validation:
     """Losses, MRR and R@1 of the first ``num_pairs`` validation pairs, whose texts are all candidates of each query.
 
-    The candidates are those of the whole validation and not of a batch, so that runs with other batches compare. Scores
-    are the cosines of each query and its own text. Arguments and errors are those of ``validation.evaluate``.
+    The candidates are those of the whole validation and not of a batch, so that runs with other batches compare.
     """
     num_pairs, per_pair = min(num_pairs, stream.epoch_pairs), stream.per_pair
     layout = replace(layout, size=num_pairs)

@@ -83,10 +83,8 @@ def evaluate(
 
 
 def _compute_areas(scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, parts: tuple[str, ...]) -> dict[str, float]:
-    """Areas under the ROC curve, by name. One that lacks positives or negatives is left out.
-
-    scores, kinds, part: ``[num_pairs]``
-    """
+    """Areas under the ROC curve, by name; one that lacks positives or negatives is left out. Arguments:
+    ``[num_pairs]``"""
     rows = {"pair_auc": np.ones(len(scores), dtype=bool)}
     rows |= {f"pair_auc_{n}": (kinds == POSITIVE) | (kinds == k) for n, k in (("hard", HARD), ("easy", EASY))}
     rows |= {f"{name}/pair_auc": np.isin(part, numbers) for name, numbers in group_parts(parts).items()}

@@ -1,9 +1,8 @@
 """Replaced-token detection: ELECTRA's generator and discriminator as one trained module.
 
-Clark et al., 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators", section 2: a
-small masked-LM model, the generator, fills the masked tokens with samples; the discriminator says of every token
-whether it is the original. Together with a pair loss on the discriminator as in Di Liello et al., 2022, appendix B.
-Both are one module in one engine, since ZeRO-2 does not work with two.
+Clark et al., 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators", section 2, together
+with a pair loss on the discriminator as in Di Liello et al., 2022, appendix B. Both are one module in one engine, since
+ZeRO-2 does not work with two.
 """
 
 from collections.abc import Mapping
@@ -24,14 +23,12 @@ TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
 
 class ReplacedTokenModel(nn.Module):
-    """A generator, and a discriminator with a token head and a pair head.
+    """A generator, and a discriminator with a token head and a pair head, whose embeddings ``share_embeddings`` has
+    shared.
 
     generator:  ElectraForMaskedLM
     classifier: ElectraForSequenceClassification, the discriminator's encoder included
     token_head: ElectraForPreTraining's ``discriminator_predictions``
-    objectives: names of the mixture's parts
-
-    The embeddings must have been shared as wished before: see ``share_embeddings``.
     """
 
     losses = (MLM, RTD, PAIR)
@@ -60,11 +57,9 @@ class ReplacedTokenModel(nn.Module):
         return hidden
 
     def encode(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """The discriminator's hidden states of a packed row, ``[T, hidden]``."""
         return encode_packed(self.classifier.base_model, inputs)
 
     def score_pairs(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """Pair logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()]).float()
 
     def detect_replaced(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -74,13 +69,9 @@ class ReplacedTokenModel(nn.Module):
     def forward(
         self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The weighted loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its pair logits ``[n]``.
+        """The weighted loss of a packed micro-batch, its sums and its pair logits, as of PairModel.
 
-        One call does all of it, because ZeRO's hooks go by the calls of the module that DeepSpeed wraps.
-
-        scales: what each loss *sum* is multiplied by, by the names of ``losses``; see step.py
-        inputs: the arrays of data_pipeline.sampling.batch.Batch as tensors, every chosen token masked and a number of
-            ``noise`` for each
+        inputs: with every chosen token masked and a number of ``noise`` for each
         """
         labels, positions = inputs["masked_labels"], inputs["masked_positions"]
         mlm = self.generate(inputs)
@@ -103,8 +94,8 @@ def sample(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
     logits: ``[M, vocab]``;  noise: ``[M]`` float64, uniform in [0, 1)
 
-    The first id at which the cumulated probability exceeds the noise, found in two levels, blocks of the
-    vocabulary first: exact to float64 in the sums, and with no ``cumsum``, which on a GPU adds in no fixed order.
+    Blocks of the vocabulary come first: exact to float64 in the sums, and with no ``cumsum``, which on a GPU adds in no
+    fixed order.
     """
     probability = F.softmax(logits, -1, dtype=torch.float32)
     probability = F.pad(probability, (0, -logits.shape[1] % SAMPLING_BLOCK)).unflatten(1, (-1, SAMPLING_BLOCK))
@@ -116,8 +107,9 @@ def sample(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
 
 def _first_above(mass: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """In each row of ``mass`` ``[M, K]`` the first column whose cumulated mass exceeds ``target`` ``[M]``, and the
-    mass before it; the last column with any mass where rounding leaves none."""
+    """In each row of ``mass`` ``[M, K]`` the first column whose cumulated mass exceeds ``target`` ``[M]``, and the mass
+    before
+    it; the last column with any mass where rounding leaves none."""
     upper = torch.ones(mass.shape[1], mass.shape[1], dtype=mass.dtype, device=mass.device).triu()
     cumulated = mass @ upper
     last = torch.where(mass > 0, torch.arange(mass.shape[1], device=mass.device), 0).amax(-1)
@@ -129,8 +121,7 @@ def _first_above(mass: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor
 class DisentangledEmbedding(nn.Module):
     """The discriminator's word table as the generator's, gradient stopped, plus a difference of its own.
 
-    He et al., 2021, "DeBERTaV3", section 3.3: sharing without the two losses pulling the table apart. Holds the
-    generator's Parameter too, so that ZeRO-3 gathers it here.
+    He et al., 2021, "DeBERTaV3", section 3.3. Holds the generator's Parameter too, so that ZeRO-3 gathers it here.
     """
 
     def __init__(self, shared: nn.Parameter, start: torch.Tensor, padding_idx: int | None) -> None:
@@ -150,8 +141,8 @@ def share_embeddings(
 
     how: "none"; "tied": all tables and their LayerNorm are the same Parameters (Clark et al., section 3.2);
         "disentangled": the word table alone, see DisentangledEmbedding
-    generator_loaded, classifier_loaded: which of them has values that are not fresh. Fresh values give way to loaded
-        ones; otherwise tied tables start as the discriminator's, and disentangled ones each as they are
+    generator_loaded, classifier_loaded: fresh values give way to loaded ones; otherwise tied tables start as the
+        discriminator's, and disentangled ones each as they are
     """
     if how == "none":
         return

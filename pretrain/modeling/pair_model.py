@@ -26,14 +26,12 @@ Load = Callable[..., tuple[Any, list[str]]]  # as load_or_build
 
 
 class PairModel(nn.Module):
-    """An encoder with two heads.
-
-    The vocabulary projection runs on masked positions only, and its matrix is the embedding, tied.
+    """An encoder with two heads; the vocabulary projection runs on masked positions only, and its matrix is the
+    embedding.
 
     objectives:   the names of the mixture's parts
     masked_heads: what runs at masked positions alone
     token_heads:  what runs at every token
-    sum_names:    of the sums that a forward pass returns
     """
 
     losses = (MLM, PAIR)
@@ -142,7 +140,7 @@ def load_model(
 def load_part(
     model_class: Any, name_or_dir: str, options: dict[str, Any], flag: str = "--model"
 ) -> tuple[Any, list[str]]:
-    """The model that ``model_class`` makes of the weights, and the names of its tensors that they lack: a head's."""
+    """The model that ``model_class`` makes of the weights, and the names of a head's tensors that they lack."""
     try:
         model, info = model_class.from_pretrained(
             name_or_dir,
@@ -191,10 +189,7 @@ def holds_no_weights(name_or_dir: str, flag: str = "--model") -> bool:
 
 
 def load_config(name_or_dir: str, flag: str = "--model") -> Any:
-    """Its config, with one logit.
-
-    From here on ``transformers`` is silent: what starts fresh is told in our words.
-    """
+    """Its config, with one logit. From here on ``transformers`` is silent: what starts fresh is told in our words."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     expect_hub(name_or_dir)

@@ -60,8 +60,7 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
     """A sequence classifier of one or two labels, BERT with its next-sentence head, or ALBERT with its order head.
 
     name_or_dir: a release, an adapter beside its base, any other weights folder, or a hub name. Its config's
-        ``architectures`` decide; BERT and ALBERT models that name another class are scored by their heads of pre-
-        training where these are in the file
+        ``architectures`` decide; BERT and ALBERT models of another class are scored by their heads of pre-training
     device: default: a GPU where there is one
     """
     logging.set_verbosity_error()

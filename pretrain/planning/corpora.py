@@ -53,9 +53,7 @@ def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
 def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
     """A round robin without the turns of objectives that a corpus cannot train, and a note of each.
 
-    A forum without duplicates, or whose duplicates are all of one question, is then trained by its other objectives,
-    and of a hundred forums those that give nothing have no turn at all. Where none of them gives anything, they stay,
-    and opening a stream, or its first batch, says what is missing.
+    Where none of them gives anything, they stay, and opening a stream says what is missing.
     """
     if not mixture.batch:
         return mixture, []
@@ -67,10 +65,8 @@ def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
 
 
 def _find_lack(part: MixturePart, split: str) -> str:
-    """Why there are no pairs of a split of a part; "" where there are.
-
-    Where few whole texts are paired, as in a small forum, it is tried whether there are negatives; this opens shards.
-    """
+    """Why there are no pairs of a split of a part; "" where there are. In a small forum it is tried whether there are
+    negatives."""
     assert part.corpus is not None
     anchors, documents = get_usable_counts(part.corpus, part.objective, split)
     if sum(documents) < MIN_DOCUMENTS:
@@ -90,8 +86,7 @@ def _find_lack(part: MixturePart, split: str) -> str:
 def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
     """The mixture as it is validated, and the names of the parts that cannot be: what is held out gives no pairs.
 
-    Parts keep their numbers. All of them have pairs in every batch, so that few pairs tell something of each. Raises
-    TooFewDocuments where no part can be validated.
+    Parts keep their numbers. Raises TooFewDocuments where no part can be validated.
     """
     lacks = [_find_lack(part, "validation") for part in mixture.parts]
     if all(lacks):
@@ -103,8 +98,7 @@ def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
 def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") -> Mixture:
     """The mixture of corpora and objectives; ``Mixture.read_from`` then takes a corpus for each of ``list_paths``.
 
-    Each corpus has its share of the pairs, and within it each of its objectives has its own. Of one corpus it is what
-    ``objective`` names, as parse_mixture reads it.
+    Each corpus has its share of the pairs, and within it each of its objectives has its own.
     """
     sources = sources or (Source(""),)
     paths = list_paths(sources)
@@ -164,10 +158,8 @@ def _name_part(part: MixturePart, parts: Sequence[MixturePart], names: Sequence[
 def open_corpora(
     sources: Sequence[Source], cache: CacheSettings, tokenizer: Callable[[], Any], verify: bool = True
 ) -> list[Corpus]:
-    """The corpus of each of ``list_paths(sources)``; where none is named, the default one.
-
-    tokenizer: gives the one for which the default corpus is built at its first use
-    """
+    """The corpus of each of ``list_paths(sources)``; where none is named, the default one, built for
+    ``tokenizer()``."""
     if not sources:
         return [Corpus(default_corpus(tokenizer()), verify)]
     corpora = [Corpus(path, verify, cache) for path in list_paths(sources)]
@@ -192,7 +184,8 @@ def open_for(tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, ve
 
 def identify_corpora(mixture: Mixture, sources: Sequence[Source]) -> Any:
     """What makes a run's corpora these: the fingerprint of the one that is given by its path alone; otherwise of each
-    part its corpus's fingerprint, its objective and its weight."""
+    part its
+    corpus's fingerprint, its objective and its weight."""
     corpora = [part.corpus for part in mixture.parts if part.corpus is not None]
     if len(sources) < 2 and not any(source.objective for source in sources):
         return corpora[0].manifest.fingerprint
@@ -203,10 +196,8 @@ def identify_corpora(mixture: Mixture, sources: Sequence[Source]) -> Any:
 
 
 def explain_other_corpora(folder: Path, corpus: Any) -> dict[str, str]:
-    """What to say where a run's folder was begun with other corpora than ``corpus``, see run_folder.holds_this_run.
-
-    Nothing where the folder does not say which: a message then shows their fingerprints.
-    """
+    """What to say where a run's folder was begun with other corpora, see run_folder.holds_this_run; nothing where it is
+    unknown."""
     try:
         begun = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["corpus"]
     except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
@@ -217,8 +208,8 @@ def explain_other_corpora(folder: Path, corpus: Any) -> dict[str, str]:
 
 
 def describe_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, Any]:
-    """What run.json says of the corpora that have a part: content, totals, the largest sources; of several also what
-    each one is."""
+    """What run.json says of the corpora that have a part: content, totals, the largest sources; of
+    several each one's."""
     numbers = sorted({part.source for part in mixture.parts})
     manifests = [corpora[number].manifest for number in numbers]
     sources = [source for manifest in manifests for source in manifest.sources]

@@ -75,7 +75,6 @@ class RunPlan:
     epoch_pairs: number of the corpus's pairs; None where the corpus is not there
     flops:       floating-point operations per token, forward and backward
     work:        of a micro-batch on a GPU, from which speed is predicted
-    notes:       what was assumed, one line each
     """
 
     config: PretrainConfig
@@ -182,10 +181,7 @@ def _plan_precision(config: OptimisationSettings, settings: dict[str, Any], note
 
 
 def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
-    """The config of a model in a folder or on the hub, and whether it is the built-in one.
-
-    BUILT_IN replaces the hub for the models of the papers where the hub cannot be reached.
-    """
+    """The config of a model, and whether it is the built-in one, which stands in where the hub cannot be reached."""
     try:
         return load_config(name, flag), False
     except KinspanError:

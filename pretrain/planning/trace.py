@@ -1,8 +1,6 @@
 """What a computation asks of a device, counted without one: kernels, bytes of memory, arithmetic, and waits for it.
 
-It is counted by what torch dispatches, on a processor or, of shapes alone, on torch's meta device. That a kernel's
-inputs and outputs each pass the memory once is a convention: caches spare some of it, and some kernels go over their
-input several times.
+It is counted by what torch dispatches. That a kernel's inputs and outputs each pass the memory once is a convention.
 """
 
 from collections import Counter
@@ -129,10 +127,7 @@ def trace_kernels(attention_flops: Callable[[Any], float] = lambda query: 0.0) -
 
 
 def fuse(kernels: list[Kernel]) -> list[Kernel]:
-    """The kernels as a compiler makes them: a row of elementwise operators and of sums over rows becomes one.
-
-    It reads what was there before the row, and writes what is read after it.
-    """
+    """The kernels as a compiler makes them: a row of elementwise operators and of sums over rows becomes one."""
     last_read = {number: place for place, kernel in enumerate(kernels) for number in kernel.reads}
     out: list[Kernel] = []
     row: list[Kernel] = []

@@ -53,7 +53,6 @@ class Facts:
 
     machine:      names the running machine, whatever it calls itself
     alike:        what must be the same everywhere, by check: versions and settings
-    device:       what it computes with
     device_bytes: memory of the device, in all and free; of a processor that of the host
     disks:        where it will write, the output folder first
     refused:      why it cannot write to the output folder; empty where it can

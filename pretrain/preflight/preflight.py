@@ -42,9 +42,9 @@ IN_THE_WAY_OF_STEPS = {"settings", "disk", "corpus", *IN_THE_WAY_OF_CONNECTING}
 
 
 def preflight(config: PretrainConfig) -> bool:
-    """Checks whether the run of these settings would do well on these hosts, prints what was found on rank 0, and
-    returns whether it may start, the same on all ranks. All ranks call it; it leaves nothing in the output folder.
-    """
+    """Whether the run of these settings would do well on these hosts, which rank 0 prints; the same on all ranks. It
+    leaves
+    nothing in the output folder."""
     check(config)
     output = Path(config.output_dir)
     absent = [path for path in (output, *output.parents) if not path.exists()]
@@ -81,8 +81,7 @@ def _look_at_hosts(report: Report) -> None:
 
 
 def _compare_clocks(store: RankStore, report: Report) -> None:
-    """All read their clocks when the last one has come, several times. What delays the word adds to the difference, so
-    that the smallest one counts."""
+    """All read their clocks when the last one has come, several times; the smallest difference counts."""
     times = []
     for number in range(TICKS):
         store.gather(f"tick {number}")

@@ -28,11 +28,8 @@ CHECKS = {  # in their order, with what is said of one that has nothing more to 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong.
+    """What is wrong on these hosts, by which of CHECKS, and what to do.
 
-    check: one of CHECKS
-    hosts: where it is
-    text:  what is wrong there, and what to do
     fatal: a run would fail, or waste its time; otherwise it is only to be known
     """
 

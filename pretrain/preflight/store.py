@@ -1,7 +1,7 @@
 """How the ranks tell one another what they found, before they can compute together.
 
-Only the key-value store of rank 0 is used, which needs one port of one host: what keeps the ranks from connecting with
-one another, or one host from coming at all, can then still be told, by the host's name and after a bounded time.
+Only the key-value store of rank 0 is used, which needs one port of one host: what keeps the ranks from connecting can
+then still be told, by the host's name and after a bounded time.
 """
 
 import json
@@ -34,7 +34,7 @@ class RankStore:
             store.set(f"host/{rank}", self.host)
 
     def gather(self, name: str, own: Any = None, seconds: float = ANSWER) -> list[Any]:
-        """The values of all ranks, which travel as JSON."""
+        """The values of all ranks, which travel as JSON; a rank that says nothing for so many seconds is named."""
         if self.store is None:
             return [json.loads(json.dumps(own))]
         keys = [f"{name}/{rank}" for rank in range(self.world)]
@@ -91,8 +91,8 @@ def open_store() -> RankStore:
 
 
 def _connect(world: World) -> Any:
-    """The store at MASTER_ADDR and MASTER_PORT, which training's own process group then shares. With torchrun its agent
-    holds it, else rank 0."""
+    """The store at MASTER_ADDR and MASTER_PORT, held by torchrun's agent or rank 0, which the process group then
+    shares."""
     holds = world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     options: dict[str, Any] = {"wait_for_workers": False, "multi_tenant": True, "timeout": timedelta(seconds=ARRIVAL)}
     try:

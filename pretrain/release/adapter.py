@@ -33,10 +33,7 @@ BENEATH = "beneath.safetensors"  # the adapters that stay frozen, where there ar
 
 
 def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | None) -> None:
-    """Writes to a run's folder what a release needs beside the trained weights.
-
-    place: the run's --model
-    """
+    """Writes to a run's folder what a release needs beside the trained weights. ``place``: the run's --model"""
     folder = run / ADAPTER_FOLDER
     folder.mkdir(exist_ok=True)
     base = Base(base_name, place_of_base(place, folder), model.config.model_type, model.base)
@@ -74,10 +71,8 @@ def fill_adapter_release(
 def split_weights(
     parts: tuple[AdapterPart, ...], weights: dict[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """The tensors of the parts and those of the pair head, by their names in an adapter's files.
-
-    weights: the trained ones, by AdapterModel's names: ``classifier``, then those of the sequence classifier
-    """
+    """The tensors of the parts and those of the pair head, by their names in an adapter's files. ``weights``:
+    AdapterModel's"""
     shorten = lora.shorten if parts[0].kind == "lora" else bottleneck.shorten
     tensors, head = {}, {}
     for name, tensor in weights.items():
@@ -93,9 +88,8 @@ def split_weights(
 def write_combined(
     folders: Sequence[Path], how: Literal["stack", "average"], weights: Sequence[float], output: Path
 ) -> None:
-    """Writes the stack or the average of adapters as an adapter of its own.
-
-    weights: of an average; none: all alike
+    """Writes the stack or the average of adapters as an adapter of its own. ``weights``: of an average;
+    none: all alike
     """
     adapters = [read_adapter(folder) for folder in folders]
     made = stack(adapters, output) if how == "stack" else average(adapters, weights, output)

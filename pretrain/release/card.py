@@ -46,10 +46,8 @@ def format_card(
     """The model card: Markdown with the hub's block of metadata.
 
     facts:      from ``release.read_run_facts``
-    model_type: a key of FAMILIES
     curve:      the picture of the training curves that lies beside the card; empty: there is none
-    title:      of an adapter
-    tag:        of an adapter, its kind
+    title, tag: of an adapter, the latter its kind
     more:       what card.md says of a bi-encoder (size, architecture) or an adapter (base, parts, size)
     """
     shorts = [shorten_objective(objective["name"]) for objective in facts["objectives"]]
@@ -129,10 +127,7 @@ def _is_validated(facts: dict[str, Any]) -> bool:
 
 
 def find_warnings(facts: dict[str, Any]) -> list[str]:
-    """What should make a reader of a release's figures wary, as clauses without a full stop.
-
-    facts: from ``release.read_run_facts``
-    """
+    """What should make a reader of a release's figures wary, as clauses without a full stop."""
     warnings = []
     for last in facts["last_validation"]:
         if facts["settings"]["pair_weight"] and last.get("pair_accuracy_positive") == 0:
@@ -161,7 +156,7 @@ def shorten_objective(objective: str) -> str:
 
 
 def _compute_entropy(share: float) -> float:
-    """The loss, in nats, of a model that always predicts the share of positives; 0 where all pairs are positive."""
+    """The loss, in nats, of a model that always predicts the share of positives."""
     return -sum(p * math.log(p) for p in (share, 1 - share) if p)
 
 

@@ -39,8 +39,7 @@ def release(
 ) -> Path:
     """Writes the release of one checkpoint, or of a run's newest one with whole weights, and returns ``output``.
 
-    tell:    is given a line about each newer checkpoint that is left out, about damage beside the weights, and about
-             figures that should make the reader wary
+    tell:    is given a line about each checkpoint that is left out, and about what should make the reader wary
     average: the weights are the mean of those of this checkpoint and of ``average - 1`` before it
     stated:  what the card shall say that the run does not know
     """
@@ -102,10 +101,7 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
 
 
 def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
-    """The checkpoint and the ``count - 1`` newest whole ones before it, newest first.
-
-    Raises TooFewCheckpoints where there are not so many.
-    """
+    """The checkpoint and the ``count - 1`` newest whole ones before it, newest first."""
     found = [checkpoint]
     for older in list_checkpoints(checkpoint.parent) if count > 1 else []:
         if len(found) < count and get_step(older) < get_step(checkpoint) and not _judge(older)[0]:
@@ -122,10 +118,7 @@ def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, torch.Tensor]:
     """The mean of each tensor over the checkpoints, in fp32; they are summed in fp64 and read one after another.
 
-    So the noise from single updates partly cancels (Izmailov et al., 2018, "Averaging Weights Leads to Wider Optima and
-    Better Generalization"). Whether it helps depends on the run: docs/releases.md has one whose ranking it harmed.
-
-    Raises ValueError where the checkpoints hold different tensors.
+    Izmailov et al., 2018, "Averaging Weights Leads to Wider Optima and Better Generalization".
     """
     first, *others = checkpoints
     weights = load_file(str(first / "weights.safetensors"))
@@ -212,11 +205,9 @@ def _fill_release(run: Path, weights: dict[str, torch.Tensor], facts: dict[str, 
 def split_models(
     config: dict[str, Any], weights: dict[str, torch.Tensor]
 ) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
-    """The config and weights for each subfolder of a release; "" is the release itself.
+    """The config and weights, by the names of the architecture's own classes, for each subfolder of a release.
 
-    config:  of the run's model
-    weights: by PairModel's names. They are returned by the names in the architecture's own classes; tied tensors occur
-             once, under the encoder
+    weights: by PairModel's names; tied tensors occur once, under the encoder
     """
     family = FAMILIES[config["model_type"]]
     classifier = _strip_prefix(weights, "classifier.")
@@ -235,8 +226,8 @@ def split_electra_models(
 ) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
     """The same for replaced-token detection: the discriminator with its two heads, and the generator.
 
-    weights: by ReplacedTokenModel's names. Tensors that both models share are named after the generator there, and are
-             written to both files. A disentangled word table is released as the sum that the discriminator uses
+    Tensors that both models share are written to both files. A disentangled word table is released as the sum that the
+    discriminator uses.
     """
     generator = _strip_prefix(weights, "generator.")
     shared = {name: tensor for name, tensor in generator.items() if name.startswith("electra.embeddings.")}

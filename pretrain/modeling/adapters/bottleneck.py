@@ -1,14 +1,12 @@
 """Bottleneck adapters and AdapterFusion, in the layers of encoders that normalise after each block.
 
-Pfeiffer et al., 2021, "AdapterFusion: Non-Destructive Task Composition for Transfer Learning", put one bottleneck in a
-layer, after its feed-forward block. With ``f`` the block's output, ``x`` its input and ``LN`` the layer's own
-normalisation, a layer without it gives ``LN(f + x)``, and with it
+Pfeiffer et al., 2021, "AdapterFusion: Non-Destructive Task Composition for Transfer Learning": with ``f`` the output of
+a layer's feed-forward block, ``x`` its input and ``LN`` the layer's own normalisation, a layer with a bottleneck gives
 
     LN(f + x + B(LN(f + x)))        B(h) = U relu(D h + d) + u
 
-so that all that it needs is the sum ``s = f + x``, which is what ``LN`` is given. Hence it lives in the ``LN``: no
-other module changes, a packed row passes as any other, and the parameters of the encoder keep their names. Parts that
-are stacked follow one another, ``s <- s + part(LN(s))``, before the last ``LN``.
+so that all that it needs is the sum ``f + x``, which is what ``LN`` is given. Hence it lives in the ``LN``: no other
+module changes. Parts that are stacked follow one another, ``s <- s + part(LN(s))``, before the last ``LN``.
 """
 
 import re
@@ -50,8 +48,9 @@ class Bottleneck(nn.Module):
 class Fusion(nn.Module):
     """AdapterFusion without a value matrix: ``sum_t p_t B_t(h)``, ``p = softmax_t((Q h + q) . K B_t(h))``.
 
-    As in Rücklé et al., 2020, section 5.1: what the adapters add is weighed and not transformed. The scores are neither
-    scaled nor dropped, and K has no bias, which would add the same to all of them. ``[..., hidden]`` to the same shape.
+    As in Rücklé et al., 2020, section 5.1: what the adapters add is weighed and not transformed. ``[..., hidden]`` to
+                                            the
+    same shape.
     """
 
     def __init__(self, hidden: int, sizes: Iterable[int]) -> None:
@@ -120,10 +119,8 @@ def attach(encoder: nn.Module, layers: nn.ModuleList) -> None:
 
 
 def shorten(name: str) -> str | None:
-    """A parameter's name in adapter.json's file: its layer, its part, and its name there; None where it is no part's.
-
-    ``...layer.3.output.LayerNorm.parts.0.down.weight`` is ``3.0.down.weight``, its name in ``build_layers``.
-    """
+    """A parameter's name in adapter.json's file, ``3.0.down.weight`` of layer 3 and part 0; None where
+    it is no part's."""
     place = PLACE.search(name)
     if place is None or not name[place.end() :].startswith(f"{PARTS}."):
         return None

@@ -37,8 +37,8 @@ def stack(adapters: Sequence[Adapter], folder: Path) -> Adapter:
 
 
 def average(adapters: Sequence[Adapter], weights: Sequence[float] | None, folder: Path) -> Adapter:
-    """The weighted mean of adapters of one shape: of bottlenecks the mean of the parameters, of LoRA the mean of what
-    is added to the weights (see lora.average). Pair heads are averaged too.
+    """The weighted mean of adapters of one shape: of bottlenecks and pair heads of the parameters, of LoRA of its
+    products.
 
     weights: one for each adapter, which are divided by their sum; None: all alike
     """
@@ -63,8 +63,7 @@ def average(adapters: Sequence[Adapter], weights: Sequence[float] | None, folder
 
 
 def _outline(adapter: Adapter) -> tuple[list[str], dict[str, torch.Size]]:
-    """What is alike in adapters that can be averaged: the kinds of their parts, and their tensors' names and shapes, of
-    LoRA's without the rank."""
+    """The kinds of an adapter's parts, and its tensors' names and shapes, of LoRA's without the rank."""
     shapes = {name: tensor.shape for name, tensor in (adapter.tensors | adapter.head).items()}
     for name, shape in shapes.items():
         if ".lora_" in name:

@@ -37,7 +37,6 @@ MATTER = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads")  
 class Base:
     """The frozen encoder that an adapter belongs to.
 
-    name:        what it is called: a hub name, or the last part of a folder's path
     place:       where it is: a hub name, or a folder, as a path from the adapter's own folder
     fingerprint: of the encoder's weights, see ``fingerprint_encoder``
     """
@@ -50,11 +49,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter in memory.
-
-    tensors: of its parts, by the names in their file
-    head:    of everything above the encoder, by the names in the sequence classifier
-    """
+    """An adapter in memory: the tensors of its parts and of the pair head, by the names in their files."""
 
     folder: Path
     parts: tuple[AdapterPart, ...]
@@ -132,7 +127,7 @@ def format_spec(parts: tuple[AdapterPart, ...], base: Base) -> str:
 
 
 def find_base(folder: Path, base: Base) -> str:
-    """The folder or hub name of an adapter's base. Raises KinspanError where a folder is no longer there."""
+    """The folder or hub name of an adapter's base."""
     if base.place == DEFAULT_MODEL_NAME:
         return default_model()
     beside = folder.resolve() / base.place

@@ -33,9 +33,7 @@ def find_model(name_or_dir: str) -> str:
 
 
 def load_adapted(folder: str, **options: Any) -> Any:
-    """The sequence classifier of an adapter's base with the adapter in it and its pair head, in fp32.
-
-    LoRA is merged, which leaves a plain model; bottlenecks stay in the normalisations of its layers.
+    """The sequence classifier of an adapter's base with the adapter in it and its pair head, in fp32; LoRA is merged.
 
     options: of ``from_pretrained``, such as attn_implementation
     """

@@ -1,7 +1,6 @@
 """LoRA, by the library ``peft``: narrow matrices beside those of the queries and values of attention.
 
-Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models": ``W + scale * B A``, B starting at zero, so that
-an untrained adapter is the plain model. Unlike a bottleneck it can be added into W: ``merge`` gives a plain model.
+Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models": ``W + scale * B A``, B starting at zero.
 """
 
 from typing import Any
@@ -52,10 +51,7 @@ def shorten(name: str) -> str | None:
 
 
 def average(each: list[dict[str, torch.Tensor]], weights: list[float]) -> dict[str, torch.Tensor]:
-    """The adapter whose product is the weighted sum of theirs: its rank is the sum of the ranks.
-
-    The mean of the factors would be another thing: ``B A`` is not linear in both.
-    """
+    """The adapter whose product is the weighted sum of theirs: its rank is the sum of the ranks."""
     out = {}
     for name in each[0]:
         if ".lora_A." in name:

@@ -86,10 +86,7 @@ def load_adapter_model(
     """The model that trains a new adapter beside ``base``, and lines that say what of it is new.
 
     size:    the width of the bottleneck, or LoRA's rank; None: SIZES
-    beneath: folders of adapters of this base, which stay frozen: those that a fusion weighs; those that a bottleneck
-             is stacked on
-    name:    of the new adapter
-    seed:    of fresh weights
+    beneath: folders of adapters that a fusion weighs, or that a bottleneck is stacked on
     """
     adapters = [read_adapter(folder) for folder in beneath]
     parts = plan_parts(method, size, adapters, name)
@@ -131,8 +128,7 @@ def plan_parts(method: Method, size: int | None, beneath: Sequence[Adapter], nam
 def gather_beneath(beneath: Sequence[Adapter], fused: bool) -> dict[str, torch.Tensor]:
     """The tensors of the adapters beneath, by their names in the new adapter's file.
 
-    In a stack part numbers go on from adapter to adapter. Where they are ``fused``, the one part of adapter ``t``
-    becomes ``of.t`` of part 0.
+    In a stack part numbers go on; where they are ``fused``, the one part of adapter ``t`` becomes ``of.t`` of part 0.
     """
     out, number = {}, 0
     for place, adapter in enumerate(beneath):

@@ -53,8 +53,6 @@ def find_slopes(
     forward: the pass of the micro-batch of this number, or of what stands in for an empty one; embeddings alone, or all
     share:   this rank's pairs within the global batch, ``[start, end)``
     size:    pairs of the global batch
-
-    Each rank compares its own queries with the texts of all, and the gradients add up over the ranks.
     """
     only = forward(0, False) if len(sizes) == 1 else None
     with torch.no_grad():
@@ -81,8 +79,7 @@ def compare_objectives(
 ) -> Comparison:
     """The comparison of pre-training, with the sums of each objective's queries, as of losses.add_up_queries.
 
-    batches: this rank's micro-batches; None for an empty one
-    start:   where its pairs begin in the global batch
+    start:   where this rank's pairs begin in the global batch
     groups:  Batch.groups of the global batch, ``[N, m, 2]``
     """
     parts = np.concatenate([np.zeros(0, dtype=np.int16), *(batch.part for batch in batches if batch)])

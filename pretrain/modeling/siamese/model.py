@@ -23,7 +23,6 @@ class SiameseModel(nn.Module):
 
     Its pair loss compares the texts of a whole global batch, so that it is computed outside, see cached.py.
 
-    objectives:  the names of the mixture's parts
     temperature: what cosines are divided by
     symmetric:   queries are found by their texts as well
     """
@@ -50,10 +49,8 @@ class SiameseModel(nn.Module):
         prepare_encoder(self, self.encoder)
 
     def embed(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden states ``[T, hidden]`` of a packed row, and embeddings ``[n, m, hidden]`` of its n pairs of m texts.
-
-        Each embedding is of length 1.
-        """
+        """Hidden states ``[T, hidden]`` of a packed row, and embeddings of length 1 ``[n, m, hidden]`` of its n pairs
+        of m texts."""
         hidden = encode_packed(self.encoder, inputs)
         mean = pool_mean(hidden, inputs["starts"])
         return hidden, F.normalize(mean, dim=-1).view(len(inputs["labels"]), -1, hidden.shape[-1])
@@ -63,11 +60,9 @@ class SiameseModel(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The weighted masked-LM loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its embeddings.
 
-        The sums of the pair loss are left at 0: one micro-batch does not know them.
-
-        scales: what each loss *sum* is multiplied by, by the names of ``losses``; None where nothing but the embeddings
-                is wanted
-        inputs: the arrays of data_pipeline.sampling.batch.Batch as tensors
+        The sums of the pair loss are left at 0: one micro-batch does not know them. ``scales`` are None where nothing
+                                                 but the
+        embeddings is wanted.
         """
         hidden, embeddings = self.embed(inputs)
         sums = torch.zeros(len(self.sum_names), dtype=torch.float64, device=hidden.device)
@@ -79,11 +74,8 @@ class SiameseModel(nn.Module):
 
 
 def pool_mean(hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """The mean of each sequence's hidden states, in fp32: ``[sequences, hidden]`` of ``[T, hidden]``.
-
-    Special tokens count, as in sentence-transformers: its mean is over all that the attention mask has, which leaves
-    out padding alone. A packed row has no padding.
-    """
+    """The mean of each sequence's hidden states, special tokens included, in fp32: ``[sequences, hidden]`` of ``[T,
+    hidden]``."""
     lengths = starts.diff()
     numbers = torch.arange(len(lengths), device=hidden.device)
     sequence = torch.repeat_interleave(numbers, lengths, output_size=len(hidden))
