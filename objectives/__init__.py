@@ -73,7 +73,6 @@ def _hash_source(module: ModuleType) -> str:
 
 
 def _parse_part(text: str, sampling: str) -> MixturePart:
-    """One part of ``--objective``: ``name``, ``name:weight``, ``module:name`` or ``module:name:weight``."""
     name, colon, weight = text.rpartition(":")
     if not colon or (name not in OBJECTIVES and not re.fullmatch("[0-9]+", weight)):
         name, weight = text, "1"
@@ -100,7 +99,6 @@ def _find_objective(name: str, sampling: str) -> Objective:
 
 
 def _import_objective(name: str) -> Objective:
-    """An Objective from a module outside the packages, by ``module:attribute``."""
     module_name, attribute = name.split(":", 1)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

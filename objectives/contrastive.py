@@ -47,7 +47,6 @@ def keep_positives(objective: Objective, own_negatives: int = 0) -> Objective:
 def _join_examples(
     objective: Objective, own_negatives: int, block: Block, anchors: np.ndarray, random_bits: np.ndarray
 ) -> Pairs:
-    """One example of the objective's pairs of each anchor: the positive's texts, then the B of negatives."""
     pairs = objective.sample(block, anchors, random_bits)
     objective.check(pairs, len(anchors))
     order = pairs.kind.argsort(axis=1, kind="stable")  # the positive, hard ones, easy ones

@@ -192,7 +192,6 @@ def assemble(
 
 
 def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
-    """``[m]``: whether two texts have the same tokens."""
     equal = block.count_tokens(one) == block.count_tokens(other)
     same = np.flatnonzero(equal)
     one, other = one[same], other[same]
@@ -204,7 +203,6 @@ def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
 
 
 def list_spans(paragraph: int, num_sentences: int, size: int) -> Spans:
-    """All spans of so many sentences of a paragraph, ``[num_sentences - size + 1]``."""
     start = np.arange(num_sentences - size + 1)
     return Spans(np.full_like(start, paragraph), start, start + size)
 

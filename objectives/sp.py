@@ -93,7 +93,6 @@ def _draw_span(block: Block, paragraphs: np.ndarray, size: np.ndarray, random_bi
 
 
 def _without(block: Block, part: Spans) -> Spans:
-    """The rest of the paragraph that a span is taken out of."""
     whole = block.take_whole(part.paragraph)
     return Spans(whole.paragraph, whole.start, whole.end, part.start, part.end)
 

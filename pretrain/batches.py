@@ -79,7 +79,6 @@ class Feeder:
         return [batch and pin(batch) for batch in batches] if torch.cuda.is_available() else batches
 
     def next(self) -> list[Batch | None]:
-        """The next step's micro-batches; an empty list after the last step."""
         if not self._pending:
             return []
         began = time.perf_counter()

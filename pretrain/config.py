@@ -411,7 +411,6 @@ def identity(config: PretrainConfig, **facts: Any) -> dict[str, Any]:
 
 
 def as_dict(config: PretrainConfig) -> dict[str, Any]:
-    """The settings that say something of the run, for config.yaml and the summary."""
     values = asdict(config)
     for name in ("local_rank", "dry_run", "tokens_per_second", "profile"):
         values.pop(name)

@@ -49,7 +49,6 @@ def find_finished(config: PretrainConfig) -> Path | None:
 
 
 def advise(folder: Path) -> str:
-    """How to train a run's model for longer."""
     return (
         "its length cannot change, because the learning rate falls to zero at its end (a run with --lr_schedule wsd "
         f"can be continued). To train on, release it (kinspan release --run_dir {folder} --output_dir "

@@ -58,7 +58,6 @@ def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> No
 
 
 def _keep_finished(folder: Path, last: Path) -> None:
-    """Moves the last checkpoint of a complete run into a folder with a copy of what the run says of itself."""
     kept = folder / DECAYED / last.name
     shutil.rmtree(kept, ignore_errors=True)  # of when it had this length before
     shutil.copytree(folder, kept, ignore=lambda place, names: LEFT if Path(place) == folder else ())

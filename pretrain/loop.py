@@ -132,7 +132,6 @@ class Loop(ABC):
         self.fill_window()
 
     def fill_window(self) -> None:
-        """Gives the sums that ``progress`` holds to rank 0, and zeros to the others."""
         self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.engine.device)
         if self.rank:
             self.window.zero_()
@@ -161,7 +160,6 @@ class Loop(ABC):
                 )
 
     def say(self, *lines: str) -> None:
-        """Prints lines on rank 0, above the progress bar where there is one."""
         if self.rank == 0:
             for line in lines:
                 self.log.say(line) if self.log else print(line, flush=True)
@@ -185,7 +183,6 @@ class Loop(ABC):
         """Writes what others load, such as the best ranker, where this step is due for it; after the checkpoint."""
 
     def is_over(self, step: int) -> bool:
-        """Whether no update follows."""
         return step >= self.schedule.total
 
     @abstractmethod

@@ -40,7 +40,6 @@ def measure(run: Run) -> None:
 
 
 def validate(run: Run) -> Validation | None:
-    """Logs the figures of the held-out pairs; None where there are no such pairs."""
     config, setup = run.setup.config, run.setup
     if setup.validation_stream is None:
         return None
@@ -76,7 +75,6 @@ def run_probe(run: Run) -> None:
 
 
 def write_page(run: Run, validated: Validation | None) -> None:
-    """Writes report.html. Training goes on where it cannot be written, or what it shows cannot be read."""
     setup, folder = run.setup, run.setup.folder
     figures = [{"step": run.progress.step, **validated.figures}] if validated else []
     facts = {**setup.facts, "last_validation": figures}
@@ -95,7 +93,6 @@ def write_page(run: Run, validated: Validation | None) -> None:
 
 
 def describe_progress(run: Run, history: Sequence[Mapping[str, Any]]) -> str:
-    """The tokens so far, the speed and the time left as a sentence for the page."""
     now, step = time.time(), run.progress.step
     told = [f"{run.progress.tokens:,} tokens"]
     if rate := estimate_speed(history, step, now):
@@ -119,7 +116,6 @@ def show_pairs(run: Run, validated: Validation | None) -> list[dict[str, Any]]:
 
 
 def pick_pairs(described: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first PAIRS_SHOWN of each kind, and of a mixture of each part; positives first."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for pair in described:
         group = groups.setdefault((pair.get("corpus", ""), pair["objective"], KINDS.index(pair["kind"])), [])

@@ -64,7 +64,6 @@ def group_parts(parts: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _add_up(sums: Mapping[str, float], parts: Sequence[str]) -> dict[str, float]:
-    """PAIR_SUMS over these parts, or CONTRASTIVE_SUMS of a bi-encoder."""
     items = CONTRASTIVE_SUMS if f"{parts[0]}/queries" in sums else PAIR_SUMS
     return {item: sum(sums[f"{part}/{item}"] for part in parts) for item in items}
 
@@ -111,7 +110,6 @@ def _compute_pair_figures(sums: dict[str, float]) -> dict[str, float | None]:
 
 
 def _compute_shares(sums: dict[str, float]) -> dict[str, float | None]:
-    """The share of each kind among the pairs; a bi-encoder has positives alone."""
     if "queries" in sums:
         return {}
     count = sum(sums[f"{kind}_pairs"] for kind in KINDS)
@@ -163,7 +161,6 @@ def _time_product(one: torch.Tensor, two: torch.Tensor, multiply: Callable[..., 
 
 
 def wait_for_device() -> None:
-    """Returns once the device has done all that it was given; at once where there is no GPU."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -108,7 +108,6 @@ def _run_watched(config: PretrainConfig, probe: Probe | None, request: StopReque
 
 
 def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
-    """Finds the checkpoint to resume from, trains to the last step, and writes the summary."""
     watch.mark("reading checkpoints", patient=True)
     _say(setup, *setup.notes)
     found = find_resumable(setup.folder / CHECKPOINTS, partial(_tell_damaged, setup))
@@ -217,7 +216,6 @@ class Pretraining(Run):
         tell_skipped(self, step)
 
     def write_log(self, rate: float, grad_norm: Any) -> None:
-        """Looks for a spike of the loss, too."""
         sums, progress = self.sum_window(self.setup.model.sum_names), self.progress
         speed = self.clock.read(self.feeder.waited)
         return_freed_memory()

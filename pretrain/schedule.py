@@ -83,6 +83,5 @@ def make_schedule(
 
 
 def describe_schedule(schedule: Schedule) -> str:
-    """The schedule as a phrase, such as "triangular, rising over 100 updates"."""
     decay = f", falling from update {schedule.decay_start:,}" if schedule.shape == "wsd" else ""
     return f"{schedule.shape}, rising over {schedule.warmup:,} updates{decay}"

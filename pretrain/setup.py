@@ -110,7 +110,6 @@ class Setup:
 
 
 def set_up(config: PretrainConfig) -> Setup:
-    """Checks the settings, joins the other ranks, loads corpus and model, and claims the output folder."""
     check(config)
     sources = list_sources(config)
     mixture = mix_as(config, sources)
@@ -205,7 +204,6 @@ def set_up(config: PretrainConfig) -> Setup:
 def _settle_micro_batch(
     config: PretrainConfig, model: TrainedModel, train: PairStream, precision: str, stage: int, world: int
 ) -> int:
-    """The pairs of a micro-batch: as given, or as the run in the folder has them, or what is found to fit."""
     if config.micro_batch_size:
         return config.micro_batch_size
     folder = Path(config.output_dir)
@@ -220,7 +218,6 @@ def _settle_micro_batch(
 
 
 def _count_documents(validation: PairStream, num_pairs: int) -> int:
-    """Documents that the first ``num_pairs`` held-out pairs come from, at most."""
     held_out: dict[int, int] = {}  # of each corpus, over its objectives
     for number, order in validation.orders.items():
         part = validation.mixture.parts[number]
@@ -353,7 +350,6 @@ def read_template(config: ObjectiveSettings, tokenizer: Any) -> tokenizers.PairT
 
 
 def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: Any) -> MaskedLM | None:
-    """What chooses the tokens of the token loss; None where there is none."""
     if token_loss == "none":
         return None
     words = tokenizers.find_continuations(tokenizer) if config.whole_word_masking else None
@@ -378,7 +374,6 @@ def _describe_objectives(mixture: Mixture) -> list[dict[str, Any]]:
 
 
 def count_steps(config: PretrainConfig, train: PairStream) -> int:
-    """The number of updates that ``max_steps``, ``max_epochs`` or ``max_tokens`` comes to."""
     if config.max_epochs is not None:
         return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
     if config.max_tokens is not None:
@@ -453,7 +448,6 @@ def _claim(setup: Setup) -> None:
 
 
 def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
-    """What to say where a folder holds a run of another identity, by its keys; see run_folder.holds_this_run."""
     edited = f"the code of {setup.config.objective} was edited since: undo the edit, or choose another --output_dir"
     longer = dict.fromkeys((*LENGTHS, "warmup_steps"), f"let it finish as it is; {advise(folder)}")
     others = explain_other_corpora(folder, as_dict(setup.config)["corpus"])
@@ -461,7 +455,6 @@ def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
 
 
 def _list_configs(model: TrainedModel) -> dict[str, Any]:
-    """The config of each model that a release holds, by the folder within the run that keeps it."""
     if isinstance(model, ReplacedTokenModel):
         return {MODEL_FOLDER: model.config, GENERATOR_FOLDER: model.generator.config}
     return {MODEL_FOLDER: model.config}

@@ -18,7 +18,6 @@ from .manifest import find_damage
 
 
 def get_step(checkpoint: Path) -> int:
-    """The step in the folder's name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
@@ -29,7 +28,6 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def remove_later(folder: Path, step: int) -> None:
-    """Removes the checkpoints or releases of later steps, which a run that went back has not come to."""
     for checkpoint in list_checkpoints(folder):
         if get_step(checkpoint) > step:
             shutil.rmtree(checkpoint, ignore_errors=True)
@@ -70,7 +68,6 @@ def find_resumable(folder: Path, say: Callable[[str], None]) -> Path | None:
 
 
 def read_base(checkpoint: Path) -> str | None:
-    """The fingerprint of the base that an adapter's checkpoint belongs to; None in one of a whole model."""
     with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:
         return (weights.metadata() or {}).get(BASE)
 

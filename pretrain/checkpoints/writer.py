@@ -84,7 +84,6 @@ class Writer:
             self.thread = None
 
     def finish(self) -> str | None:
-        """Waits until all is written. Returns what went wrong with the last checkpoint, or None."""
         self.join()
         return self.failure
 
@@ -118,7 +117,6 @@ class Writer:
     def _write_files(
         self, partial: Path, captured: dict[str, Any], weights: dict[str, torch.Tensor], state: dict[str, Any]
     ) -> Files:
-        """Writes and syncs this rank's files; returns their entries in the manifest."""
         names = []
         for name, value in captured.items():
             with _naming(partial / name):

@@ -121,7 +121,6 @@ def _list_marks(history: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _plot_panels(lines: Sequence[Mapping[str, Any]], history: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Plot each panel for whose figures there are values, with a curve for each figure and split."""
     plots = {}
     for name, panel in PANELS.items():
         curves: dict[str, list[tuple[float, float]]] = {}

@@ -88,7 +88,6 @@ def _compute_rates(pairs: np.ndarray, called: np.ndarray, negatives: list[int]) 
 
 
 def _rank_pairs(scores: np.ndarray, kinds: np.ndarray, negatives: tuple[int, ...]) -> RankedPairs:
-    """The positives and these negatives in the order of their scores, which is the same for all resamples."""
     rows = np.isin(kinds, (POSITIVE, *negatives))
     order = np.argsort(scores[rows], kind="stable")
     ordered = scores[rows][order]
@@ -112,7 +111,6 @@ def _divide(value: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 
 def _compute_interval(values: np.ndarray) -> list[float]:
-    """The figure as observed, then the percentiles of its resamples."""
     tail = 100 * (1 - COVERAGE) / 2
     low, high = np.nanpercentile(values[1:], [tail, 100 - tail])
     return [float(values[0]), float(low), float(high)]

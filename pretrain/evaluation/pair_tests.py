@@ -89,12 +89,10 @@ def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> PackedPai
 
 
 def shares_tokenizer(corpus: Corpus, tokenizer: Any) -> bool:
-    """Whether the corpus was made with this tokenizer."""
     return tokenizers.fingerprint_tokenizer(tokenizer) == corpus.manifest.tokenizer["fingerprint"]
 
 
 def decode_texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:
-    """Both texts of each pair, uncut, decoded by the corpus's tokenizer."""
     sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for rows in pairs.stream.pairs(0, pairs.num_pairs):
         for side, spans in zip(sides, rows.texts, strict=True):
@@ -142,7 +140,6 @@ def evaluate_pairs(
 
 
 def format_figures(result: dict[str, Any]) -> str:
-    """The model, and of each objective the counts of pairs and a table of figures with confidence intervals."""
     tokenizer = {
         "corpus": "the model's tokenizer is the corpus's: ids as they are",
         "model": "the model's tokenizer is another: texts were decoded, and encoded anew",

@@ -181,7 +181,6 @@ def write_release(
 
 
 def _fill_release(run: Path, weights: dict[str, torch.Tensor], facts: dict[str, Any], partial: Path) -> None:
-    """Writes models, tokenizers and facts to the folder ``partial``, which does not exist yet."""
     config = read_object(run / MODEL_FOLDER / "config.json", f"{run} cannot be released without it")
     shutil.copytree(run / MODEL_FOLDER, partial)
     write_max_length(partial, facts["max_length"])
@@ -262,7 +261,6 @@ def make_release_config(config: dict[str, Any], architecture: str) -> dict[str, 
 
 
 def read_run_facts(run: Path, step: int) -> dict[str, Any]:
-    """What the card and kinspan.json say: settings and figures, and no local path."""
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
     lines = read_metrics(run)
     validation = [line for line in lines if line["split"] == "validation" and line["step"] <= step]

@@ -56,7 +56,6 @@ def silence_start() -> None:
 
 
 def silence_memory_reports() -> None:
-    """Keeps DeepSpeed's optimizer for bf16 from printing its memory in twenty lines while it is built."""
     from deepspeed.runtime import bf16_optimizer
 
     bf16_optimizer.see_memory_usage = lambda *_, **__: None

@@ -34,12 +34,10 @@ def claim_device(local_rank: int, allow_cpu: bool) -> None:
 
 
 def list_gpus() -> list[str]:
-    """The devices of NVIDIA's GPUs that the system shows."""
     return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
 def describe_device() -> str:
-    """The device as a phrase, such as "NVIDIA H100 80GB HBM3" or "processor, 2 threads"."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"processor, {torch.get_num_threads()} thread(s)"

@@ -76,7 +76,6 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
 
 
 def _check_scaling(name: str, fp16: Any) -> None:
-    """Raises KinspanError where "fp16" holds anything but how the loss scale moves; --precision sets the rest."""
     if not isinstance(fp16, dict):
         raise KinspanError(f'--deepspeed_config {name}: "fp16" must be an object such as {{"hysteresis": 2}}')
     for key, value in fp16.items():
@@ -90,7 +89,6 @@ def _check_scaling(name: str, fp16: Any) -> None:
 
 
 def zero_stage(settings: dict[str, Any]) -> int:
-    """The stage of ZeRO, 0 to 3, in settings that ``read_deepspeed_config`` returned."""
     return settings.get("zero_optimization", {}).get("stage", 0)
 
 
@@ -157,7 +155,6 @@ def start_distributed(allow_cpu: bool = False) -> None:
 
 
 def describe_network_error(error: Exception) -> str:
-    """One line about ranks that could not find one another."""
     host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     if "EADDRINUSE" in str(error) or "address already in use" in str(error):
         return (
@@ -204,6 +201,5 @@ def warn_of_rate(flag: str, rate: float) -> list[str]:
 
 
 def set_learning_rate(engine: Any, rate: float) -> None:
-    """Sets the rate of the next update."""
     for group in engine.optimizer.param_groups:
         group["lr"] = rate

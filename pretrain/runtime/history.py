@@ -69,7 +69,6 @@ def _read_time(values: dict[str, Any], name: str = "time") -> float:
 
 
 def write_heartbeat(folder: Path, values: dict[str, Any]) -> None:
-    """Replaces the heartbeat with these values and the time now. It is not synced: the next one comes soon."""
     partial = folder / f"{HEARTBEAT}.tmp"
     with suppress(OSError):
         partial.write_text(json.dumps({**values, "time": round(time.time(), 3)}) + "\n", encoding="utf-8")
@@ -149,7 +148,6 @@ def _describe(line: Line) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """A moment of the Unix clock as date and time, UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -55,7 +55,6 @@ class Log:
             self.say(f"{self.path}: {damaged} damaged line(s) left out")
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        """Logs the figures of one split ("train", "validation", ...) after ``step`` updates."""
         self.unwritten += json.dumps({"step": step, "split": split, **values}) + "\n"
         try:
             self._write_lines()
@@ -69,7 +68,6 @@ class Log:
         self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(shown))
 
     def _estimate(self, step: int) -> list[str]:
-        """The speed since the start, validation and checkpoints included, and the time left at that speed."""
         seconds = time.monotonic() - self.began
         if step <= self.first_step or not seconds:
             return []
@@ -178,7 +176,6 @@ def find_group(name: str) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """A duration as people say it: "40 s", "12 min" or "3 h 05 min"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

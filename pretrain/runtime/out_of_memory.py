@@ -8,14 +8,12 @@ SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "al
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on the GPU or on the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
 
 
 def describe_out_of_memory(micro: int, length: int) -> str:
-    """One line with the flags to change. ``micro``: pairs in a micro-batch;  ``length``: most tokens in a pair"""
     return (
         f"out of memory with {micro} pairs of {length} tokens: lower --micro_batch_size below {micro} (the global "
         f"batch stays) or --max_length (now {length}), or use a higher ZeRO stage or ds_configs/offload.json"

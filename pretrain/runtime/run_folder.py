@@ -99,7 +99,6 @@ def claim_folder(folder: Path, record: dict[str, Any], explanations: Mapping[str
 
 
 def write_record(folder: Path, record: dict[str, Any]) -> None:
-    """Writes run.json: what makes the run this run, and the versions of what it draws."""
     versions = {key: version for key, (version, _) in VERSIONS.items()}
     write_atomically(folder / RUN, json.dumps(record | versions, indent=1) + "\n")
 
@@ -140,7 +139,6 @@ def refuse_other_version(path: Path) -> None:
 
 
 def leave_out_buckets(settings: Any) -> Any:
-    """DeepSpeed's settings without the sizes of its buckets, which a run may change."""
     zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
     if not isinstance(zero, dict):
         return settings
@@ -148,6 +146,5 @@ def leave_out_buckets(settings: Any) -> Any:
 
 
 def shorten(value: Any) -> str:
-    """A value as a message shows it: a long one by its beginning."""
     text = str(value)
     return text if len(text) <= 40 else text[:12] + "..."

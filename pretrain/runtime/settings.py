@@ -109,17 +109,14 @@ def tf32(group: str = "") -> Any:
 
 
 def default_of(declared: Field) -> Any:
-    """The default of a setting; ``REQUIRED`` where it must be given."""
     return declared.default_factory() if callable(declared.default_factory) else declared.default
 
 
 def cache_settings(config: Any) -> CacheSettings:
-    """The cache that a config with ``cache_dir`` and ``cache_gb`` asks for."""
     return CacheSettings(config.cache_dir, config.cache_gb)
 
 
 def check_ranges(config: Any) -> None:
-    """Raises KinspanError for the first number that is not finite or out of its setting's range, naming the flag."""
     for declared in fields(config):
         value, within = getattr(config, declared.name), declared.metadata["within"]
         for number in value if isinstance(value, list) else [value]:
@@ -136,7 +133,6 @@ def settings_of_identity(config: Any) -> dict[str, Any]:
 
 
 def leave_out_later(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings without those of ``LATER`` that have the value there."""
     return {name: value for name, value in settings.items() if name not in LATER or value != LATER[name]}
 
 
@@ -168,7 +164,6 @@ def convert_setting(config_class: type, name: str, value: Any) -> Any:
 
 
 def may_be_empty(config_class: type, name: str) -> bool:
-    """Whether a setting is a list that may have no values, as it is by default."""
     return any(declared.name == name and default_of(declared) == [] for declared in fields(config_class))
 
 

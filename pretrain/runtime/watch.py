@@ -63,8 +63,6 @@ class Heartbeat:
 
 
 class Verdict(NamedTuple):
-    """What is wrong, and whether the stacks tell more about it."""
-
     text: str
     stacks: bool
 
@@ -118,7 +116,6 @@ class Watch:
                     self.hear(Heartbeat(**json.loads(self.store.get(f"heartbeat/{rank}"))))
 
     def look(self) -> Verdict | None:
-        """What is wrong, judged by what was heard so far; None where nothing is."""
         return self.verdict or self.judge(time.monotonic())
 
     def hear(self, beat: Heartbeat) -> None:
@@ -197,7 +194,6 @@ class Watch:
 
 @contextmanager
 def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
-    """Watches all ranks while the block runs. They enter it together."""
     store = None
     if ranks.is_distributed():
         default: Any = dist.distributed_c10d._get_default_store()

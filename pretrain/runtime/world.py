@@ -43,7 +43,6 @@ class World(NamedTuple):
 
 
 def read_launcher_variables() -> tuple[int, int, int]:
-    """Rank, local rank and world size; 0, 0 and 1 without a launcher."""
     return read_world(os.environ)[:3]
 
 
@@ -124,7 +123,6 @@ def expand_counts(text: str) -> list[int]:
 
 
 def derive_port(name: str) -> str:
-    """A port that everybody who knows the name derives alike."""
     return str(FIRST_PORT + zlib.crc32(name.encode()) % NUM_PORTS)
 
 

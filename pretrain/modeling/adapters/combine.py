@@ -16,7 +16,6 @@ from .parts import AdapterPart
 
 
 def check_one_base(adapters: Sequence[Adapter]) -> None:
-    """Raises KinspanError where adapters were trained beside different encoders."""
     first = adapters[0]
     for other in adapters[1:]:
         if other.base.fingerprint != first.base.fingerprint:
@@ -76,7 +75,6 @@ def _mean(each: Sequence[dict[str, torch.Tensor]], shares: Sequence[float]) -> d
 
 
 def write_tensors(adapter: Adapter, folder: Path, base: Base) -> None:
-    """Writes what an adapter is made of into a folder that exists; ``base`` as that folder finds it."""
     (folder / SPEC).write_text(format_spec(adapter.parts, base), encoding="utf-8")
     for name, tensors in ((TENSORS, adapter.tensors), (HEAD, adapter.head)):
         save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, str(folder / name), {"format": "pt"})

@@ -63,12 +63,10 @@ class Adapter:
 
 
 def is_adapter(name_or_dir: str | Path) -> bool:
-    """Whether it is an adapter's folder. Nothing on the hub is taken for one."""
     return (Path(name_or_dir) / SPEC).is_file()
 
 
 def read_adapter(folder: str | Path) -> Adapter:
-    """The adapter in a folder. Raises KinspanError where there is none, or where its files are damaged."""
     folder = Path(folder)
     parts, base = read_spec(folder)
     tensors, head = (_read_tensors(folder / name) for name in (TENSORS, HEAD))
@@ -78,7 +76,6 @@ def read_adapter(folder: str | Path) -> Adapter:
 
 
 def read_spec(folder: Path) -> tuple[tuple[AdapterPart, ...], Base]:
-    """The parts and the base that adapter.json names. Raises KinspanError where it is missing or damaged."""
     path = folder / SPEC
     if not path.is_file():
         raise KinspanError(f"{folder} is no adapter: it has no {SPEC}")
@@ -122,12 +119,10 @@ def _is_of(parts: tuple[AdapterPart, ...], name: str, tensor: torch.Tensor) -> b
 
 
 def format_spec(parts: tuple[AdapterPart, ...], base: Base) -> str:
-    """The text of adapter.json."""
     return json.dumps({"format": FORMAT, "parts": as_json(parts), "base": asdict(base)}, indent=1) + "\n"
 
 
 def find_base(folder: Path, base: Base) -> str:
-    """The folder or hub name of an adapter's base."""
     if base.place == DEFAULT_MODEL_NAME:
         return default_model()
     beside = folder.resolve() / base.place
@@ -168,7 +163,6 @@ def fingerprint_encoder(encoder: Any) -> str:
 
 
 def check_base(adapter: Adapter, fingerprint: str, name: str) -> None:
-    """Raises KinspanError where an encoder of this fingerprint is not the adapter's base."""
     if adapter.base.fingerprint != fingerprint:
         raise KinspanError(
             f"adapter {adapter.folder} was trained beside {adapter.base.name} (fingerprint "
@@ -178,7 +172,6 @@ def check_base(adapter: Adapter, fingerprint: str, name: str) -> None:
 
 
 def name_head(classifier: Any) -> dict[str, nn.Parameter]:
-    """The parameters of everything above the encoder, by their names in the classifier."""
     own = {id(parameter) for module in list_head_modules(classifier) for parameter in module.parameters()}
     return {name: parameter for name, parameter in classifier.named_parameters() if id(parameter) in own}
 

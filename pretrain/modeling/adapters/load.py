@@ -28,7 +28,6 @@ from .folder import (
 
 
 def find_model(name_or_dir: str) -> str:
-    """The model whose tokenizer and config belong to it: an adapter's base, otherwise itself."""
     return find_base(Path(name_or_dir), read_spec(Path(name_or_dir))[1]) if is_adapter(name_or_dir) else name_or_dir
 
 

@@ -34,7 +34,6 @@ def inject(encoder: Any, rank: int) -> None:
 
 
 def merge(classifier: Any) -> None:
-    """Adds LoRA's products into the weights of a model, and leaves a plain one."""
     from peft.tuners.lora import LoraLayer
 
     for parent in list(classifier.modules()):
