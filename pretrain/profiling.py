@@ -124,7 +124,6 @@ class Profile:
             self._tracer.start()
 
     def _write_trace(self) -> str:
-        """Training goes on where it cannot be written."""
         path, tracer, self._tracer = self.folder / TRACE, self._tracer, None
         tracer.stop()
         try:
@@ -143,7 +142,6 @@ class Profile:
 
 
 def start_profile(num_steps: int, folder: Path, precision: str, traces: bool) -> Profile:
-    """The profile of a run that is to time this many steps; with 0, one that does nothing."""
     return Profile(num_steps, folder, measure_peak_tflops(precision) if num_steps else 0.0, traces)
 
 

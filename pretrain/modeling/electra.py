@@ -63,7 +63,6 @@ class ReplacedTokenModel(nn.Module):
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()]).float()
 
     def detect_replaced(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Token logits ``[T]``: above 0 a token is called replaced."""
         return self.discriminator_predictions(hidden).float()
 
     def forward(

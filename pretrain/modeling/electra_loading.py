@@ -51,7 +51,6 @@ def load_replaced_token_model(
 
 
 def check_generator(name: str, generator: Any, model_name: str, discriminator: Any) -> None:
-    """Raises KinspanError where a generator of this config cannot replace tokens for a discriminator of that config."""
     if generator.model_type != "electra":
         raise KinspanError(f"--generator {name} is of the type {generator.model_type}: it must be an ELECTRA model")
     if generator.vocab_size != discriminator.vocab_size:

@@ -109,7 +109,6 @@ def compile_vocabulary_loss(backend: str) -> None:
 
 
 def _split_rows(logits: torch.Tensor, labels: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-    """Logits and labels, a chunk of rows at a time."""
     rows = max(1, CHUNKS.get(logits.device.type, CHUNKS["cuda"]) // logits.shape[1])
     return zip(logits.split(rows), labels.split(rows), strict=True)
 

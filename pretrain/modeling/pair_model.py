@@ -57,7 +57,6 @@ class PairModel(nn.Module):
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()])
 
     def predict_masked(self, hidden: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Vocabulary logits at these positions, ``[M, vocab]``."""
         return self.mlm_head(hidden[positions])
 
     def logits(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

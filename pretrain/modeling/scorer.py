@@ -99,7 +99,6 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
 
 
 def _load(model_class: Any, name_or_dir: str, config: Any) -> Any:
-    """The model in fp32. Raises KinspanError where weights that its scores need are not in the file."""
     try:
         model, info = model_class.from_pretrained(
             name_or_dir, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False

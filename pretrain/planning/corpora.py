@@ -38,12 +38,10 @@ MAX_PARTS = 1000  # each has figures of its own in the log
 
 
 def list_sources(config: Any) -> tuple[Source, ...]:
-    """The corpora that a config with the settings of PretrainConfig reads."""
     return choose_forums(parse_sources(config.corpus), config.forums, config.min_questions, cache_settings(config))
 
 
 def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
-    """The mixture that a config with the settings of PretrainConfig asks for."""
     mixture = mix(sources, config.objective, config.sampling)
     if config.pair_loss == "contrastive":
         mixture = contrast(mixture, config.own_negatives or 0)
@@ -135,7 +133,6 @@ def _refuse_twice(parts: Sequence[MixturePart], paths: Sequence[str]) -> None:
 
 
 def _find_weights(shares: Sequence[Fraction]) -> list[int]:
-    """The smallest whole numbers that stand to one another as the shares do."""
     common = math.lcm(*(share.denominator for share in shares))
     weights = [int(share * common) for share in shares]
     weights = [weight // math.gcd(*weights) for weight in weights]
@@ -174,7 +171,6 @@ def open_corpora(
 
 
 def open_for(tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, verify: bool = True) -> list[Corpus]:
-    """The corpora for a model with this tokenizer, see ``open_corpora``."""
     corpora = open_corpora(sources, cache, lambda: tokenizer, verify)
     fingerprint, name = tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path)
     for corpus in corpora:

@@ -246,7 +246,6 @@ def _count_parameters(model: TrainedModel) -> dict[str, int]:
 def _open_stream(
     config: PretrainConfig, tokenizer: Any, mixture: Mixture, max_length: int, notes: list[str]
 ) -> PairStream | None:
-    """The corpus's training pairs; None, and a note, where the corpus is not there."""
     sources, cache = list_sources(config), cache_settings(config)
     if where := _find_absent(list_paths(sources), tokenizer):
         notes.append(f"{where}: every pair is counted at its full length, which is more than real ones have")
@@ -263,7 +262,6 @@ def _open_stream(
 
 
 def _find_absent(paths: Sequence[str], tokenizer: Any) -> str | None:
-    """Which corpus is not there, in words; None where all are, or lie elsewhere."""
     if not paths:
         there = tokenizer is not None and (default_corpus_folder(tokenizer) / "manifest.json").is_file()
         return None if there else "the default corpus was not built yet"

@@ -68,7 +68,6 @@ def preflight(config: PretrainConfig) -> bool:
 
 
 def _look_at_hosts(report: Report) -> None:
-    """What each rank knows by itself."""
     facts, hosts = report.facts, report.hosts
     report.say(f"preflight of {len(facts)} rank(s) on {len(hosts)} host(s): {list_hosts(list(hosts))}")
     versions, settings = facts[0].alike["versions"], facts[0].alike["settings"]
@@ -115,7 +114,6 @@ def _reach(store: RankStore, report: Report) -> None:
 
 
 def _try_together(store: RankStore, config: PretrainConfig, report: Report) -> None:
-    """Connects the ranks, measures their links, and trains for some steps."""
     with limit_time(CONNECTING, "the ranks did not connect with one another: look at the network between the hosts"):
         start_distributed(config.allow_cpu)
     folder = Path(config.output_dir) / f"{SHARED}preflight-{store.gather('folder', secrets.token_hex(4))[0]}"
@@ -198,6 +196,5 @@ def limit_time(seconds: float, text: str) -> Iterator[None]:
 
 
 def leave_group() -> None:
-    """Leaves the process group, where one was made."""
     if dist.is_initialized():
         dist.destroy_process_group()

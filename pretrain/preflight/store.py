@@ -63,7 +63,6 @@ class RankStore:
         return [place for place, key in enumerate(keys) if not self.store.check([key])]
 
     def _find_hosts(self) -> dict[int, str]:
-        """The host of each rank that has come."""
         keys = {rank: f"host/{rank}" for rank in range(self.world)}
         return {rank: self.store.get(key).decode() for rank, key in keys.items() if self.store.check([key])}
 

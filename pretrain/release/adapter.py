@@ -45,7 +45,6 @@ def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | No
 def fill_adapter_release(
     run: Path, weights: dict[str, torch.Tensor], facts: dict[str, Any], partial: Path, output: Path, stated: Stated
 ) -> None:
-    """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``."""
     kept = run / ADAPTER_FOLDER
     parts, base = read_spec(kept)
     tensors, head = split_weights(parts, weights)

@@ -82,7 +82,6 @@ def format_card(
 
 
 def _describe_run(facts: dict[str, Any], stated: Stated, kind: Kind, title: str, tags: list[str]) -> ModelCardData:
-    """The block of metadata, from what the run knows and what was stated."""
     is_siamese = kind == "bi-encoder"
     return make_metadata(
         stated,
@@ -151,7 +150,6 @@ def name_objectives(facts: dict[str, Any]) -> str:
 
 
 def shorten_objective(objective: str) -> str:
-    """The name of an objective of the user's own without what names it within its module."""
     return objective.partition(":")[0]
 
 

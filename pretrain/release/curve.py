@@ -42,7 +42,6 @@ def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], pa
 
 
 def _collect(lines: Sequence[Mapping[str, Any]], figure: str) -> dict[str, list[tuple[int, float]]]:
-    """The points of each split that has enough of them for a line."""
     found: dict[str, list[tuple[int, float]]] = {}
     for line in lines:
         if isinstance(line.get(figure), int | float):

@@ -42,7 +42,6 @@ def replace_release(output: Path) -> Iterator[Path]:
 
 
 def note_card(folder: Path) -> None:
-    """Writes down the hash of the card, so that an edit of it is noticed."""
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     facts["card"] = _hash_card(folder)
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")

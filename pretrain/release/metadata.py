@@ -61,7 +61,6 @@ def check_stated(stated: Stated) -> None:
 
 
 def check_measured(stated: Stated, folder: Path) -> None:
-    """Raises KinspanError where figures are not of the model in ``folder``."""
     own = fingerprint_model(str(folder)) if stated.measured else ""
     for name, fingerprint in stated.measured:
         if fingerprint != own:

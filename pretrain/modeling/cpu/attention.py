@@ -29,7 +29,6 @@ def attend_each(
 
 
 def _split(x: torch.Tensor, packing: Packing) -> list[torch.Tensor]:
-    """Of each sequence ``[heads, length, width]``."""
     lengths = [end - start for start, end in pairwise(packing.bounds or [])]
     return [own.transpose(0, 1) for own in x.split([*lengths, packing.padding])[:-1]]
 
