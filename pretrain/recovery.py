@@ -8,7 +8,7 @@ from itertools import pairwise
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import newest_on_all_ranks, remove_later
-from pretrain.runtime.finite import is_ordinary_overflow
+from pretrain.runtime.device_update import is_ordinary_overflow
 from pretrain.runtime.history import LEAPT, REWOUND, SKIPPED
 from pretrain.runtime.run_folder import CHECKPOINTS
 

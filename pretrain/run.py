@@ -18,10 +18,10 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import find_resumable, get_step
 from pretrain.release.release import write_release
 from pretrain.runtime.deepspeed_compat import release_engine
+from pretrain.runtime.device import describe_out_of_memory, is_out_of_memory, return_freed_memory
 from pretrain.runtime.engine import start_distributed
 from pretrain.runtime.history import DAMAGED, FAILED, FINISHED, STARTED, note
 from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory, return_freed_memory
 from pretrain.runtime.run_folder import CHECKPOINTS, open_folder
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import SETTING_UP, Watch, watch_ranks

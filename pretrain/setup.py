@@ -48,7 +48,7 @@ from pretrain.planning.corpora import (
 )
 from pretrain.release.adapter import keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
-from pretrain.runtime.device import set_product_precision
+from pretrain.runtime.device import choose_precision, set_product_precision
 from pretrain.runtime.engine import (
     complete_settings,
     read_deepspeed_config,
@@ -58,7 +58,6 @@ from pretrain.runtime.engine import (
 )
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.lock import RUN
-from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
 from pretrain.runtime.run_folder import (
     ADVICE,

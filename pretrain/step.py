@@ -16,9 +16,9 @@ from pretrain.modeling.losses import PAPER_WEIGHTS, Loss, LossWeights
 from pretrain.modeling.siamese.cached import Slopes, compare_objectives, find_slopes, go_on
 from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.runtime.deepspeed_compat import without_updates
-from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
+from pretrain.runtime.device import describe_out_of_memory, is_out_of_memory
+from pretrain.runtime.device_update import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
-from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
 
 from .batches import make_largest_batch, to_tensors
 from .loop import Outcome

@@ -17,7 +17,7 @@ from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.scorer import PackedPairs, Scorer, check_fits, load_scorer
 from pretrain.modeling.scorer import score_padded as score_padded
-from pretrain.runtime.out_of_memory import is_out_of_memory
+from pretrain.runtime.device import is_out_of_memory
 
 from .bi_encoder import is_bi_encoder, load_similarity
 from .encode import EncodedPairs, encode_pairs, find_cut, say_cut

@@ -10,7 +10,7 @@ from torch import nn
 
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.capture import TAG
-from pretrain.runtime.device import claim_device
+from pretrain.runtime.device import choose_precision, claim_device
 from pretrain.runtime.engine import (
     build_engine,
     complete_settings,
@@ -20,7 +20,6 @@ from pretrain.runtime.engine import (
     zero_stage,
 )
 from pretrain.runtime.layout import Layout
-from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.world import read_launcher_variables
 
 from .config import FinetuneConfig

@@ -23,11 +23,11 @@ from pretrain.checkpoints.reader import find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.loop import Loop, Outcome, Progress
 from pretrain.runtime.deepspeed_compat import disable_overflow_error, release_engine
-from pretrain.runtime.finite import is_ordinary_overflow
+from pretrain.runtime.device import is_out_of_memory, return_freed_memory
+from pretrain.runtime.device_update import is_ordinary_overflow
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.log import Log
-from pretrain.runtime.out_of_memory import is_out_of_memory, return_freed_memory
 from pretrain.runtime.ranks import (
     barrier,
     broadcast_from_rank_0,

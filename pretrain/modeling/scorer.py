@@ -19,7 +19,7 @@ from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub, explain_absence
 from data_pipeline.progress import show_progress
-from pretrain.runtime.out_of_memory import is_out_of_memory
+from pretrain.runtime.device import is_out_of_memory
 
 from .adapters.folder import is_adapter
 from .adapters.load import find_model, load_adapted

@@ -27,8 +27,8 @@ from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.pair_model import build_fresh, load_config
 from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.planning.checks import check, find_unused_flags
+from pretrain.runtime.device import choose_precision
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
-from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
 from pretrain.schedule import Schedule
 from pretrain.setup import (

@@ -12,8 +12,8 @@ from pretrain.metrics import measure_peak_tflops
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.runtime import ranks
+from pretrain.runtime.device import describe_out_of_memory, is_out_of_memory
 from pretrain.runtime.engine import build_engine
-from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
 from pretrain.runtime.run_folder import holds_this_run
 from pretrain.runtime.watch import Watch
 from pretrain.setup import Setup, explain_differences, set_up

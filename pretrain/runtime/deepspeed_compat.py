@@ -12,6 +12,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -33,7 +34,6 @@ SETTINGS = frozenset([
 ])  # fmt: skip
 
 STARTING = ("Setting accelerator to", "Setting ds_accelerator to", "Detected CUDA_VISIBLE_DEVICES")
-VERSIONS_TRIED = ("0.19.8",)
 UNPICKLING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 COLLECTIVES = (  # methods of DeepSpeed's backend that training calls
     "all_gather",
@@ -164,43 +164,28 @@ def time_collectives(begin: Callable[[], str], end: Callable[[str], None]) -> Ca
 
 def capture_files(engine: Any, tag: str, without_frozen: bool = False) -> dict[str, Any]:
     """What ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name."""
-    keeper = _Keeper()
-    before, engine.checkpoint_engine = engine.checkpoint_engine, keeper
+    states: dict[str, Any] = {}
+
+    def keep(state_dict: Any, path: str) -> None:
+        states[Path(path).as_posix()] = state_dict
+
+    before = engine.checkpoint_engine
+    engine.checkpoint_engine = SimpleNamespace(
+        save=keep,
+        makedirs=lambda *_, **__: None,
+        create=lambda _: None,
+        commit=lambda _: None,
+        is_data_parallel_writer=lambda rank: rank == 0,
+        is_decoupled=lambda: False,
+        preserves_storage_sharing=lambda: True,
+    )
     engine._copy_recovery_script = lambda folder: None  # DeepSpeed would put a program among the data
     try:
         options = {"exclude_frozen_parameters": True} if without_frozen else {}
         engine.save_checkpoint(".", tag=tag, save_latest=False, **options)
     finally:
         engine.checkpoint_engine = before
-    return keeper.states
-
-
-class _Keeper:
-    """Stands in for DeepSpeed's checkpoint engine, and keeps in memory what that one would write."""
-
-    def __init__(self) -> None:
-        self.states: dict[str, Any] = {}
-
-    def save(self, state_dict: Any, path: str) -> None:
-        self.states[Path(path).as_posix()] = state_dict
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        pass
-
-    def create(self, info: Any) -> None:
-        pass
-
-    def commit(self, info: Any) -> None:
-        pass
-
-    def is_data_parallel_writer(self, dp_rank: int) -> bool:
-        return dp_rank == 0
-
-    def is_decoupled(self) -> bool:
-        return False
-
-    def preserves_storage_sharing(self) -> bool:
-        return True
+    return states
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from finetune.studies.matrix import make_matrix
 from finetune.studies.measure import draw_questions, draw_share, fingerprint_data, load_test, settle_sets
 from finetune.studies.study import run_study
 from launch.commands._stages import prepare_blank, prepare_pretraining
+from pretrain.runtime.device import choose_precision
 from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.stop import Stopped
 
 TINY = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pretrain.runtime.finite import one_if_finite
+from pretrain.runtime.device_update import one_if_finite
 
 
 @pytest.mark.parametrize(

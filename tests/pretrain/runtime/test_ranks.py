@@ -108,7 +108,7 @@ def test_weights_are_hashed_once_per_machine_and_compared(monkeypatch):
 
 FREED = """
 import psutil, torch
-from pretrain.runtime.out_of_memory import return_freed_memory
+from pretrain.runtime.device import return_freed_memory
 
 process = psutil.Process()
 torch.ones(7_000_000)  # from now on glibc keeps blocks that are smaller
