@@ -21,8 +21,7 @@ READ = (*LISTS, "model", "generator", "deepspeed_config")
 
 def find_finished(config: PretrainConfig) -> Path | None:
     """The summary of the complete run that these settings describe; None where its folder alone does not tell, for
-    instance
-    where a file that the run has read may have changed since."""
+    instance where a file that the run has read may have changed since."""
     folder = Path(config.output_dir)
     summary = folder / SUMMARY
     try:

@@ -51,8 +51,7 @@ def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, f
 
 def group_parts(parts: Sequence[str]) -> dict[str, list[int]]:
     """The names under which a mixture's figures stand apart, each with the numbers of its parts: every part, and every
-    corpus
-    of several parts. Nothing where there is one part."""
+    corpus of several parts. Nothing where there is one part."""
     if len(parts) == 1:
         return {}
     groups: dict[str, list[int]] = {name: [number] for number, name in enumerate(parts)}
@@ -169,10 +168,8 @@ class FlopCounter:
     """Counts the floating-point operations of forward and backward, without what is recomputed or spent on padding.
 
     Six per token and parameter of a matrix (Kaplan et al., 2020, section 2.1), four of a frozen one, where the
-    vocabulary
-    projection works on masked tokens alone; and of attention, per layer and sequence, ``12 * hidden`` for each pair of
-    a
-    token and one that it sees.
+    vocabulary projection works on masked tokens alone; and of attention, per layer and sequence, ``12 * hidden`` for
+    each pair of a token and one that it sees.
     """
 
     def __init__(self, model: Any) -> None:
@@ -207,8 +204,7 @@ def list_windows(config: Any) -> list[int | None]:
 
 
 def count_seen(lengths: np.ndarray, window: int | None) -> np.ndarray:
-    """How many pairs of a token and one less than ``window`` away sequences of these lengths have,
-    themselves included."""
+    """How many pairs of a token and one less than ``window`` away (or itself) sequences of these lengths have."""
     reach = lengths if window is None else np.minimum(lengths, window)
     hidden = lengths - reach  # the rows of each of the two corners of the square that are not seen
     return lengths**2 - hidden * (hidden + 1)

@@ -35,9 +35,10 @@ def choose_micro_batch(model: Any, stream: PairStream, precision: str, stage: in
 def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
     """The most pairs whose pass fits into so many bytes with room, from 1 to ``most``.
 
-    measure: the bytes that a pass of so many pairs takes at its peak. Each further pair is taken to cost as much as
-             those
-        between the two numbers that are tried. Where these do not fit it is 1: trying the largest batch then says more
+    measure: the bytes that a pass of so many pairs takes at its peak
+
+    Each further pair is taken to cost as much as those between the two numbers that are tried. Where these do not fit
+    it is 1: trying the largest batch then says more.
     """
     few, more = TRIED
     try:

@@ -86,8 +86,7 @@ def train_step(
 
     Every loss is a sum over its items divided by the count in the *global* batch that it declares, so that the gradient
     does not depend on how the batch is cut; the scale takes back that DeepSpeed divides by micro-steps and ranks. A
-    loss
-    that is not finite makes every gradient so, and the update is skipped on all ranks. Nothing here waits for the
+    loss that is not finite makes every gradient so, and the update is skipped on all ranks. Nothing here waits for the
     device.
 
     filler: stands in for an empty micro-batch, at no weight
@@ -148,8 +147,7 @@ def _find_slopes(
 def make_scales(
     losses: Iterable[Loss], counts: dict[str, int], weights: LossWeights, layout: Layout, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """What each loss's sum is multiplied by, on the device: its weight by its count, times what
-    DeepSpeed divides by."""
+    """What each loss's sum is multiplied by, on the device: weight by count, times what DeepSpeed divides by."""
     undo = layout.world * layout.accumulation
     values = {loss.name: getattr(weights, loss.name) * undo / max(counts[loss.count], 1) for loss in losses}
     row = torch.tensor(list(values.values()))
@@ -169,8 +167,7 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
 
     Twice where gradients accumulate, since the second pass holds those of the first. Adam's moments take their room
     meanwhile, but not under ZeRO 3, where DeepSpeed shows the optimizer no parameters between updates. Leaves
-    parameters,
-    gradients and counters as they were.
+    parameters, gradients and counters as they were.
     """
     try:
         moments = reserve_moments(engine.optimizer)

@@ -34,8 +34,7 @@ class Writer:
     """Writes the checkpoints of a run, ``folder/step-N``, one at a time and by all ranks together.
 
     No older checkpoint is touched before the new one is whole. Where it cannot be written its files are removed and the
-    run
-    goes on; ``finish`` says why.
+    run goes on; ``finish`` says why.
 
     keep:       so many of the newest checkpoints stay
     stays:      whether the checkpoint of a step stays too

@@ -18,8 +18,7 @@ Figures = dict[str, dict[str, list[float]]]
 @dataclass(frozen=True)
 class RankedPairs:
     """Pairs in ascending order of their scores: of each its anchor's number and whether it is a positive, ``[m]``; and
-    where
-    each run of equal scores begins."""
+    where each run of equal scores begins."""
 
     anchor: np.ndarray
     positive: np.ndarray
@@ -33,10 +32,8 @@ def compute_pair_figures(scores: np.ndarray, kinds: np.ndarray, seed: int = 0, r
     kinds:  ``[n, g]`` POSITIVE, HARD or EASY
 
     Returns figures by group: ``all``, ``hard`` and ``easy`` set the positives against these negatives
-                              (``accuracy_even``
-    and ``f1_even`` are as if every second pair were positive, so that objectives compare); ``kinds`` has the share of
-    each
-    kind that was classified rightly. A group that lacks positives or negatives is left out.
+    (``accuracy_even`` and ``f1_even`` are as if every second pair were positive, so that objectives compare); ``kinds``
+    has the share of each kind that was classified rightly. A group that lacks positives or negatives is left out.
 
     The intervals are percentiles over resampled anchors (Efron and Tibshirani, 1993, chapter 13), whose pairs stay
     together.

@@ -107,8 +107,7 @@ def sample(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
 def _first_above(mass: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """In each row of ``mass`` ``[M, K]`` the first column whose cumulated mass exceeds ``target`` ``[M]``, and the mass
-    before
-    it; the last column with any mass where rounding leaves none."""
+    before it; the last column with any mass where rounding leaves none."""
     upper = torch.ones(mass.shape[1], mass.shape[1], dtype=mass.dtype, device=mass.device).triu()
     cumulated = mass @ upper
     last = torch.where(mass > 0, torch.arange(mass.shape[1], device=mass.device), 0).amax(-1)

@@ -61,9 +61,8 @@ def compute_mlm_loss(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.
 class _VocabularyLoss(torch.autograd.Function):
     """The summed cross-entropy in fp32, and the number of rows whose largest logit is the label's.
 
-    Logits are the largest tensor of a step: copies in fp32 exist for a chunk of rows at a time, and the gradient takes
-                                             the
-    logits' place.
+    Logits are the largest tensor of a step: copies in fp32 exist for a chunk
+    of rows at a time, and the gradient takes the logits' place.
     """
 
     @staticmethod

@@ -38,8 +38,7 @@ def encode_deberta(backbone: Any, tokens: dict[str, torch.Tensor], packing: Pack
     """Hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
 
     Disentangled attention (He et al., 2021, "DeBERTa", equation 4): to the product of a query and a key it adds those
-    of
-    the query with the vector of their distance, and of the key with it.
+    of the query with the vector of their distance, and of the key with it.
     """
     encoder = backbone.encoder
     hidden = embedded = backbone.embeddings(**tokens)
@@ -82,8 +81,7 @@ def _find_rows(encoder: Any, size: int, longest: int) -> torch.Tensor:
     """Rows of a table of this size, ``[2, 2 * longest]`` int64, for the distances from ``1 - longest`` to ``longest``.
 
     First of the tokens by which a key is before its query, then of those by which a query is before its key. They are
-    made
-    where they are small, for reading their bounds to wait for no GPU.
+    made where they are small, for reading their bounds to wait for no GPU.
     """
     distances = encoder.get_rel_pos(torch.empty(longest + 1, 0))[0]  # of each token from each, in buckets
     ahead = torch.cat([distances[0, 1:longest].flip(0), distances[:, 0]])

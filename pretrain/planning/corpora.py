@@ -180,8 +180,7 @@ def open_for(tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, ve
 
 def identify_corpora(mixture: Mixture, sources: Sequence[Source]) -> Any:
     """What makes a run's corpora these: the fingerprint of the one that is given by its path alone; otherwise of each
-    part its
-    corpus's fingerprint, its objective and its weight."""
+    part its corpus's fingerprint, its objective and its weight."""
     corpora = [part.corpus for part in mixture.parts if part.corpus is not None]
     if len(sources) < 2 and not any(source.objective for source in sources):
         return corpora[0].manifest.fingerprint
@@ -204,8 +203,7 @@ def explain_other_corpora(folder: Path, corpus: Any) -> dict[str, str]:
 
 
 def describe_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, Any]:
-    """What run.json says of the corpora that have a part: content, totals, the largest sources; of
-    several each one's."""
+    """What run.json says of the corpora that have a part: content, totals, the largest sources; of several each."""
     numbers = sorted({part.source for part in mixture.parts})
     manifests = [corpora[number].manifest for number in numbers]
     sources = [source for manifest in manifests for source in manifest.sources]

@@ -36,8 +36,7 @@ def compute_states(
     """Memory for P parameters with AdamW on N GPUs (Rajbhandari et al., 2020, "ZeRO", section 3).
 
     Stage 0 keeps weights, gradients and moments whole on every GPU, 16 P bytes. Stage 1 divides the moments and the
-    fp32
-    master copy among the GPUs, stage 2 the gradients too, and stage 3 the weights too.
+    fp32 master copy among the GPUs, stage 2 the gradients too, and stage 3 the weights too.
 
     offload: gradients, master copy and moments lie in the machine's memory
     frozen:  so many more parameters are not trained, and have weights alone
@@ -63,10 +62,8 @@ def estimate_activations(
 
     Each token takes ``(8 h + 2 f) b + 2 h`` per layer, h being the hidden size, f the inner size and b the bytes of a
     number: Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.1,
-            without
-    the attention matrices, which flash attention does not keep. Each masked token takes ``V b`` for its logits over the
-    V
-    entries of the vocabulary, and ``8 V`` more where a replacement is drawn.
+    without the attention matrices, which flash attention does not keep. Each masked token takes ``V b`` for its logits
+    over the V entries of the vocabulary, and ``8 V`` more where a replacement is drawn.
     """
     size, layers, vocabulary = BYTES[precision], 0.0, 0
     for config in encoders:

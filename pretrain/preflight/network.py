@@ -63,8 +63,8 @@ def check_reach(addresses: dict[str, str], unreached: dict[str, list[str]]) -> l
 
 def pair_up(hosts: list[int]) -> list[tuple[int, int]]:
     """Links to measure, as (sender, receiver): each host sends to the next and, of three or more, to the one after, so
-    that a
-    slow link tells which end is slow. Neighbours in the list mostly share no host, and do not slow one another down."""
+    that a slow link tells which end is slow. Neighbours in the list mostly share no host, and do not slow one another
+    down."""
     count = len(hosts)
     steps = [(s, half) for s in range(1, min(3, count)) for half in (0, 1)]
     return [(hosts[n], hosts[(n + s) % count]) for s, half in steps for n in range(count) if n // s % 2 == half]

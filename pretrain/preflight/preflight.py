@@ -43,8 +43,7 @@ IN_THE_WAY_OF_STEPS = {"settings", "disk", "corpus", *IN_THE_WAY_OF_CONNECTING}
 
 def preflight(config: PretrainConfig) -> bool:
     """Whether the run of these settings would do well on these hosts, which rank 0 prints; the same on all ranks. It
-    leaves
-    nothing in the output folder."""
+    leaves nothing in the output folder."""
     check(config)
     output = Path(config.output_dir)
     absent = [path for path in (output, *output.parents) if not path.exists()]

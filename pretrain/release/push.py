@@ -61,8 +61,7 @@ def push(folder: Path, repository: str, public: bool = False, tell: Callable[[st
     """Makes the repository hold this release and nothing else, and returns the address of the commit.
 
     It becomes the newest commit of the branch main, and gets a tag of its own, see ``name_revision``. Large files go
-    first:
-    an interrupted push leaves the repository as it was, and the same call again sends what is not there yet.
+    first: an interrupted push leaves the repository as it was, and the same call again sends what is not there yet.
 
     public: of a repository that does not exist yet; one that is public already is written to only if this is meant
     """

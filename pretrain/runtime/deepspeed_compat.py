@@ -65,8 +65,7 @@ def skip_own_operators() -> None:
     """Keeps DeepSpeed from looking for operators that it could compile, none of which training calls.
 
     Looking starts compilers and warns of each operator. One for inference would take a minute at the first start, leave
-    a
-    lock on which every later start hangs if that start is killed, and 69 MB of shared memory per rank, which nothing
+    a lock on which every later start hangs if that start is killed, and 69 MB of shared memory per rank, which nothing
     frees.
     """
     import deepspeed
@@ -104,7 +103,7 @@ def read_overflow(engine: Any) -> bool:
     """Whether ZeRO has skipped the last update because the gradient was not finite.
 
     With the optimizer offloaded, DeepSpeed would add the next gradients to those of the skipped update: they are
-                                                                                                         dropped.
+    dropped.
     """
     optimizer = engine.optimizer
     if optimizer.overflow and getattr(optimizer, "cpu_offload", False):
@@ -117,8 +116,7 @@ def without_updates(engine: Any) -> Iterator[None]:
     """In the block, ``engine.step()`` updates nothing; afterwards gradients and counters are as they were before.
 
     DeepSpeed's sums of gradients in bf16 and in ZeRO 2 go, since they may hold NaN. Those of ZeRO 3 and of offloading
-    stay:
-    after NaN DeepSpeed skips the first update.
+    stay: after NaN DeepSpeed skips the first update.
     """
     micro_steps, optimizer = engine.micro_steps, engine.optimizer
     engine.set_gradient_accumulation_boundary(False)
@@ -215,7 +213,7 @@ def plain_path(folder: Path) -> Iterator[Path]:
     """In the block, a path to the folder in which nothing reads as a wildcard.
 
     DeepSpeed makes wildcards and regular expressions of its paths without escaping them: it finds nothing in
-                                                                                          ``runs/[3]``.
+    ``runs/[3]``.
     """
     with tempfile.TemporaryDirectory(prefix="kinspan-") as place:
         link = Path(place) / "folder"
@@ -266,10 +264,8 @@ def load_universal_checkpoint(engine: Any, folder: Path, tag: str, without_froze
     """Loads what ``write_universal_checkpoint`` wrote to ``folder/tag``; False where DeepSpeed finds nothing to load.
 
     Two mistakes of DeepSpeed are repaired. Under ZeRO 3 all parameter groups come back with the settings of the first,
-    and
-    share *one* tensor as their count of steps. And the count comes back on the host, while fused AdamW wants it beside
-    the
-    parameters.
+    and share *one* tensor as their count of steps. And the count comes back on the host, while fused AdamW wants it
+    beside the parameters.
     """
     optimizer = engine.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]

@@ -97,8 +97,7 @@ def guard_update(engine: Any) -> torch.Tensor | None:
     """Makes the engine's next update a skipped one where the gradient is not finite; returns the gradient's norm.
 
     Under ZeRO this returns None and does nothing, because DeepSpeed looks for itself. Without it torch's fused AdamW
-    leaves
-    everything as it was where ``found_inf`` is 1.
+    leaves everything as it was where ``found_inf`` is 1.
     """
     if engine.zero_optimization():
         return None

@@ -12,8 +12,7 @@ class Layout:
     """How global batches of ``size`` pairs are dealt to ``world`` ranks.
 
     The shares need not be equal. All ranks take the same number of micro-steps, because DeepSpeed's collectives must
-    match;
-    a rank that has no pairs left contributes zero.
+    match; a rank that has no pairs left contributes zero.
 
     micro:  the most pairs that a micro-batch may have; where micro-batches are cut to equal tokens, on average
     padded: the model pads each micro-batch to its longest pair, so that its work goes by pairs and not by tokens
@@ -51,16 +50,14 @@ class Layout:
 
     def deal(self, lengths: np.ndarray) -> list[tuple[int, int]]:
         """The ranks' shares of a global batch whose pairs have these lengths, as ``[start, end)`` within it: of
-        near-equal tokens,
-        or of near-equal pairs where the model pads."""
+        near-equal tokens, or of near-equal pairs where the model pads."""
         if self.padded:
             return [self.share(rank) for rank in range(self.world)]
         return cut_evenly(lengths, self.world)
 
     def micro_batches(self, rank: int, count: int | None = None) -> list[tuple[int, int]]:
         """The rank's micro-batches as ``[start, end)`` within a global batch of ``count`` (else ``size``) examples, as
-        even as
-        can be; some may be empty."""
+        even as can be; some may be empty."""
         start, end = self.share(rank, count)
         cuts = [start + (end - start) * k // self.accumulation for k in range(self.accumulation + 1)]
         return list(pairwise(cuts))

@@ -16,8 +16,7 @@ class Log:
     """Writes metrics.jsonl, TensorBoard and the screen. Rank 0 alone has one.
 
     A resumed run removes the lines after its checkpoint, so that each step is logged once. Training goes on where the
-    log
-    cannot be written: lines of metrics.jsonl are kept and written with the next ones.
+    log cannot be written: lines of metrics.jsonl are kept and written with the next ones.
 
     first_step: that of the checkpoint, or 0
     undone:     splits whose lines of ``first_step`` itself are removed too, because they will be written again

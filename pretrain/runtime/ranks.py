@@ -101,8 +101,7 @@ def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
 
 def make_first_on_each_machine(local_rank: int, make: Callable[[], Value]) -> Value:
     """What ``make`` returns on this rank. The first rank of each machine calls it before the others there do, which
-    then find
-    in the cache what it has downloaded. A KinspanError of any rank is raised on all."""
+    then find in the cache what it has downloaded. A KinspanError of any rank is raised on all."""
     made: list[Value] = []
     for turn in (True, False):
         failure = None

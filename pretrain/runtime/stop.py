@@ -104,8 +104,7 @@ def find_launchers(rank: psutil.Process) -> list[psutil.Process]:
 
     It is the nearest Python process above the rank; where torch's launcher is called as a library, the one that
     multiprocessing knows. DeepSpeed's was mostly started by the command ``deepspeed``, which users signal: it is
-    watched
-    too.
+    watched too.
     """
     above = rank.parents()
     if caller := multiprocessing.parent_process():

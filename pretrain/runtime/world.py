@@ -79,7 +79,7 @@ def _read_slurm(env: Mapping[str, str]) -> World:
     """A task of ``srun``, which alone sets SLURM_STEP_NUM_TASKS, as a rank.
 
     The ranks meet at the first machine, at a port that follows from the step: two steps of one machine take different
-                                                                               ones.
+    ones.
     """
     size = _count(env, "SLURM_STEP_NUM_TASKS", 1)
     on_machines = expand_counts(env.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
@@ -128,8 +128,7 @@ def derive_port(name: str) -> str:
 
 def _choose_port() -> str:
     """The port where DeepSpeed's launcher has all ranks of one machine meet and none was asked for: it gives the same
-    one to
-    all runs. All ranks of a launcher choose alike, by its process number."""
+    one to all runs. All ranks of a launcher choose alike, by its process number."""
     above = psutil.Process().parents()
     launcher = next((process for process in above if LAUNCHER in process.cmdline()), None)
     if launcher is None:

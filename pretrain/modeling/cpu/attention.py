@@ -57,8 +57,7 @@ class _AttendEach(torch.autograd.Function):
     """softmax(scale * Q K' + bias) V of each sequence by itself, with dropout of the probabilities.
 
     torch's fused attention on a processor has no dropout, and its backward pass took twice the time. ``q``, ``k``,
-    ``v``:
-    ``[T + padding, heads, width]``; padding comes out as 0. ``biases``: none, or one for each sequence.
+    ``v``: ``[T + padding, heads, width]``; padding comes out as 0. ``biases``: none, or one for each sequence.
     """
 
     @staticmethod

@@ -60,9 +60,8 @@ class SiameseModel(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The weighted masked-LM loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its embeddings.
 
-        The sums of the pair loss are left at 0: one micro-batch does not know them. ``scales`` are None where nothing
-                                                 but the
-        embeddings is wanted.
+        The sums of the pair loss are left at 0: one micro-batch does not know
+        them. ``scales`` are None where nothing but the embeddings is wanted.
         """
         hidden, embeddings = self.embed(inputs)
         sums = torch.zeros(len(self.sum_names), dtype=torch.float64, device=hidden.device)
