@@ -52,10 +52,8 @@ QUESTIONS = partial(  # an objective of theirs
 
 @dataclass(frozen=True)
 class _Others:
-    """Draws other questions than the anchor, each alike.
-
-    anchors ``[n]``;  count: the questions of the block;  hard ``[n, 1]``: none
-    """
+    """Draws other questions than the anchor, each alike. ``count``: the questions of the block;  hard
+    ``[n, 1]``: none"""
 
     anchors: np.ndarray
     count: int

@@ -1,8 +1,7 @@
 """Negatives: paragraphs of the anchor's document (hard) and of others (easy), drawn again where texts are equal.
 
-This is what the objectives share. An objective says which paragraphs suit an anchor, as classes with weights, and how
-a text is cut from a paragraph. Here a paragraph is drawn for each slot of an anchor, in proportion to the weights, so
-that two hard negatives are of two different paragraphs.
+An objective says which paragraphs suit an anchor, as classes with weights, and how a text is cut from a paragraph. Here
+a paragraph is drawn for each slot of an anchor, in proportion to the weights; two hard negatives are of two paragraphs.
 """
 
 from collections.abc import Callable, Iterator
@@ -68,10 +67,8 @@ class Pool:
         slots: int = NUM_NEGATIVES,
         max_hard: int = MAX_HARD,
     ) -> "Pool":
-        """The pool of these anchors ``[n]``.
-
-        slots: negatives per anchor;  max_hard: how many of them may be of the anchor's document
-        """
+        """The pool of these anchors ``[n]``, of which at most ``max_hard`` of the ``slots`` are of the anchor's
+        document."""
         weights = np.ones_like(classes) if weights is None else weights
         document = block.document[anchors][:, None]
         start = index.before[classes, block.document_first[document]].astype(np.int64)
@@ -94,7 +91,7 @@ class Pool:
         return (self.index.total[self.classes] - self.inside) * self.weights
 
     def draw(self, random_bits: np.ndarray) -> np.ndarray:
-        """A paragraph for each slot, ``[n, k]``, from one draw each: ``random_bits`` is ``[n, k]``."""
+        """A paragraph for each slot, ``[n, k]``, from one draw each, ``random_bits [n, k]``."""
         others, outside = self.count_inside(), self.count_outside()
         inside = others.sum(axis=1)[:, None]
         drawn = draw_below(random_bits, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
@@ -146,7 +143,7 @@ class Pool:
 
 
 class SlotSource(Protocol):
-    """What ``assemble`` needs to know of a pool: which slots are hard, and where to look when all tries failed."""
+    """What ``assemble`` needs to know of a pool."""
 
     @property
     def hard(self) -> np.ndarray: ...
@@ -170,7 +167,6 @@ def assemble(
     draw:    number of a try -> a negative for each slot, ``[n, k]``
     rejects: (rows ``[m]``, texts ``[m]``) -> which of the texts are no negatives of the row's anchor, ``[m]``
     cut:     (row, paragraph) -> all texts ``[m]`` that a negative of this paragraph could be; for when all tries failed
-    complaint: what the error says behind the document's name where there is no negative at all
     """
     negative = draw(0)
     rows, slots = negative.paragraph.shape
@@ -240,10 +236,8 @@ def _search(
     cut: Callable[[int, int], Spans],
     complaint: str,
 ) -> Spans:
-    """The first text of another document that is a negative, walking on from the anchor's own document.
-
-    For corpora with so many equal texts that all tries failed.
-    """
+    """The first text of another document that is a negative, walking on from the anchor's own, for when all tries
+    failed."""
     for paragraph in pool.walk_outside(row):
         texts = cut(row, paragraph)
         right = np.flatnonzero(~rejects(np.full(len(texts.paragraph), row), texts))

@@ -110,8 +110,8 @@ class ByLength:
 class _Near:
     """Draws paragraphs of other documents, about as long as the positive's B.
 
-    Those of other documents are numbered from the shortest to the longest; the window of an anchor is as many of them
-    around the place where the positive's B would stand.
+    They are numbered from the shortest to the longest; the window of an anchor lies around the place of the positive's
+    B.
 
     document, first, size  [n]  the anchor's document, its first paragraph, and how many it has
     low, width             [n]  the window

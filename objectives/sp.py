@@ -98,10 +98,7 @@ def _without(block: Block, part: Spans) -> Spans:
 
 
 def _weights(size: np.ndarray, max_a: int) -> np.ndarray:
-    """``[n, max_a]``: how likely a paragraph of each class gives an A of that size, as whole numbers.
-
-    A paragraph of s sentences gives 1 .. min(s - 1, max_a) of them, each as likely.
-    """
+    """``[n, max_a]``: how likely a paragraph of each class gives an A of that size, as whole numbers."""
     most = np.arange(1, max_a + 1)
     likely = np.lcm.reduce(most) // most
     return np.where(size[:, None] <= most, likely, 0)
@@ -109,7 +106,9 @@ def _weights(size: np.ndarray, max_a: int) -> np.ndarray:
 
 def _longest_removed(block: Block, anchors: np.ndarray, index: ClassIndex) -> np.ndarray:
     """The most sentences, ``[n]``, that can be taken from another paragraph of the document (if it has one) and from
-    one of another document. A has no more, so that hard negatives are never given up."""
+    one of
+    another document: A has no more.
+    """
     document = block.document[anchors]
     first, last = block.document_first[document], block.document_first[document + 1]
     inside = index.before[:, last] - index.before[:, first]  # [classes, n]

@@ -107,10 +107,8 @@ class Loop(ABC):
                 self.write_log(rate, outcome.grad_norm)
 
     def stop(self, saved: bool) -> None:
-        """Ends the run with a checkpoint, by raising Stopped. ``saved``: the checkpoint of this step is there already
-
-        Where this step is to be measured, the checkpoint says so, and the resumed run does it.
-        """
+        """Ends the run with a checkpoint, by raising Stopped. ``saved``: the checkpoint of this step is
+        there already"""
         step = self.progress.step
         if not saved:
             self.progress.due = True
@@ -123,8 +121,8 @@ class Loop(ABC):
         raise Stopped
 
     def save(self) -> None:
-        """Writes a checkpoint. Afterwards rank 0 holds the sums of all ranks, as in a resumed run: the additions that
-        follow then round alike in both."""
+        """Writes a checkpoint. Afterwards rank 0 holds the sums of all ranks, so that a resumed run's additions round
+        alike."""
         self.watch.mark(f"the checkpoint of step {self.progress.step}", patient=True)
         self.progress.window = ranks.sum_over_ranks(self.window).tolist()
         self.count_skips()

@@ -48,8 +48,8 @@ class Bottleneck(nn.Module):
 class Fusion(nn.Module):
     """AdapterFusion without a value matrix: ``sum_t p_t B_t(h)``, ``p = softmax_t((Q h + q) . K B_t(h))``.
 
-    As in Rücklé et al., 2020, section 5.1: what the adapters add is weighed and
-    not transformed. ``[..., hidden]`` to the same shape.
+    As in Rücklé et al., 2020, section 5.1: what the adapters add is weighed and not transformed. ``[..., hidden]`` to
+    the same shape.
     """
 
     def __init__(self, hidden: int, sizes: Iterable[int]) -> None:

@@ -1,9 +1,8 @@
 """The contrastive loss of a global batch, whose texts are compared with those of all ranks and micro-batches.
 
-No memory holds the graph of so many texts. So gradients are cached (Gao et al., 2021, "Scaling Deep Contrastive
-Learning Batch Size under Memory Limited Setup"): all texts are embedded without a graph; of these embeddings the loss
-and its gradient are computed; then each micro-batch is embedded again, by the same masks of dropout, and its gradient
-goes on from that of its embeddings. The gradient is that of the plain loss, however the batch is cut.
+Gradients are cached (Gao et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"): all
+texts are embedded without a graph; of these embeddings the loss and its gradient are computed; then each micro-batch is
+embedded again, by the same masks of dropout, and its gradient goes on from that of its embeddings.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +27,7 @@ Comparison = Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]
 class Slopes:
     """What this rank's micro-batches go on from.
 
-    of_batches: of each micro-batch the gradient of the summed loss by its embeddings, ``[n, m, hidden]``; None of an
-                empty one
+    of_batches: of each micro-batch the gradient of the summed loss by its embeddings; None of an empty one
     sums:       of the comparison, over this rank's queries
     only:       the pass of the only micro-batch, which has its graph: it need not run again
     """
