@@ -29,6 +29,7 @@ from pretrain.runtime.world import read_launcher_variables
 
 from .config import PretrainConfig, as_dict
 from .finished import SUMMARY
+from .loop import Outcome
 from .measure import measure
 from .metrics import compute_figures
 from .planning.checks import check
@@ -36,7 +37,7 @@ from .recovery import look_for_spike, tell_skipped
 from .runtime import ranks
 from .setup import Setup, set_up
 from .state import Probe, Run, close_run, fetch_next, open_run, start_run
-from .step import Counted, StepResult, train_step, try_largest
+from .step import Counted, train_step, try_largest
 from .summary import describe_run, write_summary
 
 
@@ -188,7 +189,7 @@ class Pretraining(Run):
         if every and step and step % every == 0:
             release(self)
 
-    def take_step(self, step: int, logged: bool) -> StepResult:
+    def take_step(self, step: int, logged: bool) -> Outcome:
         counted = self.counted
         self.clock.start()
         self.mark(f"step {step}, waiting for the next batch", "data wait")
@@ -209,7 +210,7 @@ class Pretraining(Run):
         self.profile.enter("logging")
         self.clock.stop(counted, result.sums if logged else None)
         self.profile.count(map(self.clock.count_flops, filter(None, counted.batches)))
-        self.progress.tokens += result.tokens
+        self.progress.tokens += counted.counts["num_tokens"]
         return result
 
     def tell_skipped(self, step: int) -> None:

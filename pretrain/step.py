@@ -26,13 +26,6 @@ from .runtime import ranks
 
 
 @dataclass(frozen=True)
-class StepResult(Outcome):
-    """What an update of pre-training leaves. ``tokens``: in the global batch"""
-
-    tokens: int
-
-
-@dataclass(frozen=True)
 class Counted:
     """A global batch as this rank knows it.
 
@@ -81,8 +74,8 @@ def train_step(
     step: int,
     weights: LossWeights = PAPER_WEIGHTS,
     mark: Callable[[str, str], None] = lambda place, part: None,
-) -> StepResult:
-    """Forward and backward over this rank's micro-batches, then the update.
+) -> Outcome:
+    """Forward and backward over this rank's micro-batches, then the update; the sums are by ``sum_names`` of the model.
 
     Every loss is a sum over its items divided by the count in the *global* batch that it declares, so that the gradient
     does not depend on how the batch is cut; the scale takes back that DeepSpeed divides by micro-steps and ranks. A
@@ -121,7 +114,7 @@ def train_step(
         mark(f"step {step}, update {number}", "optimizer")
         engine.step()
     skipped, norm = read_outcome(engine, norm)
-    return StepResult(stats.masked_fill(skipped, 0.0), norm, skipped, counted.counts["num_tokens"])
+    return Outcome(stats.masked_fill(skipped, 0.0), norm, skipped)
 
 
 def _find_slopes(

@@ -11,7 +11,6 @@ from data_pipeline.files import hash_file, sync, write_atomically
 MANIFEST = "manifest.json"
 # Errors that the content of a folder causes. Any other comes from the storage, and the folder may be whole
 DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
-LARGEST = 64 << 20  # bytes of a manifest that is still read: enough for the files of thousands of ranks
 
 
 def describe_file(path: Path) -> dict[str, Any]:
@@ -32,8 +31,6 @@ def find_damage(folder: Path, needed: Collection[str] | None = None) -> str | No
     Raises OSError where the storage does not let the folder be read, because it may be whole nevertheless.
     """
     try:
-        if (folder / MANIFEST).stat().st_size > LARGEST:
-            return f"{MANIFEST} is too large"
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         entries = [
             (name, entry["bytes"], entry["sha256"]) for name, entry in files.items() if needed is None or name in needed

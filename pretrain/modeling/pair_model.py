@@ -56,14 +56,11 @@ class PairModel(nn.Module):
         """Pair logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()])
 
-    def predict_masked(self, hidden: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return self.mlm_head(hidden[positions])
-
     def logits(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Pair logits ``[n]`` and vocabulary logits at the masked positions ``[M, vocab]``."""
         hidden = self.encode(inputs)
         pair = self.score_pairs(hidden, inputs["starts"])
-        return pair, self.predict_masked(hidden, inputs["masked_positions"])
+        return pair, self.mlm_head(hidden[inputs["masked_positions"]])
 
     def forward(
         self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any

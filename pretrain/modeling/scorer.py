@@ -66,11 +66,16 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     if is_adapter(name_or_dir):
-        model = load_adapted(name_or_dir)
-        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-        tokenizer = tokenizers.load_tokenizer(find_model(name_or_dir))
-        head = f"{type(model).__name__} with an adapter, one logit"
-        return Scorer(tokenizers.shorten_name(name_or_dir), model, tokenizer, head, _only)
+        model, head, score = load_adapted(name_or_dir), "with an adapter, one logit", lambda out: out.logits[:, 0]
+    else:
+        model, head, score = _load_with_head(name_or_dir)
+    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    tokenizer = tokenizers.load_tokenizer(find_model(name_or_dir))
+    return Scorer(tokenizers.shorten_name(name_or_dir), model, tokenizer, f"{type(model).__name__}, {head}", score)
+
+
+def _load_with_head(name_or_dir: str) -> tuple[Any, str, Callable[[Any], torch.Tensor]]:
+    """A model, which of its heads scores pairs, and how the score follows from its output."""
     expect_hub(name_or_dir)
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
@@ -83,19 +88,17 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
         if config.num_labels not in (1, 2):
             raise KinspanError(f"{name_or_dir} has {config.num_labels} labels: give one of 1 or 2")
         model = _load(AutoModelForSequenceClassification, name_or_dir, config)
-        head, score = ("one logit", _only) if config.num_labels == 1 else ("label 1 over label 0", _second)
-    elif config.model_type in HEADS:
+        if config.num_labels == 1:
+            return model, "one logit", lambda out: out.logits[:, 0]
+        return model, "label 1 over label 0", lambda out: out.logits[:, 1] - out.logits[:, 0]
+    if config.model_type in HEADS:  # "is next" and "in order" are label 0
         model_class, output = HEADS[config.model_type]
         model = _load(model_class, name_or_dir, config)
-        head, score = "label 0 over label 1", lambda out: _first(out[output])
-    else:
-        raise KinspanError(
-            f"{name_or_dir} is a {architecture}, which has no head for pairs: give a release, a sequence "
-            "classifier of 1 or 2 labels, or a BERT or ALBERT with its head of pre-training"
-        )
-    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-    tokenizer = tokenizers.load_tokenizer(name_or_dir)
-    return Scorer(tokenizers.shorten_name(name_or_dir), model, tokenizer, f"{type(model).__name__}, {head}", score)
+        return model, "label 0 over label 1", lambda out: out[output][:, 0] - out[output][:, 1]
+    raise KinspanError(
+        f"{name_or_dir} is a {architecture}, which has no head for pairs: give a release, a sequence "
+        "classifier of 1 or 2 labels, or a BERT or ALBERT with its head of pre-training"
+    )
 
 
 def _load(model_class: Any, name_or_dir: str, config: Any) -> Any:
@@ -112,19 +115,6 @@ def _load(model_class: Any, name_or_dir: str, config: Any) -> Any:
             "give a model with a trained head for pairs"
         )
     return model
-
-
-def _only(out: Any) -> torch.Tensor:
-    return out.logits[:, 0]
-
-
-def _second(out: Any) -> torch.Tensor:
-    return out.logits[:, 1] - out.logits[:, 0]
-
-
-def _first(logits: torch.Tensor) -> torch.Tensor:
-    """BERT's "is next" and ALBERT's "in order" are label 0."""
-    return logits[:, 0] - logits[:, 1]
 
 
 def check_fits(name: str, model: Any, tokenizer: Any, max_length: int) -> None:

@@ -67,9 +67,10 @@ def _time_steps(setup: Setup, engine: Any, watch: Watch) -> tuple[float, float]:
         began, step = time.perf_counter(), len(seconds)
         watch.mark(f"step {step}, waiting for its batch", patient=step == 0)  # a remote corpus may take long
         batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
+        counted = start_counting(batches, engine.module.losses)()
         result = train_step(
             engine,
-            counted=start_counting(batches, engine.module.losses)(),
+            counted=counted,
             filler=setup.train_stream.batch(0, 1),
             layout=setup.layout,
             rank=setup.rank,
@@ -83,5 +84,5 @@ def _time_steps(setup: Setup, engine: Any, watch: Watch) -> tuple[float, float]:
         if len(seconds) == WARM_UP:
             timed = min(MAX_STEPS, max(MIN_STEPS, int(TIMED / max(ranks.gather(seconds[-1])))))
         elif len(seconds) > WARM_UP:
-            tokens += result.tokens
+            tokens += counted.counts["num_tokens"]
     return sum(seconds[WARM_UP:]) / timed, tokens / timed

@@ -54,7 +54,8 @@ def open_folder(name: str | Path) -> Path:
 
 def check_shared(folder: Path) -> None:
     """Raises KinspanError on all ranks where one of them does not see what rank 0 writes into the folder."""
-    name = ranks.broadcast_from_rank_0(lambda: _leave_file(folder))
+    name = ranks.broadcast_from_rank_0(lambda: f"{SHARED}{secrets.token_hex(8)}")
+    ranks.broadcast_from_rank_0(lambda: (folder / name).touch())
     seen = ranks.gather((folder / name).exists())
     ranks.broadcast_from_rank_0(lambda: (folder / name).unlink(missing_ok=True))
     if not all(seen):
@@ -62,12 +63,6 @@ def check_shared(folder: Path) -> None:
             f"--output_dir {folder}: rank {seen.index(False)} does not see there what rank 0 has written; it "
             "must be on storage that all machines share"
         )
-
-
-def _leave_file(folder: Path) -> str:
-    name = f"{SHARED}{secrets.token_hex(8)}"
-    (folder / name).touch()
-    return name
 
 
 def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[str, str] | None = None) -> bool:
