@@ -168,14 +168,10 @@ class ObjectiveSettings:
 @dataclass
 class OptimisationSettings:
     max_steps: int | None = setting(
-        None,
-        "Number of updates. Default: 1000, if neither epochs nor tokens are given.",
-        within=ABOVE_0,
+        None, "Number of updates. Default: 1000, if neither epochs nor tokens are given.", within=ABOVE_0
     )
     max_epochs: float | None = setting(
-        None,
-        "Instead of --max_steps: how many times every anchor paragraph is used.",
-        within=ABOVE_0,
+        None, "Instead of --max_steps: how many times every anchor paragraph is used.", within=ABOVE_0
     )
     max_tokens: int | None = setting(
         None,
@@ -191,9 +187,7 @@ class OptimisationSettings:
         within=NOT_BELOW_0,
     )
     warmup_epochs: float | None = setting(
-        None,
-        "Instead of --warmup_steps, with --max_epochs: for how many of them the rate rises.",
-        within=ABOVE_0,
+        None, "Instead of --warmup_steps, with --max_epochs: for how many of them the rate rises.", within=ABOVE_0
     )
     weight_decay: float = setting(0.01, "Weight decay of AdamW; biases and LayerNorm have none.", within=NOT_BELOW_0)
     max_grad_norm: float = setting(
@@ -251,10 +245,7 @@ class BatchSettings:
 @dataclass
 class ValidationSettings:
     eval_steps: int = setting(
-        100,
-        "Validate on held-out documents every this many updates, and at the end.",
-        within=ABOVE_0,
-        may_change=True,
+        100, "Validate on held-out documents every this many updates, and at the end.", within=ABOVE_0, may_change=True
     )
     eval_pairs: int = setting(
         1000, "Held-out pairs to validate on, the same every time; 0: none.", within=NOT_BELOW_0, may_change=True
@@ -277,9 +268,7 @@ class ValidationSettings:
 @dataclass
 class CheckpointSettings:
     output_dir: str = setting(
-        "runs/ssp",
-        "Folder that the run writes to. The same command again resumes what is there.",
-        may_change=True,
+        "runs/ssp", "Folder that the run writes to. The same command again resumes what is there.", may_change=True
     )
     save_steps: int = setting(
         100, "Write a checkpoint every this many updates, and at the end.", within=ABOVE_0, may_change=True
