@@ -93,14 +93,12 @@ def sample_questions(
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
         wrong = find_equal_texts(block, positive[rows], texts)
-        return wrong | _are_duplicates(block, anchors[rows], texts.paragraph) if skip_duplicates else wrong
+        if not skip_duplicates:
+            return wrong
+        own, other, groups = anchors[rows], texts.paragraph, block.make_once(find_block_groups)
+        return wrong | ((groups[own] == groups[other]) & (block.shard_number[own] == block.shard_number[other]))
 
     def cut(row: int, paragraph: int) -> Spans:
         return find_texts(np.array([paragraph]), *b)
 
     return assemble(block, find_texts(anchors, *a), positive, pool, draw, rejects, cut, NO_OTHER_TEXT)
-
-
-def _are_duplicates(block: Block, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    groups = block.make_once(find_block_groups)
-    return (groups[one] == groups[other]) & (block.shard_number[one] == block.shard_number[other])

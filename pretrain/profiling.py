@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from data_pipeline.files import describe_write_error
 from pretrain.runtime.deepspeed_compat import time_collectives
 
-from .metrics import measure_peak_tflops, wait_for_device
+from .metrics import wait_for_device
 
 PARTS = (
     "data wait",  # for the feeder's threads
@@ -139,10 +139,6 @@ class Profile:
         self._range = record_function(part) if part else None
         if self._range:
             self._range.__enter__()
-
-
-def start_profile(num_steps: int, folder: Path, precision: str, traces: bool) -> Profile:
-    return Profile(num_steps, folder, measure_peak_tflops(precision) if num_steps else 0.0, traces)
 
 
 def format_table(seconds: dict[str, float], num_steps: int, flops: float, peak: float) -> list[str]:

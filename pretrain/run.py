@@ -6,7 +6,7 @@ import os
 import socket
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch.distributed as dist
@@ -111,7 +111,13 @@ def _run_watched(config: PretrainConfig, probe: Probe | None, request: StopReque
 def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
     watch.mark("reading checkpoints", patient=True)
     _say(setup, *setup.notes)
-    found = find_resumable(setup.folder / CHECKPOINTS, partial(_tell_damaged, setup))
+
+    def tell_damaged(line: str) -> None:
+        _say(setup, line)
+        if setup.rank == 0:
+            note(setup.folder, DAMAGED, why=line)
+
+    found = find_resumable(setup.folder / CHECKPOINTS, tell_damaged)
     summary = setup.folder / SUMMARY
     if found and summary.exists() and get_step(found) >= setup.total_steps:
         _say(setup, f"this run is complete: see {summary}")
@@ -146,12 +152,6 @@ def _train_and_sum_up(run: "Pretraining") -> dict[str, Any]:
     run.note(FINISHED)
     print(f"done: {summary}", flush=True)
     return written
-
-
-def _tell_damaged(setup: Setup, line: str) -> None:
-    _say(setup, line)
-    if setup.rank == 0:
-        note(setup.folder, DAMAGED, why=line)
 
 
 def _say(setup: Setup, *lines: str) -> None:

@@ -24,8 +24,8 @@ from pretrain.runtime.watch import Watch
 from .batches import Feeder
 from .clock import Clock
 from .loop import Loop, Progress
-from .metrics import FlopCounter, find_peak_tflops
-from .profiling import Profile, start_profile
+from .metrics import FlopCounter, find_peak_tflops, measure_peak_tflops
+from .profiling import Profile
 from .setup import Setup
 from .step import Counted, start_counting
 from .watching.wandb_board import WandbBoard, open_board
@@ -114,6 +114,7 @@ def start_run(
     universal = (
         convert_to_universal(found, setup.layout.world, setup.rank) if found else None
     )  # before the engine takes memory
+    peak = measure_peak_tflops(setup.facts["precision"]) if config.profile else 0.0
     run = kind(
         setup=setup,
         rank=setup.rank,
@@ -127,7 +128,7 @@ def start_run(
         most_skips=config.max_skipped_steps,
         weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
         clock=clock,
-        profile=start_profile(config.profile, setup.folder, setup.facts["precision"], traces=setup.rank == 0),
+        profile=Profile(config.profile, setup.folder, peak, traces=setup.rank == 0),
         progress=RunProgress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
     )
     if setup.rank == 0 and config.wandb:

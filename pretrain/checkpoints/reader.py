@@ -67,18 +67,15 @@ def find_resumable(folder: Path, say: Callable[[str], None]) -> Path | None:
     return found
 
 
-def read_base(checkpoint: Path) -> str | None:
-    with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:
-        return (weights.metadata() or {}).get(BASE)
-
-
 def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path | None = None) -> dict[str, Any]:
     """Loads a verified checkpoint into the engine, and returns the state of the training loop, of ``world`` ranks now.
 
     universal: what ``elastic.convert_to_universal`` returned for this checkpoint
     """
     base = find_base(engine.module)
-    if base and (theirs := read_base(checkpoint)) != base:
+    with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:
+        theirs = (weights.metadata() or {}).get(BASE)
+    if base and theirs != base:
         raise KinspanError(
             f"{checkpoint} is of an adapter beside the base {str(theirs)[:12]}, and --model has the fingerprint "
             f"{base[:12]}: give the base that it belongs to"

@@ -6,6 +6,7 @@ It is one file without scripts that loads nothing from elsewhere. Texts of the c
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import exp
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,12 +143,8 @@ def thin(points: Points) -> Points:
     kept: list[tuple[float, float]] = []
     for first in range(0, len(points), size):
         stretch = points[first : first + size]
-        kept += sorted({min(stretch, key=_value), max(stretch, key=_value)})
+        kept += sorted({min(stretch, key=itemgetter(1)), max(stretch, key=itemgetter(1))})
     return kept
-
-
-def _value(point: tuple[float, float]) -> float:
-    return point[1]
 
 
 def _compare(first: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[str]]]]:

@@ -126,9 +126,6 @@ def _padded(
     return F.pad(rows, (0, 0, 0, 0, 0, len(q) - len(rows)))
 
 
-def _no_mask(*_: object, **__: object) -> None:
-    """Makes no mask of the model's own: Packing says which token attends to which."""
-
-
 AttentionInterface.register(NAME, attend_packed)
-AttentionMaskInterface.register(NAME, _no_mask)  # type: ignore[arg-type]
+# No mask of the model's own: Packing says which token attends to which
+AttentionMaskInterface.register(NAME, lambda *_, **__: None)

@@ -66,7 +66,8 @@ class Trace(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func.overloadpacket.__name__
-        if name in WAITS or (name == "index" and any(_is_mask(index) for index in args[1])):
+        masks = name == "index" and any(getattr(i, "dtype", None) in (torch.bool, torch.uint8) for i in args[1])
+        if name in WAITS or masks:
             self.waits[name] += 1
         if not (func.is_view or name in NO_KERNEL):
             self.kernels.append(self._describe(func, name, args, kwargs, out))
@@ -96,10 +97,6 @@ class Trace(TorchDispatchMode):
 
 def _number(tensors: list[torch.Tensor]) -> dict[int, int]:
     return {x.untyped_storage()._cdata: x.nbytes for x in tensors}
-
-
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 class _Uploads(TorchFunctionMode):

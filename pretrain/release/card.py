@@ -76,7 +76,7 @@ def format_card(
         figures=_list_figures(facts, first, last) if last else [],
         is_validated=_is_validated(facts),
         positive_share=positive_share,
-        chance_loss=_compute_entropy(positive_share),
+        chance_loss=-sum(p * math.log(p) for p in (positive_share, 1 - positive_share) if p),  # in nats
         **more,
     )
 
@@ -151,11 +151,6 @@ def name_objectives(facts: dict[str, Any]) -> str:
 
 def shorten_objective(objective: str) -> str:
     return objective.partition(":")[0]
-
-
-def _compute_entropy(share: float) -> float:
-    """The loss, in nats, of a model that always predicts the share of positives."""
-    return -sum(p * math.log(p) for p in (share, 1 - share) if p)
 
 
 def _list_figures(facts: dict[str, Any], first: dict[str, Any], last: dict[str, Any]) -> list[str]:
