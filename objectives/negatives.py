@@ -40,13 +40,6 @@ class Pool:
     inside   [n, K]  how many paragraphs of the class the document has
     own      [n, K]  the anchor's place among those of the document; -1 where it is not of the class
     hard     [n, k]  which of the k slots are filled from the document
-
-    Example: a block has five paragraphs. The first document has the paragraphs 0, 1 and 2, of 2, 4 and 3 sentences, the
-    second has 3 and 4, of 2 and 5. The anchor is paragraph 1, and its negatives must have at least 3 sentences. Of the
-    class "at least 3 sentences" are the paragraphs 1, 2 and 4. None of them comes before the first document (start 0),
-    two are in it (inside 2), and the anchor is the first of these two (own 0). So one paragraph of the document is
-    left for hard negatives, paragraph 2, and one of other documents for easy ones, paragraph 4. Of the four slots one
-    is hard (True, False, False, False), since there is no second paragraph for another: ``draw`` gives 2, 4, 4, 4.
     """
 
     index: ClassIndex

@@ -41,10 +41,6 @@ class HeldOut:
     stream: PairStream
     kinds: np.ndarray
 
-    @property
-    def num_pairs(self) -> int:
-        return self.kinds.size
-
 
 def select_held_out(
     corpus: Corpus, objective: Objective, anchors: int = ANCHORS, max_length: int | None = None, seed: int = SEED
@@ -73,7 +69,7 @@ def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> PackedPai
     if shares_tokenizer(corpus, tokenizer):
         stream = copy.copy(pairs.stream)
         stream.template = tokenizers.read_pair_template(tokenizer)  # the special tokens may be others
-        batch = stream.batch(0, pairs.num_pairs)
+        batch = stream.batch(0, pairs.kinds.size)
         return PackedPairs(batch.input_ids, batch.token_type_ids, batch.starts)
     first, second = decode_texts(pairs, tokenizers.load_tokenizer(corpus.tokenizer_folder))
     out = tokenizer(
@@ -94,7 +90,7 @@ def shares_tokenizer(corpus: Corpus, tokenizer: Any) -> bool:
 
 def decode_texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:
     sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-    for rows in pairs.stream.pairs(0, pairs.num_pairs):
+    for rows in pairs.stream.pairs(0, pairs.kinds.size):
         for side, spans in zip(sides, rows.texts, strict=True):
             side.extend(rows.block.read_tokens(spans[row]) for row in range(len(rows.kinds)))
     first, second = (tokenizer.batch_decode(side, clean_up_tokenization_spaces=False) for side in sides)

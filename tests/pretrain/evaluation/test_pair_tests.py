@@ -176,7 +176,7 @@ def test_heads_of_pre_training_have_label_0_for_the_positive(model_class, family
     pooled = []
     linear = scorer.model.get_submodule(head)
     hook = linear.register_forward_hook(lambda module, inputs, out: pooled.append(inputs[0]))
-    score_padded(scorer, encoded, pairs.num_pairs)
+    score_padded(scorer, encoded, pairs.kinds.size)
     hook.remove()
     positive = pairs.kinds.ravel()[np.argsort(-np.diff(encoded.starts), kind="stable")] == POSITIVE
     features = torch.cat([pooled[0], torch.ones(len(positive), 1)], dim=1).double()
