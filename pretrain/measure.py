@@ -11,8 +11,7 @@ from data_pipeline.sampling.describe import describe_pairs
 from data_pipeline.sampling.pairs import KINDS
 from pretrain.checkpoints.capture import full_weights
 from pretrain.evaluation.page import render_page
-from pretrain.evaluation.retrieval import evaluate_retrieval
-from pretrain.evaluation.validation import Validation, evaluate
+from pretrain.evaluation.validation import Validation, evaluate, evaluate_retrieval
 from pretrain.release.card import find_warnings
 from pretrain.release.release import write_release
 from pretrain.runtime.history import estimate_speed, format_clock, read_history

@@ -22,9 +22,8 @@ from pretrain.runtime.stop import StopRequest
 from pretrain.runtime.watch import Watch
 
 from .batches import Feeder
-from .clock import Clock
 from .loop import Loop, Progress
-from .metrics import FlopCounter, find_peak_tflops, measure_peak_tflops
+from .metrics import Clock, FlopCounter, find_peak_tflops, measure_peak_tflops
 from .profiling import Profile
 from .setup import Setup
 from .step import Counted, start_counting
