@@ -34,7 +34,7 @@ from data_pipeline.sampling.pairs import DI_LIELLO, Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 
-from .negatives import MAX_WALKED, NUM_NEGATIVES, TRIES, Pool, SlotSource, assemble, find_equal_texts
+from .negatives import MAX_WALKED, NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts
 
 # A negative is drawn among so many paragraphs nearest in length on either side: this share of all, at least so many.
 NEAR_SHARE, NEAR_LEAST = 0.005, 16
@@ -60,7 +60,7 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
         raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
     a, positive = block.take_whole(anchors), block.take_whole(b)
     if matched:
-        pool: SlotSource = _Near.of(block, anchors, b)
+        pool: _Near | Pool = _Near.of(block, anchors, b)
     else:
         pool = Pool.of(block, anchors, block.make_once(_everything), np.zeros((len(anchors), 1), np.int64), max_hard=0)
     tries = random_bits[:, 1 : 1 + TRIES * NUM_NEGATIVES].reshape(len(anchors), TRIES, NUM_NEGATIVES)

@@ -145,7 +145,14 @@ def share_embeddings(
     if how == "none":
         return
     theirs, own = generator.base_model.embeddings, classifier.base_model.embeddings
-    _check_same_shapes(theirs, own, how)
+    for name in TABLES if how == "tied" else TABLES[:1]:
+        one, two = (tuple(getattr(side, name).weight.shape) for side in (theirs, own))
+        if one != two:
+            raise KinspanError(
+                f"--embedding_sharing {how}: the generator's {name} are {one[0]} x {one[1]}, the discriminator's "
+                f"{two[0]} x {two[1]}: use --generator 1/3, whose embeddings are of the same width, or "
+                "--embedding_sharing none"
+            )
     source, target = (theirs, own) if generator_loaded and not classifier_loaded else (own, theirs)
     if how == "disentangled":
         if not (generator_loaded and classifier_loaded):
@@ -160,14 +167,3 @@ def share_embeddings(
         getattr(target, name).weight = getattr(source, name).weight
     target.LayerNorm.weight, target.LayerNorm.bias = source.LayerNorm.weight, source.LayerNorm.bias
     generator.get_output_embeddings().weight = theirs.word_embeddings.weight
-
-
-def _check_same_shapes(theirs: nn.Module, own: nn.Module, how: str) -> None:
-    for name in TABLES if how == "tied" else TABLES[:1]:
-        one, two = (tuple(getattr(side, name).weight.shape) for side in (theirs, own))
-        if one != two:
-            raise KinspanError(
-                f"--embedding_sharing {how}: the generator's {name} are {one[0]} x {one[1]}, the discriminator's "
-                f"{two[0]} x {two[1]}: use --generator 1/3, whose embeddings are of the same width, or "
-                "--embedding_sharing none"
-            )

@@ -48,10 +48,8 @@ PAPER_WEIGHTS = LossWeights()
 
 
 def compute_mlm_loss(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cross-entropy of vocabulary logits ``[M, vocab]`` and the ids that stood there ``[M]``, summed, and MLM_SUMS.
-
-    The backward pass overwrites the logits with their gradient.
-    """
+    """Cross-entropy of vocabulary logits ``[M, vocab]`` and the ids that stood there ``[M]``, summed, and MLM_SUMS. The
+    backward pass overwrites the logits with their gradient."""
     loss, correct = _VocabularyLoss.apply(logits, labels)
     with torch.no_grad():
         sums = _stack(loss, correct, len(labels))

@@ -72,7 +72,7 @@ class RunPlan:
 
     parameters:  number in each part of the model; a parameter of two parts counts for the first
     pair_tokens: mean number of tokens in a pair
-    epoch_pairs: number of the corpus's pairs; None where the corpus is not there
+    epoch_pairs: None where the corpus is not there
     flops:       floating-point operations per token, forward and backward
     work:        of a micro-batch on a GPU, from which speed is predicted
     """

@@ -47,7 +47,6 @@ class Facts:
     device_bytes: memory of the device, in all and free; of a processor that of the host
     disks:        where it will write, the output folder first: the purpose, the folder, its bytes free and needed
     refused:      why it cannot write to the output folder; empty where it can
-    descriptors:  how many files a process may open at most
     """
 
     host: str
@@ -135,7 +134,7 @@ def find_disks(config: PretrainConfig, local_size: int) -> list[tuple[str, str, 
     places += [("temporary files", Path(tempfile.gettempdir()), MIN_ELSEWHERE)]
     if local_size > 1:
         places += [("shared memory", Path("/dev/shm"), MIN_SHARED_MEMORY)]
-    disks = []
+    disks: list[tuple[str, str, float, float]] = []
     for purpose, place, needed in places:
         there = next(path for path in [place.absolute(), *place.absolute().parents] if path.exists())
         disks.append((purpose, str(place), shutil.disk_usage(there).free, needed))

@@ -53,9 +53,7 @@ def silence_memory_reports() -> None:
 def skip_own_operators() -> None:
     """Keeps DeepSpeed from looking for operators that it could compile, none of which training calls.
 
-    Looking starts compilers and warns of each operator. One for inference would take a minute at the first start, leave
-    a lock on which every later start hangs if that start is killed, and 69 MB of shared memory per rank, which nothing
-    frees.
+    Looking starts compilers, and may leave a lock on which every later start hangs.
     """
     import deepspeed
     from deepspeed.ops.op_builder.all_ops import ALL_OPS
@@ -71,10 +69,8 @@ def disable_overflow_error(engine: Any) -> None:
 
 
 def skip_lone_reduction(engine: Any) -> None:
-    """Keeps DeepSpeed without ZeRO from copying all gradients into one tensor, and back, to average those of one rank.
-
-    That was 43 ms of a step of MiniLM-L6 on a processor, and changed no bit.
-    """
+    """Keeps DeepSpeed without ZeRO from copying all gradients of one rank to and fro to average them, which changes no
+    bit."""
     engine.buffered_allreduce_fallback = lambda *_, **__: None
 
 
@@ -104,8 +100,7 @@ def read_overflow(engine: Any) -> bool:
 def without_updates(engine: Any) -> Iterator[None]:
     """In the block, ``engine.step()`` updates nothing; afterwards gradients and counters are as they were before.
 
-    DeepSpeed's sums of gradients in bf16 and in ZeRO 2 go, since they may hold NaN. Those of ZeRO 3 and of offloading
-    stay: after NaN DeepSpeed skips the first update.
+    DeepSpeed's sums of gradients go, since they may hold NaN; after NaN in those of ZeRO 3 it skips the first update.
     """
     micro_steps, optimizer = engine.micro_steps, engine.optimizer
     engine.set_gradient_accumulation_boundary(False)
@@ -252,9 +247,9 @@ def load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
 def load_universal_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: bool = False) -> bool:
     """Loads what ``write_universal_checkpoint`` wrote to ``folder/tag``; False where DeepSpeed finds nothing to load.
 
-    Two mistakes of DeepSpeed are repaired. Under ZeRO 3 all parameter groups come back with the settings of the first,
-    and share *one* tensor as their count of steps. And the count comes back on the host, while fused AdamW wants it
-    beside the parameters.
+    Two mistakes of DeepSpeed are repaired: under ZeRO 3 all parameter groups get the settings, and the one count of
+                                            steps,
+    of the first; and the count comes back on the host, while fused AdamW wants it beside the parameters.
     """
     optimizer = engine.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]

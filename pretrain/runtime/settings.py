@@ -56,7 +56,6 @@ def setting(
     """Declares a setting, as a field of a dataclass.
 
     default:    ``REQUIRED`` where there is none; a list stands for a copy of itself
-    text:       the help, in sentences
     group:      one of ``GROUPS``, or see ``section``; without one, ``--help`` lists the setting under its options
     within:     what its number, or each number of its list, may be; None passes
     may_change: a run that resumes may change it; any other change makes it another run

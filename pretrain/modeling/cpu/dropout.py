@@ -155,11 +155,8 @@ def use_masks(masks: Masks) -> Iterator[None]:
 
 @contextmanager
 def decide_dropout(seed: int, step: int, micro_batch: int, pairs: np.ndarray) -> Iterator[None]:
-    """Decides the dropout of the forward pass within.
-
-    micro_batch: its number over all ranks, by which torch's generator is seeded, and all dropout of a GPU
-    pairs:       see Masks, which decide on a processor
-    """
+    """Decides the dropout of the forward pass within: on a GPU by ``micro_batch``, its number over all ranks, on a
+    processor by ``pairs``, see Masks."""
     torch.manual_seed(hash_key(seed, "dropout", step, micro_batch) >> 1)
     if torch.cuda.is_available():
         yield
