@@ -23,8 +23,7 @@ from pretrain.evaluation.validation import SEED
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
 from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
-from pretrain.modeling.electra import ReplacedTokenModel
-from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
+from pretrain.modeling.electra import ReplacedTokenModel, load_replaced_token_model, parse_size_factor
 from pretrain.modeling.pair_model import (
     Load,
     PairModel,

@@ -56,10 +56,10 @@ def _warn_of_small_batches(setup: Setup) -> list[str]:
 
 def write_summary(setup: Setup, progress: RunProgress) -> dict[str, Any]:
     lines = read_metrics(setup.folder)
-    ends = {}
+    ends: dict[str, Any] = {}
     for split, name in (("train", "losses"), ("validation", "validation"), ("probe", "probe")):
-        own = [line for line in lines if line["split"] == split] or [None]
-        ends |= {f"first_{name}": own[0], f"last_{name}": own[-1]}
+        own = [line for line in lines if line["split"] == split]
+        ends |= {f"first_{name}": own[0] if own else None, f"last_{name}": own[-1] if own else None}
     summary = {
         "steps": progress.step,
         "tokens": progress.tokens,

@@ -12,7 +12,7 @@ from .turns import Turn
 
 def load(case: Case) -> Any:
     """The model that launch/pretrain.py would train."""
-    from pretrain.modeling.electra_loading import load_replaced_token_model
+    from pretrain.modeling.electra import load_replaced_token_model
     from pretrain.modeling.pair_model import load_model
 
     with TemporaryDirectory() as folder:

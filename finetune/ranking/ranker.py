@@ -15,8 +15,7 @@ from data_pipeline.files import read_object
 from data_pipeline.tokenizers import load_tokenizer_as_it_is, shorten_name
 from pretrain.modeling import attention
 from pretrain.modeling.adapters.bottleneck import AdaptedNorm
-from pretrain.modeling.adapters.folder import is_adapter
-from pretrain.modeling.adapters.load import find_model, load_adapted
+from pretrain.modeling.adapters.folder import find_model, is_adapter, load_adapted
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_head import fold_two_labels, redraw_head

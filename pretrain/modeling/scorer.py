@@ -21,8 +21,7 @@ from data_pipeline.hub import expect_hub, explain_absence
 from data_pipeline.progress import show_progress
 from pretrain.runtime.device import is_out_of_memory
 
-from .adapters.folder import is_adapter
-from .adapters.load import find_model, load_adapted
+from .adapters.folder import find_model, is_adapter, load_adapted
 from .families import FAMILIES
 from .pair_model import holds_no_weights
 

@@ -19,8 +19,7 @@ from data_pipeline.errors import KinspanError
 from finetune.ranking.onnx_graphs import add_onnx
 from pretrain.batches import to_tensors
 from pretrain.config import PretrainConfig
-from pretrain.modeling.adapters.folder import read_adapter
-from pretrain.modeling.adapters.load import load_adapted
+from pretrain.modeling.adapters.folder import load_adapted, read_adapter
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.checks import check
 from pretrain.release.folder import fingerprint_model

@@ -18,7 +18,7 @@ from pretrain.metrics import (
     list_windows,
 )
 from pretrain.modeling.cpu import attention, products
-from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.encoder import ROUND_TO, encode_packed
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.losses import MLM_SUMS, RTD_SUMS, LossWeights, add_up_pairs, compute_rtd_loss, name_sums

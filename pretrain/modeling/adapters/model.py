@@ -19,12 +19,12 @@ from .folder import (
     check_base,
     fill,
     fingerprint_encoder,
+    load_base,
     name_head,
     name_parts,
     put_in,
     read_adapter,
 )
-from .load import load_base
 from .parts import AdapterPart, describe_parts
 
 Method = Literal["pfeiffer", "lora", "fusion"]
