@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,9 +124,12 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     notes += find_unused_flags(config, token_loss)
     model = _build_on_meta(config, name, model_config, token_loss, mixture, notes)
     max_length = config.max_length or mixture.max_length
-    tokenizer = None
-    with suppress(*([] if Path(name).is_dir() else [KinspanError])):  # the hub may be out of reach
+    try:
         tokenizer = None if built_in else tokenizers.load_tokenizer(name)
+    except KinspanError:
+        if Path(name).is_dir():
+            raise
+        tokenizer = None  # the hub is out of reach
     check_lengths(model, name, config.generator, tokenizer, max_length)
     if tokenizer is not None:
         make_masking(config, token_loss, tokenizer)
