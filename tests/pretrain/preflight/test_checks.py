@@ -191,7 +191,7 @@ def test_facts_of_this_host(tmp_path):
     facts = collect_facts(PretrainConfig(output_dir=str(tmp_path / "not/there/yet")))
     assert facts.alike["versions"]["torch"].startswith("2.")
     assert facts.alike["versions"]["kinspan's source"]
-    assert facts.disks[0].free > 0
+    assert facts.disks[0][2] > 0
     assert Facts(**asdict(facts)) == facts
 
 
